@@ -180,3 +180,27 @@ def test_recorded_numbers_that_are_none_are_named(value, reproduced, text, rollo
     assert found["reproduced"] == reproduced
     assert found["first"] is None
     assert text in " ".join([*found["warnings"], *(one["text"] for one in found["findings"])])
+
+
+def test_files_may_differ_in_the_types_of_numbers_but_not_in_lists(rollouts):
+    """The numbers are those of one file; errors name the file, the column and its types."""
+    recipe = rlpost.preset("trl", estimator="grpo")
+    table = recorded(rollouts, recipe)
+    table = table.select(["step", "prompt_id", "reward", "response_mask", "advantages"])
+    first, other = table.slice(0, 256), table.slice(256)
+    kinds = {"step": pa.int8(), "reward": pa.float64(), "response_mask": pa.large_list(pa.int8()),
+             "advantages": pa.large_list(pa.float64())}  # fmt: skip
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in table.schema.names])
+    found = rlpost.replay([first, other.cast(schema)], recipe)
+    (whole,), (joint,) = rlpost.replay(table, recipe).stages, found.stages
+    assert found.reproduced
+    assert joint | {"column": ""} == whole | {"column": ""}
+    numbers = other.set_column(4, "advantages", pa.array([0.5] * len(other)))
+    text = r"^Table 1: `advantages` is a single double, and a list of \w+ in Table; one type"
+    with pytest.raises(DataError, match=text):
+        rlpost.replay([first, numbers], recipe)
+    with pytest.raises(DataError, match=r"^Table 1: no column `advantages`, which other"):
+        rlpost.replay([first, numbers.drop_columns(["advantages"])], recipe)
+    without = other.drop_columns(["response_mask"])
+    warnings = rlpost.replay([first, without], recipe).warnings
+    assert "not read: `response_mask`, which Table 1 lacks" in warnings

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.analysis.compare.matching import CHUNK_TOKENS, read_keys
+from rlpost.analysis.replay.schemas import check_types, common_schema, joined, not_everywhere
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
@@ -38,6 +39,11 @@ SETS = "rlpost.replay.set."
 """Columns of whole numbers that no recipe reads, such as the rank of a response."""
 _MOST_SETS = 256
 _LEAST_OF_SET = 4
+_NAMES = [
+    *(name for role in ROLES.values() if role.kind != "text" for name in role.aliases),
+    *(name for stage in STAGES.values() for name in stage.names),
+]
+"""The names of columns of roles and recorded stages."""
 _ONE_STEP = 4
 """A single step may have so many times the tokens of a sample."""
 
@@ -349,7 +355,7 @@ def masks_of_rlpost(source: Source) -> list[str]:
 
 def _has_numbers(source: Source | TableSource, name: str) -> bool:
     """Return whether a column has numbers, or lists of them; names of folders have none."""
-    schema = source.schemas[0]
+    schema = common_schema(source)
     if name not in schema.names:
         return False
     kind = schema.field(name).type
@@ -357,12 +363,19 @@ def _has_numbers(source: Source | TableSource, name: str) -> bool:
 
 
 def _warnings(source: Source | TableSource, maps: Maps, found: InputColumns) -> list[str]:
-    """Return warnings of recorded columns without numbers.
+    """Return warnings of recorded columns without numbers, and of columns of some files only.
 
     Raises:
-        DataError: the user named one of them, or there is no other.
+        DataError: the user named one of them, or there is no other; or every recorded column is one
+            of some files only.
     """
-    texts = []
+    texts, lacking = [], not_everywhere(source, _NAMES)
+    if not found.recorded and not found.others:
+        for name in (name for stage in STAGES.values() for name in stage.names if name in lacking):
+            raise DataError(
+                f"{lacking[name]}: no column `{name}`, which other files have; a recorded column "
+                "of all files is needed: add it, or leave this file out"
+            )
     for stage, name in found.others.items():
         kind = _type(source, name)
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -372,6 +385,7 @@ def _warnings(source: Source | TableSource, maps: Maps, found: InputColumns) -> 
             hint = f"choose the recorded column with --map {stage}=COLUMN"
             raise DataError(f"{source.name}: {text}: {hint}")
         texts.append(f"not compared: {text}")
+    texts += [f"not read: `{name}`, which {file.name} lacks" for name, file in lacking.items()]
     return texts
 
 
@@ -420,13 +434,15 @@ def columns_of(
     """Return the roles and the recorded columns of an input; arguments as `read`.
 
     Raises:
-        DataError: there are no rows, or a column that the user named does not exist.
+        DataError: there are no rows; a column that the user named does not exist, or has types in
+            two files that do not fit.
     """
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
     roles = roles_of(source.columns, maps, source.name, mask_results)
     used = {roles.column(role) for role in roles.columns}
     recorded = recorded_columns(source.columns, maps, source.name, used)
+    check_types(source, {*used, *recorded.values()})
     own = {stage: name for stage, name in recorded.items() if _has_numbers(source, name)}
     others = {stage: name for stage, name in recorded.items() if stage not in own}
     return InputColumns(roles, own, others)
@@ -451,9 +467,10 @@ def read(
     Raises:
         DataError: there are no rows, or recorded columns have no numbers.
     """
-    found, schema = columns_of(source, maps, mask_results), source.schemas[0]
+    found, schema = columns_of(source, maps, mask_results), common_schema(source)
     warnings = _warnings(source, maps, found)
     names = found.read(schema, needed)
+    check_types(source, names)
     rows, scope = chosen_rows(source, found.roles, found.recorded, most_tokens)
     table = read_rows(source, names, rows)
     if needed is not None:
@@ -522,7 +539,7 @@ def read_rows(
         start = end
         if last == len(rows):
             break
-    return pa.Table.from_batches(parts).unify_dictionaries()
+    return joined(parts)
 
 
 def _type(source: Source | TableSource, name: str) -> pa.DataType:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.replay import rollouts as inputs
+from rlpost.analysis.replay.schemas import common_schema
 from rlpost.analysis.responses import columns as lists
 from rlpost.io.arrow import is_list
 from rlpost.io.parquet.source import Source
@@ -96,7 +97,7 @@ def columns_of_log(source: ColumnsSource, maps: Maps) -> dict[str, str]:
     Raises:
         DataError: the input has no rows, or lacks a column that the user named.
     """
-    schema, found = source.schemas[0], inputs.columns_of(source, maps)
+    schema, found = common_schema(source), inputs.columns_of(source, maps)
     roles = {role: name for role, name in found.roles.columns.items() if role in ROLES}
     name, repeated = found.recorded.get(ADVANTAGES), None
     if name is not None and not is_list(schema.field(name).type):
