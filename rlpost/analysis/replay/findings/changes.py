@@ -11,6 +11,7 @@ import numpy as np
 from rlpost.analysis.replay.rollouts import Column
 from rlpost.analysis.replay.search.candidates import DETAIL, as_typed, nested, value_of
 from rlpost.analysis.replay.search.moves import Facts, changes_of, plain
+from rlpost.analysis.replay.stages import late_normalisation
 from rlpost.errors import UsageError
 from rlpost.recipe.estimators import NAMES, READERS
 from rlpost.recipe.presets import merged
@@ -86,18 +87,27 @@ def solvable(resolved: ResolvedRecipe, stage: str, used: Collection[str] = ()) -
     return [
         name
         for name in SOLVED
-        if matters.get(name, recipe.estimator in readers[name]) and _matter(name, stage, used)
+        if matters.get(name, recipe.estimator in readers[name])
+        and _matter(name, stage, used, late=late_normalisation(recipe))
     ]
 
 
 _OF_KL = ("kl_estimator", "kl_clamp", "kl_policy", "log_ratio")
 _OF_TOKENS = ("gamma", "lam", "whiten", "advantage_clip", "terminal", "observations", "outcome")
 _OF_SCANS = ("gamma", "lam", "length_adaptive", "advantage_clip", "observations", "outcome")
-_OF_REWARDS = ("norm_", "single", "constant", "empty", "kl_", "log_ratio", "terminal", "process")
+_OF_NORM = ("norm_", "single", "constant", "empty")
+_OF_REWARDS = (*_OF_NORM, "kl_", "log_ratio", "terminal", "process")
 
 
-def _matter(name: str, stage: str, used: Collection[str]) -> bool:
-    """Return whether an option can change a stage that is computed from some recorded ones."""
+def _matter(name: str, stage: str, used: Collection[str], *, late: bool) -> bool:
+    """Return whether an option can change a stage that is computed from some recorded ones.
+
+    Args:
+        name: field, or `numerics.FIELD`.
+        stage: what is computed.
+        used: the recorded stages that it is computed from.
+        late: rewards are normalised after token rewards.
+    """
     own = name.removeprefix(DETAIL)
     if stage == "kl":
         return own.startswith(_OF_KL)
@@ -106,7 +116,8 @@ def _matter(name: str, stage: str, used: Collection[str]) -> bool:
     if stage == "token_level_rewards" and own.startswith(("whiten_advantages", *_OF_SCANS)):
         return False
     if "token_level_rewards" in used or "raw_advantages" in used:
-        return not own.startswith(_OF_REWARDS)
+        again = late and "raw_advantages" not in used and own.startswith(_OF_NORM)
+        return again or not own.startswith(_OF_REWARDS)
     return not ("kl" in used and own.startswith(_OF_KL))
 
 
@@ -173,6 +184,7 @@ def single_changes(
         used: the recorded stages that it is computed from.
     """
     recipe, seen = resolved.recipe, set()
+    late = late_normalisation(recipe)
     own: dict[str, Any] = dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
     own["whiten_advantages"] = resolved.whiten
     more = (
@@ -191,6 +203,6 @@ def single_changes(
             for name, value in changes.items()
             if own.get(name, value_of(recipe, name)) != value
         )
-        if fields and str(fields) not in seen and _matter(fields[0][0], stage, used):
+        if fields and str(fields) not in seen and _matter(fields[0][0], stage, used, late=late):
             seen.add(str(fields))
             yield Change(fields)

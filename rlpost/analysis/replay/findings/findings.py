@@ -81,7 +81,22 @@ def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> 
         if later is not None and not later.difference.equal:
             new = of_stage(later, changed or recipe, replayer)[:_LATER]
             found += [one | {"text": f"{before}{one['text']}"} for one in new]
+    found = _together(found)
     return [{key: value for key, value in one.items() if key != "recipe"} for one in found]
+
+
+def _together(found: Sequence[Json]) -> list[Json]:
+    """Return findings, with those of several stages that are the same as one."""
+    sets: dict[tuple[str, str], list[Json]] = {}
+    for one in found:
+        same = one["text"].replace(f"`{one['stage']}`", "", 1)
+        sets.setdefault((one["finding"], same), []).append(one)
+    out = []
+    for own in sets.values():
+        first, names = own[0], listed([one["stage"] for one in own])
+        text = first["text"].replace(f"`{first['stage']}`", names, 1)
+        out.append(first | {"text": text, "explains": min(one["explains"] for one in own)})
+    return out
 
 
 def of_stage(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:

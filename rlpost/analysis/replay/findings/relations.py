@@ -276,6 +276,9 @@ def _stages(seen: Evidence) -> Iterator[Json]:
         if stage == seen.first.name or STAGES[stage].level != "tokens":
             continue
         base = rollouts.column(stage).on_tokens(rollouts.offsets)
+        own = seen.replayer.stage(seen.recipe, stage)
+        if own is not None and np.allclose(own.difference.computed, seen.computed, equal_nan=True):
+            continue  # by the recipe they are the same, too
         for name, values in columns.items():
             for sign, times in ("+", 1.0), ("-", -1.0):
                 share = seen.explains(base + times * values)
