@@ -170,7 +170,7 @@ def _quality(trial: Trial) -> float:
 
 def snapped(trial: Trial, names: Sequence[str], trials: Trials) -> Trial:
     """Return a candidate with fewer digits, if it is as near or nearer."""
-    best = trial
+    best = _relative(trial, names, trials)
     for digits in reversed(_DIGITS):
         values = [_rounded(_value(best, name), digits, name) for name in names]
         found = trials.of(_with(best, names, values))
@@ -184,6 +184,16 @@ def snapped(trial: Trial, names: Sequence[str], trials: Trials) -> Trial:
                 best = found
                 break
     return _at_bounds(best, names, trials)
+
+
+def _relative(trial: Trial, names: Sequence[str], trials: Trials) -> Trial:
+    """Return a candidate whose first weight of components is 1, if only their ratios count."""
+    own = [name for name in names if name.startswith("component_weights.")]
+    weights = [_value(trial, name) for name in own]
+    if not own or not weights[0]:
+        return trial
+    found = trials.of(_with(trial, own, [weight / weights[0] for weight in weights]))
+    return found if found is not None and _as_near(found, trial) else trial
 
 
 def _as_near(found: Trial, best: Trial) -> bool:

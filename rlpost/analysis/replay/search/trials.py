@@ -143,7 +143,8 @@ def relative_errors(difference: Difference) -> Numbers:
 def score_of(distance: Numbers, difference: Difference) -> float:
     """Return the mean of log10(1 + distance / (tolerance · mean size)) / 5, 0 within it.
 
-    The size is that of the whole column, so that small numbers count as little as they are.
+    The size is that of the whole column, so that small numbers count as little as they are. Equal
+    zeros do not count: most tokens have no reward.
     """
     chosen = difference.chosen
     recorded = np.abs(difference.recorded[chosen])
@@ -153,7 +154,9 @@ def score_of(distance: Numbers, difference: Difference) -> float:
     size = recorded[np.isfinite(recorded)].mean() if np.isfinite(recorded).any() else 1.0
     ratio = np.nan_to_num(distance / max(difference.relative * float(size), 1e-30), nan=np.inf)
     scores = np.minimum(np.log10(1.0 + ratio) / _DECADES, _FAR)
-    return float(np.where(distance <= near, 0.0, scores).mean())
+    scores = np.where(distance <= near, 0.0, scores)
+    counted = (scores > 0) | (recorded > 0)
+    return float(scores[counted].mean()) if counted.any() else 0.0
 
 
 class Trials:
