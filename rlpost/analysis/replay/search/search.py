@@ -24,6 +24,7 @@ from rlpost.analysis.replay.search.candidates import (
     presets_of,
 )
 from rlpost.analysis.replay.search.moves import EPSILONS, UNSCALED, Facts, moves, needed, shapes
+from rlpost.analysis.replay.search.nearest import CONSTANTS, is_near, nearest
 from rlpost.analysis.replay.search.sample import sampled, widened
 from rlpost.analysis.replay.search.solve import Problem, problems, solvable, solved
 from rlpost.analysis.replay.search.ties import ties_of
@@ -72,19 +73,8 @@ _SHARED = (*_BEFORE, "response_level_rewards")
 """Stages that do not depend on most estimators."""
 _LATER = ("sample_weight", "is_weight")
 """Stages that no preset computes without an option."""
-_MANY = 0.1
-"""Share of the numbers that a change makes equal, if it stays where nothing reproduces."""
-_NEAR_SHARE = 0.45
-"""Share of the numbers that are equal, or nothing is near."""
 _FINE = (f"{DETAIL}norm_eps", f"{DETAIL}whiten_eps")
 """Details that differ by little, tried on a recipe that is not exact."""
-_CONSTANTS = (
-    "reward_clip", "reward_clip_low", "advantage_clip", "max_len_mask", "max_response_length",
-    "kl_coef", "gamma", "lam", "f_norm", "step_gamma", "ema_decay", "length_adaptive_alpha",
-    "component_weights", "truncation_penalty", "teachers", "is_cap", "is_floor", "is_mask",
-    "otb_is_cap", "episode_weight", "step_weight",
-)  # fmt: skip
-"""Options whose value is free, so that some numbers become equal by chance."""
 
 
 def _plainest(found: list[Trial]) -> Trial:
@@ -95,16 +85,6 @@ def _plainest(found: list[Trial]) -> Trial:
 
 def _exact(trial: Trial) -> bool:
     return trial.inexact <= NOISE
-
-
-def _nearness(one: Trial) -> tuple[Any, ...]:
-    """Return the order of plain recipes that reproduce nothing: the most equal stages first."""
-    return -len(one.equal_stages), -round(one.share_equal, 1), one.place
-
-
-def is_near(one: Trial) -> bool:
-    """Return whether about half of the numbers are equal."""
-    return one.share_equal >= _NEAR_SHARE
 
 
 def _by_residual(found: list[Problem]) -> list[Problem]:
@@ -225,7 +205,10 @@ class _Search:
                 best = self._focused(self.trials.again(best))
             if not best.reproduces and len(stages) > 1:
                 best = min(best, self._focused(self.starts[0]), key=_place)
-        return self._smallest(best) if best.reproduces else self._justified(best)
+        if best.reproduces:
+            return self._smallest(best)
+        self.trials.focus = stages
+        return nearest(best, self.starts, self.trials)
 
     def _focused(self, before: Trial) -> Trial:
         """Return the best trial for the stages that count at present.
@@ -413,36 +396,13 @@ class _Search:
         own = best.candidate.changes
         if not {*own} & {*solvable(best, self.known)}:
             return best
-        for name in (name for name in own if name not in _CONSTANTS):
+        for name in (name for name in own if name not in CONSTANTS):
             one = self.trials.of(best.candidate.without([name]))
             if name in best.candidate.changes and one is not None:
                 one = self._solved(one)
                 if one.reproduces and one.place < best.place:
                     best = pruned(one, self.trials)
         return best
-
-    def _justified(self, best: Trial) -> Trial:
-        """Return the nearest recipe if nothing reproduces, with the changes that explain much.
-
-        A change stays if it makes a stage equal, or many numbers. A plain preset comes first if it
-        is equal for as many stages and for about as many numbers.
-        """
-        self.trials.focus = self.trials.stages
-        best = self._supported(self.trials.again(best))
-        plain = min(map(self.trials.again, self.starts), key=_nearness)
-        stages = len(best.equal_stages) - len(plain.equal_stages)
-        better = stages > 0 or (stages == 0 and best.share_equal > plain.share_equal + _MANY)
-        return best if better and is_near(best) else plain
-
-    def _supported(self, trial: Trial) -> Trial:
-        """Return a trial without the changes that make few numbers equal, constants first."""
-        for name in sorted(trial.candidate.changes, key=lambda n: n not in _CONSTANTS):
-            one = self.trials.of(trial.candidate.without([name]))
-            if one is None or {*trial.equal_stages} - {*one.equal_stages}:
-                continue
-            if name in _CONSTANTS or one.share_equal > trial.share_equal - _MANY:
-                trial = one
-        return trial
 
     def ties(self, best: Trial) -> list[Json]:
         """Return the plainest recipes of other frameworks and estimators that are as exact.
