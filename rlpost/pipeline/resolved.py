@@ -30,6 +30,8 @@ class ResolvedRecipe:
     estimator: Estimator
     kl_reads: frozenset[str]
     """Token roles that KL needs; empty if the input lacks one."""
+    ratio_reads: frozenset[str]
+    """Token roles of the importance ratio in KL, for k4; empty if the input lacks one."""
     varying: bool
     """Token rewards are more than one terminal reward for each response."""
     plain: bool
@@ -186,6 +188,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         recipe=recipe,
         estimator=estimator,
         kl_reads=frozenset() if unread else kl_reads,
+        ratio_reads=_ratio_reads(recipe, columns),
         varying=varying,
         plain=plain,
         charged=charged,
@@ -293,5 +296,10 @@ def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
     reads = {policy, "ref_log_probs"}
     if not all(role in columns for role in reads):
         return frozenset()
-    weighed = recipe.kl_estimator == "k4" and {"log_probs", "old_log_probs"} <= {*columns.columns}
-    return frozenset(reads | {"log_probs", "old_log_probs"}) if weighed else frozenset(reads)
+    return frozenset(reads | _ratio_reads(recipe, columns))
+
+
+def _ratio_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
+    """Return the roles of the importance ratio in a KL estimate: those of k4, if both are there."""
+    both = frozenset({"log_probs", "old_log_probs"})
+    return both if recipe.kl_estimator == "k4" and both <= {*columns.columns} else frozenset()

@@ -190,6 +190,27 @@ def test_k4_weighs_by_the_ratio_of_the_policy_in_training():
     assert want.kl[0][0] == pytest.approx(np.exp(0.5))
 
 
+def test_k4_of_a_teacher_reads_the_ratio_without_a_reference_policy():
+    table = pa.table(
+        {
+            "reward": [1.0, 0.0],
+            "response_mask": [[1, 1], [1]],
+            "log_probs": [[-1.0, -2.0], [-0.5]],
+            "old_log_probs": [[-1.5, -2.0], [-1.0]],
+            "teacher": [[-2.0, -1.0], [-1.0]],
+        }
+    )
+    ratios = [[np.exp(0.5), 1.0], [np.exp(0.5)]]
+    recipe = rlpost.Recipe(estimator="opd", teachers={"teacher": 1.0}, kl_estimator="k4")
+    for policy in ("old", "current"):
+        numerics = rlpost.Numerics(kl_policy=policy)
+        written, _ = rlpost.enrich(table, recipe.model_copy(update={"numerics": numerics}))
+        student = table["old_log_probs" if policy == "old" else "log_probs"].to_pylist()
+        both = zip(student, table["teacher"].to_pylist(), ratios, strict=True)
+        want = [[-r * (s - t) for s, t, r in zip(*row, strict=True)] for row in both]
+        close_lists(written["advantages"].to_pylist(), want)
+
+
 def test_whitening_needs_two_tokens():
     rows = [row(3.0, [1]), row(2.0, [1], batch=1), row(4.0, [1], batch=1)]
     got, _ = run(rows, estimator="raw", whiten_advantages=True)

@@ -305,4 +305,5 @@ def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:
         return frozenset()
     current = resolved.recipe.numerics.kl_policy == "current"
     teachers = {f"teacher:{name}" for name in resolved.recipe.teachers}
-    return frozenset(teachers | {"log_probs" if current else "old_log_probs"})
+    student = {"log_probs" if current else "old_log_probs"}
+    return frozenset(teachers | student) | resolved.ratio_reads

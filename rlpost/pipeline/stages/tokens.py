@@ -69,7 +69,7 @@ def _kl(batch: Batch, reference: str, recipe: Recipe) -> Tensor:
     numerics, estimator = recipe.numerics, recipe.kl_estimator
     bounded = numerics.log_ratio_clamps in (estimator, "all")
     ratio: Tensor | float = 1.0
-    if estimator == "k4" and "log_probs" in batch:
+    if estimator == "k4" and "log_probs" in batch and "old_log_probs" in batch:
         ratio = (batch["log_probs"] - batch["old_log_probs"]).exp()
     return token_kl(
         batch["log_probs" if numerics.kl_policy == "current" else "old_log_probs"],
