@@ -15,6 +15,7 @@ from rlpost.analysis.replay.metrics.replay import replay_metrics
 from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
 from rlpost.analysis.replay.render import verdict_line
 from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.recipe.loss import LossOptions
 
 FLOATS = pa.list_(pa.float32())
 
@@ -288,6 +289,61 @@ def test_kinds_of_logs(kind, tmp_path):
     found = replay_metrics(table, path)
     assert found["reproduced"]
     assert found["steps"]["matched"] == 3
+
+
+def lines_with_kl(table, *, coef, digits=None):
+    """Lines of a trainer that logs the policy loss, its KL loss (k3), and both together."""
+    lines = []
+    for step in sorted({*table["step"].to_pylist()}):
+        rows = rows_of(table, step)
+        kl = [np.exp(row["ref_log_probs"] - row["log_probs"]) for row in rows]
+        own = metrics_of(rows, "token-mean", 0.2, 0.28)
+        own["actor/kl_loss"] = mean(rows, "token-mean", [x - 1 - np.log(x) for x in kl])
+        own["actor/loss"] = own["actor/pg_loss"] + coef * own["actor/kl_loss"]
+        rounded = {key: x if digits is None else round(x, digits) for key, x in own.items()}
+        lines.append({"step": step} | rounded)
+    return lines
+
+
+def test_kl_loss_that_is_set_stays(tmp_path):
+    table = dump(steps=4, seed=13)
+    log = written(lines_with_kl(table, coef=0.001), tmp_path / "log.jsonl")
+    found = replay_metrics(table, log)
+    text = " ".join(found["description"]["options"])
+    assert found["reproduced"]
+    assert "--kl-loss-coef 0.001 --kl-loss-estimator k3" in text
+    for name, value in (("coef", 0.01), ("coef", 0.0)):
+        field = f"kl_loss_{name}"
+        found = replay_metrics(table, log, None, LossOptions(**{field: value}), fixed=[field])
+        assert not found["reproduced"]
+        assert "+ 0.001 x KL (k3), not token-mean" in found["findings"][0]["text"]
+        assert [row["key"] for row in found["metrics"] if not row["reproduced"]] == ["actor/loss"]
+    assert replay_metrics(
+        table, log, None, LossOptions(kl_loss_coef=0.001), fixed=["kl_loss_coef"]
+    )["reproduced"]
+
+
+def test_ties_reproduce_a_loss_with_its_terms(tmp_path):
+    """Losses without the policy loss: their KL loss is no part of the scores of the search."""
+    table = dump(steps=4, seed=13)
+    lines = lines_with_kl(table, coef=0.001)
+    for line in lines:
+        del line["actor/pg_loss"], line["actor/pg_clipfrac_lower"]
+    log = written(lines, tmp_path / "log.jsonl")
+    found = replay_metrics(table, log)
+    assert found["reproduced"]
+    assert "--pg-clip-high 0.28" in " ".join(found["description"]["options"])
+    assert "--loss" not in [tie["option"] for tie in found["ties"]]
+
+
+def test_rounding_leaves_the_coefficient_of_a_kl_loss_open(tmp_path):
+    table = dump(steps=4, seed=13)
+    log = written(lines_with_kl(table, coef=0.003, digits=4), tmp_path / "log.jsonl")
+    found = replay_metrics(table, log)
+    assert "--kl-loss-estimator k3" in " ".join(found["description"]["options"])
+    (tie,) = (one for one in found["ties"] if one["option"] == "--kl-loss-coef")
+    low, high = map(float, tie["values"][0].split(" to "))
+    assert low < 0.003 < high
 
 
 def test_what_is_no_number_in_a_log_is_named(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,14 +19,13 @@ from rlpost.analysis.replay.metrics.fit import (
 from rlpost.analysis.replay.metrics.losses import Candidates, Family
 from rlpost.analysis.replay.metrics.measure import measure
 from rlpost.analysis.replay.metrics.search import (
-    Read,
-    best_reading,
+    Reader,
     bounds_of,
     choose,
     fits_of,
 )
 from rlpost.analysis.replay.metrics.splits import all_splits
-from rlpost.analysis.replay.metrics.steps import simple_values
+from rlpost.analysis.replay.metrics.terms import KlLoss
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.engine import single_threaded_torch
 
@@ -63,12 +62,42 @@ class Found(NamedTuple):
     choice: Choice
     hows: Sequence[int]
     tolerance: float
+    known: KlLoss
 
-    def read(self, target: Target) -> Read:
-        """Return how a target is computed."""
-        if simple_values(target.metric, self.data) is not None:
-            return Read()
-        return best_reading(target, self.choice, self.fits, self.data, self.hows, self.tolerance)
+    @property
+    def reader(self) -> Reader:
+        """How targets are computed."""
+        return Reader(self.choice, self.fits, self.data, self.hows, self.tolerance, self.known)
+
+    def settled(self, targets: Sequence[Target]) -> Found:
+        """Return the choice whose losses reproduce the most with further terms, with its ties.
+
+        The scores of a search are without these terms.
+        """
+        targets = [one for one in targets if one.metric in ("kl_loss", "pg_loss", "loss")]
+        if not self.choice.tied_losses:
+            return self
+        own = self._terms_reproduced(self.choice, targets)
+        others = [
+            (replace(self.choice, grid=grid, place=place), (grid, place))
+            for grid, place in self.choice.tied_losses
+        ]
+        counts = [self._terms_reproduced(one, targets) for one, _ in others]
+        if max(counts, default=0) > own:
+            at = counts.index(max(counts))
+            first = replace(others[at][0], tied_losses=(), tied_bounds={})
+            return self._replace(choice=first)
+        tied = [name for (_, name), count in zip(others, counts, strict=True) if count == own]
+        return self._replace(choice=replace(self.choice, tied_losses=tuple(tied)))
+
+    def _terms_reproduced(self, choice: Choice, targets: Sequence[Target]) -> int:
+        """Return how many losses a choice reproduces, with further terms."""
+        reader = self._replace(choice=choice).reader
+        return sum(
+            reader.reproduced(target, read.reading)
+            for target, read in zip(targets, reader.all(targets), strict=True)
+            if target.metric in ("pg_loss", "loss")
+        )
 
     def candidates_of(self, columns: Collection[Column]) -> Candidates | None:
         """Return the losses that some columns are of."""
@@ -77,18 +106,14 @@ class Found(NamedTuple):
 
     def unexplained(self, targets: Sequence[Target]) -> bool:
         """Return whether a metric of a loss differs, which other bounds may reproduce."""
-        grid = self.choice.grid
-        if grid is None:
+        if self.choice.grid is None:
             return False
+        reader = self.reader
         return any(
-            read.reading is None
-            or target.gaps(
-                read.reading.computed(self.data), self.tolerance, read.reading.magnitude(self.data)
-            ) > 1
-            for target in targets
+            not reader.reproduced(target, read.reading)
+            for target, read in zip(targets, reader.all(targets), strict=True)
             if target.metric in LOSS_METRICS and target.informative
-            for read in (self.read(target),)
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -110,6 +135,11 @@ class Inputs:
         if self.loss is None or self.loss.agg_length is None or "agg_length" not in self.fixed:
             return None
         return float(self.loss.agg_length)
+
+    @property
+    def known(self) -> KlLoss:
+        """What is set of the KL loss."""
+        return KlLoss.of(self.loss, self.fixed)
 
     @property
     def hows(self) -> list[int]:
@@ -151,7 +181,7 @@ class Search:
     def _attempt(self, candidates: Candidates | None) -> Attempt:
         measured = self.inputs.measured(self.table, candidates=candidates)
         data = Aggregated(measured, self.steps, self.inputs.length)
-        return Attempt(data, Fitting(data, self.inputs.tolerance))
+        return Attempt(data, Fitting(data, self.inputs.tolerance, self.inputs.known))
 
     def run(self, targets: Sequence[Target]) -> Found:
         """Return the choice that reproduces the most targets, of the first attempt that fits."""
@@ -177,7 +207,8 @@ class Search:
         splits, hows = all_splits(data.counts, **self.inputs.split), self.inputs.hows
         with single_threaded_torch():
             fits = fits_of(data, fitting, searched, splits, hows)
-        return Found(data, fits, choose(fits, fitting, splits), hows, self.inputs.tolerance)
+        choice, own = choose(fits, fitting, splits), self.inputs
+        return Found(data, fits, choice, hows, own.tolerance, own.known).settled(searched)
 
 
 def _family(candidates: Candidates, best: Found) -> Family:

@@ -86,11 +86,13 @@ def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | N
     if choice.grid is not None and known:
         loss = loss_of(choice.grid, choice.place)
         options += [part for name, value in loss.items() for part in (flag_of(name), word(value))]
-    for row, reading in zip(rows, used, strict=True):
-        if reading is not None and _explained(row) and row["metric"] in ("pg_loss", "loss"):
-            options += HOWS[reading.how].options
-            options += _words(terms_of(reading))
-            break
+    of_loss = [
+        reading
+        for row, reading in zip(rows, used, strict=True)
+        if reading is not None and _explained(row) and row["metric"] in ("pg_loss", "loss")
+    ]
+    options += HOWS[of_loss[0].how].options if of_loss else []
+    options += next((words for one in of_loss if (words := _words(terms_of(one)))), [])
     return {
         "options": [*options, *choice.split.options],
         "loss": loss,
@@ -174,6 +176,9 @@ def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -
             tells = "responses of different lengths in each unit"
             found.append(("--aggregation", row["also"], text, tells))
             break
+    for row, reading in zip(rows, used, strict=True):
+        if reading is not None and reading.open is not None and row["reproduced"]:
+            found.append(_open_coefficient(row, reading))
     if choice.tied_losses:
         names = [
             " ".join(f"{flag_of(k)} {word(x)}" for k, x in loss_of(grid, place).items())
@@ -186,6 +191,15 @@ def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -
         found.append(("--micro-batch, --ranks", *_tied_splits(choice, rows)))
     fields = ("option", "values", "text", "told_apart_by")
     return [dict(zip(fields, one, strict=True)) for one in found]
+
+
+def _open_coefficient(row: Json, reading: Reading) -> tuple[str, list[str], str, str]:
+    """Return the range of a coefficient that the digits of the log leave open."""
+    low, high = reading.open or (0.0, 0.0)
+    name = reading.terms[0][1].name
+    text = f"{row['key']} is the same with {low:.2g} to {high:.2g} x {_TERMS.get(name, name)}"
+    option = "entropy bonus" if name == "entropy" else "--kl-loss-coef"
+    return option, [f"{low:.2g} to {high:.2g}"], text, "a log with more digits"
 
 
 def _shows_loss(row: Json) -> bool:
@@ -206,7 +220,7 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
     """Return what the metrics that are not reproduced have in common with the computed ones."""
     findings: list[Json] = []
     for row, reading in zip(rows, used, strict=True):
-        if reading is not None and reading.terms:
+        if reading is not None and reading.terms and "relation" not in row:
             added = row["computed_as"].partition(", ")[2]
             options = _words(terms_of(reading))
             findings.append(
@@ -218,6 +232,11 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
                 }
             )
         if row["reproduced"] or "relation" not in row:
+            continue
+        if "fits" in row:
+            text = f"{row['key']} is {row['fits']}, not {row['computed_as']}"
+            own = {"finding": "option:kl_loss_coef", "text": text, "explains": 1.0}
+            findings.append({**own, "options": [one for one in row["fits_options"] if one]})
             continue
         found: Json = row.get("relation") or {"finding": "unexplained", "value": 0.0}
         name = found["finding"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.metrics.logs import Recorded
     from rlpost.analysis.replay.metrics.measure import Measured
     from rlpost.analysis.replay.metrics.splits import Means, Units
+    from rlpost.analysis.replay.metrics.terms import KlLoss
 
     Numbers = NDArray[np.float64]
 
@@ -116,6 +117,10 @@ class Target:
         """Whether any number differs from 0."""
         return bool(np.any(np.nan_to_num(self.recorded) != 0))
 
+    def sharp(self, tolerance: float) -> bool:
+        """Return whether no step can be reproduced by chance: the log has all digits."""
+        return bool(np.all(self.rounding <= tolerance * np.abs(np.nan_to_num(self.recorded))))
+
     def of(self, steps: Sequence[int]) -> Target:
         """Return the target of some steps."""
         own = ("recorded", "rounding", "logged", "absent")
@@ -129,10 +134,23 @@ class Target:
             tolerance: relative tolerance.
             magnitude: [..., s] aggregated absolute values, of which the sum may lose digits.
         """
-        allowed = tolerance * np.abs(self.recorded) + self.rounding
-        allowed = allowed + _SUMS * tolerance * magnitude + _TINY
-        own = np.abs(computed - self.recorded) / allowed
+        own = np.abs(computed - self.recorded) / self.allowed(tolerance, magnitude)
         return np.asarray(np.where(np.isnan(self.recorded), 0.0, own).max(-1))
+
+    def allowed(self, tolerance: float, magnitude: Numbers | float) -> Numbers:
+        """Return the differences that are allowed, [..., s]."""
+        allowed = tolerance * np.abs(self.recorded) + self.rounding
+        return np.asarray(allowed + _SUMS * tolerance * magnitude + _TINY)
+
+    def equal(self, computed: Numbers, tolerance: float, magnitude: Numbers) -> NDArray[np.bool_]:
+        """Return the steps that are reproduced, [..., s]; those without a number are."""
+        equal = np.abs(computed - self.recorded) <= self.allowed(tolerance, magnitude)
+        return np.asarray(equal | np.isnan(self.recorded))
+
+    def share(self, computed: Numbers, tolerance: float, magnitude: Numbers) -> float:
+        """Return the share of the steps with a number that are reproduced, of [s]."""
+        present = ~np.isnan(self.recorded)
+        return float(self.equal(computed, tolerance, magnitude)[present].mean())
 
     def scales(
         self, computed: Numbers, terms: Numbers, tolerance: float, magnitude: Numbers
@@ -146,12 +164,9 @@ class Target:
             magnitude: [s].
 
         Returns:
-            [t], rounded to the fewest digits that reproduce it; None if nothing does, or if there
-            are too few steps to tell.
+            [t], rounded to the fewest digits that reproduce it; None if nothing does.
         """
         present = ~np.isnan(self.recorded)
-        if present.sum() <= len(terms) or not np.any(terms[:, present]):
-            return None
         rest = (self.recorded - computed)[present]
         exact = np.linalg.lstsq(terms[:, present].T, rest, rcond=None)[0]
         for digits in range(1, _DIGITS):
@@ -289,10 +304,11 @@ class Fitting:
     Args:
         data: the aggregated columns.
         tolerance: relative tolerance.
+        known: the KL loss, if it is set.
     """
 
-    def __init__(self, data: Aggregated, tolerance: float) -> None:
-        self.data, self.tolerance = data, tolerance
+    def __init__(self, data: Aggregated, tolerance: float, known: KlLoss) -> None:
+        self.data, self.tolerance, self.known = data, tolerance, known
         self.at = data.index
 
     @cached_property
@@ -360,8 +376,21 @@ class Fitting:
         own = []
         for kind in kinds_of(target.metric, grid):
             value, magnitude = self._composed(grid, means, kind, sides)
-            own.append(target.gaps(value, self.tolerance, magnitude))
+            own += [
+                target.gaps(value + further, self.tolerance, magnitude)
+                for further in self._known_terms(target, grid, means)
+            ]
         return np.asarray(np.minimum.reduce(own))
+
+    def _known_terms(self, target: Target, grid: Grid, means: Means) -> Iterator[Numbers | float]:
+        """Yield the KL losses that a loss has, if the coefficient is set, [hows, ..., s]; or 0."""
+        coef, columns = self.known.coef, self.known.columns(self.at)
+        if target.metric != "loss" or not coef or not columns:
+            yield 0.0
+            return
+        wide = (len(HOWS), *(1 for _ in grid.bounds), -1)
+        for column in columns:
+            yield coef * self.data.values(means)[0][:, self.at[column]].reshape(wide)
 
     def _composed(
         self, grid: Grid, means: Means, kind: str, sides: Sequence[int]

@@ -15,6 +15,7 @@ from rlpost.analysis.replay.metrics.findings import (
     findings,
     not_finite,
     relation,
+    terms_of,
     ties,
 )
 from rlpost.analysis.replay.metrics.fit import (
@@ -125,7 +126,7 @@ def replay_metrics(
     search = Search(inputs, part, labels, losses=losses)
     whole, not_computed = _targets(recorded, matched, search.first.data)
     found = search.run([one.of(sample) for one in whole])
-    read = [found.read(one.of(sample)) for one in whole]
+    read = found.reader.all([one.of(sample) for one in whole])
     every = found.data
     if part is not table:
         every = _measured_whole(table, inputs, found, whole, read, matched)
@@ -261,7 +262,7 @@ def _replayed(
     full: Target, read: Read, every: Aggregated, matched: Matched, tolerance: float
 ) -> Json:
     """Return a metric with recorded and computed numbers, and how it is computed."""
-    reading, others = read
+    reading, others, instead = read
     simple = simple_values(full.metric, every) if reading is None else None
     if simple is not None:
         gaps = {name: full.gaps(numbers, tolerance, np.abs(numbers)) for name, numbers in simple}
@@ -297,6 +298,9 @@ def _replayed(
         row["also"] = sorted(same - {HOWS[reading.how].aggregation})
     if gap > 1:
         row["relation"] = relation(full.recorded[present], computed[present], tolerance)
+        if instead is not None:
+            row["fits"] = about_reading(full.metric, instead)
+            row["fits_options"] = [part for pair in terms_of(instead).items() for part in pair]
     return row
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from rlpost.analysis.replay.metrics.fit import (
 )
 from rlpost.analysis.replay.metrics.losses import SIDES, Column
 from rlpost.analysis.replay.metrics.splits import LEVELS, Units, all_means
+from rlpost.analysis.replay.metrics.steps import simple_values
+from rlpost.analysis.replay.metrics.terms import KlLoss, fitted, in_order, term_sets
 from rlpost.losses import LOSSES
 from rlpost.recipe.loss import DEFAULTS
 
@@ -47,6 +50,8 @@ class Reading(NamedTuple):
     level: Level
     terms: tuple[tuple[float, Column], ...] = ()
     """Coefficients and columns that are added, such as those of a KL loss."""
+    open: tuple[float, float] | None = None
+    """The range of the first coefficient, if the digits of the log leave it open."""
 
     @property
     def needs(self) -> tuple[Column, ...]:
@@ -151,7 +156,10 @@ def _promising(
     first: Aggregated, fitting: Fitting, targets: Sequence[Target], means: Means
 ) -> bool:
     """Return whether any metric of the first step is reproduced, so that others are computed."""
-    of_first, own = replace(means, units=means.units[:1]), Fitting(first, fitting.tolerance)
+    of_first, own = (
+        replace(means, units=means.units[:1]),
+        Fitting(first, fitting.tolerance, fitting.known),
+    )
     own.grids = fitting.grids
     value, magnitude = first.values(of_first)
     for target in (one.of([0]) for one in targets if one.informative):
@@ -336,58 +344,140 @@ class Read(NamedTuple):
     reading: Reading | None = None
     others: tuple[Reading, ...] = ()
     """Other ways that reproduce it."""
+    instead: Reading | None = None
+    """The way with another KL loss than the one that is set, if only that reproduces it."""
 
 
-def best_reading(
-    target: Target,
-    choice: Choice,
-    fits: Fits,
-    data: Aggregated,
-    hows: Collection[int],
-    tolerance: float,
-) -> Read:
-    """Return how a target is computed with a choice.
+class Way(NamedTuple):
+    """A reading with its numbers, [s] each."""
 
-    If no way reproduces it, a loss may have a KL loss or an entropy bonus as further terms. Of the
-    ways that differ, those at a constant ratio come first, then the closest of the usual ones.
+    reading: Reading
+    computed: Numbers
+    size: Numbers
+    gap: float
+
+    def distance(self, target: Target, tolerance: float) -> tuple[float, float]:
+        """Return how far it is: the share of the steps that differ, and the median difference."""
+        share = target.share(self.computed, tolerance, self.size)
+        return 1 - share, float(np.nanmedian(np.abs(self.computed - target.recorded)))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Finds how each target is computed with a choice.
+
+    If no way reproduces a loss, it may have a KL loss or an entropy bonus as further terms. Of the
+    ways that differ, those at a constant ratio come first, then those that reproduce the most
+    steps, then the closest of the usual ones.
     """
-    ways = []
-    for reading in readings(target, choice, fits, data, hows):
-        means = fits.means[fits.at[reading.split, reading.level]]
-        value, magnitude = data.values(means)
-        places = [data.index[column] for column in reading.columns]
-        computed, size = (x[reading.how, places].sum(0) for x in (value, magnitude))
-        ways.append((reading, computed, size, float(target.gaps(computed, tolerance, size))))
-    fitting = [reading for reading, _, _, gap in ways if gap <= 1]
-    if fitting:
-        return Read(fitting[0], tuple(fitting[1:]))
-    if target.metric in ("pg_loss", "loss"):
-        for reading, computed, size, _ in ways:
-            value, _ = data.values(fits.means[fits.at[reading.split, reading.level]])
-            for terms in term_sets(data):
-                places = [data.index[column] for column in terms]
-                scales = target.scales(computed, value[reading.how, places], tolerance, size)
-                if scales is not None:
-                    both = zip(scales, terms, strict=True)
-                    return Read(reading._replace(terms=tuple(both)))
-    usual = [way for way in ways if HOWS[way[0].how].cost <= _USUAL]
-    for reading, computed, _, _ in usual:
-        if target.constant_ratio(computed, tolerance):
-            return Read(reading)
-    closest = min(usual or ways, key=lambda way: way[-1], default=None)
-    return Read(None if closest is None else closest[0])
+
+    choice: Choice
+    fits: Fits
+    data: Aggregated
+    hows: Collection[int]
+    tolerance: float
+    known: KlLoss
+
+    def all(self, targets: Sequence[Target]) -> list[Read]:
+        """Return how each target is computed: losses are like the other metrics, if possible."""
+        found: dict[str, Read] = {}
+        ordered = sorted(targets, key=lambda one: (one.metric == "loss", one.metric == "pg_loss"))
+        for target in ordered:
+            if simple_values(target.metric, self.data) is not None:
+                found[target.key] = Read()
+                continue
+            of = {one.metric: found[one.key].reading for one in targets if one.key in found}
+            found[target.key] = self._read(target, of.get("kl_loss"), of.get("pg_loss"))
+        return [found[one.key] for one in targets]
+
+    def reproduced(self, target: Target, reading: Reading | None) -> bool:
+        """Return whether a reading reproduces a target."""
+        if reading is None:
+            return False
+        both = reading.computed(self.data), self.tolerance, reading.magnitude(self.data)
+        return bool(target.gaps(*both) <= 1)
+
+    def _read(self, target: Target, kl: Reading | None, like: Reading | None) -> Read:
+        ways = [*self._ways(target)]
+        fitting = [way.reading for way in ways if way.gap <= 1]
+        if fitting:
+            return Read(fitting[0], tuple(fitting[1:]))
+        of_loss = target.metric in ("pg_loss", "loss")
+        if of_loss:
+            if like is not None:
+                ways = sorted(ways, key=lambda x: (x.reading.how, x.reading.level) != like[1:4:2])
+            first = None if kl is None else kl.columns[0].name
+            found = self._with_terms(target, ways, first)
+            if found:
+                return Read(found[0], tuple(found[1:]))
+        usual = [way for way in ways if HOWS[way.reading.how].cost <= _USUAL]
+        for way in usual:
+            if target.constant_ratio(way.computed, self.tolerance):
+                return Read(way.reading)
+        key = partial(Way.distance, target=target, tolerance=self.tolerance)
+        if of_loss and kl is not None:
+            alike = [way for way in usual if kl.columns[0] in way.reading.needs]
+            usual = alike or usual
+        closest = min(usual or ways, key=key, default=None)
+        if closest is not None and of_loss and target.sharp(self.tolerance):
+            found = self._with_terms(target, ways, first, partly=True)
+            if found and key(closest)[0] >= _HALF:
+                return Read(found[0])
+        return Read(
+            None if closest is None else closest.reading, (), self._instead(target, kl, like)
+        )
+
+    def _instead(self, target: Target, kl: Reading | None, like: Reading | None) -> Reading | None:
+        """Return what reproduces a loss without the KL loss that is set; None if nothing does."""
+        if target.metric != "loss" or self.known == KlLoss():
+            return None
+        found = replace(self, known=KlLoss())._read(target, kl, like).reading  # noqa: SLF001
+        return found if self.reproduced(target, found) else None
+
+    def _ways(self, target: Target) -> Iterator[Way]:
+        """Yield the ways without further terms, but for a KL loss that is set."""
+        columns: list[Column | None] = [None]
+        if target.metric == "loss" and self.known.in_loss:
+            columns = [*self.known.columns(self.data.index)] or columns
+        for plain in readings(target, self.choice, self.fits, self.data, self.hows):
+            for column in columns:
+                terms = () if column is None else ((float(self.known.coef or 0), column),)
+                reading = plain._replace(terms=terms)
+                value, magnitude = self._values(plain)
+                places = [self.data.index[one] for one in plain.columns]
+                computed, size = (x[plain.how, places].sum(0) for x in (value, magnitude))
+                for scale, one in terms:
+                    computed = computed + scale * value[plain.how, self.data.index[one]]
+                gap = float(target.gaps(computed, self.tolerance, size))
+                yield Way(reading, computed, size, gap)
+
+    def _values(self, reading: Reading) -> tuple[Numbers, Numbers]:
+        return self.data.values(self.fits.means[self.fits.at[reading.split, reading.level]])
+
+    def _with_terms(
+        self, target: Target, ways: Sequence[Way], first: str | None, *, partly: bool = False
+    ) -> list[Reading]:
+        """Return the ways with further terms that reproduce a loss, of the first that does."""
+        sets = [*term_sets(self.known, self.data.index)]
+        for group in in_order(sets, first):
+            for way in ways:
+                own = way.reading
+                entropy = [one for one in sets if one == (Column("sum", "entropy"),)]
+                sets_of_way = entropy if own.terms else group  # a KL loss that is set
+                value, _ = self._values(own)
+                found = []
+                for columns in sets_of_way:
+                    numbers = {one: value[own.how, self.data.index[one]] for one in columns}
+                    terms = fitted(
+                        target, way.computed, numbers, self.known, self.tolerance, way.size,
+                        partly=partly,
+                    )  # fmt: skip
+                    if terms is not None:
+                        found.append(own._replace(terms=own.terms + terms.parts, open=terms.open))
+                if found:
+                    return found
+        return []
 
 
+_HALF = 0.5
 _USUAL = 2  # the highest cost of an aggregation that is named as the closest
-
-
-def term_sets(data: Aggregated) -> Iterator[tuple[Column, ...]]:
-    """Yield the columns of tokens that a trainer may add to the policy loss."""
-    names = ("k3", "ratio k3", "k1", "k2", "abs", "ratio k1", "ratio k2", "ratio abs")
-    kl = [Column("sum", f"{one} new/ref") for one in names]
-    entropy = Column("sum", "entropy")
-    present = [one for one in kl if one in data.index]
-    yield from ((one,) for one in present)
-    if entropy in data.index:
-        yield (entropy,)
-        yield from ((one, entropy) for one in present)
