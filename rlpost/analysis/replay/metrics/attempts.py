@@ -16,6 +16,7 @@ from rlpost.analysis.replay.metrics.fit import (
     Aggregated,
     Fitting,
 )
+from rlpost.analysis.replay.metrics.kl import KlLoss
 from rlpost.analysis.replay.metrics.losses import Candidates, Family
 from rlpost.analysis.replay.metrics.measure import measure
 from rlpost.analysis.replay.metrics.search import (
@@ -25,7 +26,6 @@ from rlpost.analysis.replay.metrics.search import (
     fits_of,
 )
 from rlpost.analysis.replay.metrics.splits import all_splits
-from rlpost.analysis.replay.metrics.terms import KlLoss
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.engine import single_threaded_torch
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.replay.metrics.kl import KlLoss
     from rlpost.analysis.replay.metrics.logs import Recorded
     from rlpost.analysis.replay.metrics.measure import Measured
     from rlpost.analysis.replay.metrics.splits import Means, Units
-    from rlpost.analysis.replay.metrics.terms import KlLoss
 
     Numbers = NDArray[np.float64]
 

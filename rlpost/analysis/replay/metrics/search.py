@@ -19,10 +19,11 @@ from rlpost.analysis.replay.metrics.fit import (
     quantity_columns,
     sides_of,
 )
+from rlpost.analysis.replay.metrics.kl import KlLoss
 from rlpost.analysis.replay.metrics.losses import SIDES, Column
 from rlpost.analysis.replay.metrics.splits import LEVELS, Units, all_means
 from rlpost.analysis.replay.metrics.steps import simple_values
-from rlpost.analysis.replay.metrics.terms import KlLoss, fitted, in_order, term_sets
+from rlpost.analysis.replay.metrics.terms import fitted, in_order, term_sets
 from rlpost.losses import LOSSES
 from rlpost.recipe.loss import DEFAULTS
 
