@@ -336,6 +336,23 @@ def test_ties_reproduce_a_loss_with_its_terms(tmp_path):
     assert "--loss" not in [tie["option"] for tie in found["ties"]]
 
 
+def test_a_step_with_another_clip_range_is_named(tmp_path):
+    table = dump(steps=4, seed=13)
+    lines = lines_with_kl(table, coef=0.001)
+    lines[1] |= metrics_of(rows_of(table, 2), "token-mean", 0.1, 0.1)
+    lines[1]["actor/loss"] = lines[1]["actor/pg_loss"] + 0.001 * lines[1]["actor/kl_loss"]
+    log = written(lines, tmp_path / "log.jsonl")
+    clip = LossOptions(pg_clip_low=0.2, pg_clip_high=0.28)
+    for given in ((), ("pg_clip_low", "pg_clip_high")):
+        found = replay_metrics(table, log, None, clip, fixed=given)
+        text = " ".join(found["description"]["options"])
+        assert "--pg-clip-low 0.2 --pg-clip-high 0.28 --aggregation token-mean" in text
+        assert "--kl-loss-coef 0.001 --kl-loss-estimator k3" in text
+        texts = [one["text"] for one in found["findings"] if one["finding"] == "some-steps"]
+        same = "is reproduced at 75 % of the steps; it differs at step 2"
+        assert texts == [f"actor/{one} {same}" for one in ("pg_loss", "pg_clipfrac", "loss")]
+
+
 def test_rounding_leaves_the_coefficient_of_a_kl_loss_open(tmp_path):
     table = dump(steps=4, seed=13)
     log = written(lines_with_kl(table, coef=0.003, digits=4), tmp_path / "log.jsonl")

@@ -53,7 +53,9 @@ _TERMS = {
 }
 
 
-def relation(recorded: Numbers, computed: Numbers, tolerance: float) -> Json | None:
+def relation(
+    recorded: Numbers, computed: Numbers, equal: NDArray[np.bool_], tolerance: float
+) -> Json | None:
     """Return what recorded and computed numbers have in common: a factor or an offset."""
     usable = np.isfinite(computed) & (computed != 0)
     if usable.sum() >= _LEAST and usable.all():
@@ -68,12 +70,12 @@ def relation(recorded: Numbers, computed: Numbers, tolerance: float) -> Json | N
         spread = _LOOSE * tolerance * float(np.abs(recorded).max() + np.abs(computed).max())
         if np.all(np.abs(offsets - offset) <= spread) and offset:
             return {"finding": "offset", "value": offset}
-    equal = np.abs(recorded - computed) <= tolerance * np.abs(recorded) + 1e-12
     if 0 < equal.sum() < len(equal):
         return {"finding": "some-steps", "value": float(equal.mean())}
     return None
 
 
+_MOST = 0.5  # share of the steps
 _LEAST = 2  # steps that show a relation
 _LOOSE = 10
 
@@ -106,8 +108,11 @@ def description(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | N
 
 
 def _explained(row: Json) -> bool:
-    """Return whether the finite numbers are reproduced, or differ by a factor or an offset."""
-    return bool(row.get("relation", True))
+    """Return whether the finite numbers are reproduced, most of them, or but for a constant."""
+    if row.get("share", 1.0) > _MOST:
+        return True
+    own = row.get("relation", {"finding": ""})
+    return own is not None and own["finding"] != "some-steps"
 
 
 def _words(options: dict[str, str]) -> list[str]:
@@ -220,7 +225,7 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
     """Return what the metrics that are not reproduced have in common with the computed ones."""
     findings: list[Json] = []
     for row, reading in zip(rows, used, strict=True):
-        if reading is not None and reading.terms and "relation" not in row:
+        if reading is not None and reading.terms and row.get("share", 1.0) > _MOST:
             added = row["computed_as"].partition(", ")[2]
             options = _words(terms_of(reading))
             findings.append(
@@ -249,7 +254,10 @@ def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: 
         elif name == "offset":
             text = f"{row['key']} is the computed one plus {found['value']:.6g}"
         elif name == "some-steps":
-            text = f"{row['key']} is reproduced at {percent(found['value'], 0)} of the steps"
+            text = (
+                f"{row['key']} is reproduced at {percent(found['value'], 0)} of the steps; "
+                f"it differs at {at_steps(row['differs_at'])}"
+            )
         share = found["value"] if name == "some-steps" else float(name in ("factor", "sign"))
         findings.append({"finding": name, "text": text, "options": [], "explains": share})
     return findings

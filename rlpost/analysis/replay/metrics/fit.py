@@ -118,7 +118,9 @@ class Target:
         return bool(np.any(np.nan_to_num(self.recorded) != 0))
 
     def sharp(self, tolerance: float) -> bool:
-        """Return whether no step can be reproduced by chance: the log has all digits."""
+        """Return whether no step can be reproduced by chance: no count, and with all digits."""
+        if self.metric.startswith("clip_frac"):
+            return False
         return bool(np.all(self.rounding <= tolerance * np.abs(np.nan_to_num(self.recorded))))
 
     def of(self, steps: Sequence[int]) -> Target:
@@ -137,12 +139,30 @@ class Target:
         own = np.abs(computed - self.recorded) / self.allowed(tolerance, magnitude)
         return np.asarray(np.where(np.isnan(self.recorded), 0.0, own).max(-1))
 
+    def errors(self, computed: Numbers, tolerance: float, magnitude: Numbers | float) -> Numbers:
+        """Return `gaps`; a number that orders candidates, if some steps are reproduced exactly.
+
+        If more than half of the steps are, of a log with all digits, it is 1 + `PARTS` times the
+        share of those that differ, plus less than 1: all other candidates are above that.
+        """
+        gaps = self.gaps(computed, tolerance, magnitude)
+        present = ~np.isnan(self.recorded)
+        if present.sum() < _LEAST_STEPS + 1 or not self.informative or not self.sharp(tolerance):
+            return gaps
+        equal = self.equal(computed, tolerance, magnitude)[..., present]
+        share = equal.mean(-1)
+        above = np.where(share > _MOST, 0.0, PARTS) + np.minimum(gaps, _FAR)
+        partly = 1 + PARTS * (1 - share) + 1 - 1 / (1 + gaps)
+        return np.asarray(np.where(gaps <= 1, gaps, np.where(share > _MOST, partly, 1 + above)))
+
     def allowed(self, tolerance: float, magnitude: Numbers | float) -> Numbers:
         """Return the differences that are allowed, [..., s]."""
         allowed = tolerance * np.abs(self.recorded) + self.rounding
         return np.asarray(allowed + _SUMS * tolerance * magnitude + _TINY)
 
-    def equal(self, computed: Numbers, tolerance: float, magnitude: Numbers) -> NDArray[np.bool_]:
+    def equal(
+        self, computed: Numbers, tolerance: float, magnitude: Numbers | float
+    ) -> NDArray[np.bool_]:
         """Return the steps that are reproduced, [..., s]; those without a number are."""
         equal = np.abs(computed - self.recorded) <= self.allowed(tolerance, magnitude)
         return np.asarray(equal | np.isnan(self.recorded))
@@ -186,6 +206,21 @@ class Target:
 
 
 _LEAST_STEPS = 2
+_MOST = 0.5  # share of the steps; more of them count
+_FAR = 1e30
+PARTS = 1000
+"""Credits of a target that is reproduced at all steps."""
+
+
+def credits_of(errors: Numbers) -> NDArray[np.int64]:
+    """Return how much of a target is reproduced, [...], of `Target.errors`: `PARTS` for all of it.
+
+    A part counts if it is more than half of the steps.
+    """
+    parts = np.where(errors < 1 + PARTS / 2, PARTS - np.floor(errors - 1), 0)
+    return np.asarray(np.where(errors <= 1, PARTS, parts), np.int64)
+
+
 _LOOSE = 10
 _DIGITS = 5  # of a coefficient
 _TINY = 1e-300
@@ -320,6 +355,7 @@ class Fitting:
         grids = []
         for family, clips in candidates.clipped.items():
             sides = {"low": clips, "high": clips, "dual": candidates.duals}
+            sides |= {side: (bound,) for side, bound in candidates.sides.items()}
             if family.loss == "cispo":
                 del sides["dual"]
             same: dict[tuple[str, float | str], tuple[float | str, ...]] = {}
@@ -377,7 +413,7 @@ class Fitting:
         for kind in kinds_of(target.metric, grid):
             value, magnitude = self._composed(grid, means, kind, sides)
             own += [
-                target.gaps(value + further, self.tolerance, magnitude)
+                target.errors(value + further, self.tolerance, magnitude)
                 for further in self._known_terms(target, grid, means)
             ]
         return np.asarray(np.minimum.reduce(own))

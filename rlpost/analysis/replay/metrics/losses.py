@@ -9,7 +9,7 @@ bound give every combination of a lower, an upper and a dual clip.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,6 +77,8 @@ class Candidates:
     duals: tuple[float, ...] = DUALS
     whole: tuple[tuple[Family, LossOptions], ...] = ()
     """Other losses with their options."""
+    sides: Mapping[str, float] = field(default_factory=dict)
+    """By side: the bound that the user sets."""
 
     def only(self, columns: Collection[Column]) -> Candidates:
         """Return the candidates that some columns are of."""
@@ -93,6 +95,7 @@ class Candidates:
             {family: tuple(dict.fromkeys(own)) or (math.inf,) for family, own in clipped.items()},
             tuple(one for one in self.duals if one in duals) or (math.inf,),
             tuple(one for one in self.whole if (one[0], key_of(one[1])) in whole),
+            self.sides,
         )
 
 
@@ -137,15 +140,25 @@ def candidates_for(
         }
         for options in _variants(family, chosen, fixed)
     ]  # fmt: skip
-    return Candidates(clipped, duals, tuple(whole))
+    return Candidates(clipped, duals, tuple(whole), _bounds(chosen, fixed))
 
 
 def _clips(loss: str, chosen: LossOptions, fixed: Collection[str]) -> tuple[float, ...]:
-    """Return the clip ranges to try for a loss: those that the user sets, or the usual ones."""
-    fields = ("pg_clip", "pg_clip_low", "pg_clip_high")
-    own = [getattr(chosen, one) for one in fields if one in fixed]
-    known = [float(one) for one in own if one is not None]
-    return tuple(dict.fromkeys(known)) or CLIPS[loss]
+    """Return the clip ranges to try for a loss: those that the user sets, and the usual ones."""
+    known = _bounds(chosen, fixed)
+    usual = CLIPS[loss] if len(known) < len(SIDES) - 1 else ()
+    return tuple(dict.fromkeys([*known.values(), *usual]))
+
+
+def _bounds(chosen: LossOptions, fixed: Collection[str]) -> dict[str, float]:
+    """Return the bounds that the user sets by side, without the dual clip."""
+    bounds: dict[str, float] = {}
+    for name, sides in (("", ("low", "high")), ("_low", ("low",)), ("_high", ("high",))):
+        value = getattr(chosen, f"pg_clip{name}") if f"pg_clip{name}" in fixed else None
+        if value is not None:
+            own = math.inf if value == "never" else float(value)
+            bounds |= dict.fromkeys(sides, own)
+    return bounds
 
 
 def _variants(family: Family, chosen: LossOptions, fixed: Collection[str]) -> Iterator[LossOptions]:

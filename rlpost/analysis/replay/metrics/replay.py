@@ -214,7 +214,7 @@ def _is_proxy(row: Json, reading: Reading | None, data: Aggregated) -> bool:
     """Return whether an entropy differs from the only estimate of it, the mean of -log_probs."""
     missing = Column("sum", "entropy") not in data.index
     estimated = reading is not None and reading.columns[0].name != "entropy"
-    return row["metric"] == "entropy" and missing and estimated and not row["reproduced"]
+    return row["metric"] == "entropy" and missing and estimated and row.get("share") == 0
 
 
 def _rows_of(
@@ -297,7 +297,12 @@ def _replayed(
         same = {HOWS[one.how].aggregation for one in others if one.level == reading.level}
         row["also"] = sorted(same - {HOWS[reading.how].aggregation})
     if gap > 1:
-        row["relation"] = relation(full.recorded[present], computed[present], tolerance)
+        equal = full.equal(computed, tolerance, magnitude)
+        row["relation"] = relation(
+            full.recorded[present], computed[present], equal[present], tolerance
+        )
+        row["share"] = float(equal[present].mean())
+        row["differs_at"] = [matched.steps[at] for at in np.flatnonzero(~equal)]
         if instead is not None:
             row["fits"] = about_reading(full.metric, instead)
             row["fits_options"] = [part for pair in terms_of(instead).items() for part in pair]

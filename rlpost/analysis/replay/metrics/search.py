@@ -15,6 +15,7 @@ from rlpost.analysis.replay.metrics.fit import (
     OF_QUANTITIES,
     QUANTITIES,
     Fitting,
+    credits_of,
     kinds_of,
     quantity_columns,
     sides_of,
@@ -143,8 +144,8 @@ def fits_of(
                 if places:
                     both = (x[np.ix_([*OF_QUANTITIES], places)] for x in (value, magnitude))
                     computed, size = both
-                    gaps = target.gaps(computed, fitting.tolerance, size)
-                    quantities[target.key][number] = gaps.min()
+                    errors = target.errors(computed, fitting.tolerance, size)
+                    quantities[target.key][number] = errors.min()
         for grid, tables in zip(fitting.grids, losses, strict=True):
             for target in of_losses:
                 errors = fitting.errors(target, grid, one)
@@ -184,7 +185,7 @@ def choose(fits: Fits, fitting: Fitting, splits: Sequence[Split]) -> Choice:
     costs = [_costs(grid) for grid in grids]
     for split in splits:
         own = _means_of(fits, split)
-        base = sum(int(table[own].min() <= 1) for table in fits.quantities.values())
+        base = sum(int(credits_of(table[own].min())) for table in fits.quantities.values())
         top = base
         for number, grid in enumerate(grids):
             score = base + _score(fits.losses[number], own)
@@ -204,8 +205,8 @@ _BIG = 1e6
 
 
 def _score(tables: Mapping[str, Numbers], own: Sequence[int]) -> Any:
-    """Return how many targets each combination of bounds reproduces."""
-    return sum((table[own].min(0) <= 1).astype(np.int64) for table in tables.values())
+    """Return how much of the targets each combination of bounds reproduces."""
+    return sum(credits_of(table[own].min(0)) for table in tables.values())
 
 
 def _with_ties(
@@ -220,7 +221,7 @@ def _with_ties(
     if choice.grid is None or not any(fits.losses):
         return Choice(choice.split, choice.score, tied_splits=splits)
     own = _means_of(fits, choice.split)
-    base = sum(int(table[own].min() <= 1) for table in fits.quantities.values())
+    base = sum(int(credits_of(table[own].min())) for table in fits.quantities.values())
     losses, bounds = [], {}
     for number, grid in enumerate(fitting.grids):
         score = base + _score(fits.losses[number], own)
