@@ -24,11 +24,12 @@ from rlpost.analysis.replay.replay import (
 )
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
-from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
+from rlpost.recipe.presets import PRESETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -138,6 +139,12 @@ def _sample(source: Source, request: Request) -> Rollouts:
     return sample
 
 
+def _framework(source: Source) -> str:
+    """Return the preset of the framework whose dump an input was; "" if it is unknown."""
+    written = source.metadata.get(FORMAT_KEY, b"").decode(errors="replace")
+    return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
+
+
 def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
@@ -145,7 +152,11 @@ def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
         from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
 
         found = search.search(
-            sample, tolerance=request.tolerance, given=request.given, reporter=request.reporter
+            sample,
+            tolerance=request.tolerance,
+            given=request.given,
+            framework=_framework(source),
+            reporter=request.reporter,
         )
         recipe, name = found.recipe, found.named
     sample = placed(sample, recipe, request.tolerance, late=_late(source))

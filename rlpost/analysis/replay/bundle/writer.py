@@ -22,7 +22,7 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.convert import make_folders
 from rlpost.io.locks import FileLock, scratch_folder
-from rlpost.io.parquet.inputs import MASK_KEY, MISSING_ROLES, find_inputs
+from rlpost.io.parquet.inputs import FORMAT_KEY, MASK_KEY, MISSING_ROLES, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.shutdown import signals_deferred
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-FORMAT_KEY = b"rlpost.format"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the first date of the zip format: equal input, equal bytes
 _LIBRARIES = ("torch", "pyarrow", "numpy")
 

@@ -90,7 +90,7 @@ def _plainness(one: Trial) -> tuple[Any, ...]:
 
 def _framework(one: Candidate) -> tuple[str, str]:
     """Return the framework and the estimator, as rlpost calls it."""
-    return one.preset.partition("@")[0], one.recipe.estimator
+    return one.framework, one.recipe.estimator
 
 
 @cache
@@ -101,7 +101,7 @@ def _named() -> set[str]:
 
 def _own(target: Candidate) -> bool:
     """Return whether a framework can have an estimator: it names it, or no framework does."""
-    name = target.preset.partition("@")[0]
+    name = target.framework
     listed = variants(name) or NAMES
     return name != DEFAULT and (target.estimator in listed or target.estimator not in _named())
 

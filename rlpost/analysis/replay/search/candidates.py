@@ -101,6 +101,11 @@ class Candidate:
         return Candidate(self.preset, self.estimator, kept, self.given)
 
     @property
+    def framework(self) -> str:
+        """The framework of the preset, without a version."""
+        return self.preset.partition("@")[0]
+
+    @property
     def order(self) -> tuple[int, int, int, int, bool, int]:
         """The plainest first: the fewest changes, then a preset's own estimators."""
         running = sum(value == "running" for value in self.changes.values())

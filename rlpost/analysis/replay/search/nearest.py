@@ -29,7 +29,7 @@ def is_near(one: Trial) -> bool:
     return one.share_equal >= _NEAR_SHARE
 
 
-def nearest(best: Trial, starts: Sequence[Trial], trials: Trials) -> Trial:
+def nearest(best: Trial, starts: Sequence[Trial], trials: Trials, framework: str) -> Trial:
     """Return the nearest recipe, with the changes that explain much.
 
     Each stage is compared with what a recipe makes of the stages recorded before it. A change
@@ -40,24 +40,29 @@ def nearest(best: Trial, starts: Sequence[Trial], trials: Trials) -> Trial:
         best: the best trial of the search.
         starts: presets and estimators without changes.
         trials: computes candidates.
+        framework: the preset that comes first of those about as near.
     """
     best = _supported(trials.again(best), trials)
     changes = best.candidate.changes
     same = [trials.of(one.candidate.changed(changes)) for one in starts] if changes else []
-    best = _first([best, *(one for one in same if one is not None)], trials)
-    plain = _first(map(trials.again, starts), trials)
+    best = _first([best, *(one for one in same if one is not None)], trials, framework)
+    plain = _first(map(trials.again, starts), trials, framework)
     stages = _equal_stages(best, trials) - _equal_stages(plain, trials)
     better = stages > 0 or (stages == 0 and best.share_equal > plain.share_equal + _MANY)
     return best if better else plain
 
 
-def _first(found: Iterable[Trial], trials: Trials) -> Trial:
-    """Return the trial with the most equal stages; of several, one that reads critic values."""
+def _first(found: Iterable[Trial], trials: Trials, framework: str) -> Trial:
+    """Return the trial with the most equal stages; of several, one that reads critic values.
+
+    Of those, one of the framework comes first.
+    """
     critic = "values" in trials.rollouts.columns
 
     def order(one: Trial) -> tuple[Any, ...]:
         unread = critic and "values" not in one.resolved.estimator.columns
-        return -_equal_stages(one, trials), -round(one.share_equal, 1), unread, one.place
+        near = -_equal_stages(one, trials), -round(one.share_equal, 1)
+        return *near, unread, one.candidate.framework != framework, one.place
 
     return min(found, key=order)
 

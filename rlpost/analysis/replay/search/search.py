@@ -77,10 +77,18 @@ _FINE = (f"{DETAIL}norm_eps", f"{DETAIL}whiten_eps")
 """Details that differ by little, tried on a recipe that is not exact."""
 
 
-def _plainest(found: list[Trial]) -> Trial:
-    """Return the plainest of the trials about as exact as the most exact."""
+def _plainest(found: list[Trial], framework: str) -> Trial:
+    """Return the plainest of the trials about as exact as the most exact.
+
+    Of several with as many changes it is that of a framework.
+    """
     most = min(found, key=lambda one: one.inexact)
-    return min((one for one in found if one.about_as_exact(most)), key=_place)
+
+    def order(one: Trial) -> tuple[Any, ...]:
+        changes, *rest = one.candidate.order
+        return changes, one.candidate.framework != framework, *rest
+
+    return min((one for one in found if one.about_as_exact(most)), key=order)
 
 
 def _exact(trial: Trial) -> bool:
@@ -110,6 +118,7 @@ def search(
     *,
     tolerance: float,
     given: Mapping[str, Any] | None = None,
+    framework: str = "",
     reporter: Reporter | None = None,
 ) -> Found:
     """Return the smallest recipe that reproduces recorded numbers, or the nearest one.
@@ -118,6 +127,7 @@ def search(
         rollouts: the input, with recorded columns.
         tolerance: relative tolerance of equal numbers.
         given: fields of a recipe that the user typed; they stay.
+        framework: the preset that is named first of equally small recipes.
         reporter: receives the recipes tried.
 
     Returns:
@@ -134,7 +144,7 @@ def search(
     reports.start("search", None)
     sample, before = sampled(rollouts), None
     for _ in range(WIDER):
-        run = _Search(sample, tolerance, flat(given or {}), reports, before)
+        run = _Search(sample, tolerance, flat(given or {}), reports, framework, before)
         best, before = run.best(), run.trials
         other = run.differing(best)
         if not len(other):
@@ -154,9 +164,10 @@ class _Search:
         tolerance: float,
         given: Json,
         reporter: Reporter,
+        framework: str,
         before: Trials | None = None,
     ) -> None:
-        self.given = given
+        self.given, self.framework = given, framework
         self.tolerance, self.reporter = tolerance, reporter
         self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
         self.before = 0 if before is None else before.count
@@ -208,7 +219,7 @@ class _Search:
         if best.reproduces:
             return self._smallest(best)
         self.trials.focus = stages
-        return nearest(best, self.starts, self.trials)
+        return nearest(best, self.starts, self.trials, self.framework)
 
     def _focused(self, before: Trial) -> Trial:
         """Return the best trial for the stages that count at present.
@@ -381,12 +392,12 @@ class _Search:
         """Return the plainest recipe of those about as exact as the most exact, on any preset."""
         best = self._solved_again(pruned(best, self.trials))
         self.alike = alike(best, self.starts, self.given, self.trials)
-        best = _plainest(self.alike)
+        best = _plainest(self.alike, self.framework)
         finer = [{name: one} for name in _FINE for one in EPSILONS if name not in self.given]
         if not _exact(best):
             tried = [self.trials.of(best.candidate.changed(changes)) for changes in finer]
             found = [best, *(one for one in tried if one is not None and one.reproduces)]
-            if (finest := _plainest(found)) is not best:
+            if (finest := _plainest(found, self.framework)) is not best:
                 self.alike = alike(finest, self.starts, self.given, self.trials)
             best = finest
         return best
