@@ -91,3 +91,10 @@ def test_the_most_exact_recipe_comes_first():
     assert found.facts["reproduces"]
     assert found.recipe.numerics.norm_eps == epsilon, found.named
     assert found.facts["largest"] < 1e-6
+
+
+@pytest.mark.parametrize("framework", ["roll", "slime"])
+def test_of_equally_small_recipes_that_of_the_framework_is_named(framework):
+    found = searched(*entry_of("verl", "opo", "adv_opo"), framework=framework)
+    assert found.facts["reproduces"]
+    assert found.facts["best"]["preset"] == framework, found.facts["ties"]
