@@ -39,10 +39,14 @@ TRAIN_LISTS = {
     "teacher_log_probs": "teacher_log_probs",
     "values": "values",
     "entropy": "entropy",
+    "kl": "dumped_kl",
     "advantages": "dumped_advantages",
     "returns": "dumped_returns",
 }
-"""Field -> column. `log_probs` is of the policy before the update, so it is old_log_probs."""
+"""Field -> column. `log_probs` is of the policy before the update, so it is old_log_probs.
+
+`kl` is not masked; slime stores zeros if no KL penalty is in the rewards.
+"""
 
 
 RANK = "data_parallel_rank"

@@ -88,6 +88,7 @@ ADDED = {
 # Columns that were added on purpose, likewise.
 ADDED_COLUMNS = {
     "data_parallel_rank",  # dumps of slime's trainer have the rank of each response
+    "dumped_kl",  # and its KL
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

@@ -208,6 +208,7 @@ def slime_whitened(dump, sets) -> None:
     normalised = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
     for one, reward in zip(held["samples"], normalised.flatten(), strict=True):
         one["rewards"] = float(reward)
+        one["kl"] = torch.zeros(one["response_lengths"])  # what slime stores without a penalty
         one["returns"] = one["advantages"] = reward.expand(one["response_lengths"]).clone()
     for ranks in sets:
         own = [one for one in held["samples"] if one["data_parallel_rank"] in ranks]
@@ -230,6 +231,10 @@ def test_slime_advantages_are_whitened_over_all_ranks_or_within_each(sets, findi
     slime_whitened(dump, sets)
     found = replay(dump, preset("slime", estimator="grpo"))
     assert found.first == "advantages"
+    assert "not compared: `dumped_kl` is 0 in all rows" in " ".join(found.warnings)
+    charged = replay(dump, preset("slime", estimator="grpo", kl_coef=0.1))
+    assert charged.first == "kl"
+    assert charged.stages[1]["column"] == "dumped_kl"
     assert found.findings[0]["finding"] == finding
     assert text in found.findings[0]["text"]
 

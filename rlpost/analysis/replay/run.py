@@ -136,7 +136,25 @@ def _sample(source: Source, request: Request) -> Rollouts:
     named = None if request.recipe is None else _columns_named(request.recipe)
     sample = inputs.read(source, maps, named, request.sample_tokens, inputs.masks_of_rlpost(source))
     check_recorded(sample)
-    return sample
+    return _without_zero_kl(sample, request)
+
+
+def _without_zero_kl(sample: Rollouts, request: Request) -> Rollouts:
+    """Leave out a recorded KL of zeros, which trainers store if none is in the rewards.
+
+    With a KL penalty of the user's it is compared, and if the log-probs are those of the reference.
+    """
+    fields = request.given if request.recipe is None else vars(request.recipe)
+    if "kl" not in sample.recorded or len(sample.recorded) == 1 or fields.get("kl_coef"):
+        return sample
+    roles = ("old_log_probs", "log_probs", "ref_log_probs")
+    names = [sample.columns.column(role) for role in roles if role in sample.columns]
+    columns = [sample.table.column(name) for name in names]
+    if sample.column("kl").values.any() or (len(columns) > 1 and columns[0] == columns[-1]):
+        return sample
+    name = sample.recorded["kl"]
+    text = f"not compared: `{name}` is 0 in all rows; without a KL penalty trainers store zeros"
+    return replace(sample.without(["kl"]), warnings=[*sample.warnings, text])
 
 
 def _framework(source: Source) -> str:

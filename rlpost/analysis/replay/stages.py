@@ -49,7 +49,7 @@ STAGES = {
             "response_level_rewards", "reward normalisation", "responses", "normalised_reward",
             "normalized_reward", "normalized_rewards",
         ),
-        _stage("kl", "KL", "tokens", "token_kl", "kls"),
+        _stage("kl", "KL", "tokens", "token_kl", "kls", "dumped_kl"),
         _stage(
             "token_level_rewards", "token rewards", "tokens", "dumped_token_rewards",
         ),
