@@ -291,13 +291,13 @@ def test_kinds_of_logs(kind, tmp_path):
     assert found["steps"]["matched"] == 3
 
 
-def lines_with_kl(table, *, coef, digits=None):
+def lines_with_kl(table, *, coef, digits=None, high=0.28):
     """Lines of a trainer that logs the policy loss, its KL loss (k3), and both together."""
     lines = []
     for step in sorted({*table["step"].to_pylist()}):
         rows = rows_of(table, step)
         kl = [np.exp(row["ref_log_probs"] - row["log_probs"]) for row in rows]
-        own = metrics_of(rows, "token-mean", 0.2, 0.28)
+        own = metrics_of(rows, "token-mean", 0.2, high)
         own["actor/kl_loss"] = mean(rows, "token-mean", [x - 1 - np.log(x) for x in kl])
         own["actor/loss"] = own["actor/pg_loss"] + coef * own["actor/kl_loss"]
         rounded = {key: x if digits is None else round(x, digits) for key, x in own.items()}
@@ -333,7 +333,14 @@ def test_ties_reproduce_a_loss_with_its_terms(tmp_path):
     found = replay_metrics(table, log)
     assert found["reproduced"]
     assert "--pg-clip-high 0.28" in " ".join(found["description"]["options"])
-    assert "--loss" not in [tie["option"] for tie in found["ties"]]
+    assert {tie["option"] for tie in found["ties"]} <= {"--dual-clip", "--micro-batch, --ranks"}
+    other = {"loss", "step"}
+    lines = [{k: x for k, x in line.items() if k.rpartition("/")[2] in other} for line in lines]
+    for line, own in zip(lines, lines_with_kl(table, coef=0.001, high=0.2), strict=True):
+        line["actor/loss"] = own["actor/loss"]
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    assert "--pg-clip 0.2" in " ".join(found["description"]["options"])
+    assert {tie["option"] for tie in found["ties"]} <= {"--dual-clip", "--micro-batch, --ranks"}
 
 
 def test_a_step_with_another_clip_range_is_named(tmp_path):

@@ -17,7 +17,7 @@ from rlpost.analysis.replay.metrics.fit import (
     Fitting,
 )
 from rlpost.analysis.replay.metrics.kl import KlLoss
-from rlpost.analysis.replay.metrics.losses import Candidates, Family
+from rlpost.analysis.replay.metrics.losses import SIDES, Candidates, Family
 from rlpost.analysis.replay.metrics.measure import measure
 from rlpost.analysis.replay.metrics.search import (
     Reader,
@@ -25,7 +25,7 @@ from rlpost.analysis.replay.metrics.search import (
     choose,
     fits_of,
 )
-from rlpost.analysis.replay.metrics.splits import all_splits
+from rlpost.analysis.replay.metrics.splits import LEVELS, all_splits
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.engine import single_threaded_torch
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.metrics.losses import Column
     from rlpost.analysis.replay.metrics.measure import Measured
     from rlpost.analysis.replay.metrics.search import Choice, Fits
+    from rlpost.analysis.replay.metrics.splits import Split
     from rlpost.pipeline.options import Options
     from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.recipe import Recipe
@@ -75,7 +76,7 @@ class Found(NamedTuple):
         The scores of a search are without these terms.
         """
         targets = [one for one in targets if one.metric in ("kl_loss", "pg_loss", "loss")]
-        if not self.choice.tied_losses:
+        if self.choice.grid is None or len(targets) == sum(x.metric == "kl_loss" for x in targets):
             return self
         own = self._terms_reproduced(self.choice, targets)
         others = [
@@ -88,7 +89,45 @@ class Found(NamedTuple):
             first = replace(others[at][0], tied_losses=(), tied_bounds={})
             return self._replace(choice=first)
         tied = [name for (_, name), count in zip(others, counts, strict=True) if count == own]
-        return self._replace(choice=replace(self.choice, tied_losses=tuple(tied)))
+        choice = replace(self.choice, tied_losses=tuple(tied))
+        return self._replace(choice=choice).without_false_ties(targets)
+
+    def without_false_ties(self, targets: Sequence[Target]) -> Found:
+        """Return the choice with the bounds and splits that reproduce a loss with its terms."""
+        choice, grid, reader = self.choice, self.choice.grid, self.reader
+        own = [
+            (target, read.reading)
+            for target, read in zip(targets, reader.all(targets), strict=True)
+            if read.reading is not None
+            and read.reading.terms
+            and reader.reproduced(target, read.reading)
+        ]
+        if not own or grid is None:
+            return self
+        most = self._terms_reproduced(choice, targets)
+
+        def bound_ties(side: str, bound: float | str) -> bool:
+            number = SIDES.index(side) if grid.clipped else 0
+            if bound not in grid.bounds[number]:
+                return True  # the same numbers
+            places = list(choice.place)
+            places[number] = grid.bounds[number].index(bound)
+            other = replace(choice, place=tuple(places))
+            return self._terms_reproduced(other, targets) >= most
+
+        def split_ties(split: Split) -> bool:
+            levels = [level for level in LEVELS if (split, level) in self.fits.at]
+            return all(
+                any(reader.reproduced(x, y._replace(split=split, level=one)) for one in levels)
+                for x, y in own
+            )
+
+        bounds = {
+            side: tuple(one for one in values if bound_ties(side, one))
+            for side, values in choice.tied_bounds.items()
+        }
+        splits = tuple(one for one in choice.tied_splits if split_ties(one))
+        return self._replace(choice=replace(choice, tied_bounds=bounds, tied_splits=splits))
 
     def _terms_reproduced(self, choice: Choice, targets: Sequence[Target]) -> int:
         """Return how many losses a choice reproduces, with further terms."""
