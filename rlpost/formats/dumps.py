@@ -13,7 +13,7 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.exported import is_beside
-from rlpost.formats.pickles import first_texts
+from rlpost.formats.pickles import first_texts, is_cut_archive
 from rlpost.formats.records import first_fields, parquet_columns
 from rlpost.io.arrow import CellLocation
 from rlpost.io.paths import relative_to_glob
@@ -120,6 +120,8 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
     dump_format = dump_format or detect(path)
     if dump_format is None and is_empty(path):
         raise DataError(f"{path}: the file is empty, so there is nothing to convert")
+    if dump_format is None and is_cut_archive(path):
+        raise DataError(f"{path}: damaged: a zip archive whose end is missing; write it again")
     if dump_format is None:
         raise UsageError(
             f"{path}: the format is unknown; name it with rlpost convert IN OUT --from NAME "

@@ -124,6 +124,12 @@ def _rejection(text: str) -> str:
     )
 
 
+def is_cut_archive(path: Path) -> bool:
+    """Return whether a file begins as a zip archive, such as of `torch.save`, and has no end."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04" and not zipfile.is_zipfile(path)
+
+
 def first_texts(path: Path) -> list[str]:
     """Return the texts at the beginning of a file's pickle: its first keys. Never raises."""
     texts: list[str] = []

@@ -296,14 +296,19 @@ def missing(
 
 def _error(lines: Sequence[str], where: str, available: Collection[str]) -> DataError:
     """Return an error of these lines, with the first available columns, if there are any."""
-    names = sorted(available)
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
-    here = f"Columns here: {', '.join(names[:12])}{more}"
-    if not names:
+    if not available:
         return DataError("\n".join(lines))
+    here = columns_here(available)
     if len(lines) == 1:
         return DataError(f"{lines[0]}. {here}")
     return DataError("\n".join([*lines, f"{where}: {here}"]))
+
+
+def columns_here(available: Collection[str]) -> str:
+    """Return the end of an error: the first columns of an input."""
+    names = sorted(available)
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
+    return f"Columns here: {', '.join(names[:12])}{more}"
 
 
 def _expected(role: str, available: Collection[str], holds: Mapping[str, str]) -> str:

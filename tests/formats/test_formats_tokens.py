@@ -239,6 +239,13 @@ def test_slime_advantages_are_whitened_over_all_ranks_or_within_each(sets, findi
     assert text in found.findings[0]["text"]
 
 
+def test_a_dump_whose_end_is_missing_is_damaged(tmp_path):
+    dump = writers.slime_train(tmp_path, samples("slime_train"))
+    dump.write_bytes(dump.read_bytes()[:-500])
+    with pytest.raises(DataError, match="damaged: a zip archive whose end is missing"):
+        replay(dump, preset("slime", estimator="grpo"))
+
+
 def test_slime_raw_rewards_without_positions_are_not_guessed(tmp_path):
     dump = writers.slime_train(tmp_path / "in", samples("slime_train"))
     held = torch.load(dump, weights_only=True)

@@ -30,6 +30,7 @@ from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
 from rlpost.recipe.presets import PRESETS
+from rlpost.recipe.roles import columns_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -126,6 +127,7 @@ def _named(source: Source) -> Iterator[None]:
         yield
     except (DataError, UsageError) as error:
         text = re.sub(f"^{TableSource.name}:", f"{source.name}:", str(error), flags=re.MULTILINE)
+        text = re.sub(r"Columns here: .*", lambda _: columns_here(source.columns), text)
         raise type(error)(text.replace(f": {TableSource.name}: ", ": ")) from None
 
 

@@ -106,6 +106,10 @@ def replay(
     searches for the recipe. Exit code 0: reproduced; 1: a stage differs.
     """
     _check_outputs(settings)
+    if "-" in paths:
+        raise UsageError("-: rollouts are not read from standard input: name files")
+    if str(metrics) == "-":
+        raise UsageError("--metrics -: a log is not read from standard input: name a file")
     of_log: Json = {
         "micro_batch": micro_batch, "ranks": ranks, "updates": updates, "map_metric": map_metric,
     }  # fmt: skip
