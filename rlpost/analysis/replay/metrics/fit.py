@@ -145,15 +145,15 @@ class Target:
         If more than half of the steps are, of a log with all digits, it is 1 + `PARTS` times the
         share of those that differ, plus less than 1: all other candidates are above that.
         """
-        gaps = self.gaps(computed, tolerance, magnitude)
         present = ~np.isnan(self.recorded)
-        if present.sum() < _LEAST_STEPS + 1 or not self.informative or not self.sharp(tolerance):
-            return gaps
-        equal = self.equal(computed, tolerance, magnitude)[..., present]
-        share = equal.mean(-1)
-        above = np.where(share > _MOST, 0.0, PARTS) + np.minimum(gaps, _FAR)
+        if present.sum() <= _LEAST_STEPS or not self.informative or not self.sharp(tolerance):
+            return self.gaps(computed, tolerance, magnitude)
+        own = np.abs(computed - self.recorded) / self.allowed(tolerance, magnitude)
+        gaps = np.where(present, own, 0.0).max(-1)
+        share = np.count_nonzero(own <= 1, axis=-1) / present.sum()  # a comparison with NaN fails
         partly = 1 + PARTS * (1 - share) + 1 - 1 / (1 + gaps)
-        return np.asarray(np.where(gaps <= 1, gaps, np.where(share > _MOST, partly, 1 + above)))
+        others = np.where(share > _MOST, partly, 1 + PARTS + np.minimum(gaps, _FAR))
+        return np.asarray(np.where(gaps <= 1, gaps, others))
 
     def allowed(self, tolerance: float, magnitude: Numbers | float) -> Numbers:
         """Return the differences that are allowed, [..., s]."""
