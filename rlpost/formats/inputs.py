@@ -129,7 +129,8 @@ def convert_inputs(
     Args:
         paths: files, directories and globs.
         staging: an empty folder.
-        report: is called with a line or two per input of converted dumps.
+        report: is called with a line per input of converted dumps, and the notes of each format
+            once.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
 
     Raises:
@@ -143,6 +144,7 @@ def convert_inputs(
                 report(converted_line(dumps, [file], joined=True))
             return [str(staging / JOINED)]
     converted: list[str] = []
+    noted = {""}
     for number, path in enumerate(paths):
         if not _is_dump(path):
             converted.append(str(path))
@@ -152,7 +154,9 @@ def convert_inputs(
         targets = [top / dump.relative.with_suffix(".parquet") for dump in dumps]
         files = [convert_dumps([dump], target) for dump, target in zip(dumps, targets, strict=True)]
         if report is not None:
-            report(converted_line(dumps, files))
+            line, _, note = converted_line(dumps, files).partition("\n")
+            report(line if note in noted else f"{line}\n{note}")
+            noted.add(note)
         single = len(dumps) == 1 and Path(path).is_file()
         converted.append(str(targets[0] if single else top))
     return converted
