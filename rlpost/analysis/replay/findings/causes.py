@@ -53,7 +53,7 @@ def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
     known = scan.known if scan else set()
     places.groups(found)
     _options(found, known)
-    for test in (_inputs, places.rewards, places.kl_sign, places.padding):
+    for test in (places.kl_sign, _inputs, places.rewards, places.padding):
         if not found.complete:
             test(found)
     if solve and not found.complete:

@@ -13,6 +13,7 @@ from rlpost.analysis.replay.findings.inputs import other_groups
 from rlpost.analysis.replay.findings.tested import numbers_of
 from rlpost.analysis.replay.stages import late_normalisation
 from rlpost.errors import DataError, UsageError
+from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,6 +157,10 @@ def kl_sign(found: Causes) -> None:
     if kl is None:
         return
     text = "the KL penalty has the other sign: it is added to the rewards, not subtracted"
+    if seen.recipe.kl_estimator == "k1" and "kl" not in rollouts.recorded:
+        columns = rollouts.columns
+        names = [columns.column(role) for role in LOG_PROBS if role in seen.resolved.kl_reads]
+        text += f" (the same as {' and '.join(f'`{name}`' for name in names)} exchanged)"
     found.add("sign", text, _after(seen, "kl", -np.nan_to_num(kl)))
 
 
