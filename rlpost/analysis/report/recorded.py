@@ -43,6 +43,8 @@ class Recorded:
     """The recipe as the user typed it; empty for that in the metadata."""
     origin: str = ""
     """The preset and the estimator of the recipe in the metadata."""
+    options: str = ""
+    """The options of a recipe that no command line on the page has, as typed."""
     why_not: str = ""
     """Why a recipe was not compared."""
 
@@ -111,7 +113,19 @@ def _compared(
     if result is None:
         why = "it couples more responses than a sample has"
         return Recorded(_columns(source, columns), named=named, why_not=why)
-    return Recorded(result["recorded"], result, named, origin)
+    hidden = "--config" in named or not named
+    options = _typed(recipe) if hidden else ""
+    return Recorded(result["recorded"], result, named, origin, options)
+
+
+def _typed(recipe: Recipe) -> str:
+    """Return the options of a recipe that differ from the defaults, as typed, on one line."""
+    from rlpost.analysis.replay.search.candidates import as_typed, flat  # noqa: PLC0415
+
+    left_out = {"columns", "emit", "emit_only", "replace", "estimator_name"}
+    values = recipe.model_dump(mode="json", exclude_defaults=True, exclude=left_out)
+    own = {"estimator": recipe.estimator, **flat(values)}
+    return shlex.join(word for name, value in own.items() for word in as_typed(name, value))
 
 
 def _columns(source: Source, columns_map: Mapping[str, str]) -> dict[str, str]:
@@ -191,6 +205,8 @@ def _lines(found: Recorded, result: Json, facts: Facts) -> Iterator[str]:
 
     of_file = f"the recipe in the metadata{f' ({found.origin})' if found.origin else ''}"
     yield f"Each stage is computed from what was recorded before it, by {found.named or of_file}."
+    if found.options:
+        yield f"Its options, where they differ from the defaults: {found.options}"
     if result["responses"] < result["of_responses"]:
         check = "rlpost verify" if not found.named else _command(found, facts)
         yield f"{check} compares all responses."

@@ -20,7 +20,7 @@ function tableOf({ title, headings, rows, words }) {
     ? make('th', { scope: 'row', class: 'word', dir: 'auto' }, text)
     : make('td', { class: kind(index), dir: words.includes(index) ? 'auto' : null }, text));
   const body = rows.map((row) => make('tr', {}, ...row.map(cell)));
-  const table = make('table', {}, title ? make('caption', {}, title) : null, make('thead', {}, head), make('tbody', {}, ...body));
+  const table = make('table', {}, title ? make('caption', {}, make('span', {}, title)) : null, make('thead', {}, head), make('tbody', {}, ...body));
   return make('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': title || headings.join(', ') }, table);
 }
 
