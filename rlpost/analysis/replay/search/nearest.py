@@ -55,14 +55,15 @@ def nearest(best: Trial, starts: Sequence[Trial], trials: Trials, framework: str
 def _first(found: Iterable[Trial], trials: Trials, framework: str) -> Trial:
     """Return the trial with the most equal stages; of several, one that reads critic values.
 
-    Of those, one of the framework comes first.
+    Of those, one of the framework comes first. Without an equal stage the score counts alone.
     """
     critic = "values" in trials.rollouts.columns
 
     def order(one: Trial) -> tuple[Any, ...]:
+        equal, share = _equal_stages(one, trials), round(one.share_equal, 1)
         unread = critic and "values" not in one.resolved.estimator.columns
-        near = -_equal_stages(one, trials), -round(one.share_equal, 1)
-        return *near, unread, one.candidate.framework != framework, one.place
+        other = one.candidate.framework != framework
+        return -equal, -share, equal > 0 and unread, equal > 0 and other, one.place
 
     return min(found, key=order)
 
