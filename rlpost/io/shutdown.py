@@ -2,11 +2,12 @@
 
 The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt or SystemExit in the main thread, whose
 context managers then close files and remove unfinished output. Later signals change nothing. While
-a module is imported, the cleanups run at once instead, and end the process. The main thread may be
-in a long call, or in code that swallows the exception. So a watchdog thread reads the signal from a
-pipe that the C handler writes to. If the process still runs after a grace period, the watchdog runs
-the cleanups and ends it: within two seconds of the signal. A call that holds the interpreter's lock
-delays that, too: loading torch's library takes 0.2 s of CPU time, more on a busy machine.
+a module is imported, or in a finaliser, the cleanups run at once instead, and end the process. The
+main thread may be in a long call, or in code that swallows the exception. So a watchdog thread
+reads the signal from a pipe that the C handler writes to. If the process still runs after a grace
+period, the watchdog runs the cleanups and ends it: within two seconds of the signal. A call that
+holds the interpreter's lock delays that, too: loading torch's library takes 0.2 s of CPU time, more
+on a busy machine.
 """
 
 from __future__ import annotations
@@ -140,19 +141,23 @@ def _handle(number: int, frame: FrameType | None) -> None:
     if _State.received is None:
         _State.received = number
         if not _State.deferred:
-            if _is_importing(frame):
+            if _may_swallow(frame):
                 _end(number)
             _raise(number)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported.
+def _may_swallow(frame: FrameType | None) -> bool:
+    """Return whether an exception may not arrive: in an import, a finaliser, a weakref callback.
 
-    Modules may swallow an exception then. And torch calls Python from C++ code in which an
-    exception aborts the process, with all files as they are.
+    Python prints those of finalisers and callbacks, and goes on. Modules may swallow an exception
+    while they are imported. And torch calls Python from C++ code in which an exception aborts the
+    process, with all files as they are.
     """
     while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        if code.co_filename == "<frozen importlib._bootstrap>" or code.co_name == "__del__":
+            return True
+        if module in ("weakref", "_weakrefset") and code.co_name in ("remove", "_remove"):
             return True
         frame = frame.f_back
     return False

@@ -147,3 +147,25 @@ def test_handlers_of_other_programs_stay_theirs():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+SWALLOWED = """
+import os
+from rlpost.io import shutdown
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), 15)
+
+shutdown.install_handlers()
+shutdown.register_cleanup("file", lambda: print("cleaned", flush=True))
+late = Late()
+del late
+print("went on")
+"""
+
+
+def test_a_signal_in_a_finaliser_ends_the_process_at_once():
+    words = [sys.executable, "-c", SWALLOWED]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "cleaned\n", "")
