@@ -136,7 +136,7 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     ties = ran.out.partition("Ties: other recipes with the same numbers")[2].partition("\n\n")[0]
     assert "\n  differs in --numerics" in ties
     assert max(map(len, ties.splitlines())) <= 120
-    assert "Data that would tell them apart" in ran.out
+    assert "Data that would separate them" in ran.out
     pq.write_table(rollouts, folder / "in.parquet")
     config = ["--config", "found.toml"]
     assert run(["advantages", "in.parquet", "again.parquet", *config, "-q"], folder).code == 0

@@ -57,7 +57,7 @@ def _tried(found: Json) -> str:
 
 
 def _ties(found: Json) -> Iterator[TextTable]:
-    """Yield the recipes with the same numbers, and the data that would tell them apart."""
+    """Yield the recipes with the same numbers, and the data that would separate them."""
     shown = found["ties"][:_MOST_TIES]
     rows = [(one["named"], str(one["changes"])) for one in shown]
     differs = [_flags(one["differs"]) or "nothing" for one in shown]
@@ -78,7 +78,7 @@ def _ties(found: Json) -> Iterator[TextTable]:
         yield TextTable(
             ("option", "data"),
             rows,
-            title="Data that would tell them apart, not in this sample",
+            title="Data that would separate them, not in this sample",
             text=(0, 1),
         )
 

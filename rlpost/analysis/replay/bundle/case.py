@@ -80,7 +80,7 @@ def is_bundle(path: str | Path) -> bool:
 def open_bundle(path: str | Path) -> Iterator[Case]:
     """Yield the content of a bundle, which is untrusted: it names no path and no code to run.
 
-    Only the known members are read, into a temporary folder. Errors from within the block name
+    Only the members of a bundle are read, into a temporary folder. Errors from within the block name
     the bundle.
 
     Args:
@@ -104,7 +104,7 @@ def open_bundle(path: str | Path) -> Iterator[Case]:
 
 
 def _extract(path: Path, folder: Path) -> None:
-    """Write the known members into a folder.
+    """Write the members of a bundle into a folder.
 
     Raises:
         DataError: not a zip file, or members are missing, are there twice or are too large.
@@ -121,7 +121,7 @@ def _extract(path: Path, folder: Path) -> None:
 
 
 def _members(file: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
-    """Return the known members; raises DataError as `_extract`."""
+    """Return the members of a bundle; raises DataError as `_extract`."""
     entries = [entry for entry in file.infolist() if entry.filename in (ROLLOUTS, CASE, RECIPE)]
     names = [entry.filename for entry in entries]
     for name in (ROLLOUTS, CASE):

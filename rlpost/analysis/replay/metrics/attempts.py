@@ -157,7 +157,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a search is told besides the dump and the log."""
+    """What a search reads besides the dump and the log."""
 
     recipe: Recipe
     loss: LossOptions | None

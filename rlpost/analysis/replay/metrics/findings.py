@@ -166,7 +166,7 @@ _FIELDS = {"low": "--pg-clip-low", "high": "--pg-clip-high", "dual": "--dual-cli
 
 
 def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -> list[Json]:
-    """Return the other descriptions that reproduce as much, and what data would tell them apart."""
+    """Return the other descriptions that reproduce as much, and what data would separate them."""
     found = []
     if not any(_shows_loss(row) for row in rows):
         return []
@@ -213,7 +213,7 @@ def _shows_loss(row: Json) -> bool:
 
 
 def _tied_splits(choice: Choice, rows: Sequence[Json]) -> tuple[list[str], str, str]:
-    """Return the names of other splits, what they have in common, and what tells them apart."""
+    """Return the names of other splits, what they have in common, and what separates them."""
     if all(row.get("level", "step") == "step" for row in rows):
         return [], "no metric depends on the split", "a metric that is a mean of micro-batches"
     names = [str(one) for one in choice.tied_splits]

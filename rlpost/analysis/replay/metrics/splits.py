@@ -158,7 +158,7 @@ class Means:
     units: tuple[Units, ...]
     """One for each step."""
     splits: tuple[tuple[Split, Level], ...]
-    """The simplest first; there are several if the data cannot tell them apart."""
+    """The simplest first; there are several if the data cannot separate them."""
 
 
 def all_splits(

@@ -1,4 +1,4 @@
-"""The sample of a search: prompt groups that tell recipes apart, and the whole steps around them.
+"""The sample of a search: prompt groups that separate recipes, and the whole steps around them.
 
 Recipes are compared on the groups of the sample. One that couples prompt groups at most is computed
 on them alone, and has the same numbers as on the whole step. One that couples a batch, such as by

@@ -58,7 +58,7 @@ _EARLIER = {
     "raw_advantages": (*_RETURNED, "teachers"),
     "returns": _RETURNED,
 }
-"""By stage: numbers that are known once it is equal."""
+"""By stage: numbers that stay once it is equal."""
 _MAPPED = ("advantages", "returns")
 _MOST = 200_000
 """Elements of a least-squares step."""

@@ -176,7 +176,7 @@ def ties_of(best: Trial, others: Sequence[Trial], facts: Facts, recorded: Any) -
     """Return the ties of a recipe as plain data; recipes that differ in nothing are one.
 
     Each has `named`, `preset`, `estimator`, `changes` (their number), `differs` (fields), `kinds`
-    (the data that would tell it apart and that the sample lacks), `data` (a sentence) and `same`
+    (the data that would separate it and that the sample lacks), `data` (a sentence) and `same`
     (recipes that are the same).
     """
     kept: list[Trial] = []
@@ -221,8 +221,8 @@ def told_apart(fields: Sequence[str], kinds: Sequence[str]) -> str:
     names = ", ".join(f"--numerics {n.removeprefix(DETAIL)}" if n.startswith(DETAIL) else flag_of(n)
                       for n in fields)  # fmt: skip
     if not kinds:
-        return f"They differ in {names}: no data that would tell them apart is listed."
-    return f"They differ in {names}: data that would tell them apart: {'; or '.join(kinds)}."
+        return f"They differ in {names}: no data that would separate them is listed."
+    return f"They differ in {names}: data that would separate them: {'; or '.join(kinds)}."
 
 
 def _distinct(values: Any) -> bool:
