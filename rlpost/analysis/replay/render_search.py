@@ -60,14 +60,17 @@ def _ties(found: Json) -> Iterator[TextTable]:
     """Yield the recipes with the same numbers, and the data that would separate them."""
     shown = found["ties"][:_MOST_TIES]
     rows = [(one["named"], str(one["changes"])) for one in shown]
-    differs = [_flags(one["differs"]) or "nothing" for one in shown]
+    differs = [_flags(one["differs"]) for one in shown]
     more = found["tie_count"] - len(rows)
     yield TextTable(
         ("recipe", "changes"),
         rows,
         title="Ties: other recipes with the same numbers",
         notes=[f"… {more} more, see --format json"] if more else [],
-        row_notes={i: f"differs in {one}" for i, one in enumerate(differs)},
+        row_notes={
+            i: f"differs in {one}" if one else "the same on all data"
+            for i, one in enumerate(differs)
+        },
     )
     kinds = dict.fromkeys(kind for one in shown for kind in one["kinds"])
     fields = dict.fromkeys(name for one in shown for name in one["differs"])

@@ -80,8 +80,8 @@ def is_bundle(path: str | Path) -> bool:
 def open_bundle(path: str | Path) -> Iterator[Case]:
     """Yield the content of a bundle, which is untrusted: it names no path and no code to run.
 
-    Only the members of a bundle are read, into a temporary folder. Errors from within the block name
-    the bundle.
+    Only the members of a bundle are read, into a temporary folder. Errors from within the block
+    name the bundle.
 
     Args:
         path: local, or a URL.
