@@ -142,7 +142,8 @@ class Batch:
         if self.all_are("valid"):
             return self
         inside = spread(self.responses["valid"], self.offsets)
-        return self.with_(**{name: torch.where(inside, x, 0.0) for name, x in self.tokens.items()})
+        columns = self.tokens.items()
+        return self.with_(**{name: torch.where(inside, x, x.new_zeros(())) for name, x in columns})
 
     def beside(self, responses: Responses, start: int, transfers: Transfers) -> Batch:
         """Return the batch with its rows of the table, which begin at `start`."""
