@@ -28,6 +28,20 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
+def table_fields(recipe: Recipe, *, rows_only: bool) -> frozenset[str]:
+    """Return the fields that decide which columns the table of responses has, and its codes."""
+    components = {"component_weights", "numerics.missing_components"}
+    return frozenset(
+        {
+            "columns",
+            "reward_components",
+            "numerics.batch",
+            *(components if recipe.reward_components else ()),
+            *(["tokenizer"] if rows_only else ()),
+        }
+    )
+
+
 @dataclass(frozen=True)
 class Responses:
     """One row per response of the whole input, in input order, on the CPU.

@@ -107,6 +107,11 @@ class ResolvedRecipe:
         return [why for why, needs in reasons.items() if needs]
 
     @property
+    def reads_rewards(self) -> bool:
+        """The estimator reads rewards, and so the KL penalty that is subtracted from them."""
+        return not REWARDS.isdisjoint(self.estimator.needs)
+
+    @property
     def kl(self) -> bool:
         """KL is computed: the input has log-probs of both policies."""
         return bool(self.kl_reads)
