@@ -458,6 +458,8 @@ def examine(fields, *, seed, recipes, seconds=0.0, both=False):
                 counts.read[name] += 1
                 counts.moved[name] += bool(moved)
                 continue
+            if moved == ["error"]:  # one recipe reads NaN, or masks drop every response
+                continue
             counts.unread[name] += 1
             if moved and name not in counts.wrong:
                 passed = round(time.perf_counter() - start, 1)

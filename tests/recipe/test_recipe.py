@@ -57,7 +57,7 @@ CASES = {
     "drop_zero_variance": ("--drop-zero-variance", True, ""),
     "drop_single": ("--drop-single", True, ""),
     "drop_truncated": ("--drop-truncated", True, ""),
-    "mask_before_norm": ("--mask-before-norm", True, ""),
+    "mask_before_norm": ("--mask-before-norm", True, "--drop-truncated"),
     "overlong_penalty": ("--overlong-penalty 16 4 0.5", (16, 4, 0.5), ""),
     "norm_mean": ("--norm-mean batch", "batch", ""),
     "norm_std": ("--norm-std none", "none", ""),
@@ -157,8 +157,9 @@ def test_the_cases_and_the_options_cover_every_field():
 def test_a_reward_of_rollouts_needs_their_ids():
     code, _, err = run("advantages", "in.parquet", "out.parquet", "--rollout-reward", "sum")
     assert code == 2
-    assert "--rollout-reward: rows are no rollouts without --rollout-id COLUMN" in " ".join(
-        err.split()
+    assert (
+        "--rollout-reward: no effect without --rollout-id; add --rollout-id, or leave"
+        in " ".join(err.split())
     )
     assert Recipe(rollout_reward="sum").rollout_id is None  # as presets have it
 
