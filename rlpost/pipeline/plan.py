@@ -19,7 +19,7 @@ from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
-from rlpost.recipe.roles import LOG_PROBS, ROLES
+from rlpost.recipe.roles import LOG_PROBS, RECORDED, RECORDED_ROWS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -367,6 +367,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["rollout"] if recipe.rollout_id else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
+        *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *[name for name in estimator.needs if name in ROLES and name not in _TOKEN_ROLES],
     ]
 
@@ -409,6 +410,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         "the off-policy correction",
     )
     charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
+    charged &= "kl" not in resolved.recorded and not resolved.rewards_recorded
     asked = (
         (policy, "--teacher", bool(recipe.teachers)),
         (policy, penalty, charged),

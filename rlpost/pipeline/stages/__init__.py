@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.stages import off_policy as correction
+from rlpost.pipeline.stages import recorded
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import tokens as on_tokens
@@ -68,21 +69,17 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     """Return the stages of a recipe, in order.
 
     A stage without `map`, `reduce` and `apply` is off, and names the fields that turn it on.
+    Recorded columns take the place of the stages that compute them.
 
     Args:
         resolved: from `resolve_recipe`.
         state: before the first batch.
     """
     recipe = resolved.recipe
-    kl = _kl_stages(resolved, state)
-    early = recipe.numerics.kl_credit == "response"
     return [
         Stage("responses", fields=table_fields(recipe, rows_only=resolved.rows_only)),
         *_mask_stages(resolved),
-        *_shaping_stages(resolved),
-        *(kl if early else []),
-        *_reward_stages(resolved, state),
-        *([] if early else kl),
+        *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved),
         Stage(
             "weights",
@@ -150,16 +147,42 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         reduce=partial(on_responses.group_columns, recipe=recipe),
         fields=on_responses.group_column_fields(resolved.written),
     )
+    masks = Stage(
+        "sample masks",
+        reduce=partial(on_responses.sample_masks, recipe=recipe),
+        fields=on_responses.mask_fields(recipe),
+    )
+    if "sample_mask" in resolved.recorded:
+        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask)
     return [
         finite,
         rollouts,
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
-        Stage(
-            "sample masks",
-            reduce=partial(on_responses.sample_masks, recipe=recipe),
-            fields=on_responses.mask_fields(recipe),
-        ),
+        masks,
     ]
+
+
+def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
+    """Return the stages from raw rewards to those of responses, and of KL."""
+    early, kl = resolved.recipe.numerics.kl_credit == "response", _kl_stages(resolved, state)
+    if resolved.rewards_recorded:
+        kl = kl if resolved.charges_kl else []
+        return [Stage("recorded rewards", reduce=recorded.without_rewards), *kl]
+    if "response_level_rewards" in resolved.recorded:
+        return [Stage("recorded rewards", reduce=recorded.use_rewards), *([] if early else kl)]
+    made = [*_shaping_stages(resolved), *(kl if early else [])]
+    if early and "token_level_rewards" in resolved.recorded:
+        column = on_rewards.reward_column(resolved.estimator)
+        made = [
+            Stage(
+                "recorded token rewards",
+                frozenset({recorded.role_of("token_level_rewards")}),
+                map=recorded.sum_token_rewards,
+                in_first_pass=True,
+                reduce=partial(recorded.use_sums, column=column),
+            )
+        ]
+    return [*made, *_reward_stages(resolved, state), *([] if early else kl)]
 
 
 def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -216,16 +239,19 @@ def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     maps = early or recipe.kl_target is not None
     column = on_rewards.reward_column(resolved.estimator)
+    add = partial(on_tokens.add_kl, recipe=recipe)
+    if "kl" in resolved.recorded:
+        add = recorded.add_kl
     adapt = partial(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
     charge = partial(on_responses.charge_kl, recipe=recipe, start=state.kl_coef, column=column)
     return [
         Stage(
             "kl",
             resolved.kl_reads,
-            map=partial(on_tokens.map_kl, recipe=recipe) if maps else None,
+            map=partial(on_tokens.map_kl, add=add) if maps else None,
             in_first_pass=True,
             reduce=charge if early else adapt,
-            apply=partial(on_tokens.add_kl, recipe=recipe),
+            apply=add,
             makes=_KL,
             fields=fields,
         )
@@ -245,7 +271,8 @@ def _kl_fields(resolved: ResolvedRecipe) -> frozenset[str]:
         fields |= {"kl_target"} if charges else set()
         fields |= {"kl_horizon"} if charges and recipe.kl_target is not None else set()
         fields |= {"numerics.observations"} if in_rewards else set()
-    if "kl" in resolved.written or (charges and recipe.kl_coef > 0):
+    needed = "kl" in resolved.written or (charges and recipe.kl_coef > 0)
+    if needed and "kl" not in resolved.recorded:
         fields |= on_tokens.estimate_kl_fields(recipe)
     return frozenset(fields)
 
@@ -257,6 +284,12 @@ def _uses_token_rewards(resolved: ResolvedRecipe) -> bool:
 
 def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
+    if "raw_advantages" in resolved.recorded:
+        return []
+    if resolved.rewards_recorded:
+        role, add = recorded.role_of("token_level_rewards"), recorded.add_token_rewards
+        own = Stage("recorded token rewards", frozenset({role}), apply=add, makes=_REWARDS)
+        return [own, _distillation(resolved)]
     used, written = _uses_token_rewards(resolved), "token_level_rewards" in resolved.written
     fields = on_tokens.placing_fields(resolved) if used else frozenset()
     stages = []
@@ -294,6 +327,10 @@ def _distillation(resolved: ResolvedRecipe) -> Stage:
 
 def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
+    if "raw_advantages" in resolved.recorded:
+        reads = frozenset({recorded.role_of("raw_advantages")})
+        add = recorded.add_advantages
+        return [Stage("recorded advantages", reads, apply=add, makes=_CREDIT)]
     stages = _position_stages(resolved) if estimator.token_weights else []
     fields = _estimator_fields(resolved)
     if not resolved.plain:
@@ -412,10 +449,15 @@ def _keeps(recipe: Recipe) -> bool:
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the token roles that any stage of the recipe reads, besides the mask."""
+    if "raw_advantages" in resolved.recorded:
+        corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
+        return corrected | {recorded.role_of("raw_advantages")}
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
     corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
+    if "token_level_rewards" in resolved.recorded:
+        process = frozenset({recorded.role_of("token_level_rewards")})
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
 
 

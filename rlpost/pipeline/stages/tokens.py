@@ -33,7 +33,7 @@ from rlpost.kernels.segments import (
 from rlpost.pipeline.stages.rewards import counted, counted_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rlpost.estimators import Estimator
     from rlpost.pipeline.data import Batch, Responses
@@ -49,9 +49,9 @@ def finite(batch: Batch) -> dict[str, Tensor]:
     return {"finite": count_true(bad & batch.mask, batch.offsets) == 0}
 
 
-def map_kl(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
-    """Return the mean KL over each response's policy tokens; 0 without any."""
-    return {"kl_mean": mean_kl(add_kl(batch, recipe=recipe))}
+def map_kl(batch: Batch, *, add: Callable[[Batch], Batch]) -> dict[str, Tensor]:
+    """Return the mean KL over each response's policy tokens, which `add` adds; 0 without any."""
+    return {"kl_mean": mean_kl(add(batch))}
 
 
 def mean_kl(batch: Batch) -> Tensor:
