@@ -20,6 +20,8 @@ from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.running_state import RunState
+from rlpost.pipeline.stages import fields_behind, stages_of
 from rlpost.pipeline.totals import Counted, ExactTotals
 
 if TYPE_CHECKING:
@@ -164,9 +166,35 @@ class Replayer:
         roles = {role: column for role, column in columns.items() if role in parts.MAPPABLE}
         return recipe.model_copy(update={"columns": roles})
 
-    def resolved(self, recipe: Recipe) -> ResolvedRecipe:
-        """Return a recipe resolved for the rollouts; raises as `computed`."""
-        return resolved_for(self.inputs, self.bound(recipe))
+    def resolved(self, recipe: Recipe, names: Collection[str] = ()) -> ResolvedRecipe:
+        """Return a recipe resolved for the rollouts; raises as `computed`.
+
+        Args:
+            recipe: as the user sets it.
+            names: the stages that are computed; none: those that a run writes.
+        """
+        own = self.bound(recipe)
+        resolved = resolved_for(self.inputs, own)
+        emit = parts.emitted_names(parts.reachable(names, resolved), resolved)
+        if not emit:
+            return resolved
+        return resolved_for(self.inputs, own.model_copy(update={"emit": emit}))
+
+    def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
+        """Return the fields that can change a stage, computed from what was recorded before it."""
+        own = parts.isolated(self.bound(recipe), name)
+        own = own.model_copy(update={"emit": parts.emitted_names([name], self.resolved(own))})
+        recorded = {one: one for one in self._inputs(recipe, name)}
+        resolved = resolved_for(self.inputs, own, recorded)
+        return fields_behind(stages_of(resolved, RunState()), name)
+
+    def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
+        """Return the recorded stages that a stage is computed from."""
+        own = self.bound(recipe)
+        if self._in_place(own, name):
+            return ()
+        available = [n for n in self.rollouts.recorded if not self._in_place(own, n)]
+        return parts.inputs_of(name, self.resolved(own), available)
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
         """Return recorded stages against those that a recipe computes from the input alone."""
@@ -217,12 +245,8 @@ class Replayer:
         resolved = self.resolved(own)
         if not parts.reachable([name], resolved):
             return None
-        used: tuple[str, ...] = ()
-        if not self._in_place(own, name):
-            available = [n for n in self.rollouts.recorded if not self._in_place(own, n)]
-            used = parts.inputs_of(name, resolved, available)
-            own = parts.isolated(own, name)
-        table = self.inputs
+        used, table = self._inputs(recipe, name), self.inputs
+        own = own if self._in_place(own, name) else parts.isolated(own, name)
         for one in used:
             table = parts.with_column(table, f"recorded.{one}", self._input_column(one))
         recorded = {one: f"recorded.{one}" for one in used}

@@ -21,7 +21,7 @@ from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
@@ -53,6 +53,8 @@ class Stage:
     fields: frozenset[str] = frozenset()
     """Fields of the recipe whose value can change a number on some data, as the recipe is; those of
     its numerics are `numerics.NAME`. A stage that is off has the field that turns it on."""
+    completes: str = ""
+    """The written column that is complete after it."""
     keeps: bool = False
     """Its pass keeps the columns of earlier stages, so that later passes begin with `apply`.
 
@@ -85,6 +87,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             "weights",
             reduce=partial(on_responses.weights, recipe=recipe),
             fields=on_responses.WEIGHTS,
+            completes="sample_weight",
         ),
         *([] if recipe.numerics.correction == "first" else [_correction_stage(recipe)]),
     ]
@@ -95,8 +98,19 @@ def fields_of(stages: Iterable[Stage]) -> frozenset[str]:
     return frozenset(name for stage in stages for name in stage.fields)
 
 
+def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
+    """Return the fields that can change one written column: those of the stages that lead to it.
+
+    KL and weights are computed from columns of the file alone.
+    """
+    ends = [number for number, stage in enumerate(stages) if stage.completes == column]
+    if column in ("kl", "sample_weight", "is_weight"):
+        return fields_of(stages[number] for number in ends)
+    return fields_of(stages[: ends[-1] + 1] if ends else stages)
+
+
 def _correction_stage(recipe: Recipe) -> Stage:
-    return Stage(**correction.parts(recipe))
+    return Stage(**correction.parts(recipe), completes="is_weight")
 
 
 def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -151,6 +165,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         "sample masks",
         reduce=partial(on_responses.sample_masks, recipe=recipe),
         fields=on_responses.mask_fields(recipe),
+        completes="sample_mask",
     )
     if "sample_mask" in resolved.recorded:
         masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask)
@@ -223,6 +238,7 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             "reward clip",
             reduce=partial(on_rewards.clip_rewards, recipe=recipe),
             fields=on_rewards.clip_fields(recipe),
+            completes="response_level_rewards",
         ),
     ]
 
@@ -235,13 +251,12 @@ _CREDIT = frozenset({"advantages", "returns"})
 def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     recipe, fields = resolved.recipe, _kl_fields(resolved)
     if not resolved.kl:
-        return [Stage("kl", fields=fields)] if fields else []
+        return [Stage("kl", fields=fields, completes="kl")] if fields else []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     maps = early or recipe.kl_target is not None
     column = on_rewards.reward_column(resolved.estimator)
-    add = partial(on_tokens.add_kl, recipe=recipe)
-    if "kl" in resolved.recorded:
-        add = recorded.add_kl
+    computed = partial(on_tokens.add_kl, recipe=recipe)
+    add = recorded.add_kl if "kl" in resolved.recorded else computed
     adapt = partial(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
     charge = partial(on_responses.charge_kl, recipe=recipe, start=state.kl_coef, column=column)
     return [
@@ -254,6 +269,7 @@ def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             apply=add,
             makes=_KL,
             fields=fields,
+            completes="kl",
         )
     ]
 
@@ -288,8 +304,8 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
         return []
     if resolved.rewards_recorded:
         role, add = recorded.role_of("token_level_rewards"), recorded.add_token_rewards
-        own = Stage("recorded token rewards", frozenset({role}), apply=add, makes=_REWARDS)
-        return [own, _distillation(resolved)]
+        stage = Stage("recorded token rewards", frozenset({role}), apply=add, makes=_REWARDS)
+        return [stage, _distillation(resolved)]
     used, written = _uses_token_rewards(resolved), "token_level_rewards" in resolved.written
     fields = on_tokens.placing_fields(resolved) if used else frozenset()
     stages = []
@@ -309,6 +325,7 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
         stages.append(replace(_whitening(recipe, "token_level_rewards"), fields=own))
     elif switch:
         stages.append(Stage("reward whitening", fields=switch))
+    stages = [replace(stage, completes="token_level_rewards") for stage in stages]
     return [*stages, _distillation(resolved)]
 
 
@@ -360,7 +377,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         uses = _CREDIT | _KL | {"distillation"}
         charge = Stage("token charges", apply=charged, uses=uses, makes=_CREDIT)
         stages += [*(spread if resolved.plain else []), charge]
-    return stages
+    return [replace(stage, completes="raw_advantages") for stage in stages]
 
 
 def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
@@ -418,7 +435,7 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
             stages.append(
                 Stage("returns", apply=on_tokens.returns_as_advantages, uses=_CREDIT, makes=_CREDIT)
             )
-    clip = Stage("advantage clip", fields=frozenset({"advantage_clip"}))
+    clip = Stage("advantage clip", fields=frozenset({"advantage_clip"}), completes="advantages")
     if not resolved.constant:
         apply, both = partial(on_tokens.clip_and_mask, recipe=recipe), _CREDIT | {"raw_advantages"}
         clip = replace(clip, apply=apply, uses=both, makes=both)

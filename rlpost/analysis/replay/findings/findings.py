@@ -261,7 +261,7 @@ def _betas(seen: Evidence) -> Iterator[Json]:
     rollouts, coefficient = seen.replayer.rollouts, seen.recipe.kl_coef
     steps = rollouts.codes("batch")
     count = int(steps.max()) + 1
-    if not seen.resolved.kl or not 1 < count <= _MOST_STEPS or "kl_coef" not in _solvable(seen):
+    if not seen.resolved.kl or not 1 < count <= _MOST_STEPS or "kl_coef" not in solvable(seen):
         return
     parts = []
     for step in range(count):
@@ -279,10 +279,6 @@ def _betas(seen: Evidence) -> Iterator[Json]:
             f"another KL coefficient in each step reproduces the recorded numbers: {listed}{others}"
         )
         yield finding("option:kl_coef", f"{text}; --kl-target adapts it", 1.0)
-
-
-def _solvable(seen: Evidence) -> list[str]:
-    return solvable(seen.resolved, seen.first.name, seen.first.used)
 
 
 def _within(seen: Evidence, rows: Codes) -> list[Json]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from rlpost.analysis.replay.findings.evidence import ENOUGH, Evidence
 from rlpost.analysis.replay.findings.inputs import neighbours
 from rlpost.analysis.replay.findings.places import column_of
-from rlpost.analysis.replay.search.moves import plain
+from rlpost.analysis.replay.search.sample_facts import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
