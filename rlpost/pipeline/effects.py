@@ -1,4 +1,4 @@
-"""The fields of a recipe that change numbers of some input, and what other ones need for that."""
+"""The fields of a recipe that change numbers of some input, and what others need for that."""
 
 from __future__ import annotations
 

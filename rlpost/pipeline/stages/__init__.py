@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import COMPUTED_TOKENS
+from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
@@ -77,7 +78,14 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     kl = _kl_stages(resolved, state)
     early = recipe.numerics.kl_credit == "response"
     return [
-        Stage("responses", fields=table_fields(recipe, rows_only=resolved.rows_only)),
+        Stage(
+            "responses",
+            fields=table_fields(
+                recipe,
+                rows_only=resolved.rows_only,
+                coupled=coupling_of(resolved).scope != "response",
+            ),
+        ),
         *_mask_stages(resolved),
         *_shaping_stages(resolved),
         *(kl if early else []),
