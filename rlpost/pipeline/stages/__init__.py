@@ -148,6 +148,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             map=on_tokens.finite,
             in_first_pass=True,
             reduce=on_responses.leave_out_nonfinite,
+            fields=finite.fields | _fields_of_roles(resolved),
         )
     rollouts = Stage("rollouts", fields=frozenset({"rollout_id"}))
     if recipe.rollout_id:
@@ -425,6 +426,12 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
+
+
+def _fields_of_roles(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that choose the roles of KL, even if it is only measured."""
+    ratio = resolved.kl or resolved.distilled
+    return frozenset({"numerics.kl_policy", *(["kl_estimator"] if ratio else [])})
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:
