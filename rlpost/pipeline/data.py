@@ -28,14 +28,20 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-def table_fields(recipe: Recipe, *, rows_only: bool) -> frozenset[str]:
-    """Return the fields that decide which columns the table of responses has, and its codes."""
+def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset[str]:
+    """Return the fields that decide which columns the table of responses has, and its codes.
+
+    Args:
+        recipe: the recipe.
+        rows_only: the input is processed without tokens.
+        coupled: responses are compared with others, which batches separate.
+    """
     components = {"component_weights", "numerics.missing_components"}
     return frozenset(
         {
             "columns",
             "reward_components",
-            "numerics.batch",
+            *(["numerics.batch"] if coupled else ()),
             *(components if recipe.reward_components else ()),
             *(["tokenizer"] if rows_only else ()),
         }

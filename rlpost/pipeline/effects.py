@@ -1,4 +1,4 @@
-"""The fields of a recipe that change numbers of some input, and what other ones need for that."""
+"""The fields of a recipe that change numbers of some input, and what others need for that."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 def fields_with_effect(recipe: Recipe) -> frozenset[str]:
     """Return the fields that change a number of an input with every role, if all are written.
 
+    The fields of a KL penalty are among them, even if the numerics subtract it nowhere: its
+    coefficients are in the summary, which warns of it.
+
     Raises:
         UsageError: the estimator does not support an option.
     """
     columns = ColumnMap({role: role for role in ROLES}, dict.fromkeys(ROLES, "name"))
-    every = recipe.model_copy(update={"emit": (*WRITTEN, *EXTRA)})
+    numerics = recipe.numerics
+    if numerics.kl_credit == "none":
+        numerics = numerics.model_copy(update={"kl_credit": "return"})
+    every = recipe.model_copy(update={"emit": (*WRITTEN, *EXTRA), "numerics": numerics})
     return fields_of(stages_of(resolve_recipe(every, columns), RunState()))
 
 

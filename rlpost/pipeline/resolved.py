@@ -128,7 +128,7 @@ class ResolvedRecipe:
     @property
     def reads_rewards(self) -> bool:
         """The estimator reads rewards, and so the KL penalty that is subtracted from them."""
-        return not REWARDS.isdisjoint(self.estimator.needs)
+        return _reads_rewards(self.estimator)
 
     @property
     def kl(self) -> bool:
@@ -248,14 +248,18 @@ def estimator_of(recipe: Recipe) -> Estimator:
     return replace(estimator, function=raw, undiscounted_is_constant=False, returns="advantages")
 
 
-REWARDS = frozenset({"rewards", "token_rewards", "step_score"})
+_REWARDS = frozenset({"rewards", "token_rewards", "step_score"})
 """Columns of an estimator that have rewards, and so the KL penalty that is subtracted from them."""
 _TOKEN_BASELINES = frozenset({"values", "reward_baseline", "position_baseline"})
 
 
+def _reads_rewards(estimator: Estimator) -> bool:
+    return not _REWARDS.isdisjoint(estimator.needs)
+
+
 def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
     """Return how an estimator gets process rewards; None if it reads no rewards to add them to."""
-    if REWARDS.isdisjoint(estimator.needs):
+    if not _reads_rewards(estimator):
         return None
     if recipe.numerics.process_rewards != "auto":
         return recipe.numerics.process_rewards

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import COMPUTED_TOKENS
+from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import recorded
@@ -79,7 +80,14 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     """
     recipe = resolved.recipe
     return [
-        Stage("responses", fields=table_fields(recipe, rows_only=resolved.rows_only)),
+        Stage(
+            "responses",
+            fields=table_fields(
+                recipe,
+                rows_only=resolved.rows_only,
+                coupled=coupling_of(resolved).scope != "response",
+            ),
+        ),
         *_mask_stages(resolved),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved),
@@ -151,6 +159,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             map=on_tokens.finite,
             in_first_pass=True,
             reduce=on_responses.leave_out_nonfinite,
+            fields=finite.fields | _fields_of_roles(resolved),
         )
     rollouts = Stage("rollouts", fields=frozenset({"rollout_id"}))
     if recipe.rollout_id:
@@ -476,6 +485,12 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     if "token_level_rewards" in resolved.recorded:
         process = frozenset({recorded.role_of("token_level_rewards")})
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
+
+
+def _fields_of_roles(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that choose the roles of KL, even if it is only measured."""
+    ratio = resolved.kl or resolved.distilled
+    return frozenset({"numerics.kl_policy", *(["kl_estimator"] if ratio else [])})
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:

@@ -171,15 +171,16 @@ def norm_fields(resolved: ResolvedRecipe) -> frozenset[str]:
 
 
 def _divides_constant(resolved: ResolvedRecipe) -> bool:
-    """Return whether equal rewards can become a number other than 0 without `constant=zero`.
+    """Return whether `constant` can change a number.
 
-    They are 0 minus their own mean, if that is of the set that is equal. 0 is then divided by ε.
+    Equal rewards of a set minus the mean of the set are 0, which is divided by ε. Running
+    statistics are those of a domain, which may have one response of a group.
     """
     (mean_of, std_of), numerics = resolved.norm, resolved.recipe.numerics
     if std_of not in ("none", "others") and numerics.norm_eps == numerics.norm_floor == 0:
         return True
     if mean_of in ("group", "others"):
-        return False
+        return std_of == "running"
     return numerics.single == "zero_always" or std_of not in (mean_of, "none")
 
 
