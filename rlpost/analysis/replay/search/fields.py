@@ -86,6 +86,8 @@ class SearchedField(NamedTuple):
     """Least and largest value of a number that is solved."""
     data: tuple[Data, ...] = ()
     """Data on which its values have other numbers; a sample without any need not try them."""
+    start: Any = None
+    """Another value from which all numbers are solved: they depend on it too much for one step."""
 
     def changes(
         self, name: str, resolved: ResolvedRecipe, sample: SampleFacts
@@ -305,8 +307,8 @@ _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 FIELDS: dict[str, SearchedField] = {
     "estimator": SearchedField((), data=(STEPS, UNEQUAL, LENGTHS, TOKEN_REWARDS)),
     "estimator_name": _LEFT,
-    "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,)),
-    "lam": SearchedField(_lambdas, _UNIT, (VALUES,)),
+    "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,), 0.9),
+    "lam": SearchedField(_lambdas, _UNIT, (VALUES,), 0.0),
     "lambda_policy": _LAMBDA,
     "lambda_value": _LAMBDA,
     "length_adaptive_alpha": SearchedField((0.05,), (0.0, 10.0), (VALUES,)),
@@ -325,7 +327,7 @@ FIELDS: dict[str, SearchedField] = {
     "group_length_penalty": SearchedField((None,), data=(LENGTHS,)),
     "overlong_penalty": SearchedField(_overlong, (0.0, 1e9), (UNEQUAL_LENGTHS,)),
     "norm_mean": SearchedField(_scopes, data=(MEANS, UNEQUAL)),
-    "norm_std": SearchedField(("none",), data=(DEVIATIONS, UNEQUAL)),
+    "norm_std": SearchedField(("none",), data=(DEVIATIONS, UNEQUAL), start="none"),
     "reward_clip": SearchedField(_reward_clips, data=(BEYOND_BOUND,)),
     "reward_clip_low": SearchedField((), data=(BEYOND_BOUND,)),
     "is_weight": SearchedField(_weights, data=(ENGINE,)),
@@ -350,7 +352,7 @@ FIELDS: dict[str, SearchedField] = {
     "kl_target": _LEFT,
     "kl_horizon": _LEFT,
     "whiten_rewards": SearchedField(
-        data=(_by_recipe("token rewards whose deviation over a batch is not 1"),)
+        data=(_by_recipe("token rewards whose deviation over a batch is not 1"),), start=True
     ),
     "whiten_advantages": SearchedField(
         _whitened,

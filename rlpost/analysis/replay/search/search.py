@@ -8,13 +8,20 @@ the recorded numbers, the fewest changes that still do are searched for on every
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.search.candidates import bases, flat, nested, presets_of
+from rlpost.analysis.replay.search.candidates import (
+    bases,
+    flat,
+    nested,
+    presets_of,
+    value_of,
+)
 from rlpost.analysis.replay.search.fields import FIELDS, components, rank_batches, teachers
 from rlpost.analysis.replay.search.sample import sampled, widened
 from rlpost.analysis.replay.search.sample_facts import SampleFacts
@@ -204,8 +211,9 @@ class _Search:
             return nearest().equal_stages == best.equal_stages
 
         if missing():
-            nearest_kinds = self._nearest_kinds(kind, starts)
-            self._add(found, self._solved([one for one in starts if kind(one) in nearest_kinds]))
+            kinds = self._nearest_kinds(kind, starts)
+            own = [one for one in starts if kind(one) in kinds]
+            self._add(found, self._solved(self._from_other_values(own)))
         expanded: dict[Any, Any] = {}
         while missing() and self.trials.count < RECIPES and len(expanded) < EXPANDED:
             waiting = [one for key, one in found.items() if key not in expanded]
@@ -228,11 +236,27 @@ class _Search:
         others = [self.trials.of(one.candidate.changed(own)) for one in self.starts] if own else []
         return sorted([best, *self.starts, *(one for one in others if one)], key=_place)
 
+    def _from_other_values(self, trials: Iterable[Trial]) -> Iterator[Trial]:
+        """Yield trials, and those with other values from which their numbers are solved."""
+        for trial in trials:
+            yield trial
+            for name in self._fields(trial) - {*self.given}:
+                value = FIELDS[name].start
+                if value is not None and value_of(trial.resolved.recipe, name) != value:
+                    other = self.trials.of(trial.candidate.changed({name: value}))
+                    yield from () if other is None else (other,)
+
     def _nearest_kinds(self, kind: Callable[[Trial], Any], starts: list[Trial]) -> set[Any]:
         """Return the kinds of starts whose linear problems leave the least."""
         first = _first_of_each(kind, starts)[:SOLVED]
-        kinds = dict.fromkeys(kind(one) for one, _ in self._problems(first))
-        return {*list(kinds)[:KINDS]}
+        residuals = {
+            kind(one): min(
+                (step.residual for _, step in self._problems(self._from_other_values([one]))),
+                default=math.inf,
+            )
+            for one in first
+        }
+        return {*sorted(residuals, key=lambda kind: residuals[kind])[:KINDS]}
 
     def _kind_of(self, best: Trial) -> Callable[[Trial], Any]:
         """Return what trials of one kind share: the estimator, or the numbers of a stage before it.
