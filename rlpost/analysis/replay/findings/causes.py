@@ -17,7 +17,7 @@ from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.moves import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -34,12 +34,11 @@ _NEAR = 1e-5
 """Relative step at which a number is solved."""
 
 
-def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
+def causes(seen: Evidence) -> list[Json]:
     """Return the single changes that reproduce the recorded numbers of a stage, best first.
 
     Args:
         seen: the numbers of the stage.
-        solve: solve for the values of options, too, unless a plain change reproduces the numbers.
     """
     if int(seen.wrong.sum()) < _FEW:
         return []
@@ -56,7 +55,7 @@ def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
     for test in (places.kl_sign, _inputs, places.rewards, places.padding):
         if not found.complete:
             test(found)
-    if solve and not found.complete:
+    if not found.complete:
         _solved(found, known)
     return found.ranked()
 
@@ -134,25 +133,12 @@ def _solved(found: Causes, known: Collection[str]) -> None:
             return
 
 
-def _plainest(found: Causes, values: Mapping[str, float]) -> dict[str, float] | None:
-    """Add the options with the fewest digits that reproduce the recorded numbers; return these."""
+def _plainest(found: Causes, values: Mapping[str, float]) -> None:
+    """Add the options with the fewest digits that reproduce the recorded numbers."""
     for digits in (1, 2, 3, 4, 6):
         rounded = {name: plain(value, digits) for name, value in values.items()}
         if _test(found, Change((*rounded.items(),)), constants=len(values)):
-            return rounded
-    return None
-
-
-def value_by_step(parts: Iterable[tuple[str, Evidence]], name: str) -> dict[str, float]:
-    """Return the value of an option that reproduces each step; none if one has no such value."""
-    values = {}
-    for label, seen in parts:
-        value = _solve(seen, name)
-        found = None if value is None else _plainest(Causes(seen), {name: value})
-        if found is None:
-            return {}
-        values[label] = found[name]
-    return values
+            return
 
 
 def _solve(seen: Evidence, name: str) -> float | None:

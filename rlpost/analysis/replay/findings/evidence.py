@@ -125,13 +125,6 @@ class Evidence:
         groups = self.replayer.rollouts.groups
         return self.on_elements(np.bincount(groups)[groups])
 
-    @cached_property
-    def constant_group(self) -> Mask:
-        """Whether the group of an element has two or more responses with equal raw rewards."""
-        return np.asarray(self.spread(self.replayer.rollouts.groups)[0] == 0) & (
-            self.group_size > 1
-        )
-
     def spread(self, codes: Codes) -> tuple[Numbers, Numbers]:
         """Return the standard deviation (by n - ddof) and mean of raw rewards, of each element.
 

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.findings import places
-from rlpost.analysis.replay.findings.causes import causes, value_by_step
-from rlpost.analysis.replay.findings.changes import solvable
+from rlpost.analysis.replay.findings.causes import causes
 from rlpost.analysis.replay.findings.evidence import Evidence, finding
 from rlpost.analysis.replay.findings.relations import general_relations, relations
 from rlpost.analysis.replay.findings.roundings import ROUNDINGS
 from rlpost.analysis.replay.findings.scans import scan_of
 from rlpost.analysis.replay.findings.sets import set_relations
 from rlpost.analysis.replay.findings.subsets import OUTLIERS, subsets
-from rlpost.analysis.replay.findings.tested import WHOLE, Causes, listed
+from rlpost.analysis.replay.findings.tested import WHOLE, listed
 from rlpost.errors import DataError, UsageError
 from rlpost.pipeline.coupling import coupling_of
 
@@ -39,8 +37,6 @@ _LATER = 2
 """Findings of each later one."""
 _EXACT = ("shift", *ROUNDINGS, "decimals", "eps-inside-root", "other-tokens", "other-rows")
 """Relations that no option and no other input makes."""
-_NO_VALUE = ("sign", "last-tokens", "masked-tokens")
-"""Findings that no value of an option makes."""
 _SAMPLE_TOKENS = 150_000
 """Changes and relations are tested on whole steps, or groups, of so many tokens."""
 _STEP = 0.2
@@ -48,8 +44,6 @@ _STEP = 0.2
 _FEW = 3
 _MOST_RESPONSES = 0.5
 """Responses of a value of a column differ if so many of them do."""
-_MOST_STEPS = 12
-"""Steps whose KL coefficients are solved for."""
 
 
 def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> list[Json]:
@@ -119,12 +113,12 @@ def of_stage(first: Replayed, recipe: Recipe, replayer: Replayer) -> list[Json]:
     related = relations(sample)
     inside = [*subsets(seen)]
     exact = {one["finding"] for one in (*related, *inside) if one["explains"] >= WHOLE}
-    found = [] if exact & {*_EXACT} else causes(sample, solve=not exact & {*_NO_VALUE})
+    found = [] if exact & {*_EXACT} else causes(sample)
     whole = [one for one in found if one["explains"] >= WHOLE]
     others = [one for one in found if one["explains"] < WHOLE] + related
     found = [*whole, *sorted(others, key=lambda one: -round(one["explains"], 2)), *inside]
     if not any(one["explains"] >= WHOLE for one in found):
-        found += [*_betas(seen), *_parts(seen)]
+        found += _parts(seen)
     if not found:
         found = [*_scan(sample)] or set_relations(sample) or general_relations(sample)
     return [_named(one, first.name) for one in _best(found)]
@@ -246,43 +240,11 @@ def _scan(seen: Evidence) -> Iterator[Json]:
         text = f"{follows} by another scan than the recipe's: {what}"
         yield finding("scan-terms", text, scan.share)
         return
-    implied = scan.implied(seen)
-    if implied is None:
-        return
-    text = f"{follows} as by the recipe, from other rewards, or other values after the last token"
-    placed = Causes(implied)
-    places.rewards(placed)
-    inner = [*placed.ranked(), *relations(implied), *_parts(implied)]
-    yield finding("scan-rewards", f"{text}: {inner[0]['text']}" if inner else text, scan.share)
-
-
-def _betas(seen: Evidence) -> Iterator[Json]:
-    """Yield the KL coefficient of each step, if one for each step reproduces the numbers."""
-    rollouts, coefficient = seen.replayer.rollouts, seen.recipe.kl_coef
-    steps = rollouts.codes("batch")
-    count = int(steps.max()) + 1
-    if not seen.resolved.kl or not 1 < count <= _MOST_STEPS or "kl_coef" not in _solvable(seen):
-        return
-    parts = []
-    for step in range(count):
-        rows = np.flatnonzero(steps == step)
-        part = _part(seen, rows)
-        if part is not None:
-            parts.append((str(rollouts.label("batch", int(rows[0]))), _sample(part)))
-    if len(parts) < 2:  # noqa: PLR2004
-        return
-    values = value_by_step(parts, "kl_coef")
-    if len(set(values.values())) > 1:
-        listed = ", ".join(f"{value:g} in step {label}" for label, value in values.items())
-        others = f"; {coefficient:g} in the others" if len(parts) < count else ""
+    if scan.other_rewards(seen):
         text = (
-            f"another KL coefficient in each step reproduces the recorded numbers: {listed}{others}"
+            f"{follows} as by the recipe, from other rewards, or other values after the last token"
         )
-        yield finding("option:kl_coef", f"{text}; --kl-target adapts it", 1.0)
-
-
-def _solvable(seen: Evidence) -> list[str]:
-    return solvable(seen.resolved, seen.first.name, seen.first.used)
+        yield finding("scan-rewards", text, scan.share)
 
 
 def _within(seen: Evidence, rows: Codes) -> list[Json]:

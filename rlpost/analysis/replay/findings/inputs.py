@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.roundings import ROUNDINGS
+from rlpost.analysis.replay.findings.roundings import ROUNDINGS, to_bfloat16
 from rlpost.analysis.replay.rollouts import Column
 from rlpost.analysis.replay.stages import with_column
 from rlpost.recipe.roles import LOG_PROBS
@@ -38,7 +38,7 @@ class Input:
 def input_changes(
     replayer: Replayer, resolved: ResolvedRecipe, roles: Collection[str]
 ) -> Iterator[Input]:
-    """Yield single changes of the columns of tokens and of steps that a recipe reads.
+    """Yield single changes of the columns of tokens that a recipe reads.
 
     Args:
         replayer: of the recorded stages.
@@ -53,7 +53,6 @@ def input_changes(
                 name = "values" if role == "values" else "log-probs"
                 yield from _shifted(replayer, role, f"input:{name}-shifted")
         yield from _masks(replayer)
-    yield from _step_orders(replayer)
 
 
 def _column(replayer: Replayer, role: str) -> tuple[str, Column] | None:
@@ -90,9 +89,8 @@ def _rounded(replayer: Replayer, roles: Collection[str]) -> Iterator[Input]:
                 yield Input(f"input:log-probs-{dtype}", f"with {names} rounded to {dtype}", table)
     own = _column(replayer, "values") if "values" in roles else None
     if own:
-        for dtype, (rounded, _) in ROUNDINGS.items():
-            table = with_column(replayer.inputs, own[0], _lists(own[1], rounded(own[1].values)))
-            yield Input(f"input:values-{dtype}", f"with `{own[0]}` rounded to {dtype}", table)
+        table = with_column(replayer.inputs, own[0], _lists(own[1], to_bfloat16(own[1].values)))
+        yield Input("input:values-bfloat16", f"with `{own[0]}` rounded to bfloat16", table)
 
 
 def _swapped(replayer: Replayer, roles: Collection[str]) -> Iterator[Input]:
@@ -175,64 +173,32 @@ def _mask(replayer: Replayer, name: str, column: Column, values: Numbers) -> pa.
     return pa.ListArray.from_arrays(column.offsets.astype(np.int32), own)
 
 
-def _step_orders(replayer: Replayer) -> Iterator[Input]:
-    """Yield steps in another order: that of their names as texts, the reverse, or of the rows."""
-    columns = replayer.rollouts.columns
-    if "batch" not in columns:
-        return
-    name = columns.column("batch")
-    labels = [str(label) for label in replayer.inputs.column(name).to_pylist()]
-    order = {label: code for code, label in enumerate(dict.fromkeys(labels))}
-    if len(order) < 2:  # noqa: PLR2004
-        return
-    numbers = all(label.lstrip("-").isdigit() for label in order)
-    own = sorted(order, key=int) if numbers else [*order]
-    orders = {
-        "of their names as texts": sorted(order),
-        "from the last to the first": own[::-1],
-        "in which the rows have them": [*order],
-    }
-    for text, labelled in orders.items():
-        if labelled != own:
-            rank = {label: number for number, label in enumerate(labelled)}
-            codes = pa.array([rank[label] for label in labels])
-            table = with_column(replayer.inputs, name, codes)
-            yield Input("input:step-order", f"with steps in the order {text}", table)
-
-
-def with_groups(replayer: Replayer, group: pa.Array | None, *, one_step: bool) -> pa.Table:
+def with_groups(replayer: Replayer, group: pa.Array | None) -> pa.Table:
     """Return the inputs with other prompt groups, and with all steps as one."""
     columns, table = replayer.rollouts.columns, replayer.inputs
     if group is not None:
         table = with_column(table, columns.column("group"), group)
-    if one_step and "batch" in columns:
+    if "batch" in columns:
         zeros = pa.array(np.zeros(table.num_rows, np.int64))
         table = with_column(table, columns.column("batch"), zeros)
     return table
 
 
 def other_groups(replayer: Replayer) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the inputs with groups over steps, by position, and in each step without groups."""
+    """Yield the inputs with groups over steps, and by position."""
     rollouts = replayer.rollouts
     if "group" not in rollouts.columns:
         return
     prompts = rollouts.codes("group")
     if len(np.unique(prompts)) < len(np.unique(rollouts.groups)):
         text = "with the responses of a prompt in one group, over all steps"
-        yield text, with_groups(replayer, None, one_step=True)
+        yield text, with_groups(replayer, None)
     sizes = np.bincount(np.bincount(rollouts.groups))
     for size in np.argsort(-sizes, kind="stable")[:2]:
         if size > 1 and sizes[size]:
             positions = np.arange(len(rollouts)) // size
             text = f"with groups of {size} consecutive rows, whatever their prompts"
-            yield text, with_groups(replayer, pa.array(positions), one_step=True)
-    largest = int(np.bincount(rollouts.groups).max())
-    within = positions_in(rollouts.groups)
-    for size in dict.fromkeys((-(-largest // 2), -(-largest // 4))):
-        if size > 1:
-            blocks = rollouts.groups * largest + within // size
-            text = f"with each group split into blocks of {size} consecutive responses"
-            yield text, with_groups(replayer, pa.array(blocks), one_step=False)
+            yield text, with_groups(replayer, pa.array(positions))
 
 
 def positions_in(codes: Codes) -> Codes:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
 
-_MATTERS = 1e-2
-"""Smallest mean, in standard deviations, from which a number of padding tokens is computed."""
 _REWARDS, _TOKENS = "response_level_rewards", "token_level_rewards"
 
 
@@ -68,8 +66,7 @@ def groups(found: Causes) -> None:
         else:
             column = column_of(replayer, seen.recipe, _REWARDS)
             values = None if column is None else _after(seen, _REWARDS, column)
-        name = "groups-split" if "split" in how else "groups-over-steps"
-        found.add(f"input:{name}", text, values)
+        found.add("input:groups-over-steps", text, values)
 
 
 def rewards(found: Causes) -> None:
@@ -115,28 +112,17 @@ def _normalised(seen: Evidence) -> Numbers | None:
 
 def _last(chosen: NDArray[np.bool_], offsets: Codes, before: int = 0) -> Codes:
     """Return the last chosen token of each response, or one before it; -1 for none."""
-    return _nth(chosen, offsets, -1 - before)
-
-
-def _nth(chosen: NDArray[np.bool_], offsets: Codes, which: int) -> Codes:
-    """Return a chosen token of each response by its number, negative from the end; -1 for none."""
     where = np.flatnonzero(chosen)
-    first, last = np.searchsorted(where, offsets[:-1]), np.searchsorted(where, offsets[1:])
-    index = first + which if which >= 0 else last + which
-    inside = (index >= first) & (index < last)
+    index = np.searchsorted(where, offsets[1:]) - 1 - before
+    inside = index >= np.searchsorted(where, offsets[:-1])
     return np.where(inside, where[np.where(inside, index, 0)] if len(where) else -1, -1)
 
 
 def _places(mask: NDArray[np.bool_], offsets: Codes) -> Iterator[tuple[str, Codes]]:
-    every = np.ones_like(mask)
     last = _last(mask, offsets)
-    yield "the last token, policy token or not", _last(every, offsets)
-    yield "the first policy token", _nth(mask, offsets, 0)
-    yield "the first token", _nth(every, offsets, 0)
     yield "the policy token before the last one", _last(mask, offsets, 1)
     yield "the token before the last policy token", np.where(last > offsets[:-1], last - 1, -1)
     yield "the token after the last policy token", np.where(last + 1 < offsets[1:], last + 1, -1)
-    yield "the token before the last one", _last(every, offsets, 1)
     yield "no token", np.full(len(last), -1)
 
 
@@ -202,9 +188,6 @@ def _population(
     use = np.isfinite(y)
     if not use.any() or np.ptp(x[use]) == 0:
         return None
-    slope, _ = np.polyfit(x[use], y[use], 1)
-    if slope <= 0:
-        return None
     numerics = seen.recipe.numerics
     lengths = np.unique(seen.rows[step], return_counts=True)[1]
     every = int(step.sum())
@@ -218,17 +201,6 @@ def _population(
         predicted = _whitened(x, count, numerics.whiten_ddof, numerics.whiten_eps)
         if count > own.sum() and _near(seen, own, predicted):
             return predicted, title
-    total, squares = float(x.sum()), float(x @ x)
-    variance = max(1.0 / slope**2 - numerics.whiten_eps, 1e-12)
-    half = numerics.whiten_ddof * variance + squares
-    inside = half**2 - 4 * variance * total**2
-    count = round(float(half + np.sqrt(max(inside, 0.0))) / (2 * variance))
-    if count <= own.sum():
-        return None
-    predicted = _whitened(x, count, numerics.whiten_ddof, numerics.whiten_eps)
-    matters = abs(total / count) * slope > _MATTERS
-    if matters and _near(seen, own, predicted):
-        return predicted, f"{count - int(own.sum())} padding tokens"
     return None
 
 

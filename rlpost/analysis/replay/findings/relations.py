@@ -17,7 +17,7 @@ from rlpost.analysis.replay.findings.roundings import clips, roundings
 from rlpost.analysis.replay.stages import STAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -37,28 +37,20 @@ def relations(seen: Evidence) -> list[Json]:
     Args:
         seen: the numbers of a stage.
     """
-    found = [*roundings(seen), *_sign(seen), *orders.shifts(seen), *_factor(seen), *_offset(seen)]
+    found = [*roundings(seen), *orders.shifts(seen), *_factor(seen)]
     if not found:
-        found += [*orders.responses(seen), *orders.tokens(seen), *_length_factor(seen)]
-        found += [*_set_factors(seen, named=True), *_columns(seen)]
+        found += [*orders.responses(seen), *orders.tokens(seen)]
+        found += [*_epsilon_inside(seen), *_columns(seen)]
     return sorted(found, key=lambda one: -round(one["explains"], 2))
 
 
 def general_relations(seen: Evidence) -> list[Json]:
     """Return the first of the relations that explain the least.
 
-    These are a bound, another recorded stage, a column that was added in places, and a constant
-    for each group or step.
+    These are a bound, another recorded stage, and a constant for each group or step.
     """
-    exact = (clips(seen), _stages(seen), _columns(seen, alone=True))
-    some = (*exact, _set_factors(seen, named=False), _set_offsets(seen))
+    some = (clips(seen), _stages(seen), _set_offsets(seen))
     return next(([one] for part in some for one in part), [])
-
-
-def _sign(seen: Evidence) -> Iterator[Json]:
-    share = seen.explains(-seen.computed)
-    if share >= ENOUGH and seen.enough(seen.wrong):
-        yield finding("sign", "recorded = -1 x computed: the sign is the other one", share)
 
 
 class _Name(NamedTuple):
@@ -105,39 +97,15 @@ def _factor(seen: Evidence) -> Iterator[Json]:
             return
     factor = float(np.median(seen.recorded[use] / seen.computed[use]))
     share = seen.explains(seen.computed * factor)
-    if share >= ENOUGH and not np.isclose(factor, -1, atol=1e-4) and factor != 0:
+    if share >= ENOUGH and factor != 0:
         yield finding(
             "factor", f"recorded = computed x {_number(factor)}{_constant(factor)}", share
         )
 
 
-def _length_factor(seen: Evidence) -> Iterator[Json]:
-    """Yield a factor of the length of each response, in policy tokens or in tokens."""
-    use = seen.wrong & (np.abs(seen.computed) > 10 * seen.tolerance)
-    if not use.any() or not seen.enough(seen.wrong):
-        return
-    ratio = np.divide(seen.recorded, seen.computed, out=np.zeros_like(seen.computed), where=use)
-    rollouts = seen.replayer.rollouts
-    rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
-    policy = np.bincount(rows, rollouts.mask, len(rollouts))
-    for title, lengths in (("policy tokens", policy), ("tokens", rollouts.lengths)):
-        n = seen.on_elements(np.maximum(lengths, 1)).astype(np.float64)
-        if len(np.unique(n[use])) < _SPARE:
-            continue
-        for text, value in ((f"1/{title}", 1 / n), (title, n)):
-            times = float(np.median(ratio[use] / value[use]))
-            share = seen.explains(seen.computed * times * value)
-            if share >= ENOUGH and times != 0:
-                size = "" if np.isclose(times, 1.0, rtol=1e-3) else f"{_number(times)} x "
-                yield finding(
-                    "factor", f"recorded = computed x {size}{text} of each response", share
-                )
-                return
-
-
 def _constant(factor: float) -> str:
     if factor < 0:
-        return ": another scale, and the other sign"
+        return ": the sign is the other one"
     inverse = 1.0 / factor
     if abs(inverse - round(inverse)) < 1e-4 * inverse and round(inverse) > 1:
         return f", which is 1/{round(inverse)}"
@@ -171,28 +139,29 @@ def _medians(codes: Codes, values: Numbers, use: Mask) -> Numbers:
     return out
 
 
-def _set_factors(seen: Evidence, *, named: bool) -> Iterator[Json]:
-    """Yield a factor that is constant in each group, or each step: a known one, or any."""
-    use = seen.chosen & (np.abs(seen.computed) > 10 * seen.tolerance)
-    use &= np.isfinite(seen.recorded)
+def _epsilon_inside(seen: Evidence) -> Iterator[Json]:
+    """Yield that rewards are divided by sqrt(variance + ε), of groups or of steps."""
     for title, codes, by_row in _sets(seen):
-        if not use.any() or seen.spare(codes, seen.wrong) < _SPARE:
+        scope = "group" if title == "group" else "batch"
+        if seen.resolved.norm[1] != scope or seen.spare(codes, seen.wrong) < _SPARE:
             continue
-        ratio = np.divide(seen.recorded, seen.computed, out=np.ones_like(seen.computed), where=use)
-        factor = _medians(codes, ratio, use)
-        on_elements = np.nan_to_num(factor, nan=1.0)[codes]
-        share = seen.explains(seen.computed * on_elements)
-        if share < ENOUGH:
+        std, _ = seen.spread(by_row)
+        use = seen.chosen & (np.abs(seen.computed) > 10 * seen.tolerance) & (std > 0)
+        use &= np.isfinite(seen.recorded) & (seen.recorded != 0)
+        if not use.any():
             continue
-        if named:
-            known = _denominator(seen, title, by_row, on_elements, use)
-            if known is None:
-                continue
-            yield known
-        else:
-            text = f"recorded = computed x a factor of each {title}, {_range(factor)}"
-            yield finding("factor", text, share)
-        return
+        own, safe = std + seen.recipe.numerics.norm_eps, np.where(std > 0, std, 1.0)
+        divisor = np.divide(own * seen.computed, seen.recorded, out=np.zeros_like(own), where=use)
+        inside = float(np.median((divisor**2 - std**2)[use]))
+        root = np.sqrt(np.maximum(safe**2 + inside, 0.0))
+        if not root.all():
+            continue
+        share = seen.explains(np.where(std > 0, seen.computed * own / root, seen.computed))
+        plain = seen.explains(np.where(std > 0, seen.computed * own / safe, seen.computed))
+        if share >= ENOUGH > plain:  # else there is no ε
+            text = f"(std + ε) / sqrt(var + {inside:.3g}) of the {title}: ε is inside the root"
+            yield finding("eps-inside-root", f"recorded = computed x {text}", share)
+            return
 
 
 def _range(values: Numbers) -> str:
@@ -200,70 +169,19 @@ def _range(values: Numbers) -> str:
     return f"{known.min():.4g} to {known.max():.4g}"
 
 
-def _denominator(
-    seen: Evidence, title: str, by_row: Codes, factor: Numbers, use: Mask
-) -> Json | None:
-    """Return the statistic of rewards that explains factors of groups or steps; None for none."""
-    std, _ = seen.spread(by_row)
-    scope = "group" if title == "group" else "batch"
-    divides = seen.resolved.norm[1] == scope
-    use = use & (std > 0)
-    own = std + seen.recipe.numerics.norm_eps if divides else np.ones_like(std)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        theirs = own / factor  # what the recorded numbers are divided by, but for a constant
-    scale = float(np.median(theirs[use])) if use.any() else 0.0
-    inside = float(np.median((theirs**2 - std**2)[use])) if use.any() else 0.0
-    names: list[tuple[str, Callable[[], Numbers]]] = []
-    if divides:
-        names += [
-            (f"the standard deviation of the {title}, by which they are not divided", lambda: own),
-            (
-                f"(std + ε) / sqrt(var + {inside:.3g}) of the {title}: ε is inside the root",
-                lambda: own / np.sqrt(std**2 + inside),
-            ),
-            (
-                f"std of the {title} / {_number(scale)}: divided by another number",
-                lambda: own / scale,
-            ),
-        ]
-    else:
-        inverse = float(np.median((factor * std)[use])) if use.any() else 1.0
-        by = "1" if np.isclose(inverse, 1.0, rtol=1e-3) else _number(inverse)
-        names.append(
-            (
-                f"{by}/std of the {title}: they are divided by it",
-                lambda: inverse / np.where(std > 0, std, 1.0),
-            )
-        )
-    for text, value in names:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = seen.explains(np.where(std > 0, seen.computed * value(), seen.computed))
-        if share >= ENOUGH:
-            inside_root = text.endswith("root")
-            with np.errstate(invalid="ignore", divide="ignore"):
-                plain = np.where(std > 0, seen.computed * own / std, seen.computed)
-            if inside_root and seen.explains(plain) >= ENOUGH:
-                continue  # there is no ε
-            name = "eps-inside-root" if inside_root else "factor"
-            return finding(name, f"recorded = computed x {text}", share)
-    return None
-
-
-def _columns(seen: Evidence, *, alone: bool = False) -> Iterator[Json]:
-    """Yield a column of the input that was added, times a constant; alone: where they differ."""
+def _columns(seen: Evidence) -> Iterator[Json]:
+    """Yield a column of the input that was added, times a constant."""
     apart = seen.recorded - seen.computed
     for name, values in seen.columns().items():
         use = seen.wrong & (np.abs(values) > seen.tolerance)
-        if not use.any() or len(np.unique(values[use])) < _SPARE * (2 if alone else 1):
+        if not use.any() or len(np.unique(values[use])) < _SPARE:
             continue
         times = float(np.median(apart[use] / values[use]))
-        added = np.where(seen.wrong, values, 0.0) if alone else values
-        share = seen.explains(seen.computed + times * added)
+        share = seen.explains(seen.computed + times * values)
         if share >= ENOUGH:
             sign = "-" if times < 0 else "+"
             size = "" if np.isclose(abs(times), 1.0, rtol=1e-3) else f"{_number(abs(times))} x "
-            where = " where they differ" if alone else ""
-            text = f"recorded = computed {sign} {size}`{name}`{where}"
+            text = f"recorded = computed {sign} {size}`{name}`"
             yield finding("column-added", text, share)
             return
 
@@ -286,15 +204,6 @@ def _stages(seen: Evidence) -> Iterator[Json]:
                     added = f" {sign} `{name}`" if name else ""
                     yield finding("other-stage", f"recorded = recorded `{stage}`{added}", share)
                     return
-
-
-def _offset(seen: Evidence) -> Iterator[Json]:
-    if not seen.enough(seen.wrong):
-        return
-    offset = float(np.median((seen.recorded - seen.computed)[seen.wrong]))
-    share = seen.explains(seen.computed + offset)
-    if share >= ENOUGH:
-        yield finding("offset", f"recorded = computed {offset:+.5g}", share)
 
 
 def _set_offsets(seen: Evidence) -> Iterator[Json]:

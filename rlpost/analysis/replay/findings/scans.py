@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.evidence import ENOUGH, Evidence
+from rlpost.analysis.replay.findings.evidence import ENOUGH
 from rlpost.analysis.replay.findings.inputs import neighbours
 from rlpost.analysis.replay.findings.places import column_of
 from rlpost.analysis.replay.search.moves import plain
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
@@ -113,17 +114,12 @@ class Scan:
             for name in self.others
         )
 
-    def implied(self, seen: Evidence) -> Evidence | None:
-        """Return the evidence of the token rewards; None if these are the recipe's."""
+    def other_rewards(self, seen: Evidence) -> bool:
+        """Return whether the token rewards that the numbers imply are not the recipe's."""
         rollouts = seen.replayer.rollouts
         lists = pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), pa.array(self.rewards))
-        replayer = seen.replayer.assuming(_REWARDS, lists)
-        first = replayer.stage(seen.recipe, _REWARDS)
-        return (
-            None
-            if first is None or first.difference.equal
-            else Evidence(first, seen.recipe, replayer)
-        )
+        stage = seen.replayer.assuming(_REWARDS, lists).stage(seen.recipe, _REWARDS)
+        return stage is not None and not stage.difference.equal
 
 
 def scan_of(seen: Evidence) -> Scan | None:

@@ -32,7 +32,6 @@ _MOST = 64
 """Sets of a step."""
 _SHARES = (2, 4, 8, 16, 32, 64)
 _NEAR = 1e-3
-_STEPS = 3
 _TRIMMED = 0.9
 """Share of the elements that a second fit of a set has, without those that differ the most."""
 
@@ -97,21 +96,10 @@ def _divisors(seen: Evidence) -> Iterator[Json]:
     share = seen.explains(base / own[seen.steps])
     if share < ENOUGH:
         return
-    reward = np.nan_to_num(seen.replayer.rollouts.reward)
-    before = any(_of_the_step_before(own, reward, steps, ddof) for ddof in (0, 1))
-    what = "the standard deviation of the rewards of the step before" if before else ""
     sizes = f"{own.min():.4g} to {own.max():.4g}" if count > 1 else f"{own[0]:.4g}"
-    text = f"the recorded numbers are divided by {what or 'one number in each step'} ({sizes})"
+    text = f"the recorded numbers are divided by one number in each step ({sizes})"
     scope = seen.resolved.norm[1]
     yield finding("step-divisor", f"{text}, not by the standard deviation of each {scope}", share)
-
-
-def _of_the_step_before(divisors: Numbers, reward: Numbers, steps: Codes, ddof: int) -> bool:
-    """Return whether the divisors of the steps, but for the first, are deviations of rewards."""
-    if len(divisors) < _STEPS or np.bincount(steps).min() <= ddof:
-        return False
-    std = np.array([reward[steps == step].std(ddof=ddof) for step in range(len(divisors) - 1)])
-    return bool((np.abs(std - divisors[1:]) <= _NEAR * divisors[1:]).all())
 
 
 def _median(values: Numbers) -> float:
@@ -131,9 +119,7 @@ def _affine(seen: Evidence) -> Iterator[Json]:
             continue
         constants = f"c {_range(scales)} and d {_range(offsets)}"
         text = f"recorded = c x computed + d, {constants}"
-        if title:
-            text = f"whitened, or normalised, within {title}: {text}"
-        yield finding("within-sets" if title else "affine", text, share)
+        yield finding("within-sets", f"whitened, or normalised, within {title}: {text}", share)
         return
 
 
@@ -175,12 +161,10 @@ def _line(x: Numbers, y: Numbers) -> tuple[float, float]:
 
 
 def _sets(seen: Evidence) -> Iterator[tuple[str, Codes]]:
-    """Yield sets of responses: everything, steps, values of columns in each step, shares of it."""
+    """Yield sets of responses: steps, values of columns in each step, shares of it."""
     rollouts = seen.replayer.rollouts
     steps = rollouts.codes("batch")
-    yield "", np.zeros_like(steps)
-    if steps.max(initial=0) > 0:
-        yield "each step", steps
+    yield "each step", steps
     for name, codes in rollouts.sets.items():
         yield f"each `{name}`", _combined(steps, codes)
     sizes = np.bincount(steps)

@@ -1,4 +1,4 @@
-"""Subsets that have all differences: of groups, of tokens, or of responses that are dropped."""
+"""Subsets that have all differences: of groups, or of tokens."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.replay.compute import computed
 from rlpost.analysis.replay.findings.evidence import finding
-from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,14 +25,8 @@ def subsets(seen: Evidence) -> Iterator[Json]:
     """Yield the subset that has all differences, the most specific first."""
     wrong, chosen = seen.wrong, seen.chosen
     tests: list[tuple[str, Mask, str]] = []
-    dropped = _dropped(seen)
-    if dropped is not None:
-        tests.append(("masked-tokens", dropped, "responses that the recipe drops"))
     if "group" in seen.replayer.rollouts.columns:
-        tests += [
-            ("single-groups", seen.group_size == 1, "groups of one response"),
-            ("constant-groups", seen.constant_group, "groups of equal rewards"),
-        ]
+        tests.append(("single-groups", seen.group_size == 1, "groups of one response"))
     tests += _ends(seen)
     for name, inside, title in tests:
         share = float((wrong & inside).sum()) / int(wrong.sum())
@@ -56,21 +48,6 @@ def _example(seen: Evidence, elements: Mask) -> str:
     if np.ptp(recorded) <= seen.tolerance[elements].max():
         return f": recorded {recorded[0]:.5g}, computed {own.min():.5g} to {own.max():.5g}"
     return ""
-
-
-def _dropped(seen: Evidence) -> Mask | None:
-    """Return the elements of responses that the recipe drops; None if it drops none."""
-    if seen.first.name == "sample_mask" or not seen.resolved.masks:
-        return None
-    try:
-        own = seen.replayer.bound(seen.recipe)
-        kept, _ = computed(seen.replayer.inputs, own, ["sample_mask"])
-    except (UsageError, DataError):
-        return None
-    if "sample_mask" not in kept:
-        return None
-    dropped = kept["sample_mask"].values == 0
-    return seen.on_elements(dropped) if dropped.any() else None
 
 
 def _ends(seen: Evidence) -> list[tuple[str, Mask, str]]:
