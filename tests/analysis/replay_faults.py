@@ -142,7 +142,7 @@ FAULTS = (
     VERL_RPP.fault(
         "kl-added",
         {"kl_sign": -1},
-        *("sign", "column-added"),
+        "sign",
         records=("kl", "token_level_rewards", "advantages"),
         data={"seed": 110},
         trainer={"beta": 0.05},
@@ -241,7 +241,7 @@ FAULTS = (
     TRL_GRPO.fault(
         "raw-reward-of-single-groups",
         {"single": "raw"},
-        *("single-groups", "option:numerics.single"),
+        "option:numerics.single",
         data={"seed": 128},
     ),
     VERL_GRPO.fault(
@@ -259,7 +259,7 @@ FAULTS = (
     PRIME.fault(
         "baseline-weighted-by-length",
         {"baseline": "length_weighted"},
-        *("group-offset", "option:estimator"),
+        "group-offset",
         data={"seed": 130},
     ),
     VERL_GAE.fault(
@@ -390,7 +390,7 @@ FAULTS = (
     PRIME.fault(
         "groups-of-consecutive-rows",
         {"group_rows": 4},
-        "input:groups-over-steps",
+        "input:groups-of-rows",
         data={"seed": 147, "group": 4},
     ),
     OPENRLHF.fault(

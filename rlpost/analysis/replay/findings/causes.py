@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.findings import places
+from rlpost.analysis.replay.findings.base import FINDINGS, check, checks
 from rlpost.analysis.replay.findings.changes import SOLVED, Change, single_changes, solvable
-from rlpost.analysis.replay.findings.inputs import input_changes
+from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.analysis.replay.findings.scans import scan_of
 from rlpost.analysis.replay.findings.sets import smallest_deviation
-from rlpost.analysis.replay.findings.tested import Causes, numbers_of
+from rlpost.analysis.replay.findings.tested import Causes
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.moves import plain
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.findings.evidence import Evidence, Json
+    from rlpost.analysis.replay.findings.base import ReplayFinding
+    from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
@@ -34,7 +35,7 @@ _NEAR = 1e-5
 """Relative step at which a number is solved."""
 
 
-def causes(seen: Evidence) -> list[Json]:
+def causes(seen: Evidence) -> list[ReplayFinding]:
     """Return the single changes that reproduce the recorded numbers of a stage, best first.
 
     Args:
@@ -50,18 +51,24 @@ def causes(seen: Evidence) -> list[Json]:
             _plainest(found, values)
         return found.ranked()
     known = scan.known if scan else set()
-    places.groups(found)
-    _options(found, known)
-    for test in (places.kl_sign, _inputs, places.rewards, places.padding):
+    for one in checks("first change"):
+        found.test_check(one)
+    FINDINGS["option"].run(found, known)
+    for one in checks("change"):
         if not found.complete:
-            test(found)
+            found.test_check(one)
     if not found.complete:
         _solved(found, known)
     return found.ranked()
 
 
-def _options(found: Causes, known: Collection[str]) -> None:
-    """Test changes of options, but for values that are known."""
+@check("option")
+def option(found: Causes, known: Collection[str]) -> None:
+    """The recorded numbers are those of the recipe with another value of an option.
+
+    The trainer has another setting. Add the option to the recipe if the trainer is right, else
+    change the trainer.
+    """
     seen = found.seen
     first, rollouts = seen.first, seen.replayer.rollouts
     changes = [*single_changes(rollouts, seen.resolved, first.name, first.used)]
@@ -81,40 +88,15 @@ def _test(found: Causes, change: Change, constants: int = 0) -> bool:
     if recipe is None:
         return False
     text = option_text(change, found.seen.recipe)
-    options = change.options
-    return found.test(change.finding, text, *options, recipe=recipe, constants=constants)
+    return found.test_option(change.finding, text, change.options, recipe, constants)
 
 
 def option_text(change: Change, recipe: Recipe) -> str:
-    """Return the sentence of a change of options."""
-    options, before = (
-        " ".join(f"`{option}`" for option in some)
-        for some in (change.options, change.before(recipe))
-    )
+    """Return which options reproduce the recorded numbers, and in place of which."""
+    options, before = (" ".join(some) for some in (change.options, change.before(recipe)))
     if not options:
-        return f"the recorded numbers are reproduced without {before}"
-    instead = f", in place of {before}" if before else ""
-    return f"{options} reproduces the recorded numbers{instead}"
-
-
-def roles_read(seen: Evidence) -> list[str]:
-    """Return the token roles that the stage is computed from."""
-    recipe, first, resolved = seen.recipe, seen.first, seen.resolved
-    late = {"token_level_rewards", "raw_advantages"} & {*first.used}
-    roles = {*resolved.estimator.columns}
-    if first.name == "kl" or (recipe.kl_coef > 0 and not late and "kl" not in first.used):
-        roles |= resolved.kl_reads
-    if recipe.corrects or first.name == "is_weight":
-        roles |= {"old_log_probs", "infer_log_probs"}
-    early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
-    return sorted(roles - {"values"} if early else roles)
-
-
-def _inputs(found: Causes) -> None:
-    seen = found.seen
-    for change in input_changes(seen.replayer, seen.resolved, roles_read(seen)):
-        text = f"the recorded numbers are reproduced {change.text}"
-        found.test(change.finding, text, replayer=seen.replayer.reading(change.table))
+        return f"reproduced without `{before}`"
+    return f"reproduced by `{options}`" + (f", in place of `{before}`" if before else "")
 
 
 def _solved(found: Causes, known: Collection[str]) -> None:

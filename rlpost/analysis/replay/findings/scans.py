@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.evidence import ENOUGH
-from rlpost.analysis.replay.findings.inputs import neighbours
-from rlpost.analysis.replay.findings.places import column_of
+from rlpost.analysis.replay.findings.base import ENOUGH, Explanation, check
+from rlpost.analysis.replay.findings.evidence import column_of, neighbours
 from rlpost.analysis.replay.search.moves import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -120,6 +119,35 @@ class Scan:
         lists = pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), pa.array(self.rewards))
         stage = seen.replayer.assuming(_REWARDS, lists).stage(seen.recipe, _REWARDS)
         return stage is not None and not stage.difference.equal
+
+
+_FOLLOWS = "each recorded number follows from the next one"
+
+
+@check("last relation")
+def scan_terms(seen: Evidence) -> Iterator[Explanation]:
+    """Each recorded number follows from the next one, as in a return, with other coefficients.
+
+    They are γ, λ and β, or those of values and KL, also if several differ at once. Compare them
+    with the trainer's settings, and a coefficient that is none of these with its code.
+    """
+    scan = scan_of(seen)
+    if scan is not None and scan.others:
+        text = f"{_FOLLOWS} by another scan than the recipe's"
+        yield Explanation(f"{text}: {scan.text(seen.recipe, seen.first.name)}", scan.share)
+
+
+@check("last relation")
+def scan_rewards(seen: Evidence) -> Iterator[Explanation]:
+    """Each recorded number follows from the next one as by the recipe, but from other rewards.
+
+    Or from other values after the last token, such as those of padding; these are 0 at the end of a
+    response. Look at what the trainer has there.
+    """
+    scan = scan_of(seen)
+    if scan is not None and scan.solved and not scan.others and scan.other_rewards(seen):
+        text = "as by the recipe, from other rewards, or other values after the last token"
+        yield Explanation(f"{_FOLLOWS} {text}", scan.share)
 
 
 def scan_of(seen: Evidence) -> Scan | None:

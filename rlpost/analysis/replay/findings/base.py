@@ -1,0 +1,190 @@
+"""The checks of a replay: how one is declared, what it returns, and the finding that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from rlpost.analysis.findings import Check, Finding, Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.findings.evidence import Evidence
+    from rlpost.recipe.recipe import Recipe
+
+Json = dict[str, Any]
+ENOUGH = 0.95
+"""Share of the differing elements that a finding must explain; the others are outliers."""
+WHOLE = 0.999
+"""A finding that explains so much explains everything, but for rounding."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a check returns if it explains numbers; with its name it is a `ReplayFinding`."""
+
+    text: str
+    """What the numbers look like."""
+    explains: float
+    """Share of the differing elements."""
+    stages: tuple[str, ...] = ()
+    """The stages that it is of, if a check sees several."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Other inputs, or other numbers of the stage, that may be those of the trainer."""
+
+    text: str
+    """How the recorded numbers are reproduced, if they are these."""
+    inputs: pa.Table | None = None
+    """Inputs from which the stage is computed."""
+    numbers: NDArray[np.float64] | None = None
+    """Without inputs: the numbers of the stage; None if it cannot be computed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the elements that has all differences."""
+
+    text: str
+    explains: float
+    """Share of the differing elements that are in it."""
+    inside: Evidence | None = None
+    """Its numbers, which may have an explanation of their own."""
+    alone: bool = False
+    """Whether these are computed without the other responses, so that changes can be tested."""
+
+
+Phase = Literal[
+    "not compared",
+    "note",
+    "first change",
+    "option",
+    "change",
+    "relation",
+    "second relation",
+    "part",
+    "last relation",
+]
+"""When a check is tested, and what it is called with and yields:
+
+- not compared: the recorded stages, and the input; explanations.
+- note: the same, if no stage differs; its numbers count as equal.
+- first change, change: the evidence of a stage; trials. The first ones come before options, some
+  of which have the same effect. The others are tested until one reproduces all recorded stages.
+- option: the one check of all options, whose findings are named `option:FIELD`.
+- relation: the evidence; explanations, of which the first counts.
+- second relation: the same, if no relation holds.
+- part: the evidence; parts. Tested if nothing explains everything; the first counts.
+- last relation: as a relation, if nothing else was found; the first relation that holds counts.
+"""
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class ReplayCheck(Check[Callable[..., Any]]):
+    """A check of a replay."""
+
+    phase: Phase
+    prefix: str = ""
+    """Of the name: `input:` if the trainer read, or placed, something else."""
+    exact: bool = False
+    """Of a relation: no change of options or inputs makes such numbers, so none is tested."""
+
+    @property
+    def name(self) -> str:
+        """The name of the finding; `option` is that of all options, whose field follows it."""
+        return self.prefix + super().name.replace("_", "-")
+
+
+FINDINGS: Registry[ReplayCheck] = Registry()
+"""Every check of a replay, by the name of its finding."""
+
+
+def check(
+    phase: Phase, *, prefix: str = "", exact: bool = False
+) -> Callable[[AnyFunction], AnyFunction]:
+    """Add a function to FINDINGS; see `Phase` and `ReplayCheck`."""
+
+    def add(function: AnyFunction) -> AnyFunction:
+        FINDINGS.add(ReplayCheck(function, phase, prefix, exact))
+        return function
+
+    return add
+
+
+def checks(phase: Phase) -> list[ReplayCheck]:
+    """Return the checks of a phase, in the order in which they are declared."""
+    return [one for one in FINDINGS.values() if one.phase == phase]
+
+
+@dataclass(frozen=True)
+class ReplayFinding(Finding):
+    """What explains the recorded numbers of a stage."""
+
+    explains: float
+    """Share of the differing elements; of large inputs, of those in a sample."""
+    stages: tuple[str, ...]
+    """The stages that it is of."""
+    reproduces: tuple[str, ...] = ()
+    """The stages that a change makes equal."""
+    leaves: tuple[str, ...] = ()
+    """The stages that differ with and without the change."""
+    breaks: tuple[str, ...] = ()
+    """The stages that differ with the change alone."""
+    options: tuple[str, ...] = ()
+    """The change as options, as typed; none if it is no change of options."""
+    recipe: Recipe | None = None
+    """The recipe with these options."""
+    after: tuple[str, ...] = ()
+    """Options as typed, which an earlier stage needs."""
+    note: bool = False
+    """Whether the numbers count as equal."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it explains everything, but for rounding."""
+        return self.explains >= WHOLE
+
+    @property
+    def sentence(self) -> str:
+        """The text, with the stages that it is of and those that it makes equal or not."""
+        of = listed(self.reproduces or self.stages)
+        of += f", but not {listed(self.leaves)}" if self.leaves else ""
+        of = f"with `{' '.join(self.after)}`, {of}" if self.after else of
+        text = f"{of}: {self.text}"
+        if self.breaks:
+            text += f"; but {listed(self.breaks)}, equal without it, would differ"
+        return text
+
+    def as_json(self) -> Json:
+        """Return the finding as plain data."""
+        return {
+            "name": self.name,
+            "text": self.sentence,
+            "advice": self.advice,
+            "stage": self.stages[0],
+            "options": [*self.options],
+            "reproduces": [*self.reproduces],
+            "explains": float(min(1.0, max(0.0, self.explains))),
+            "note": self.note,
+        }
+
+
+def explained(check: ReplayCheck, one: Explanation, stage: str = "") -> ReplayFinding:
+    """Return what a check returned for a stage, or for those that it names, as its finding."""
+    stages, note = one.stages or (stage,), check.phase == "note"
+    return ReplayFinding(check.name, one.text, check.advice, one.explains, stages, note=note)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in backticks, with commas and a last `and`."""
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[1:] else quoted)
