@@ -101,7 +101,7 @@ FAULTS = (
     VERL_GRPO.fault(
         "std-divides-by-n",
         {"ddof": 0},
-        *("option:numerics.norm_ddof", "factor"),
+        "option:numerics.norm_ddof",
         records=("response_level_rewards",),
         data={"seed": 101},
     ),

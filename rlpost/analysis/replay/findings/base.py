@@ -33,8 +33,6 @@ class Explanation:
     """What the numbers look like."""
     explains: float
     """Share of the differing elements."""
-    stages: tuple[str, ...] = ()
-    """The stages that it is of, if a check sees several."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ Phase = Literal[
 ]
 """When a check is tested, and what it is called with and yields:
 
-- not compared: the recorded stages, and the input; explanations.
+- not compared: a recorded stage, and the input; explanations.
 - note: the same, if no stage differs; its numbers count as equal.
 - first change, change: the evidence of a stage; trials. The first ones come before options, some
   of which have the same effect. The others are tested until one reproduces all recorded stages.
@@ -131,8 +129,8 @@ class ReplayFinding(Finding):
 
     explains: float
     """Share of the differing elements; of large inputs, of those in a sample."""
-    stages: tuple[str, ...]
-    """The stages that it is of."""
+    stage: str
+    """The stage that it is of."""
     reproduces: tuple[str, ...] = ()
     """The stages that a change makes equal."""
     leaves: tuple[str, ...] = ()
@@ -156,7 +154,7 @@ class ReplayFinding(Finding):
     @property
     def sentence(self) -> str:
         """The text, with the stages that it is of and those that it makes equal or not."""
-        of = listed(self.reproduces or self.stages)
+        of = listed(self.reproduces or (self.stage,))
         of += f", but not {listed(self.leaves)}" if self.leaves else ""
         of = f"with `{' '.join(self.after)}`, {of}" if self.after else of
         text = f"{of}: {self.text}"
@@ -170,7 +168,7 @@ class ReplayFinding(Finding):
             "name": self.name,
             "text": self.sentence,
             "advice": self.advice,
-            "stage": self.stages[0],
+            "stage": self.stage,
             "options": [*self.options],
             "reproduces": [*self.reproduces],
             "explains": float(min(1.0, max(0.0, self.explains))),
@@ -178,10 +176,10 @@ class ReplayFinding(Finding):
         }
 
 
-def explained(check: ReplayCheck, one: Explanation, stage: str = "") -> ReplayFinding:
-    """Return what a check returned for a stage, or for those that it names, as its finding."""
-    stages, note = one.stages or (stage,), check.phase == "note"
-    return ReplayFinding(check.name, one.text, check.advice, one.explains, stages, note=note)
+def explained(check: ReplayCheck, one: Explanation, stage: str) -> ReplayFinding:
+    """Return what a check returned for a stage as its finding."""
+    note = check.phase == "note"
+    return ReplayFinding(check.name, one.text, check.advice, one.explains, stage, note=note)
 
 
 def listed(names: Sequence[str]) -> str:

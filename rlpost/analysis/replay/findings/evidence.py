@@ -130,8 +130,8 @@ class Evidence:
         early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
         return roles - {"values"} if early else roles
 
-    def spread(self, codes: Codes) -> tuple[Numbers, Numbers]:
-        """Return the standard deviation (by n - ddof) and mean of raw rewards, of each element.
+    def deviation(self, codes: Codes) -> Numbers:
+        """Return the standard deviation of raw rewards (by n - ddof) in the set of each element.
 
         Args:
             codes: [N] the set of each response.
@@ -140,14 +140,11 @@ class Evidence:
         count = np.bincount(codes)
         mean = np.bincount(codes, reward) / count
         squares = np.bincount(codes, (reward - mean[codes]) ** 2)
-        ddof = self.recipe.numerics.norm_ddof
-        std = np.sqrt(squares / np.maximum(count - ddof, 1))
-        low = np.full(len(count), np.inf)
-        high = np.full(len(count), -np.inf)
+        std = np.sqrt(squares / np.maximum(count - self.recipe.numerics.norm_ddof, 1))
+        low, high = np.full(len(count), np.inf), np.full(len(count), -np.inf)
         np.minimum.at(low, codes, reward)
         np.maximum.at(high, codes, reward)
-        std[low == high] = 0.0
-        return self.on_elements(std[codes]), self.on_elements(mean[codes])
+        return self.on_elements(np.where(low == high, 0.0, std)[codes])
 
     def groups_and_steps(self) -> list[tuple[str, Codes, Codes]]:
         """Return the sets that statistics are over: name, and codes by element and by response."""

@@ -48,14 +48,16 @@ def findings(stages: Sequence[Replayed], recipe: Recipe, replayer: Replayer) -> 
         if later is not None and not later.difference.equal:
             new = of_stage(later, changed or recipe, replayer)[:_LATER]
             explanations += [replace(one, after=options) for one in new]
-    return [*found, *_of_several(explanations)]
+    return [*found, *explanations]
 
 
 def _of_stages(
     phase: Phase, stages: Sequence[Replayed], replayer: Replayer
 ) -> Iterator[ReplayFinding]:
-    for check in checks(phase):
-        yield from (explained(check, one) for one in check.run(stages, replayer.rollouts))
+    for stage in stages:
+        for check in checks(phase):
+            found = check.run(stage, replayer.rollouts)
+            yield from (explained(check, one, stage.name) for one in found)
 
 
 def _first_change(found: Sequence[ReplayFinding]) -> tuple[Recipe | None, tuple[str, ...]]:
@@ -63,20 +65,6 @@ def _first_change(found: Sequence[ReplayFinding]) -> tuple[Recipe | None, tuple[
     if found and found[0].whole and found[0].recipe is not None:
         return found[0].recipe, found[0].options
     return None, ()
-
-
-def _of_several(found: Sequence[ReplayFinding]) -> list[ReplayFinding]:
-    """Return findings, with those of several stages that are the same as one."""
-    same: dict[tuple[object, ...], ReplayFinding] = {}
-    for one in found:
-        key = one.name, one.text, one.after, one.reproduces[1:], one.leaves, one.breaks
-        other = same.get(key)
-        if other is not None:
-            explains = min(one.explains, other.explains)
-            stages, made = other.stages + one.stages, other.reproduces + one.reproduces
-            one = replace(other, stages=stages, reproduces=made, explains=explains)  # noqa: PLW2901
-        same[key] = one
-    return list(same.values())
 
 
 def of_stage(stage: Replayed, recipe: Recipe, replayer: Replayer) -> list[ReplayFinding]:

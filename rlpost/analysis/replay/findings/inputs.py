@@ -344,18 +344,12 @@ def reward_place(seen: Evidence) -> Iterator[Trial]:
     last = _last(rollouts.mask, rollouts.offsets)
     at_end = seen.recipe.numerics.terminal_reward == "last_token"
     own = rollouts.offsets[1:] - 1 if at_end else last
+    after = np.where(last + 1 < rollouts.offsets[1:], last + 1, -1)
     rest, has = tokens.copy(), own >= 0
     rest[own[has]] -= reward[has]
     for text, place in (
         ("the policy token before the last one", _last(rollouts.mask, rollouts.offsets, 1)),
-        (
-            "the token before the last policy token",
-            np.where(last > rollouts.offsets[:-1], last - 1, -1),
-        ),
-        (
-            "the token after the last policy token",
-            np.where(last + 1 < rollouts.offsets[1:], last + 1, -1),
-        ),
+        ("the token after the last policy token", after),
         ("no token", np.full(len(last), -1)),
     ):
         moved, some = rest.copy(), has & (place >= 0)

@@ -99,54 +99,21 @@ def _rounded(
 
 @check("relation")
 def factor(seen: Evidence) -> Iterator[Explanation]:
-    """The recorded numbers are the computed ones times a constant, or times one of the group size.
+    """The recorded numbers are the computed ones times a constant.
 
-    A constant acts as another learning rate; √(n/(n−1)) of groups of n responses is a standard
-    deviation that divides by n, not by n − 1. Look for a mean in place of a sum, or a division too
-    much.
+    It acts as another learning rate, and a negative one as the other sign. Look for a mean in place
+    of a sum, or a division too much.
     """
     use = seen.wrong & (np.abs(seen.computed) > 10 * seen.tolerance)
     if not use.any() or not seen.enough(seen.wrong):
         return
-    sized = "group" in seen.replayer.rollouts.columns
-    for name, meaning, values in _of_group_sizes(seen) if sized else ():
-        share = seen.explains(seen.computed * values)
-        if share >= ENOUGH:
-            sizes, numbers = np.unique(seen.group_size[use]), np.unique(np.round(values[use], 6))
-            of = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
-            which = f"{numbers[0]:.5g}, which is {name}" if len(numbers) == 1 else name
-            why = f": {meaning}" if meaning else ""
-            yield Explanation(f"recorded = computed x {which} of groups of {of}{why}", share)
-            return
     times = float(np.median(seen.recorded[use] / seen.computed[use]))
     share = seen.explains(seen.computed * times)
     if share >= ENOUGH and times != 0:
-        yield Explanation(f"recorded = computed x {times:.5g}{_about_factor(times)}", share)
-
-
-def _of_group_sizes(seen: Evidence) -> list[tuple[str, str, Numbers]]:
-    """Return factors of the group size: the formula, what it means here, and its values."""
-    n = seen.group_size.astype(np.float64)
-    less = np.maximum(n - 1, 1)
-    ddof = seen.recipe.numerics.norm_ddof
-    std = seen.resolved.norm[1] == "group"
-    grow = "the standard deviation divides by n, not n - 1" if std and ddof else ""
-    shrink = "the standard deviation divides by n - 1, not n" if std and not ddof else ""
-    return [
-        ("sqrt(n/(n-1))", grow, np.sqrt(n / less)),
-        ("sqrt((n-1)/n)", shrink, np.sqrt(less / n)),
-        ("n/(n-1)", "the mean is of the other responses of the group", n / less),
-        ("(n-1)/n", "the mean includes the response itself", less / n),
-    ]
-
-
-def _about_factor(times: float) -> str:
-    if times < 0:
-        return ": the sign is the other one"
-    inverse = 1.0 / times
-    if abs(inverse - round(inverse)) < 1e-4 * inverse and round(inverse) > 1:
-        return f", which is 1/{round(inverse)}"
-    return ""
+        inverse = round(1 / abs(times))
+        known = inverse > 1 and np.isclose(1 / times, inverse, rtol=1e-4)
+        text = f"recorded = computed x {times:.5g}"
+        yield Explanation(f"{text}, which is 1/{inverse}" if known else text, share)
 
 
 @check("second relation", exact=True)
@@ -160,7 +127,7 @@ def eps_inside_root(seen: Evidence) -> Iterator[Explanation]:
         distinct = seen.distinct_beyond_one_per_set(codes, seen.wrong)
         if seen.resolved.norm[1] != scope or distinct < _BEYOND_CONSTANTS:
             continue
-        std, _ = seen.spread(by_row)
+        std = seen.deviation(by_row)
         use = seen.chosen & (np.abs(seen.computed) > 10 * seen.tolerance) & (std > 0)
         use &= np.isfinite(seen.recorded) & (seen.recorded != 0)
         if not use.any():

@@ -95,24 +95,16 @@ def group_offset(seen: Evidence) -> Iterator[Explanation]:
     does.
     """
     apart = seen.recorded - seen.computed
-    for title, codes, by_row in reversed(seen.groups_and_steps()):
+    for title, codes, _ in reversed(seen.groups_and_steps()):
         if seen.distinct_beyond_one_per_set(codes, seen.wrong) < _BEYOND_CONSTANTS:
             continue
         use = seen.chosen & np.isfinite(apart)
         offsets = _medians(codes, apart, use)
         share = seen.explains(seen.computed + np.nan_to_num(offsets)[codes])
-        if share < ENOUGH:
-            continue
-        _, mean = seen.spread(by_row)
-        why = ""
-        if seen.explains(seen.computed + mean) >= ENOUGH:
-            why = f", the mean reward of the {title}, which they still contain"
-        elif seen.explains(seen.computed - mean) >= ENOUGH:
-            why = f", the negative mean reward of the {title}: it is subtracted"
-        sizes = _range(offsets[np.isfinite(offsets)])
-        text = f"recorded = computed + a constant of each {title}, {sizes}{why}"
-        yield Explanation(text, share)
-        return
+        if share >= ENOUGH:
+            sizes = _range(offsets[np.isfinite(offsets)])
+            yield Explanation(f"recorded = computed + a constant of each {title}, {sizes}", share)
+            return
 
 
 def _medians(codes: Codes, values: Numbers, use: Mask) -> Numbers:

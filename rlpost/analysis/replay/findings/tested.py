@@ -112,8 +112,8 @@ class Causes:
         if share < ENOUGH:
             return False
         left = replace(difference, computed=numbers).distance[difference.chosen]
-        stages = (self.seen.first.name,)
-        finding = ReplayFinding(name, text, advice, share, stages, options=options)
+        stage = self.seen.first.name
+        finding = ReplayFinding(name, text, advice, share, stage, options=options)
         own = _Tested(finding, float(np.nansum(left)), constants, how)
         other = self.found.get(name)
         if other is None or _is_better(own, other):
