@@ -33,18 +33,30 @@ class Explanation:
     """What the numbers look like."""
     explains: float
     """Share of the differing elements."""
+    options: tuple[str, ...] = ()
+    """Options that reproduce the recorded numbers, as typed."""
+    name: str = ""
+    """The name of the finding, if the check has several: `option:FIELD`."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Other inputs, or other numbers of the stage, that may be those of the trainer."""
+    """Another recipe, other inputs, or other numbers of the stage, which may be the trainer's."""
 
     text: str
     """How the recorded numbers are reproduced, if they are these."""
     inputs: pa.Table | None = None
-    """Inputs from which the stage is computed."""
+    """Inputs from which the stage is computed; None: those of the replay."""
+    recipe: Recipe | None = None
+    """Computes the stage; None: that of the replay."""
     numbers: NDArray[np.float64] | None = None
-    """Without inputs: the numbers of the stage; None if it cannot be computed."""
+    """Without inputs and recipe: the numbers of the stage; None if it cannot be computed."""
+    options: tuple[str, ...] = ()
+    """The recipe as options, as typed."""
+    constants: int = 0
+    """Numbers that were solved for."""
+    name: str = ""
+    """As of `Explanation`."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +100,10 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class ReplayCheck(Check[Callable[..., Any]]):
-    """A check of a replay."""
+    """A check of recorded numbers, or of a log."""
 
-    phase: Phase
-    prefix: str = ""
+    prefix: str
     """Of the name: `input:` if the trainer read, or placed, something else."""
-    exact: bool = False
-    """Of a relation: no change of options or inputs makes such numbers, so none is tested."""
 
     @property
     def name(self) -> str:
@@ -102,23 +111,32 @@ class ReplayCheck(Check[Callable[..., Any]]):
         return self.prefix + super().name.replace("_", "-")
 
 
-FINDINGS: Registry[ReplayCheck] = Registry()
-"""Every check of a replay, by the name of its finding."""
+@dataclass(frozen=True)
+class StageCheck(ReplayCheck):
+    """A check of the recorded numbers of a stage."""
+
+    phase: Phase
+    exact: bool
+    """Of a relation: no change of options or inputs makes such numbers, so none is tested."""
+
+
+FINDINGS: Registry[StageCheck] = Registry()
+"""Every check of recorded stages, by the name of its finding."""
 
 
 def check(
     phase: Phase, *, prefix: str = "", exact: bool = False
 ) -> Callable[[AnyFunction], AnyFunction]:
-    """Add a function to FINDINGS; see `Phase` and `ReplayCheck`."""
+    """Add a function to FINDINGS; see `Phase` and `StageCheck`."""
 
     def add(function: AnyFunction) -> AnyFunction:
-        FINDINGS.add(ReplayCheck(function, phase, prefix, exact))
+        FINDINGS.add(StageCheck(function, prefix, phase, exact))
         return function
 
     return add
 
 
-def checks(phase: Phase) -> list[ReplayCheck]:
+def checks(phase: Phase) -> list[StageCheck]:
     """Return the checks of a phase, in the order in which they are declared."""
     return [one for one in FINDINGS.values() if one.phase == phase]
 
@@ -176,10 +194,10 @@ class ReplayFinding(Finding):
         }
 
 
-def explained(check: ReplayCheck, one: Explanation, stage: str) -> ReplayFinding:
+def explained(check: StageCheck, one: Explanation, stage: str) -> ReplayFinding:
     """Return what a check returned for a stage as its finding."""
-    note = check.phase == "note"
-    return ReplayFinding(check.name, one.text, check.advice, one.explains, stage, note=note)
+    own = (one.name or check.name, one.text, check.advice, one.explains, stage)
+    return ReplayFinding(*own, options=one.options, note=check.phase == "note")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.findings.base import FINDINGS, check, checks
+from rlpost.analysis.replay.findings.base import FINDINGS, Trial, check, checks
 from rlpost.analysis.replay.findings.changes import SOLVED, Change, single_changes, solvable
 from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.analysis.replay.findings.scans import scan_of
@@ -52,11 +52,11 @@ def causes(seen: Evidence) -> list[ReplayFinding]:
         return found.ranked()
     known = scan.known if scan else set()
     for one in checks("first change"):
-        found.test_check(one)
+        found.test_all(one)
     FINDINGS["option"].run(found, known)
     for one in checks("change"):
         if not found.complete:
-            found.test_check(one)
+            found.test_all(one)
     if not found.complete:
         _solved(found, known)
     return found.ranked()
@@ -87,8 +87,9 @@ def _test(found: Causes, change: Change, constants: int = 0) -> bool:
     recipe = change.recipe(found.seen.recipe)
     if recipe is None:
         return False
-    text = option_text(change, found.seen.recipe)
-    return found.test_option(change.finding, text, change.options, recipe, constants)
+    text, options = option_text(change, found.seen.recipe), tuple(change.options)
+    trial = Trial(text, recipe=recipe, options=options, constants=constants, name=change.finding)
+    return found.test(FINDINGS["option"], trial)
 
 
 def option_text(change: Change, recipe: Recipe) -> str:

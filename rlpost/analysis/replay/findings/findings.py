@@ -118,5 +118,5 @@ def _parts(seen: Evidence) -> Iterator[ReplayFinding]:
         inside = None if part.inside is None else part.inside.sample()
         found = [] if inside is None else _explanations(inside, changes=part.alone) or _last(inside)
         text = f"{part.text}: {found[0].text}" if found else part.text
-        one = explained(check, Explanation(text, part.explains), seen.first.name)
-        yield replace(one, options=found[0].options if found else ())
+        options = found[0].options if found else ()
+        yield explained(check, Explanation(text, part.explains, options), seen.first.name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.base import ENOUGH, FINDINGS, ReplayFinding
+from rlpost.analysis.replay.findings.base import ENOUGH, Explanation, explained
 from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.errors import DataError, UsageError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.compute import Replayed, Replayer
-    from rlpost.analysis.replay.findings.base import ReplayCheck
+    from rlpost.analysis.replay.findings.base import ReplayFinding, StageCheck, Trial
     from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
@@ -76,48 +76,30 @@ class Causes:
     seen: Evidence
     found: dict[str, _Tested] = field(default_factory=dict)
 
-    def test_check(self, check: ReplayCheck) -> None:
+    def test_all(self, check: StageCheck) -> None:
         """Add the trial of a check that reproduces the recorded numbers best."""
         for trial in check.run(self.seen):
-            how = None
-            numbers = trial.numbers
-            if trial.inputs is not None:
-                how = self.seen.replayer.reading(trial.inputs), self.seen.recipe
-                numbers = numbers_of(*how, self.seen.first.name)
-            self._add(check.name, check.advice, trial.text, numbers, how=how)
+            self.test(check, trial)
 
-    def test_option(
-        self, name: str, text: str, options: Sequence[str], recipe: Recipe, constants: int = 0
-    ) -> bool:
-        """Add a change of options if it reproduces the recorded numbers; return whether it does."""
-        how = self.seen.replayer, recipe
-        numbers = numbers_of(*how, self.seen.first.name)
-        advice = FINDINGS["option"].advice
-        return self._add(name, advice, text, numbers, tuple(options), constants, how)
-
-    def _add(
-        self,
-        name: str,
-        advice: str,
-        text: str,
-        numbers: Numbers | None,
-        options: tuple[str, ...] = (),
-        constants: int = 0,
-        how: tuple[Replayer, Recipe] | None = None,
-    ) -> bool:
-        difference = self.seen.difference
-        if numbers is None or numbers.shape != difference.computed.shape:
+    def test(self, check: StageCheck, trial: Trial) -> bool:
+        """Add a trial if it reproduces the recorded numbers; return whether it does."""
+        seen, numbers, how = self.seen, trial.numbers, None
+        if trial.inputs is not None or trial.recipe is not None:
+            inputs, recipe = trial.inputs, trial.recipe or seen.recipe
+            how = seen.replayer if inputs is None else seen.replayer.reading(inputs), recipe
+            numbers = numbers_of(*how, seen.first.name)
+        if numbers is None or numbers.shape != seen.computed.shape:
             return False
-        share = self.seen.explains(numbers)
+        share = seen.explains(numbers)
         if share < ENOUGH:
             return False
-        left = replace(difference, computed=numbers).distance[difference.chosen]
-        stage = self.seen.first.name
-        finding = ReplayFinding(name, text, advice, share, stage, options=options)
-        own = _Tested(finding, float(np.nansum(left)), constants, how)
-        other = self.found.get(name)
-        if other is None or _is_better(own, other):
-            self.found[name] = own
+        own = Explanation(trial.text, share, trial.options, trial.name)
+        distance = replace(seen.difference, computed=numbers).distance[seen.chosen]
+        finding = explained(check, own, seen.first.name)
+        tested = _Tested(finding, float(np.nansum(distance)), trial.constants, how)
+        other = self.found.get(finding.name)
+        if other is None or _is_better(tested, other):
+            self.found[finding.name] = tested
         return True
 
     @property
