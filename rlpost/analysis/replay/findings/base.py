@@ -73,8 +73,6 @@ class Part:
 
 
 Phase = Literal[
-    "not compared",
-    "note",
     "first change",
     "option",
     "change",
@@ -82,11 +80,11 @@ Phase = Literal[
     "second relation",
     "part",
     "last relation",
+    "note",
+    "not compared",
 ]
 """When a check is tested, and what it is called with and yields:
 
-- not compared: a recorded stage, and the input; explanations.
-- note: the same, if no stage differs; its numbers count as equal.
 - first change, change: the evidence of a stage; trials. The first ones come before options, some
   of which have the same effect. The others are tested until one reproduces all recorded stages.
 - option: the one check of all options, whose findings are named `option:FIELD`.
@@ -94,6 +92,9 @@ Phase = Literal[
 - second relation: the same, if no relation holds.
 - part: the evidence; parts. Tested if nothing explains everything; the first counts.
 - last relation: as a relation, if nothing else was found; the first relation that holds counts.
+- note: a recorded stage, and the input; explanations. Tested if no stage differs: the numbers that
+  it is of count as equal.
+- not compared: the same, always.
 """
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 

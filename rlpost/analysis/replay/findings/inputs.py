@@ -170,7 +170,7 @@ def values_bfloat16(seen: Evidence) -> Iterator[Trial]:
 def policies_swapped(seen: Evidence) -> Iterator[Trial]:
     """The recorded numbers are computed with the log-probs of one policy in place of another's.
 
-    The KL, or the importance weight, is of other policies, or has the other sign. Look in which
+    The KL, or the importance weight, is of other policies, or has the other sign. Check in which
     order the trainer passes them.
     """
     if seen.resolved.rows_only:
@@ -193,7 +193,7 @@ def values_shifted(seen: Evidence) -> Iterator[Trial]:
     """The recorded numbers are computed from critic values that are one token off.
 
     The value of a token is that of the state before it; the one after it has its reward already.
-    Look how the trainer cuts the critic's output.
+    Check how the trainer cuts the critic's output.
     """
     yield from _shifted(seen, _columns(seen, ["values"]))
 
@@ -202,7 +202,7 @@ def values_shifted(seen: Evidence) -> Iterator[Trial]:
 def log_probs_shifted(seen: Evidence) -> Iterator[Trial]:
     """The recorded numbers are computed from log-probs that are one token off.
 
-    Logits predict the next token: those at t-1 give the log-prob of token t. Look how the trainer
+    Logits predict the next token: those at t-1 give the log-prob of token t. Check how the trainer
     cuts logits and tokens.
     """
     yield from _shifted(seen, _log_probs(seen))
@@ -383,8 +383,8 @@ def _last(chosen: Mask, offsets: Codes, before: int = 0) -> Codes:
 def whitening_over_padding(seen: Evidence) -> Iterator[Trial]:
     """Advantages are whitened over padding, or observation tokens, too, whose numbers are 0.
 
-    Their zeros make the standard deviation smaller, the more the longer the longest response is.
-    Whiten over the mask.
+    Their zeros make the standard deviation smaller, so that advantages are larger in a batch with
+    one long response. Whiten over the mask.
     """
     name, numerics = seen.first.name, seen.recipe.numerics
     field = "whiten_rewards" if name == _TOKENS else "whiten_advantages"

@@ -28,7 +28,7 @@ _ROWS = 8
 def shift(seen: Evidence) -> Iterator[Explanation]:
     """The recorded numbers are those of the next or the previous token.
 
-    Each token is trained with the number of its neighbour. Look where the trainer cuts prompts off,
+    Each token is trained with the number of its neighbour. Check where the trainer cuts prompts off,
     and where it pairs logits with the tokens that follow them.
     """
     if not seen.by_token:
@@ -65,7 +65,7 @@ def _explained_inside(seen: Evidence, predicted: Numbers) -> float:
 def other_rows(seen: Evidence) -> Iterator[Explanation]:
     """The recorded numbers are those of other responses: rows are in another order.
 
-    Responses are trained with the rewards of others. Look where the trainer sorts, shuffles or
+    Responses are trained with the rewards of others. Check where the trainer sorts, shuffles or
     gathers rows, and match them by an id.
     """
     numbers = _by_row(seen)

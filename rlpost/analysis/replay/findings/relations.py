@@ -151,7 +151,7 @@ def column_added(seen: Evidence) -> Iterator[Explanation]:
     """The recorded numbers have a column of the input, or the KL, added, times a constant.
 
     A term is there twice, or with another coefficient or sign: the value in a return, the KL
-    penalty in a reward. Look where the trainer adds it.
+    penalty in a reward. Check where the trainer adds it.
     """
     apart = seen.recorded - seen.computed
     for name, values in seen.columns().items():
@@ -194,7 +194,7 @@ def clipped(seen: Evidence) -> Iterator[Explanation]:
 def other_stage(seen: Evidence) -> Iterator[Explanation]:
     """The recorded numbers are those of another recorded stage, or these with a column added.
 
-    The trainer reads one tensor in place of another, such as whitened advantages in a return. Look
+    The trainer reads one tensor in place of another, such as whitened advantages in a return. Check
     which one it passes.
     """
     rollouts = seen.replayer.rollouts

@@ -128,8 +128,8 @@ _FOLLOWS = "each recorded number follows from the next one"
 def scan_terms(seen: Evidence) -> Iterator[Explanation]:
     """Each recorded number follows from the next one, as in a return, with other coefficients.
 
-    They are γ, λ and β, or those of values and KL, also if several differ at once. Compare them
-    with the trainer's settings, and a coefficient that is none of these with its code.
+    The text has them: γ, λ and β, or those of values and of 1, also if several differ at once.
+    Compare them with the trainer's settings.
     """
     scan = scan_of(seen)
     if scan is not None and scan.others:
@@ -139,10 +139,10 @@ def scan_terms(seen: Evidence) -> Iterator[Explanation]:
 
 @check("last relation")
 def scan_rewards(seen: Evidence) -> Iterator[Explanation]:
-    """Each recorded number follows from the next one as by the recipe, but from other rewards.
+    """Each recorded number follows from the next one, but from other rewards, or a later value.
 
-    Or from other values after the last token, such as those of padding; these are 0 at the end of a
-    response. Look at what the trainer has there.
+    After the end of a response there is no value, or 0. Check whether the trainer reads that of
+    padding there, and which token rewards it adds up.
     """
     scan = scan_of(seen)
     if scan is not None and scan.solved and not scan.others and scan.other_rewards(seen):

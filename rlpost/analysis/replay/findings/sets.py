@@ -238,7 +238,7 @@ def single_groups(seen: Evidence) -> Iterator[Part]:
 def last_tokens(seen: Evidence) -> Iterator[Part]:
     """Only the last tokens of responses differ.
 
-    The end-of-text token has the reward, or none, or the value after it is another one. Look which
+    The end-of-text token has the reward, or none, or the value after it is another one. Check which
     tokens the mask has at the end, and where the reward is placed.
     """
     if seen.by_token:
