@@ -28,8 +28,8 @@ _ROWS = 8
 def shift(seen: Evidence) -> Iterator[Explanation]:
     """The recorded numbers are those of the next or the previous token.
 
-    Each token is trained with the number of its neighbour. Check where the trainer cuts prompts off,
-    and where it pairs logits with the tokens that follow them.
+    Each token is trained with the number of its neighbour. Check where the trainer cuts prompts
+    off, and where it pairs logits with the tokens that follow them.
     """
     if not seen.by_token:
         return
