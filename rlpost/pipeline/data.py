@@ -28,6 +28,26 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
+def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset[str]:
+    """Return the fields that decide which columns the table of responses has, and its codes.
+
+    Args:
+        recipe: the recipe.
+        rows_only: the input is processed without tokens.
+        coupled: responses are compared with others, which batches separate.
+    """
+    components = {"component_weights", "numerics.missing_components"}
+    return frozenset(
+        {
+            "columns",
+            "reward_components",
+            *(["numerics.batch"] if coupled else ()),
+            *(components if recipe.reward_components else ()),
+            *(["tokenizer"] if rows_only else ()),
+        }
+    )
+
+
 @dataclass(frozen=True)
 class Responses:
     """One row per response of the whole input, in input order, on the CPU.
@@ -142,7 +162,8 @@ class Batch:
         if self.all_are("valid"):
             return self
         inside = spread(self.responses["valid"], self.offsets)
-        return self.with_(**{name: torch.where(inside, x, 0.0) for name, x in self.tokens.items()})
+        columns = self.tokens.items()
+        return self.with_(**{name: torch.where(inside, x, x.new_zeros(())) for name, x in columns})
 
     def beside(self, responses: Responses, start: int, transfers: Transfers) -> Batch:
         """Return the batch with its rows of the table, which begin at `start`."""

@@ -35,7 +35,7 @@ from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rlpost.io.parquet.encode import Encoder
@@ -157,9 +157,21 @@ def enrich_table(
     return kept.replace_schema_metadata(metadata or None), totals
 
 
-def bind(source: Source | TableSource, recipe: Recipe, state: RunState | None = None) -> Plan:
-    """Return the plan of a recipe on an open source; raises as `rlpost.api.plan`."""
-    columns = _columns(source, recipe)
+def bind(
+    source: Source | TableSource,
+    recipe: Recipe,
+    state: RunState | None = None,
+    recorded: Mapping[str, str] | None = None,
+) -> Plan:
+    """Return the plan of a recipe on an open source; raises as `rlpost.api.plan`.
+
+    Args:
+        source: the input.
+        recipe: what is computed.
+        state: before the first batch.
+        recorded: columns of the input that are read in place of computing written ones, by name.
+    """
+    columns = _columns(source, recipe).with_recorded(recorded or {})
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlpost.errors import UsageError
 from rlpost.io.parquet.inputs import InputFile, partitions_of
 from rlpost.io.parquet.source import Source
-from rlpost.pipeline.coupling import Keys, coupling_of
+from rlpost.pipeline.coupled_files import Keys
+from rlpost.pipeline.coupling import coupling_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

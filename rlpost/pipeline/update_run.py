@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
-from rlpost.pipeline.coupling import coupling_of, joined_files
+from rlpost.pipeline.coupled_files import joined_files
+from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.running_state import save_state, state_text
 from rlpost.pipeline.update_checks import check_steps, roles_of
 from rlpost.pipeline.update_marker import mark, unmark

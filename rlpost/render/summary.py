@@ -69,7 +69,7 @@ def show_plan(plan: Plan) -> None:
     out = console(sys.stdout)
     out.print(f"{printable_line(plan.source.name)}: {counted(plan.source.rows, 'response')}")
     out.print(TextTable(("pass", "reads", "columns"), rows, text=(0, 2), row_notes=notes))
-    out.print(f"Stages: {', '.join(stage.name for stage in plan.stages)}")
+    out.print(f"Stages: {', '.join(stage.name for stage in plan.stages if stage.runs)}")
     scope = f"all steps together: {plan.why_one_table}" if plan.why_one_table else "step by step"
     out.print(f"Response-level statistics on Ray and in shards: {scope}")
 

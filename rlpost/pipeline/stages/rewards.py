@@ -35,6 +35,28 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
+COUNTABLE = frozenset({"numerics.empty"})
+"""The fields that `countable` reads."""
+MASKS = frozenset(
+    {
+        "max_len_mask",
+        "error_max_len_clip",
+        "drop_truncated",
+        "difficulty_mask",
+        "drop_zero_variance",
+        "drop_single",
+    }
+)
+"""The fields that turn a sample mask on."""
+
+
+def counted_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that `counted` reads; there may be no mask that drops a response."""
+    first = recipe.numerics.correction == "first" and recipe.rejects_responses
+    drops = first or any(getattr(recipe, name) not in (None, False) for name in MASKS)
+    return COUNTABLE | {*(["mask_before_norm"] if drops else [])}
+
+
 def countable(responses: Responses, recipe: Recipe) -> Tensor:
     """Return which responses statistics of raw rewards count, [N] bool: masks use these."""
     rows = responses["valid"]
@@ -55,6 +77,19 @@ def raw_rewards(responses: Responses, recipe: Recipe, *, process: bool = False) 
     raw = responses["reward"]
     total = raw + responses["process"] if process and "process" in responses else raw
     return of_rollouts(responses, total, recipe)
+
+
+def shaping_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
+    """Return the fields that `shape_rewards` reads; none if the estimator replaces the result."""
+    if estimator.rewards is not None and "rewards" not in estimator.reward_columns:
+        return frozenset()
+    switches = ("reward_scale", "overlong_penalty", "truncation_penalty", "group_length_penalty")
+    lengths = {"numerics.penalty_length", "numerics.penalty_floor"}
+    return (
+        frozenset(switches)
+        | (lengths if recipe.overlong_penalty is not None else set())
+        | (counted_fields(recipe) if recipe.group_length_penalty is not None else set())
+    )
 
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -118,6 +153,35 @@ def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses
     computed = torch.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)
+
+
+DIVISOR = frozenset({"numerics.norm_eps", "numerics.norm_ddof", "numerics.norm_floor"})
+"""The fields of a deviation that divides rewards."""
+
+
+def norm_fields(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that `normalise_rewards` reads."""
+    mean_of, std_of = resolved.norm
+    fields = frozenset({"norm_mean", "norm_std"})
+    if mean_of == std_of == "none":
+        return fields
+    fields |= counted_fields(resolved.recipe) | {"numerics.single"}
+    fields |= DIVISOR if std_of != "none" else set()
+    return fields | {*(["numerics.constant"] if _divides_constant(resolved) else [])}
+
+
+def _divides_constant(resolved: ResolvedRecipe) -> bool:
+    """Return whether `constant` can change a number.
+
+    Equal rewards of a set minus the mean of the set are 0, which is divided by ε. Running
+    statistics are those of a domain, which may have one response of a group.
+    """
+    (mean_of, std_of), numerics = resolved.norm, resolved.recipe.numerics
+    if std_of not in ("none", "others") and numerics.norm_eps == numerics.norm_floor == 0:
+        return True
+    if mean_of in ("group", "others"):
+        return std_of == "running"
+    return numerics.single == "zero_always" or std_of not in (mean_of, "none")
 
 
 def normalise_rewards(
@@ -195,6 +259,13 @@ def _running(
     mean, std, after = rewards.running_statistics(own, (sets % domains).tolist(), begin)
     responses = responses.noting(running={labels[code]: state for code, state in after.items()})
     return responses, Moments(own.number, mean, std).at(codes)
+
+
+def clip_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that `clip_rewards` reads."""
+    return frozenset(
+        {"reward_clip", *(["reward_clip_low"] if recipe.reward_clip is not None else [])}
+    )
 
 
 def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:

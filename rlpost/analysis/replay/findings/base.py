@@ -60,7 +60,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Part:
+class DifferingPart:
     """A part of the elements that has all differences."""
 
     text: str

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay.findings.base import FINDINGS, Trial, check, checks
-from rlpost.analysis.replay.findings.changes import SOLVED, Change, single_changes, solvable
+from rlpost.analysis.replay.findings.changes import Change, single_changes, solvable
 from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.analysis.replay.findings.scans import scan_of
 from rlpost.analysis.replay.findings.sets import smallest_deviation
 from rlpost.analysis.replay.findings.tested import Causes
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
-from rlpost.analysis.replay.search.moves import plain
+from rlpost.analysis.replay.search.fields import FIELDS
+from rlpost.analysis.replay.search.sample_facts import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -31,6 +32,8 @@ _FEW = 2
 _ROUNDS = 6
 _NEARER = 0.9
 """Each round must leave less than this share of the differences."""
+_DISCOUNTS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.5, 0.0)
+_SIZES = (1.0, 0.5, 2.0, 0.1, 0.01, 1e-3, 1e-6, 0.0)
 _NEAR = 1e-5
 """Relative step at which a number is solved."""
 
@@ -47,7 +50,7 @@ def causes(seen: Evidence) -> list[ReplayFinding]:
     scan = scan_of(seen)
     values = scan.options(seen.recipe, seen.first.name) if scan else {}
     if values:  # exactly these, so that nothing else differs in the scan
-        if all(SOLVED[name][0] <= one <= SOLVED[name][1] for name, one in values.items()):
+        if all(low <= values[name] <= high for name, (low, high) in _bounds(values)):
             _plainest(found, values)
         return found.ranked()
     known = scan.known if scan else set()
@@ -62,6 +65,11 @@ def causes(seen: Evidence) -> list[ReplayFinding]:
     return found.ranked()
 
 
+def _bounds(names: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the bounds of the fields that have some."""
+    yield from ((name, bounds) for name in names if (bounds := FIELDS[name].bounds))
+
+
 @check("option")
 def option(found: Causes, known: Collection[str]) -> None:
     """The recorded numbers are those of the recipe with another value of an option.
@@ -70,9 +78,7 @@ def option(found: Causes, known: Collection[str]) -> None:
     change the trainer.
     """
     seen = found.seen
-    first, rollouts = seen.first, seen.replayer.rollouts
-    changes = [*single_changes(rollouts, seen.resolved, first.name, first.used)]
-    for change in sorted(changes, key=_plainness):
+    for change in sorted(single_changes(seen), key=_plainness):
         tested = {name for name, _ in change.fields} <= {*known}
         if not tested and (len(change.fields) == 1 or not found.found):
             _test(found, change)
@@ -105,7 +111,7 @@ def _solved(found: Causes, known: Collection[str]) -> None:
     seen = found.seen
     if not seen.enough(seen.wrong):
         return
-    for name in solvable(seen.resolved, seen.first.name, seen.first.used):
+    for name in solvable(seen):
         if name in known:
             continue
         floor = name == "numerics.norm_floor"
@@ -126,7 +132,7 @@ def _plainest(found: Causes, values: Mapping[str, float]) -> None:
 
 def _solve(seen: Evidence, name: str) -> float | None:
     """Return the value of an option by Gauss-Newton from the best of some starts."""
-    low, high = SOLVED[name]
+    (_, (low, high)), *_ = _bounds([name])
 
     @cache
     def numbers(value: float) -> Numbers | None:
@@ -179,15 +185,9 @@ def _gauss_newton(recorded: Numbers, own: Numbers, slope: Numbers) -> float | No
 
 
 def _starts(seen: Evidence, name: str) -> list[float]:
+    """Return values to begin with: that of the recipe, and usual ones within the bounds."""
     own: Any = value_of(seen.recipe, name)
-    if name in ("gamma", "step_gamma"):
-        starts = [1.0, 0.999, 0.99, 0.95, 0.9, 0.5]
-    elif name.startswith("la"):
-        starts = [1.0, 0.99, 0.95, 0.9, 0.5, 0.0]
-    elif name == "kl_coef":
-        starts = [0.0, 1e-3, 0.01, 0.1, 1.0]
-    elif name.startswith("numerics."):
-        starts = [1e-6, 1e-3, 0.01, 0.1, 1.0]
-    else:
-        starts = [1.0, 0.5, 2.0]
+    (_, (low, high)), *_ = _bounds([name])
+    usual = _DISCOUNTS if (low, high) == (0.0, 1.0) else _SIZES
+    starts = [one for one in usual if low <= one <= high]
     return list(dict.fromkeys([*([] if own is None else [float(own)]), *starts]))

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rlpost.analysis.replay.findings.base import ENOUGH, Explanation, check
 from rlpost.analysis.replay.findings.evidence import column_of, neighbours
-from rlpost.analysis.replay.search.moves import plain
+from rlpost.analysis.replay.search.sample_facts import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.replay.findings.base import ENOUGH, Explanation, Part, check
+from rlpost.analysis.replay.findings.base import ENOUGH, DifferingPart, Explanation, check
 from rlpost.analysis.replay.findings.changes import Change
 from rlpost.analysis.replay.findings.evidence import numbers_of, positions_in
 
@@ -224,7 +224,7 @@ def _median(values: Numbers) -> float:
 
 
 @check("part")
-def single_groups(seen: Evidence) -> Iterator[Part]:
+def single_groups(seen: Evidence) -> Iterator[DifferingPart]:
     """Only prompt groups of one response differ.
 
     Such a response has no other to be compared with, and frameworks set its advantage to 0, to its
@@ -235,7 +235,7 @@ def single_groups(seen: Evidence) -> Iterator[Part]:
 
 
 @check("part")
-def last_tokens(seen: Evidence) -> Iterator[Part]:
+def last_tokens(seen: Evidence) -> Iterator[DifferingPart]:
     """Only the last tokens of responses differ.
 
     The end-of-text token has the reward, or none, or the value after it is another one. Check which
@@ -247,13 +247,13 @@ def last_tokens(seen: Evidence) -> Iterator[Part]:
         yield from _only(seen, "the last tokens of responses", ends)
 
 
-def _only(seen: Evidence, title: str, inside: Mask) -> Iterator[Part]:
+def _only(seen: Evidence, title: str, inside: Mask) -> Iterator[DifferingPart]:
     """Yield a part if it has all differences, and others have numbers other than 0."""
     share = float((seen.wrong & inside).sum()) / int(seen.wrong.sum())
     others = seen.chosen & ~inside
     matter = np.abs(seen.recorded[others]) > seen.tolerance[others]
     if share >= 1 - _OUTSIDE and matter.any():
-        yield Part(f"only {title} differ{_example(seen, seen.wrong & inside)}", share)
+        yield DifferingPart(f"only {title} differ{_example(seen, seen.wrong & inside)}", share)
 
 
 def _example(seen: Evidence, elements: Mask) -> str:
@@ -264,7 +264,7 @@ def _example(seen: Evidence, elements: Mask) -> str:
 
 
 @check("part")
-def some_steps(seen: Evidence) -> Iterator[Part]:
+def some_steps(seen: Evidence) -> Iterator[DifferingPart]:
     """Only some steps differ; what these look like follows.
 
     A setting changed during the run, or a schedule has it. Compare the logs of these steps with
@@ -280,11 +280,11 @@ def some_steps(seen: Evidence) -> Iterator[Part]:
         steps = f"step {labels}" if count == 1 else f"steps {labels}"
         verb = "differs" if count == 1 else "differ"
         text = f"only {steps} of {len(np.unique(codes))} {verb}"
-        yield Part(text, _share(seen, rows), seen.of_rows(rows), alone=True)
+        yield DifferingPart(text, _share(seen, rows), seen.of_rows(rows), alone=True)
 
 
 @check("part")
-def some_responses(seen: Evidence) -> Iterator[Part]:
+def some_responses(seen: Evidence) -> Iterator[DifferingPart]:
     """Only responses of some values of a column differ, such as a finish reason, domain or rank.
 
     What these look like follows. The trainer treats them differently, or one rank computes
@@ -298,7 +298,7 @@ def some_responses(seen: Evidence) -> Iterator[Part]:
         if differ is not None:
             rows, labels, _ = _responses(seen, codes, name, differ)
             text = f"only responses with `{name}` {labels} differ"
-            yield Part(text, _share(seen, rows), seen.among(rows))
+            yield DifferingPart(text, _share(seen, rows), seen.among(rows))
             return
 
 

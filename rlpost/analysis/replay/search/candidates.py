@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from rlpost.pipeline.running_state import RunState
+from rlpost.pipeline.stages import fields_of, stages_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.presets import (
@@ -24,6 +26,8 @@ from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from rlpost.pipeline.resolved import ResolvedRecipe
 
 Values = dict[str, Any]
 DETAIL = "numerics."
@@ -210,3 +214,16 @@ def key_of(recipe: Recipe) -> str:
     """Return a text that is equal for recipes that compute the same."""
     values = recipe.model_dump(mode="json", exclude={"estimator_name", "emit"})
     return json.dumps(values, sort_keys=True)
+
+
+def values_read(resolved: ResolvedRecipe) -> Values:
+    """Return the values of the fields that the stages of a recipe read, as its input resolves them.
+
+    Recipes with the same values compute the same.
+    """
+    fields = fields_of(stages_of(resolved, RunState()))
+    own: Values = {"whiten_advantages": resolved.whiten}
+    if not resolved.estimator.normalises:
+        own |= dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
+    values = {name: value_of(resolved.recipe, name) for name in sorted(fields)}
+    return values | {name: value for name, value in own.items() if name in fields}
