@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rlpost.analysis.findings import Finding
+
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Label = str | int
@@ -372,21 +374,16 @@ class Evidence:
     file: str
     row: int | None = None
     group: Label | None = None
-    said: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A problem that affects training."""
+class InputFinding(Finding):
+    """A problem of an input that affects training."""
 
-    name: str
     severity: Severity
     harm: float
     """0 to 100; findings are in this order."""
-    said: str
-    """The problem, with numbers."""
-    advice: str
-    """The advice."""
     count: int
     """Responses, groups, tokens or columns that show it."""
     of: int
@@ -423,7 +420,7 @@ class Facts:
     steps: list[Slice]
     """In order; none without a step column."""
     domains: list[Slice]
-    findings: list[Finding]
+    findings: list[InputFinding]
     """The most harmful first."""
     checks: list[CheckRun]
     """Every check, and why it did not run if it did not."""

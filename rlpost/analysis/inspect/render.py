@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         ColumnFacts,
         Evidence,
         Facts,
-        Finding,
         InputFacts,
+        InputFinding,
         RoleFacts,
         Slice,
         Spread,
@@ -100,7 +100,7 @@ def _paragraph(lines: Sequence[str]) -> Text:
 
 
 def _print_markdown(
-    title: str, lines: Sequence[str], findings: Sequence[Finding], tables: Sequence[TextTable]
+    title: str, lines: Sequence[str], findings: Sequence[InputFinding], tables: Sequence[TextTable]
 ) -> None:
     parts = [f"# {_escaped(title)}\n", "".join(f"- {_escaped(line)}\n" for line in lines)]
     if findings:
@@ -108,8 +108,8 @@ def _print_markdown(
     sys.stdout.write("\n".join([*parts, *(table.markdown() for table in tables)]))
 
 
-def _markdown_finding(one: Finding) -> str:
-    text = f"- **{one.name}** ({one.severity}): {_escaped(one.said)}\n"
+def _markdown_finding(one: InputFinding) -> str:
+    text = f"- **{one.name}** ({one.severity}): {_escaped(one.text)}\n"
     shown_by = f"  - {_escaped(evidence(one))}\n" if one.evidence else ""
     return f"{text}  - {_escaped(one.advice)}\n{shown_by}"
 
@@ -146,7 +146,7 @@ def _findings(facts: Facts) -> RenderableType:
     for one in facts.findings:
         name = f"{MARKS[one.severity]} {one.name}"
         head = Text.assemble(
-            (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.said)}"
+            (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.text)}"
         )
         parts.append(hanging(head))
         parts.append(Padding(Text(f"→ {printable_line(one.advice)}"), (0, 0, 0, 4), expand=False))
@@ -155,7 +155,7 @@ def _findings(facts: Facts) -> RenderableType:
     return Group(*parts)
 
 
-def evidence(finding: Finding) -> str:
+def evidence(finding: InputFinding) -> str:
     """Return `e.g. row 3 (prompt-01: 8 responses); row 5 (prompt-02: 7 responses)`.
 
     If the rows are of several files, with their names.
@@ -171,7 +171,7 @@ def _evidence(one: Evidence, *, named: bool) -> str:
     group = None
     if one.group is not None:
         group = textwrap.shorten(printable_line(str(one.group)), MOST_KEY, placeholder="…")
-    notes = ": ".join(part for part in (group, printable_line(one.said)) if part)
+    notes = ": ".join(part for part in (group, printable_line(one.text)) if part)
     return f"{text} ({notes})" if notes else text
 
 

@@ -114,7 +114,7 @@ def wrong_types(data: CheckInput) -> Result:
         f"set the right column with --map {first}=COLUMN, or none with --map {first}=none",
         len(unusable), len(data.input.columns),
         [
-            Evidence(file, said=f"{column}: {kind}")
+            Evidence(file, text=f"{column}: {kind}")
             for column, kind in unusable.values()
             for file in _files_with(data, column, kind)
             if len(data.input.files) > 1
@@ -179,7 +179,7 @@ def mixed_types(data: CheckInput) -> Result:
     names = ", ".join(f"`{one.name}`" for one in mixed[:6])
     unread = first.role in data.reading.selection.unusable
     evidence = [
-        Evidence(path, said=f"{one.name}: {kind}")
+        Evidence(path, text=f"{one.name}: {kind}")
         for one in (with_role or mixed)[:MOST_EVIDENCE]
         for kind, files in one.other_files.items()
         if kind == MISSING or _plain(kind) != _plain(one.type)
@@ -264,7 +264,7 @@ def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[Evide
         )
         for row in rows
     ]
-    return [replace(one, said=text) for one, text in zip(evidence, texts, strict=True)]
+    return [replace(one, text=text) for one, text in zip(evidence, texts, strict=True)]
 
 
 def _entries(count: int) -> str:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.findings import places
+from rlpost.analysis.replay.findings.base import FINDINGS, Trial, check, checks
 from rlpost.analysis.replay.findings.changes import Change, single_changes, solvable
-from rlpost.analysis.replay.findings.inputs import input_changes
+from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.analysis.replay.findings.scans import scan_of
 from rlpost.analysis.replay.findings.sets import smallest_deviation
-from rlpost.analysis.replay.findings.tested import Causes, numbers_of
+from rlpost.analysis.replay.findings.tested import Causes
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.fields import FIELDS
 from rlpost.analysis.replay.search.sample_facts import plain
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.findings.evidence import Evidence, Json
+    from rlpost.analysis.replay.findings.base import ReplayFinding
+    from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
@@ -37,12 +38,11 @@ _NEAR = 1e-5
 """Relative step at which a number is solved."""
 
 
-def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
+def causes(seen: Evidence) -> list[ReplayFinding]:
     """Return the single changes that reproduce the recorded numbers of a stage, best first.
 
     Args:
         seen: the numbers of the stage.
-        solve: solve for the values of options, too, unless a plain change reproduces the numbers.
     """
     if int(seen.wrong.sum()) < _FEW:
         return []
@@ -54,12 +54,13 @@ def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
             _plainest(found, values)
         return found.ranked()
     known = scan.known if scan else set()
-    places.groups(found)
-    _options(found, known)
-    for test in (places.kl_sign, _inputs, places.rewards, places.padding):
+    for one in checks("first change"):
+        found.test_all(one)
+    FINDINGS["option"].run(found, known)
+    for one in checks("change"):
         if not found.complete:
-            test(found)
-    if solve and not found.complete:
+            found.test_all(one)
+    if not found.complete:
         _solved(found, known)
     return found.ranked()
 
@@ -69,8 +70,13 @@ def _bounds(names: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
     yield from ((name, bounds) for name in names if (bounds := FIELDS[name].bounds))
 
 
-def _options(found: Causes, known: Collection[str]) -> None:
-    """Test changes of options, but for values that are known."""
+@check("option")
+def option(found: Causes, known: Collection[str]) -> None:
+    """The recorded numbers are those of the recipe with another value of an option.
+
+    The trainer has another setting. Add the option to the recipe if the trainer is right, else
+    change the trainer.
+    """
     seen = found.seen
     for change in sorted(single_changes(seen), key=_plainness):
         tested = {name for name, _ in change.fields} <= {*known}
@@ -87,41 +93,17 @@ def _test(found: Causes, change: Change, constants: int = 0) -> bool:
     recipe = change.recipe(found.seen.recipe)
     if recipe is None:
         return False
-    text = option_text(change, found.seen.recipe)
-    options = change.options
-    return found.test(change.finding, text, *options, recipe=recipe, constants=constants)
+    text, options = option_text(change, found.seen.recipe), tuple(change.options)
+    trial = Trial(text, recipe=recipe, options=options, constants=constants, name=change.finding)
+    return found.test(FINDINGS["option"], trial)
 
 
 def option_text(change: Change, recipe: Recipe) -> str:
-    """Return the sentence of a change of options."""
-    options, before = (
-        " ".join(f"`{option}`" for option in some)
-        for some in (change.options, change.before(recipe))
-    )
+    """Return which options reproduce the recorded numbers, and in place of which."""
+    options, before = (" ".join(some) for some in (change.options, change.before(recipe)))
     if not options:
-        return f"the recorded numbers are reproduced without {before}"
-    instead = f", in place of {before}" if before else ""
-    return f"{options} reproduces the recorded numbers{instead}"
-
-
-def roles_read(seen: Evidence) -> list[str]:
-    """Return the token roles that the stage is computed from."""
-    recipe, first, resolved = seen.recipe, seen.first, seen.resolved
-    late = {"token_level_rewards", "raw_advantages"} & {*first.used}
-    roles = {*resolved.estimator.columns}
-    if first.name == "kl" or (recipe.kl_coef > 0 and not late and "kl" not in first.used):
-        roles |= resolved.kl_reads
-    if recipe.corrects or first.name == "is_weight":
-        roles |= {"old_log_probs", "infer_log_probs"}
-    early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
-    return sorted(roles - {"values"} if early else roles)
-
-
-def _inputs(found: Causes) -> None:
-    seen = found.seen
-    for change in input_changes(seen.replayer, seen.resolved, roles_read(seen)):
-        text = f"the recorded numbers are reproduced {change.text}"
-        found.test(change.finding, text, replayer=seen.replayer.reading(change.table))
+        return f"reproduced without `{before}`"
+    return f"reproduced by `{options}`" + (f", in place of `{before}`" if before else "")
 
 
 def _solved(found: Causes, known: Collection[str]) -> None:
@@ -140,25 +122,12 @@ def _solved(found: Causes, known: Collection[str]) -> None:
             return
 
 
-def _plainest(found: Causes, values: Mapping[str, float]) -> dict[str, float] | None:
-    """Add the options with the fewest digits that reproduce the recorded numbers; return these."""
+def _plainest(found: Causes, values: Mapping[str, float]) -> None:
+    """Add the options with the fewest digits that reproduce the recorded numbers."""
     for digits in (1, 2, 3, 4, 6):
         rounded = {name: plain(value, digits) for name, value in values.items()}
         if _test(found, Change((*rounded.items(),)), constants=len(values)):
-            return rounded
-    return None
-
-
-def value_by_step(parts: Iterable[tuple[str, Evidence]], name: str) -> dict[str, float]:
-    """Return the value of an option that reproduces each step; none if one has no such value."""
-    values = {}
-    for label, seen in parts:
-        value = _solve(seen, name)
-        found = None if value is None else _plainest(Causes(seen), {name: value})
-        if found is None:
-            return {}
-        values[label] = found[name]
-    return values
+            return
 
 
 def _solve(seen: Evidence, name: str) -> float | None:
