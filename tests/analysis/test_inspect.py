@@ -769,6 +769,6 @@ def test_the_line_above_the_findings_explains_their_marks(tmp_path):
     assert re.search(legend, shown)
 
 
-def test_facts_accepts_a_single_path():
+def test_inspect_accepts_a_single_path():
     sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
-    assert rlpost.facts(str(sample)).responses == rlpost.facts([sample]).responses == 512
+    assert rlpost.inspect(str(sample)).responses == rlpost.inspect([sample]).responses == 512
