@@ -334,8 +334,8 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
 
 
 UNCHECKED = (
-    "kept columns are decoded only: the file has no checksums of them (rlpost wrote it before "
-    "semantics 2, or another program wrote it again)"
+    "kept columns are decoded only: the file has no checksums of them (another program wrote it "
+    "again)"
 )
 
 

@@ -301,7 +301,8 @@ def test_the_state_is_kept_when_the_last_shard_ends(tmp_path):
     recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True, **norms, **kl)  # settles twice
     for name in ("local", "shards"):
         (tmp_path / f"{name}.json").write_text(
-            '{"version": 1, "running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'
+            '{"version": 1, "semantics": 1, '
+            '"running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'
         )
     options = {n: replace(PIECES, state=tmp_path / f"{n}.json") for n in ("local", "shards")}
     rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, options["local"])

@@ -23,7 +23,6 @@ from rlpost.manual import OF_COMMANDS, TOPICS
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
-from rlpost.recipe.semantics import HISTORY
 from rlpost.render.export import notes_of, target_facts
 
 USES = {
@@ -159,13 +158,6 @@ def numerics() -> str:
     return table(("field", "values", "default", "meaning"), rows)
 
 
-def semantics() -> str:
-    """The history of the semantics number; 1 is that of files without a number."""
-    changes = {1: ["rlpost 0.1.0"]} | {n: [c.text for c in own] for n, own in HISTORY.items()}
-    rows = [(str(number), text) for number, own in sorted(changes.items()) for text in own]
-    return table(("semantics", "what changed"), rows)
-
-
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -299,7 +291,6 @@ TABLES = {
     "aggregations": aggregations,
     "presets": presets,
     "numerics": numerics,
-    "semantics": semantics,
     "formats": formats,
     "export": export,
     "recorded": recorded,

@@ -90,7 +90,6 @@ def _text(summary: dict[str, Any], state_dir: Path) -> str:
             f"  computed on {tables}{why}; {summary['bytes'] / 1e6:,.1f} MB",
             f"Up to {most} can run at once, with I from 0 to N - 1:",
             f"  rlpost advantages --state-dir {state_dir} --num-shards N --shard-index I",
-            *(f"! {text}" for text in summary["warnings"]),
         ]
     )
 
