@@ -444,6 +444,6 @@ def advantages(
     seconds = clock.seconds
     return {
         **summary,
-        "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.partitions)},
+        "engine": {"name": "ray", "tasks_at_once": free, "partitions": len(run.partitions)},
         "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]), "limits": {}},
     }

@@ -172,9 +172,9 @@ def _planned(
     return {
         "responses": run.plan.source.rows,
         "files": len(files),
-        "lots": len(run.partitions),
+        "partitions": len(run.partitions),
         "tables": run.context.buckets,
-        "together": run.plan.why_one_table,
+        "one_table_reason": run.plan.why_one_table,
         "bytes": sum(path.stat().st_size for path in run_directory.blocks.iterdir()),
     }
 
@@ -360,7 +360,7 @@ def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Jso
             manifest.inputs,
             manifest.targets,
         ),
-        "engine": {"name": "shards", "lots": len(manifest.partitions)},
+        "engine": {"name": "shards", "partitions": len(manifest.partitions)},
         "seconds": {
             "total": start_up + write + publishing,
             "start_up": start_up,

@@ -149,7 +149,7 @@ def test_rates_are_those_of_the_runs(pair, tmp_path):
     assert clipped["advantage_clip"]["count"] == summary["advantage_clip"]["count"] > 0
     assert clipped["advantage_clip"]["rate"] == summary["advantage_clip"]["fraction"]
     truncated = pl.read_parquet(CALCULATOR)["finish_reason"] == "length"
-    assert dropped["masked: truncated"]["count"] == truncated.sum() > 0
+    assert dropped["masked_truncated"]["count"] == truncated.sum() > 0
     assert "advantage_clip" not in dropped
 
 

@@ -388,7 +388,7 @@ def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(name, tmp_pa
     finding = next(one for one in found if one.name == name)
     assert finding.count > 0
     assert finding.of >= finding.count
-    assert finding.said
+    assert finding.text
     assert finding.advice
     assert finding.severity in FINDINGS[name].severity
     harms = [one.harm for one in found]
@@ -498,7 +498,7 @@ def test_a_few_long_copies_are_found_and_as_many_short_ones_are_not(tmp_path):
 def test_an_unreadable_column_is_a_finding_and_the_rest_is_read(name, values, tmp_path):
     found = inspect([write(tmp_path / "a.parquet", BASE | {name: values})])
     assert found.findings[0].name == "wrong_types"
-    assert f"`{name}`" in found.findings[0].said
+    assert f"`{name}`" in found.findings[0].text
     assert found.responses == ROWS
     assert found.lengths is not None
 
@@ -508,14 +508,14 @@ def test_one_column_for_two_roles_is_found(tmp_path):
     mapped = {"infer_log_probs": "old_log_probs"}
     (finding,) = inspect([path], columns_map=mapped).findings
     assert finding.name == "same_log_probs"
-    assert "same column" in finding.said
+    assert "same column" in finding.text
 
 
 def test_one_column_of_a_wrong_type_for_two_roles_is_named_twice(tmp_path):
     path = write(tmp_path / "a.parquet", BASE)
     mapped = {"values": "response", "token_rewards": "response"}
     (finding,) = inspect([path], columns_map=mapped).findings
-    assert finding.said.count("`response` is string") == 2
+    assert finding.text.count("`response` is string") == 2
 
 
 @pytest.mark.parametrize(
@@ -605,12 +605,12 @@ def test_long_copies_are_found_among_texts_alone_and_short_ones_are_not(tmp_path
 def test_mixed_prompts_in_most_groups_are_an_error_with_evidence(tmp_path):
     found = finding(asked(BASE, by="row"), "mixed_prompts", tmp_path)
     assert (found.severity, found.count, found.of) == ("error", GROUPS, GROUPS)
-    assert found.evidence[0].said.startswith("differs from row 1")
+    assert found.evidence[0].text.startswith("differs from row 1")
     texts = asked(BASE)["prompt"]
     texts[3] = "another question?"
     few = finding(BASE | {"prompt": texts}, "mixed_prompts", tmp_path)
     assert (few.severity, few.count) == ("warning", 1)
-    assert (few.evidence[0].row, "row 3" in few.evidence[0].said) == (0, True)
+    assert (few.evidence[0].row, "row 3" in few.evidence[0].text) == (0, True)
 
 
 def test_prompts_may_be_tokens(tmp_path):
@@ -623,9 +623,9 @@ def test_prompts_may_be_tokens(tmp_path):
 def test_a_key_that_is_the_domain_is_named(tmp_path):
     domain = ["math" if row % 2 else "code" for row in range(ROWS)]
     columns = asked(BASE) | {"prompt_id": domain, "domain": domain}
-    assert "`prompt_id` is the same as `domain`" in finding(columns, "mixed_prompts", tmp_path).said
+    assert "`prompt_id` is the same as `domain`" in finding(columns, "mixed_prompts", tmp_path).text
     columns |= {"domain": ["math"] * ROWS}
-    assert "same as" not in finding(columns, "mixed_prompts", tmp_path).said
+    assert "same as" not in finding(columns, "mixed_prompts", tmp_path).text
 
 
 def test_later_turns_of_dialogues_may_have_other_prompts(tmp_path):
@@ -644,7 +644,7 @@ def left(columns, *, longest=256):
 def test_padding_on_the_left_is_found(gone, tmp_path):
     found = finding(without(left(BASE), *gone), "padded_lists", tmp_path)
     assert found.count == ROWS
-    assert "begin with zeros" in found.said
+    assert "begin with zeros" in found.text
 
 
 def test_log_probs_of_0_at_the_start_are_not_padding(tmp_path):
@@ -664,7 +664,7 @@ def test_a_column_of_zeros_was_never_computed_and_is_not_padding(tmp_path):
 
 def test_zeros_at_the_end_are_not_called_masked_if_no_token_is(tmp_path):
     columns = each(padded(BASE), "response_mask", np.ones_like)
-    said = finding(columns, "padded_lists", tmp_path).said
+    said = finding(columns, "padded_lists", tmp_path).text
     assert "end with zeros" in said
     assert "mask" not in said
 
@@ -676,7 +676,7 @@ def test_zeros_at_the_end_are_not_called_masked_if_no_token_is(tmp_path):
 def test_the_advice_for_positive_log_probs_depends_on_their_range(change, word, tmp_path):
     found = finding(each(BASE, "old_log_probs", change), "positive_log_probs", tmp_path)
     assert word in found.advice
-    assert "0.001" in found.said
+    assert "0.001" in found.text
 
 
 @pytest.mark.parametrize(
@@ -693,7 +693,7 @@ def test_the_advice_for_positive_log_probs_depends_on_their_range(change, word, 
 )
 def test_a_problem_in_one_step_names_the_step(name, columns, tmp_path):
     found = finding(columns, name, tmp_path)
-    assert "in step 1 (1 of 2 steps)" in found.said
+    assert "in step 1 (1 of 2 steps)" in found.text
     assert found.evidence[0].row >= ROWS // STEPS
     assert finding(BASE, name, tmp_path) is None
 
@@ -708,7 +708,7 @@ def test_one_outlier_is_no_shift(tmp_path):
 
 def test_a_shift_in_all_steps_names_no_step(tmp_path):
     found = finding(each(BASE, "infer_log_probs", shift), "shifted_lists", tmp_path)
-    assert "step 1" not in found.said
+    assert "step 1" not in found.text
     assert found.evidence
 
 
@@ -716,9 +716,9 @@ def test_files_with_different_types_are_named(tmp_path):
     write(tmp_path / "a.parquet", BASE)
     write(tmp_path / "b.parquet", BASE | {"reward": [str(one) for one in BASE["reward"]]})
     found = {one.name: one for one in inspect([tmp_path]).findings}
-    assert "string in b.parquet" in found["mixed_types"].said
+    assert "string in b.parquet" in found["mixed_types"].text
     assert "not read" in found["mixed_types"].advice
-    assert "`reward` is string in b.parquet" in found["wrong_types"].said
+    assert "`reward` is string in b.parquet" in found["wrong_types"].text
     assert [one.file for one in found["mixed_types"].evidence] == [str(tmp_path / "b.parquet")]
 
 
@@ -727,7 +727,7 @@ def test_a_missing_column_without_a_role_is_a_warning(tmp_path):
     write(tmp_path / "b.parquet", BASE)
     found = next(one for one in inspect([tmp_path]).findings if one.name == "mixed_types")
     assert found.severity == "warning"
-    assert "missing in b.parquet" in found.said
+    assert "missing in b.parquet" in found.text
 
 
 def test_unequal_lengths_counts_the_rows_of_all_columns_and_lists_their_lengths(tmp_path):
@@ -737,17 +737,17 @@ def test_unequal_lengths_counts_the_rows_of_all_columns_and_lists_their_lengths(
         columns = with_row(columns, f"{name}_log_probs", row, lambda values: values[:-1])
     found = finding(columns, "unequal_lengths", tmp_path)
     assert (found.count, found.of, [one.row for one in found.evidence]) == (3, ROWS, [3, 5, 9])
-    assert "in 3 of 192 responses (`old_log_probs` in 2, `ref_log_probs` in 2)" in found.said
+    assert "in 3 of 192 responses (`old_log_probs` in 2, `ref_log_probs` in 2)" in found.text
     length = len(BASE["ref_log_probs"][9])
-    assert found.evidence[2].said == (
+    assert found.evidence[2].text == (
         f"`response_mask` has {length} entries, `ref_log_probs` has {length - 1} entries"
     )
     none = BASE | {"old_log_probs": [None, *BASE["old_log_probs"][1:]]}
-    assert "`old_log_probs` is null" in finding(none, "unequal_lengths", tmp_path).evidence[0].said
+    assert "`old_log_probs` is null" in finding(none, "unequal_lengths", tmp_path).evidence[0].text
     none = BASE | {"response_mask": [None, *BASE["response_mask"][1:]]}
     found = finding(none, "unequal_lengths", tmp_path)
-    assert "`response_mask` is null" in found.evidence[0].said
-    assert "or null (1)" in finding(none, "empty_masks", tmp_path).said
+    assert "`response_mask` is null" in found.evidence[0].text
+    assert "or null (1)" in finding(none, "empty_masks", tmp_path).text
 
 
 def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
@@ -761,15 +761,15 @@ def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
     assert (one.null, one.nan, one.nonfinite_rows) == (1, 1, 2)
     found = finding(columns, "nonfinite_log_probs", tmp_path)
     assert (found.count, [one.row for one in found.evidence]) == (3, [4, 7, 9])
-    assert [one.said for one in found.evidence][1:] == ["`old_log_probs`", "`infer_log_probs`"]
-    assert "`old_log_probs` (1 null, 1 NaN), `infer_log_probs` (1 -inf)" in found.said
+    assert [one.text for one in found.evidence][1:] == ["`old_log_probs`", "`infer_log_probs`"]
+    assert "`old_log_probs` (1 null, 1 NaN), `infer_log_probs` (1 -inf)" in found.text
     rewards = [None, float("nan"), float("inf"), *BASE["reward"][3:]]
     found = finding(BASE | {"reward": rewards}, "nonfinite_rewards", tmp_path)
-    assert "not finite in 3 of 192 responses (1 null, 1 NaN, 1 infinite)" in found.said
-    assert [one.said for one in found.evidence] == ["null", "NaN", "infinite"]
+    assert "not finite in 3 of 192 responses (1 null, 1 NaN, 1 infinite)" in found.text
+    assert [one.text for one in found.evidence] == ["null", "NaN", "infinite"]
     masks = [list(map(int, values)) for values in BASE["response_mask"]]
     masks[2][3] = None
-    said = finding(BASE | {"response_mask": masks}, "mask_not_binary", tmp_path).said
+    said = finding(BASE | {"response_mask": masks}, "mask_not_binary", tmp_path).text
     assert "such as null, in 1 of 192 responses" in said
 
 
@@ -785,8 +785,8 @@ def test_integers_are_no_log_probs(tmp_path):
     facts = inspect([write(tmp_path / "a.parquet", columns)])
     assert facts.token_facts.mismatch is None
     found = finding(columns, "wrong_types", tmp_path)
-    assert "`old_log_probs` is list<" in found.said
-    assert "the role old_log_probs needs a list of floats per row" in found.said
+    assert "`old_log_probs` is list<" in found.text
+    assert "the role old_log_probs needs a list of floats per row" in found.text
 
 
 def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):
@@ -808,7 +808,7 @@ def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):
     assert gap.clamped == 1
     out = CliRunner().invoke(app, [str(tmp_path / "a.parquet")]).stdout
     assert "KL and effective sample size clamp |Δ| to 40 nats, in 1 token:" in out
-    assert "clamped to ±40, in 1 token" in finding(columns, "engine_mismatch", tmp_path).said
+    assert "clamped to ±40, in 1 token" in finding(columns, "engine_mismatch", tmp_path).text
 
 
 @pytest.mark.parametrize("pad", [(0, 1), (1, 0)])
@@ -822,7 +822,7 @@ def test_padding_that_the_mask_leaves_out_is_a_warning(pad, tmp_path):
         columns = each(columns, name, filled)
     found = finding(columns, "padded_lists", tmp_path)
     assert (found.severity, found.count) == ("warning", ROWS)
-    assert "at masked tokens" in found.said
+    assert "at masked tokens" in found.text
     ones = each(columns, "response_mask", np.ones_like)
     assert finding(ones, "padded_lists", tmp_path).severity == "error"
 
@@ -852,9 +852,9 @@ def test_only_a_share_of_1_is_100_percent(part, whole, said):
 
 def test_findings_have_their_thresholds_and_rows_as_evidence(tmp_path):
     long = finding(sorted_rewards(BASE, by_length=True), "length_follows_reward", tmp_path)
-    assert "from 0.5 on" in long.said
-    assert "policy tokens" in long.evidence[0].said
-    assert "reward" in long.evidence[0].said
+    assert "from 0.5 on" in long.text
+    assert "policy tokens" in long.evidence[0].text
+    assert "reward" in long.evidence[0].text
     same = finding(CASES["same_log_probs"][0], "same_log_probs", tmp_path)
     assert same.evidence
 
@@ -894,11 +894,11 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
     columns["reward"][5] = 7.0
     found = finding(columns, "differing_rollout_rewards", tmp_path, rollout_id="traj_id")
     assert (found.count, found.evidence[0].row) == (1, 4)
-    assert "but 7 in row 5" in found.evidence[0].said
+    assert "but 7 in row 5" in found.evidence[0].text
     chosen = {"rollout_id": "traj_id", "rollout_reward": "last"}
     assert finding(columns, "differing_rollout_rewards", tmp_path, **chosen) is None
     null = columns | {"traj_id": [None, *columns["traj_id"][1:]]}
-    assert "`traj_id` in 1 of" in finding(null, "null_keys", tmp_path, rollout_id="traj_id").said
+    assert "`traj_id` in 1 of" in finding(null, "null_keys", tmp_path, rollout_id="traj_id").text
 
 
 @pytest.mark.parametrize(

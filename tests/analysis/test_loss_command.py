@@ -166,12 +166,12 @@ def test_ratio_and_divergence_equal_a_plain_computation(tmp_path):
 
 def test_losses_of_response_ratios_report_that_ratio(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
-    assert summary_of(path)["settings"][0]["own_ratio"] is None
+    assert summary_of(path)["settings"][0]["loss_ratio"] is None
     got = summary_of(path, "--loss", "gspo")["settings"][0]
     tokens = policy_tokens(path).with_columns(d=pl.col("log_probs") - pl.col("old_log_probs"))
     ratio = tokens.select(pl.col("d").mean().over("row").exp()).to_series()
     want = {"mean": ratio.mean(), "min": ratio.min(), "max": ratio.max()}
-    assert got["own_ratio"] == pytest.approx(want)
+    assert got["loss_ratio"] == pytest.approx(want)
     assert got["clip"]["high"]["tokens"] == len(
         tokens.filter((ratio > got["bounds"]["high"]) & (pl.col("advantages") > 0))
     )

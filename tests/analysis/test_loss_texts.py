@@ -186,7 +186,7 @@ class Screen:
         monkeypatch.setattr(render_loss, "console", lambda _: made)
 
     def show(self, summary, **more):
-        summary = {"preset": None, "asked_estimator": None, **summary, **more}
+        summary = {"preset": None, "requested_estimator": None, **summary, **more}
         render_loss.show(summary, "table")
         return re.sub(r"\x1b\[[0-9;]*m", "", self.text.getvalue())
 

@@ -581,7 +581,7 @@ def test_a_sampled_group_shows_the_number_of_its_responses(data):
     for group in data["groups"]:
         shown = len(group["responses"])
         if shown < 8:
-            assert group["said"].startswith(f"{shown} of 8 responses shown")
+            assert group["text"].startswith(f"{shown} of 8 responses shown")
         counts["shown" if shown < 8 else "whole"] += 1
     assert counts["shown"]
 

@@ -75,8 +75,12 @@ def test_ray_leaves_the_bytes_of_a_run_in_one_process(cluster, tmp_path, options
     with mock.patch.object(driver, "ROWS_A_BUCKET", 50):
         got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
     assert facts(got) == facts(want)
-    assert got["engine"] == {"name": "ray", "tasks_at_once": 2, "lots": got["engine"]["lots"]}
-    assert got["engine"]["lots"] > 4
+    assert got["engine"] == {
+        "name": "ray",
+        "tasks_at_once": 2,
+        "partitions": got["engine"]["partitions"],
+    }
+    assert got["engine"]["partitions"] > 4
     same_files(tmp_path / "ray", tmp_path / "local")
 
 

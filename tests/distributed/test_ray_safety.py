@@ -178,7 +178,7 @@ def test_one_large_file_is_spread_over_workers(tmp_path, monkeypatch, kill):
     options = replace(CHECKED, chunk_tokens=30)
     recipe = own if kill else harmless
     got = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
-    assert got["engine"]["lots"] > 4  # of up to 8 row groups each
+    assert got["engine"]["partitions"] > 4  # of up to 8 row groups each
     assert (tmp_path / "killed").exists() == kill
     same_columns(tmp_path / "out", tmp_path / "local")
     if not kill:

@@ -285,7 +285,7 @@ def divided(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
     write_files(steps_table(36), tmp_path / "in", 1)
     found = plan(tmp_path)
-    assert found["lots"] > 9
+    assert found["partitions"] > 9
     return tmp_path
 
 
@@ -303,7 +303,7 @@ def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, opti
         table = table.append_column("advantages", [[0.5]] * 36)
     write_files(table, tmp_path / "in", 1)
     recipe = rlpost.Recipe(estimator="gae", length_weight=True, **options)
-    assert plan(tmp_path, recipe)["lots"] > 9
+    assert plan(tmp_path, recipe)["partitions"] > 9
     assert shard(tmp_path, 1, 2, replace(PIECES, verify=True)) is None
     assert parts_of(tmp_path)
     assert shard(tmp_path, 0, 2, replace(PIECES, verify=True))["responses"] == 36
@@ -333,7 +333,7 @@ def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypat
     shared_chunks(tmp_path / "in" / "part-0.parquet", "format", "correctness")
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", None, PIECES)
     assert want["rewritten"]
-    assert plan(tmp_path)["lots"] <= 2
+    assert plan(tmp_path)["partitions"] <= 2
     assert shard(tmp_path, 0, 1)["rewritten"] == want["rewritten"]
     same_files(tmp_path / "out", tmp_path / "local")
 

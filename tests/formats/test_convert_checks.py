@@ -231,7 +231,7 @@ def test_equal_prompts_are_a_group_if_no_field_is_a_group_key(kind, tmp_path):
     table, _ = table_of(records, tmp_path, kind, map={"group": "none"})
     assert "prompt_id" not in table.column_names
     _, summary = table_of([{"reward": 1.0}], tmp_path, kind)
-    assert "--group-size N" in summary["lacks"]["group"]
+    assert "--group-size N" in summary["missing_roles"]["group"]
     assert "--map ROLE=" in summary["note"]
 
 

@@ -109,7 +109,7 @@ def test_convert_of_jsonl_returns_the_columns_in_their_types(table, tmp_path):
     rlpost.export(table, url, "jsonl")
     for name, source in {"file": path, "folder": path.parent, "url": url}.items():
         found = rlpost.convert(source, tmp_path / f"{name}.parquet")
-        assert (found.format, found.passed_over, found.note) == ("jsonl", [], "")
+        assert (found.format, found.skipped_files, found.note) == ("jsonl", [], "")
         back = pq.read_table(tmp_path / f"{name}.parquet")
         assert back.select(table.column_names).equals(table)
         assert back.num_columns == table.num_columns
@@ -346,7 +346,7 @@ def test_the_hook_cuts_out_a_rank_s_tokens(source, tmp_path, hook, monkeypatch):
 
 def test_convert_reads_the_samples_back(source, tmp_path):
     rlpost.export(source, tmp_path / "o", "slime")
-    assert rlpost.convert(tmp_path / "o", tmp_path / "back.parquet").passed_over == []
+    assert rlpost.convert(tmp_path / "o", tmp_path / "back.parquet").skipped_files == []
     back = pq.read_table(tmp_path / "back.parquet")
     rows = rollouts().sort_by("step")
     assert back.select(rows.column_names).sort_by("step").equals(rows)

@@ -143,7 +143,7 @@ def aggregations() -> str:
 
 def presets() -> str:
     listed = json.loads(run(["presets", "--format", "json"]).out)
-    headings = tuple(listed[0])[:-1]
+    headings = tuple(name.replace("_", " ") for name in listed[0])[:-1]
     rows = [(code(first), *others) for first, *others, _ in (tuple(x.values()) for x in listed)]
     return table(headings, rows)
 
@@ -183,7 +183,7 @@ def export() -> str:
         (code(one.name), one.title, *target_facts(one).values(), notes_of(one), one.source)
         for one in TARGETS.values()
     ]
-    headings = ("`--to`", "writes", "needs", "also holds", "other columns", "note", "read by")
+    headings = ("`--to`", "writes", "needs", "optional", "other columns", "note", "read by")
     return table(headings, rows)
 
 

@@ -39,7 +39,7 @@ def lines(name: str, found: dict | str) -> tuple[bool, list[str]]:
     if isinstance(found, str):
         return True, [f"{name}: not compared", f"  {found}"]
     what = f"{name} {found['version']} (the preset: {found['release'] or 'a commit'})"
-    differs = [f"  {one['case']}: {one['why']}" for one in found["different"]]
+    differs = [f"  {one['case']}: {one['difference']}" for one in found["different"]]
     lacks = [f"  not covered: {one}" for one in new(name, found["uncovered"])]
     if not differs and not lacks:
         return False, [f"{what}: {found['cases']} cases, no drift"]

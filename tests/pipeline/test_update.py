@@ -304,10 +304,10 @@ def test_the_output_of_an_input_that_vanished_is_kept_or_deleted(trained):
     kept = trained / "out/part-0.parquet"
     found = update(trained)
     assert counts(found) == {}
-    assert found["update"]["vanished"] == [str(kept)]
+    assert found["update"]["missing_inputs"] == [str(kept)]
     pq.write_table(pq.read_table(kept), trained / "out/mine.parquet")  # no output of an update
     found = update(trained, delete=True)
-    assert (found["update"]["vanished"], found["update"]["deleted"]) == ([], [str(kept)])
+    assert (found["update"]["missing_inputs"], found["update"]["deleted"]) == ([], [str(kept)])
     assert not kept.exists()
     assert (trained / "out/mine.parquet").exists()
     with pytest.raises(UsageError, match="--delete: needs --update"):

@@ -109,7 +109,7 @@ def _print_markdown(
 
 
 def _markdown_finding(one: Finding) -> str:
-    text = f"- **{one.name}** ({one.severity}): {_escaped(one.said)}\n"
+    text = f"- **{one.name}** ({one.severity}): {_escaped(one.text)}\n"
     shown_by = f"  - {_escaped(evidence(one))}\n" if one.evidence else ""
     return f"{text}  - {_escaped(one.advice)}\n{shown_by}"
 
@@ -146,7 +146,7 @@ def _findings(facts: Facts) -> RenderableType:
     for one in facts.findings:
         name = f"{MARKS[one.severity]} {one.name}"
         head = Text.assemble(
-            (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.said)}"
+            (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.text)}"
         )
         parts.append(hanging(head))
         parts.append(Padding(Text(f"→ {printable_line(one.advice)}"), (0, 0, 0, 4), expand=False))
@@ -171,7 +171,7 @@ def _evidence(one: Evidence, *, named: bool) -> str:
     group = None
     if one.group is not None:
         group = textwrap.shorten(printable_line(str(one.group)), MOST_KEY, placeholder="…")
-    notes = ": ".join(part for part in (group, printable_line(one.said)) if part)
+    notes = ": ".join(part for part in (group, printable_line(one.text)) if part)
     return f"{text} ({notes})" if notes else text
 
 
@@ -267,7 +267,7 @@ def _roles(facts: Facts) -> TextTable:
     lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
     lacks: dict[str, str] = {}
     for file in facts.input.files:
-        lacks |= (file.rlpost or {}).get("lacks") or {}
+        lacks |= (file.rlpost or {}).get("missing_roles") or {}
     reasons: dict[str, list[str]] = {}
     for role in missing:
         if role in lacks:
@@ -421,8 +421,8 @@ def _mismatch(facts: Facts) -> TextTable | None:
         *_clamped("KL and effective sample size", gap.clamped),
         f"KL k1 {number(gap.k1)}, k3 {number(gap.k3)}; effective sample size {percent(gap.ess)}",
         (
-            f"{counted(gap.sure_but_wrong, 'token')} with high engine probability and low trainer "
-            "probability"
+            f"{counted(gap.confident_disagreement, 'token')} with high engine probability and low "
+            "trainer probability"
         ),
     ]
     largest = max((one.mean_abs for one in gap.by_position), default=0.0)

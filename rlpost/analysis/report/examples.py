@@ -225,7 +225,7 @@ def _title(one: Response) -> str:
 def group_facts(
     index: Index, rows: NDArray[np.int64], pass_threshold: float, shown_rows: int
 ) -> Json:
-    """Return a summary of a group (`said`), and its `rewards`, the highest first."""
+    """Return a summary of a group (`text`), and its `rewards`, the highest first."""
     rewards = index.reward[rows]
     rewards = np.sort(rewards[np.isfinite(rewards)])[::-1]
     parts = [counted(len(rows), "response")]
@@ -237,7 +237,7 @@ def group_facts(
             parts.append(f"std {number(float(rewards.std(ddof=1)))}")
         parts.append(f"{int((rewards >= pass_threshold).sum()):,} pass")
     indices = np.linspace(0, len(rewards) - 1, min(len(rewards), MOST_REWARDS)).round().astype(int)
-    return {"said": " · ".join(parts), "rewards": [_short(x) for x in rewards[indices].tolist()]}
+    return {"text": " · ".join(parts), "rewards": [_short(x) for x in rewards[indices].tolist()]}
 
 
 def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _MOST_INPUTS = 5
-_MOST_SAID = 300
+_MOST_TEXT = 300
 
 
 def report(
@@ -179,10 +179,10 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
         {
             "name": finding.name,
             "severity": finding.severity,
-            "said": cut(finding.said, _MOST_SAID),
-            "advice": cut(finding.advice, _MOST_SAID),
+            "text": cut(finding.text, _MOST_TEXT),
+            "advice": cut(finding.advice, _MOST_TEXT),
             "evidence": [
-                {"row": row, "said": cut(_evidence(one), _MOST_SAID)}
+                {"row": row, "text": cut(_evidence(one), _MOST_TEXT)}
                 for one, row in zip(finding.evidence, rows, strict=True)
             ],
         }
@@ -191,7 +191,7 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
 
 
 def _evidence(one: Evidence) -> str:
-    parts = [f"group {one.group}" if one.group is not None else "", one.said]
+    parts = [f"group {one.group}" if one.group is not None else "", one.text]
     name = Path(one.file).name
     parts.append(f"{name}, row {one.row:,}" if one.row is not None else name)
     return " · ".join(part for part in parts if part)

@@ -40,7 +40,7 @@ class Problem:
     harm: float
     """0 to 100, orders findings. From 90 on, numbers are wrong; from 70 on, training may learn the
     wrong thing; below, it learns little or slowly."""
-    said: str
+    text: str
     """The problem, with numbers."""
     advice: str
     count: int
@@ -178,7 +178,7 @@ class CheckInput:
         )
         texts = [", ".join(n for n, flag in flags.items() if flag[i]) for i in indices]
         rows = self.examples_at(indices)
-        return [replace(row, said=text) for row, text in zip(rows, texts, strict=True)]
+        return [replace(row, text=text) for row, text in zip(rows, texts, strict=True)]
 
     def examples_at(self, indices: Sequence[int], *also: str) -> list[Evidence]:
         """Return the responses at these indices of `Reading.rows`, in this order."""
