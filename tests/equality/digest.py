@@ -67,6 +67,11 @@ ADDED: set[str] = set()
 # Columns that were added on purpose, likewise.
 ADDED_COLUMNS: set[str] = set()
 
+# Keys of JSON that were removed on purpose, likewise; the name of the file comes first.
+REMOVED = {
+    "plan.json.warnings",  # of state files that were of other semantics, which are an error
+}
+
 # Values that may differ between two runs of the same code. Their keys are still compared.
 IGNORED = {
     "seconds",  # timings
@@ -89,6 +94,7 @@ VALUE = "(value)"  # in place of an ignored value
 SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 _ON_PURPOSE = re.compile("|".join(rf"\.{re.escape(name)}(?![\w])" for name in ADDED) or "(?!)")
+_REMOVED = re.compile("|".join(rf"{re.escape(name)}(?!\w)" for name in REMOVED) or "(?!)")
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
 
@@ -294,7 +300,11 @@ def differences(old: Leaves, new: Leaves) -> dict[str, str]:
         for path in old
         if path in new and _differ(old[path], new[path])
     }
-    found |= {path: f"{_shown(old[path])} -> absent" for path in old if path not in new}
+    found |= {
+        path: f"{_shown(old[path])} -> absent"
+        for path in old
+        if path not in new and not _REMOVED.match(path)
+    }
     found |= {
         path: f"absent -> {_shown(new[path])}"
         for path in new
