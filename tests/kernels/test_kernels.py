@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from exact_sums import fractions_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -183,9 +184,7 @@ def test_exact_sums_are_rounded_once_at_the_end(pairs):
         if math.isfinite(once_rounded(own)) and sum(map(abs, own)) < math.inf:
             assert total == math.fsum(own)
     digits = moments.exact_digits(values, keys, 4)
-    assert moments.fractions_of(digits)[0] == sum(
-        (Fraction(x) for x, k in pairs if k == 0), Fraction(0)
-    )
+    assert fractions_of(digits)[0] == sum((Fraction(x) for x, k in pairs if k == 0), Fraction(0))
 
 
 @given(keyed, st.randoms(use_true_random=False), st.integers(1, 7))
@@ -209,11 +208,11 @@ def test_carries_of_thousands_of_partial_sums_do_not_overflow():
     total = moments.zero_digits(2)
     for _ in range(5000):
         total = moments.add_digits(total, ones)
-    found = moments.fractions_of(total)
+    found = fractions_of(total)
     assert found == [5000 * Fraction(0.1), 5000 * Fraction(-3e300)]
     for _ in range(18):
         total = moments.add_digits(total, total)
-    assert moments.fractions_of(total)[0] == 2**18 * 5000 * Fraction(0.1)
+    assert fractions_of(total)[0] == 2**18 * 5000 * Fraction(0.1)
 
 
 def test_sums_beyond_the_range_of_float64_are_infinite():
