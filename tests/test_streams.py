@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import rollout
+from runs import rollout
 
 import rlpost
 from rlpost import api as streams

@@ -14,7 +14,7 @@ import pytest
 from format_writers import made, slime_train
 from format_writers_text import rollouts as made_texts
 from format_writers_text import verl
-from test_cli import run
+from runs import run
 
 import rlpost
 from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle

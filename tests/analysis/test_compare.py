@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import run
+from runs import run
 
 import rlpost
 from rlpost.analysis.compare import matching

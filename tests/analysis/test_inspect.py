@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import run
+from runs import run
 from typer.testing import CliRunner
 
 import rlpost

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cli import Ran, run, strict_json
+from runs import Ran, run, strict_json
 
 import rlpost
 from rlpost.analysis.loss.run import loss

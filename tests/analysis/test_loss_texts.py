@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from test_cli import run, strict_json
+from runs import run, strict_json
 from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
 
 import rlpost

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import sync_playwright
-from test_cli import run as run_command
+from runs import run as run_command
 from typer.testing import CliRunner
 
 import rlpost

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from test_cli import rollout, save
+from runs import rollout, save
 
 from rlpost.io import shutdown
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 from rlpost import formats
 from rlpost.errors import DataError, ReadWriteError, UsageError

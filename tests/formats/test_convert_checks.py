@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost import Recipe, enrich, preset, replay
 from rlpost.errors import DataError, UsageError

@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost.analysis import peers
 from rlpost.analysis.peers.base import Case, Outcome, Peer, compare, outcome

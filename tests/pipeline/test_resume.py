@@ -9,7 +9,7 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 from forked_runs import ForkedRuns
-from test_cli import rollout, run, save, strict_json
+from runs import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.io.locks import LOCK_NAME

@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import rollout, run, save, strict_json
+from runs import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.errors import DataError

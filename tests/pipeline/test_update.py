@@ -16,7 +16,6 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from strategies import ESTIMATORS, fitting, recipes, rollouts, to_table
 from test_invariance import big, same_bits
-from test_paths import aws, s3, server  # noqa: F401 - fixtures
 
 import rlpost
 from rlpost import api
@@ -205,7 +204,7 @@ def test_a_second_update_at_the_same_time_is_an_error(trained):
     assert counts(update(trained)) == {}
 
 
-def test_objects_of_a_store_are_inputs(trained, s3):  # noqa: F811
+def test_objects_of_a_store_are_inputs(trained, s3):
     for number in (0, 1):
         s3.put(f"in/part-{number}.parquet", part(trained, number).read_bytes())
     for expected in ({"new": 2}, {}):

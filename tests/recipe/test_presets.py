@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import rollout, run, save
-from test_recipe import asked  # noqa: F401 - a fixture
+from runs import rollout, run, save
 
 import rlpost
 from rlpost.errors import UsageError
@@ -80,13 +79,13 @@ def test_a_loss_is_selected_by_the_frameworks_name():
         loss_preset("verl", pg_clip=-1)
 
 
-def test_advantages_ignores_the_loss_table_of_a_recipe_file(asked, tmp_path):  # noqa: F811
+def test_advantages_ignores_the_loss_table_of_a_recipe_file(asked, tmp_path):
     config = tmp_path / "recipe.toml"
     config.write_text('preset = "trl"\n[loss]\nloss = "gspo"\n')
     assert asked("--config", str(config))[2] == preset("trl")
 
 
-def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):  # noqa: F811
+def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):
     config = tmp_path / "recipe.toml"
     config.write_text(
         'estimator = "gae"\nlam = 0.5\n[numerics]\nsingle = "zero"\nwhiten_ddof = 0\n'
@@ -99,7 +98,7 @@ def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):  #
     )
 
 
-def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypatch):  # noqa: F811
+def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypatch):
     config = tmp_path / "recipe.toml"
     config.write_text('preset = "trl"\n')
     assert asked("--config", str(config))[2] == preset("trl")
