@@ -22,7 +22,7 @@ from rlpost.losses import LOSSES, SELECTED
 from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import LossOptions
 
-SAMPLE = Path(__file__).parents[2] / "sample_data"
+SAMPLE = Path(__file__).parents[3] / "sample_data"
 FLOATS = pa.list_(pa.float32())
 TOKENS = ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs")
 

@@ -30,7 +30,7 @@ from rlpost.analysis.inspect.statistics import GrowingHistogram, exact_sum, pear
 from rlpost.cli.commands.inspect import app
 from rlpost.io.arrow import CellLocation
 
-SAMPLES = Path(__file__).parents[2] / "sample_data"
+SAMPLES = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
 FILES = [SAMPLES / "arithmetic.parquet", SAMPLES / "calculator.parquet"]
 RUN = CliRunner()
@@ -774,5 +774,5 @@ def test_the_line_above_the_findings_explains_their_marks(tmp_path):
 
 
 def test_inspect_accepts_a_single_path():
-    sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
+    sample = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
     assert rlpost.inspect(str(sample)).responses == rlpost.inspect([sample]).responses == 512

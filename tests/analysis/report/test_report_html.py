@@ -50,7 +50,7 @@ from rlpost.io.progress import SilentReporter
 from rlpost.io.text import printable
 from rlpost.recipe.roles import resolve
 
-SAMPLE = Path(__file__).parents[2] / "sample_data"
+SAMPLE = Path(__file__).parents[3] / "sample_data"
 RUN = CliRunner()
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDTHS = (390, 1280)

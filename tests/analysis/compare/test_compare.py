@@ -20,7 +20,7 @@ from rlpost.analysis.compare.render import show
 from rlpost.cli.commands.compare import variants
 from rlpost.errors import DataError, UsageError
 
-SAMPLE = Path(__file__).parents[2] / "sample_data"
+SAMPLE = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
 
 
