@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 from rlpost.cli.main import leave
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import rlpost
-from rlpost import _moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,7 +47,6 @@ ROOMS = (
     "io",  # files, Parquet, locks, signals, threads
     "optional",  # extras that may not be installed
     "errors",
-    "_moved",  # old import paths
     "_version",
 )
 
@@ -100,7 +98,6 @@ ALLOWED = {
     "display": {"rich", "io"},
     "errors": set(),
     "optional": {"errors"},
-    "_moved": set(),
     "_version": set(),
 }
 # What must start fast: completion and `--help` answer without these libraries.
@@ -404,20 +401,3 @@ def test_functions_are_short():
         and body_lines(node) > MOST_BODY_LINES
     }
     assert long == {}
-
-
-@pytest.mark.parametrize("path", _moved.MOVED)
-def test_documented_paths_of_the_last_release_still_import(path):
-    code = (
-        "import importlib, sys, warnings\n"
-        "with warnings.catch_warnings(record=True) as heard:\n"
-        "    warnings.simplefilter('always')\n"
-        "    old = importlib.import_module(sys.argv[1])\n"
-        "new = importlib.import_module(sys.argv[2])\n"
-        "assert 'removed in the next release' in str(heard[-1].message)\n"
-        "names = [name for name in vars(new) if not name.startswith('_')]\n"
-        "assert all(getattr(old, name) is getattr(new, name) for name in names)\n"
-    )
-    argv = [sys.executable, "-c", code, path, _moved.MOVED[path][0]]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr

@@ -323,7 +323,7 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
     """Add the columns that do not decode to the verdict on a file."""
     nothing = {"rows": None, "first_row": None, "largest_difference": None}
     damaged = [
-        {"column": name, "verdict": "damaged", **nothing, "why": why}
+        {"column": name, "verdict": "damaged", **nothing, "reason": why}
         for name, why in damage.items()
     ]
     return {
@@ -334,8 +334,8 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
 
 
 UNCHECKED = (
-    "kept columns are decoded only: the file has no checksums of them (rlpost wrote it before "
-    "semantics 2, or another program wrote it again)"
+    "kept columns are decoded only: the file has no checksums of them (another program wrote it "
+    "again)"
 )
 
 

@@ -249,7 +249,8 @@ def elided(rows: Sequence[Row], most: int = MOST_ROWS) -> list[Row]:
 def show_list(headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str) -> None:
     """Print rows on stdout, as a `table` or `markdown` of text, or as `json` of any values."""
     if how == "json":
-        show_json([dict(zip(headings, row, strict=True)) for row in rows])
+        keys = [heading.replace(" ", "_") for heading in headings]
+        show_json([dict(zip(keys, row, strict=True)) for row in rows])
     elif how == "markdown":
         show_markdown(headings, rows)
     else:

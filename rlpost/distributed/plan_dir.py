@@ -108,7 +108,7 @@ class Manifest:
                     f"{path}: rlpost {table['rlpost']} wrote this plan, and this is {__version__}: "
                     "run `rlpost plan` again"
                 )
-            if (number := semantics.parse(table.get("semantics"))) != SEMANTICS:
+            if (number := semantics.parse(table["semantics"])) != SEMANTICS:
                 raise UsageError(
                     f"{path}: a plan of {semantics.describe(number)}. Files of both must not be "
                     "mixed: run `rlpost plan --overwrite` again"

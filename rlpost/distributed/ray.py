@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import ray
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from rlpost.distributed.partition import Json
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile, InputMetadata
-    from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
 
@@ -381,7 +380,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
         tables = executor.describe(refs)
         schema = pa.unify_schemas([schema for schema, rows in tables if rows] or [tables[0][0]])
         source = _EmptySource(schema, sum(rows for _, rows in tables))
-        state, _ = load_state(options.state, recipe, source)
+        state = load_state(options.state)
         plan = bind(source, recipe, state)
         check_clash(plan, emitted(plan.resolved))
         context = TaskContext(
@@ -425,7 +424,7 @@ def advantages(
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         free = slots(options.workers or 1, options.device)
         survey = executor.survey(files)
-        state, warnings = load_state(options.state, recipe, cast("Source", survey))
+        state = load_state(options.state)
         run = prepare(survey, staged.paths, recipe, state, options, free)
         staged.create()
         try:
@@ -445,7 +444,6 @@ def advantages(
     seconds = clock.seconds
     return {
         **summary,
-        "warnings": [*warnings, *summary["warnings"]],
-        "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.partitions)},
+        "engine": {"name": "ray", "tasks_at_once": free, "partitions": len(run.partitions)},
         "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]), "limits": {}},
     }

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rlpost.distributed.driver import (
     join_call,
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from rlpost.distributed.partition import Json, TaskContext
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
     from rlpost.io.progress import Reporter
     from rlpost.pipeline.options import Options
@@ -142,7 +141,7 @@ def _planned(
 ) -> Json:
     """Plan a run whose outputs this process has locked, and store it in the state directory."""
     survey, staged = input_metadata(files), StagedOutputs(targets)
-    before, warnings = load_state(options.state, recipe, cast("Source", survey))
+    before = load_state(options.state)
     run = prepare(survey, staged.paths, recipe, before, options, _SLOTS)
     run_directory = RunDirectory(state_dir / staged.run, run.partitions)
     try:
@@ -173,11 +172,10 @@ def _planned(
     return {
         "responses": run.plan.source.rows,
         "files": len(files),
-        "lots": len(run.partitions),
+        "partitions": len(run.partitions),
         "tables": run.context.buckets,
-        "together": run.plan.why_one_table,
+        "one_table_reason": run.plan.why_one_table,
         "bytes": sum(path.stat().st_size for path in run_directory.blocks.iterdir()),
-        "warnings": warnings,
     }
 
 
@@ -362,7 +360,7 @@ def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Jso
             manifest.inputs,
             manifest.targets,
         ),
-        "engine": {"name": "shards", "lots": len(manifest.partitions)},
+        "engine": {"name": "shards", "partitions": len(manifest.partitions)},
         "seconds": {
             "total": start_up + write + publishing,
             "start_up": start_up,

@@ -59,7 +59,7 @@ def convert(
     )
     with fetched_inputs(paths, tables=True) as local:
         summary = _convert(local.paths, target, source, options, reporter, overwrite=overwrite)
-        for key in ("inputs", "passed_over"):
+        for key in ("inputs", "skipped_files"):
             summary[key] = [local.with_urls(path) for path in summary[key]]
     return summary
 
@@ -94,11 +94,11 @@ def _convert(
         "sources": {
             name: field for name, field in dump_format.sources(options).items() if name in columns
         },
-        "lacks": dict(missing_roles(dump_format, columns)),
+        "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": "" if exported else dump_format.notes(options.map),
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [*_nonfinite_warnings(nonfinite), *_layout_warnings(options)],
-        "passed_over": [str(path) for path in found.skipped],
+        "skipped_files": [str(path) for path in found.skipped],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }

@@ -112,7 +112,7 @@ class CanonicalFile:
             {
                 "rlpost.version": __version__,
                 "rlpost.format": dump_format.name,
-                "rlpost.lacks": json.dumps(missing, ensure_ascii=False),
+                "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
             }
         )
         try:

@@ -7,7 +7,6 @@ batch are exact; sums within a group run over its responses in canonical order.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -133,13 +132,6 @@ def integers_of(digits: Tensor) -> list[int]:
     data, width = words.tobytes(), 4 * (size + 2)
     ends = range(0, len(data), width)
     return [int.from_bytes(data[at : at + width], "little", signed=True) for at in ends]
-
-
-def fractions_of(digits: Tensor) -> list[Fraction]:
-    """Return sums [n, digits] as exact fractions."""
-    used = used_digits(digits)
-    unit = 1 << scale_of(used)
-    return [Fraction(number, unit) for number in integers_of(digits[:, used])]
 
 
 def exact_sums(values: Tensor, keys: Tensor, count: int) -> Tensor:

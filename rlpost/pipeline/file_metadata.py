@@ -20,7 +20,7 @@ from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.io.staged import file_errors
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
-from rlpost.recipe.semantics import SEMANTICS, Change
+from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,7 +153,7 @@ class FileMetadata:
         try:
             version = text.get("rlpost.version", b"unknown").decode()
             number = stored_semantics(metadata)
-            recipe = _recipe_of(path, text["rlpost.recipe"], version, number)
+            recipe = _recipe_of(path, text["rlpost.recipe"], version)
             alone = {"run": path, "file": 0, "files": 1, "rows": -1}
             run = json.loads(text[RUN_KEY]) if RUN_KEY in text else alone
             summary = _parsed(text["rlpost.summary"]) if "rlpost.summary" in text else None
@@ -186,36 +186,30 @@ class FileMetadata:
         return RunState.of({"running": self.running, "kl_coef": self.kl_coef})
 
     @property
-    def roles(self) -> tuple[str, ...]:
-        """The roles that had a column, as far as the summary names them."""
-        return () if self.summary is None else tuple(self.summary["roles"])
-
-    @property
-    def changes(self) -> list[Change]:
-        """The changes of semantics since the file was written that concern its recipe."""
-        return semantics.applying(self.semantics, self.recipe, self.roles)
-
-    @property
     def comparable(self) -> bool:
-        """Whether recomputed numbers must be equal: older defaults are all still available."""
-        return self.semantics <= SEMANTICS and all(change.before for change in self.changes)
+        """Whether recomputed numbers must be equal."""
+        return self.semantics == SEMANTICS
 
     @property
     def notes(self) -> list[str]:
         """Reasons why the file cannot be compared in full."""
-        other = self.semantics != SEMANTICS
+        other = not self.comparable
         return [
             *(["it has no summary to compare"] if self.summary is None else []),
             *([f"it was {_written_by(self.version)}"] if self.version != __version__ else []),
-            *([f"it has {semantics.describe(self.semantics, self.changes)}"] if other else []),
+            *([f"it has {semantics.describe(self.semantics)}"] if other else []),
             *(["its summary is not compared"] if other and self.summary is not None else []),
         ]
 
 
 def stored_semantics(metadata: Mapping[bytes, bytes]) -> int:
-    """Return the semantics in the key-value metadata of an output; ValueError if it is invalid."""
-    value = metadata.get(SEMANTICS_KEY.encode())
-    return semantics.parse(None if value is None else value.decode(errors="replace"))
+    """Return the semantics in the key-value metadata of an output.
+
+    Raises:
+        KeyError: it has none.
+        ValueError: it is invalid.
+    """
+    return semantics.parse(metadata[SEMANTICS_KEY.encode()].decode(errors="replace"))
 
 
 def semantics_warnings(files: Sequence[InputFile], footers: Sequence[pq.FileMetaData]) -> list[str]:
@@ -225,17 +219,16 @@ def semantics_warnings(files: Sequence[InputFile], footers: Sequence[pq.FileMeta
         files: of an input.
         footers: theirs. Files without a recipe are of other programs, and are ignored.
     """
-    names: dict[str, list[str]] = {}
+    names: dict[int, list[str]] = {}
     for file, footer in zip(files, footers, strict=True):
         stored = footer.metadata or {}
-        with suppress(ValueError, DataError):
-            if b"rlpost.recipe" in stored and stored_semantics(stored) != SEMANTICS:
-                metadata = FileMetadata.read(str(file.path), stored)
-                text = semantics.describe(metadata.semantics, metadata.changes)
-                names.setdefault(text, []).append(file.path.name)
+        with suppress(KeyError, ValueError):
+            if b"rlpost.recipe" in stored and (number := stored_semantics(stored)) != SEMANTICS:
+                names.setdefault(number, []).append(file.path.name)
     return [
-        f"{own[0]}{f' and {len(own) - 1} more' if own[1:] else ''}: the advantages have {text}"
-        for text, own in names.items()
+        f"{own[0]}{f' and {len(own) - 1} more' if own[1:] else ''}: the advantages have "
+        f"{semantics.describe(number)}"
+        for number, own in names.items()
     ]
 
 
@@ -260,15 +253,15 @@ def _written_by(version: str) -> str:
     return f"written by rlpost {version}, this is {__version__}"
 
 
-def _recipe_of(path: str, text: bytes, version: str, number: int) -> Recipe:
-    """Return the recipe in a file's metadata, with the defaults of the file's semantics.
+def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
+    """Return the recipe in a file's metadata.
 
     Raises:
         DataError: the recipe is invalid (the data is wrong, not the command line), or its estimator
             is code in a file: data must not choose what is executed.
     """
     try:
-        recipe = Recipe.of(semantics.with_older_defaults(_parsed(text), number), "rlpost.recipe")
+        recipe = Recipe.of(_parsed(text), "rlpost.recipe")
     except UsageError as error:
         other = f" (it was {_written_by(version)})" if version != __version__ else ""
         raise DataError(

@@ -375,7 +375,9 @@ def _divergences(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor
     return {
         **{f"is.{name}": segment_sum(value, batch.offsets) for name, value in values.items()},
         "is.chi2_sequence": chi_square(torch.expm1(whole)),
-        "is.sure_but_wrong": count_true(confident_disagreement(old, infer) & mask, batch.offsets),
+        "is.confident_disagreement": count_true(
+            confident_disagreement(old, infer) & mask, batch.offsets
+        ),
         "is.identical": count_true((old == infer) & mask, batch.offsets),
     }
 
@@ -406,7 +408,7 @@ def _report_correction(totals: Totals, resolved: ResolvedRecipe) -> Json:
             "token": totals.share("is.chi2", "is.tokens"),
             "sequence": totals.share("is.chi2_sequence", "is.responses"),
         },
-        "sure_but_wrong": totals.count("is.sure_but_wrong"),
+        "confident_disagreement": totals.count("is.confident_disagreement"),
         "identical": totals.count("is.identical"),
     }
     if "is_weight" in totals:

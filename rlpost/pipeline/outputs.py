@@ -29,9 +29,6 @@ from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cl
 from rlpost.io.staged import StagedFile, file_errors
 from rlpost.io.system import sync_folder
 from rlpost.io.threads import map_ordered
-from rlpost.recipe import semantics
-from rlpost.recipe.recipe import Recipe
-from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -133,8 +130,6 @@ class Journal:
     """Whether complete files are read again before they are used."""
     stale: bool = False
     """Whether the run starts over, so that this journal is removed."""
-    warnings: list[str] = field(default_factory=list)
-    """Why complete files are not used."""
     _whole: int = 0
     """Bytes of complete lines."""
 
@@ -162,29 +157,13 @@ class Journal:
                 break  # the run was killed while it wrote this line
         return journal
 
-    @property
-    def semantics(self) -> int:
-        """The semantics of the complete files; the present ones without any."""
-        if not self.finished or self.identity is None:
-            return SEMANTICS
-        return semantics.parse(self.identity.get("semantics"))
-
     def usable(self, targets: Sequence[Path]) -> dict[int, FinishedFile]:
         """Read the journal again; return the complete files that still exist, by number.
-
-        Files of other semantics are not usable: the run starts over.
 
         Args:
             targets: of all files of the run.
         """
         self.__dict__.update(vars(Journal.read(self.path)) | {"verify": self.verify})
-        if (number := self.semantics) != SEMANTICS:
-            self.warnings.append(
-                f"--resume: {counted(len(self.finished), 'complete file')} of the stopped run "
-                f"had {_changed_semantics(self.identity or {}, number)}; all files were computed "
-                "anew"
-            )
-            self.finished = {}
         return {
             index: one
             for index, one in self.finished.items()
@@ -199,7 +178,6 @@ class Journal:
         if self.identity is None:
             if entry["journal"] != FORMAT:
                 raise ValueError
-            _ = semantics.parse(entry["identity"].get("semantics"))
             self.identity = entry["identity"]
         elif "publishing" in entry:
             self.published = True
@@ -270,18 +248,9 @@ class Journal:
             raise ReadWriteError(f"{self.path}: cannot be written: {error.strerror}") from None
 
 
-def _changed_semantics(identity: Json, number: int) -> str:
-    """Return what changed since a run of other semantics; its input may have any role."""
-    try:
-        recipe = Recipe.of(identity["recipe"])
-    except (UsageError, KeyError, TypeError, ValueError):
-        return semantics.describe(number)
-    return semantics.describe(number, semantics.applying(number, recipe, ROLES))
-
-
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
     """Yield what differs, in words."""
-    for name in ("rlpost", "torch", "device"):
+    for name in ("rlpost", "semantics", "torch", "device"):
         if before.get(name) != now[name]:
             yield f"{name} was {before.get(name)} and is {now[name]}"
     if before.get("chunk_tokens") != now["chunk_tokens"]:
@@ -454,11 +423,6 @@ class Outputs:
         """The directory of the first file; None if it is remote, or if nothing is written."""
         local = [target for target in self.targets[:1] if isinstance(target, Path)]
         return local[0].parent if local else None
-
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings of a run that continues a stopped one."""
-        return [] if self.journal is None else self.journal.warnings
 
     def _beside(self, index: int) -> Path:
         """Return the temporary path of a finished file."""

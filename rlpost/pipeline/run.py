@@ -75,7 +75,7 @@ def advantages(
         options: how it is computed.
         update: the source has its chosen files; None: the run is no update.
     """
-    state, warnings = load_state(options.state, recipe, source)
+    state = load_state(options.state)
     check_writable(options.state)
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
@@ -105,15 +105,14 @@ def advantages(
         own.published()
     elif options.state is not None:
         save_state(options.state, state.after(responses.notes))
-    warnings = [*warnings, *outputs.warnings, *summary["warnings"]]
     clock = engine.clock
-    return {**summary, "warnings": warnings, "bytes": clock.bytes, "seconds": clock.seconds}
+    return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}
 
 
 def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
     """Add the new columns to a table; raises and returns as `rlpost.api.enrich`."""
     source = TableSource(table)
-    state, warnings = load_state(options.state, recipe, source)
+    state = load_state(options.state)
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
@@ -125,7 +124,6 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
     summary = summarise(plan, responses, totals)
-    summary["warnings"] = [*warnings, *summary["warnings"]]
     return enriched, summary | {"recipe": plan.resolved.recipe.model_dump(mode="json")}
 
 

@@ -236,7 +236,7 @@ class Update:
             "incomplete": [str(found.path) for found in self.incomplete],
             "waiting": [str(found.path) for found in self.waiting],
             "skipped": [str(found.path) for found in self.skipped],
-            "vanished": [str(path) for path in self.vanished],
+            "missing_inputs": [str(path) for path in self.vanished],
             "deleted": [str(path) for path in self.deleted],
             "computed_with_deleted": [str(path) for path in self.computed_with_deleted],
         }

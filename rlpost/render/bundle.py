@@ -62,7 +62,9 @@ def _facts(summary: Json) -> dict[str, str]:
     counts += [counted(rows["groups"], "prompt group")] if rows["groups"] else []
     counts += [counted(rows["steps"], "step")]
     named = [f"preset {summary['preset']}"] if summary["preset"] else []
-    named += [f"estimator {summary['asked_estimator']}"] if summary["asked_estimator"] else []
+    named += (
+        [f"estimator {summary['requested_estimator']}"] if summary["requested_estimator"] else []
+    )
     origin = "of the metadata of the input" if summary["recipe_of_file"] else ""
     recipe = ", ".join([*named, *([origin] if origin else [])]) or "of the options"
     return {

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def show_targets(how: str) -> None:
-    """Print the targets on stdout: what each needs, holds and loses."""
+    """Print the targets on stdout: what each needs, can hold and loses."""
     if how == "table":
         out = console(sys.stdout)
         for i, one in enumerate(TARGETS.values()):
@@ -37,7 +37,7 @@ def show_targets(how: str) -> None:
             facts = {**target_facts(one), "note": notes_of(one)}
             out.print(labelled({name: text for name, text in facts.items() if text}, "  "))
         return
-    headings = ("target", "writes", "needs", "holds", "other columns", "note", "source")
+    headings = ("target", "writes", "needs", "optional", "other columns", "note", "source")
     rows = [
         (one.name, one.title, *target_facts(one).values(), notes_of(one), one.source)
         for one in TARGETS.values()
@@ -47,10 +47,10 @@ def show_targets(how: str) -> None:
 
 def target_facts(target: Target) -> dict[str, str]:
     """Return what a target needs, what else it holds, and what becomes of other columns."""
-    holds = [item for item in target.fields if item not in target.needs]
+    optional = [item for item in target.fields if item not in target.needs]
     return {
         "needs": ", ".join(target.needs),
-        "holds": ", ".join(holds),
+        "optional": ", ".join(optional),
         "other columns": target.others or "lost",
     }
 

@@ -109,7 +109,7 @@ def _update(facts: Json) -> Text:
             "file is of no format that rlpost reads",
             "files are of no format that rlpost reads",
         ),
-        ("vanished", f"input {vanished}", f"inputs {several}"),
+        ("missing_inputs", f"input {vanished}", f"inputs {several}"),
         (
             "deleted",
             "output of a vanished input is deleted",
@@ -148,7 +148,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         *([_times(summary)] if "seconds" in summary else []),
     ]
     spaced = [line for part in parts for line in (part, Text(""))][:-1]
-    title = f"rlpost advantages · {summary.get('asked_estimator', summary['estimator'])}"
+    title = f"rlpost advantages · {summary.get('requested_estimator', summary['estimator'])}"
     if summary.get("preset"):
         title += f" · preset {summary['preset']}"
     if out.is_terminal:
@@ -334,7 +334,7 @@ def _divergence(facts: Json) -> Iterator[str]:
     yield f"χ²: {number(chi['token'])} per token, {number(chi['sequence'])} per response"
     if facts["ess"] is not None:
         yield f"effective sample size: {percent(facts['ess'])} of the weighted tokens"
-    surprising = counted(facts["sure_but_wrong"], "token")
+    surprising = counted(facts["confident_disagreement"], "token")
     yield f"{surprising} with engine probability ≥ 0.5 and trainer over 2 nats lower"
 
 

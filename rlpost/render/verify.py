@@ -98,7 +98,7 @@ def _verdict(column: Json) -> str:
     if column["verdict"] == "missing":
         return "DIFFERS: the column is missing"
     if column["verdict"] == "damaged":
-        return f"DAMAGED: it does not decode: {column['why']}"
+        return f"DAMAGED: it does not decode: {column['reason']}"
     if column["verdict"] == "changed":
         return _changed(column["chunks"])
     if column["verdict"] not in ("differs", OTHER_SEMANTICS):

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import rollout, run, save, strict_json
 from strategies import recipes, rollouts, to_table
-from test_cli import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.analysis import verify

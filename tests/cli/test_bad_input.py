@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 FLOATS = pa.list_(pa.float32())
 

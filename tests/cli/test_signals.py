@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from test_cli import rollout, save
+from runs import rollout, save
 
 from rlpost.io import shutdown
 
@@ -78,8 +78,7 @@ def python(code, *arguments, cwd=None):
 def test_nothing_slow_is_imported_before_signals_are_handled():
     modules = {*python(MODULES).stdout.split()} - BUILT_IN
     assert {name for name in modules if not name.startswith("rlpost")} == set()
-    assert modules == {"rlpost", "rlpost._moved", "rlpost._version", "rlpost.cli",
-                       "rlpost.cli.main"}  # fmt: skip
+    assert modules == {"rlpost", "rlpost._version", "rlpost.cli", "rlpost.cli.main"}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from distributed_runs import steps_table, write_files
 from signal_sweep import MARK, marked
-from test_shards import steps_table, write_files
 
 from rlpost.errors import UnavailableError
 from rlpost.io.progress import Clock, SilentReporter

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 from rlpost import formats
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -151,7 +151,7 @@ def test_formats_are_not_mixed(dump, tmp_path):
         convert([dump, other], tmp_path / "out")
     summary = convert(tmp_path / "in", tmp_path / "out", "nemo-rl")
     assert names(tmp_path / "out") == ["train_data_step7.parquet"]
-    assert summary["passed_over"] == [str(other)]
+    assert summary["skipped_files"] == [str(other)]
 
 
 def test_a_damaged_dump_in_a_directory_is_an_error_if_the_format_is_named(tmp_path):
@@ -241,7 +241,7 @@ def test_the_metadata_have_the_format_and_the_missing_roles(dump, tmp_path):
     convert(dump, tmp_path / "out.parquet")
     metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
     assert metadata[b"rlpost.format"] == b"nemo-rl"
-    assert json.loads(metadata[b"rlpost.lacks"]).keys() == {
+    assert json.loads(metadata[b"rlpost.missing_roles"]).keys() == {
         "log_probs", "ref_log_probs", "values"
     }  # fmt: skip
 

@@ -8,19 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_values import DOUBLE, NONE, double
 
 from rlpost.kernels import moments, rewards, scans, segments
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
-DOUBLE = torch.float64
-NONE = torch.zeros(1, dtype=torch.int64)
-"""Offsets of no segments."""
 SCOPES = ("group", "others", "none")
-
-
-def double(xs):
-    return torch.tensor(xs, dtype=DOUBLE)
 
 
 def whole(xs):

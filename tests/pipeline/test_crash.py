@@ -19,7 +19,7 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 from forked_runs import ForkedRuns
-from test_cli import PROGRAM, rollout, run, save, start
+from runs import PROGRAM, rollout, run, save, start
 
 import rlpost
 from rlpost.errors import DataError, ReadWriteError

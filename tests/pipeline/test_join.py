@@ -54,7 +54,7 @@ def test_advantages_as_a_sidecar_and_a_join_give_the_bytes_of_one_run(
     rlpost.advantages(source, tmp_path / "side.parquet", only)
     result = rlpost.join(source, tmp_path / "side.parquet", tmp_path / "out.parquet")
     assert result.decoded == result.rewritten == result.warnings == []
-    assert result.checked == ["prompt_id", "step", "domain"]
+    assert result.equal_columns == ["prompt_id", "step", "domain"]
     assert (tmp_path / "out.parquet").read_bytes() == (tmp_path / "full.parquet").read_bytes()
 
 
@@ -155,11 +155,13 @@ def test_rows_in_another_order_are_joined_by_key(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"has 517 rows, and .*in.parquet has 512; .*--on COLUMN"):
         rlpost.join(source, side, tmp_path / "out.parquet")
     result = rlpost.join(source, side, tmp_path / "out.parquet", on="row")
-    assert result.unused == 5
+    assert result.unused_rows == 5
     assert "5 rows of 517 have a key that no row of the input has" in result.warnings[0]
     out = pl.read_parquet(tmp_path / "out.parquet")
     assert out.drop([n for n in IDS.columns if n != "row"]).equals(new.with_columns(IDS["row"]))
-    assert rlpost.join(source, written(new, side), tmp_path / "b.parquet", on=["row"]).unused == 0
+    assert (
+        rlpost.join(source, written(new, side), tmp_path / "b.parquet", on=["row"]).unused_rows == 0
+    )
 
 
 def test_a_sidecar_of_prompts_serves_all_rows_of_all_files(tmp_path):
@@ -170,7 +172,7 @@ def test_a_sidecar_of_prompts_serves_all_rows_of_all_files(tmp_path):
     side = written(levels, tmp_path / "levels.parquet")
     result = rlpost.join(tmp_path / "in", side, tmp_path / "out", on="prompt_id")
     assert result.rows == 512
-    assert (result.unused, result.shared, result.warnings) == (0, 512 - 64, [])
+    assert (result.unused_rows, result.repeated_keys, result.warnings) == (0, 512 - 64, [])
     joined = pl.concat([pl.read_parquet(path) for path in sorted((tmp_path / "out").iterdir())])
     assert joined["level"].to_list() == (
         joined.join(levels, on="prompt_id", how="left")["level_right"].to_list()

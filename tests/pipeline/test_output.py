@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from runs import rollout, run, save, strict_json
 from strategies import Layout, arrow, ragged
-from test_cli import rollout, run, save, strict_json
 
 from rlpost import Recipe, enrich
 from rlpost.recipe.recipe import EXTRA, WRITTEN

@@ -9,7 +9,7 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 from forked_runs import ForkedRuns
-from test_cli import rollout, run, save, strict_json
+from runs import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.io.locks import LOCK_NAME
@@ -260,12 +260,16 @@ def test_a_run_that_differs_is_refused_and_told_why(inputs, stopped, tmp_path, c
     assert contents(out) == before
 
 
-def test_another_version_is_refused(inputs, stopped, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "value", "field"), [("__version__", "99.0", "rlpost"), ("SEMANTICS", 99, "semantics")]
+)
+def test_another_version_is_refused(inputs, stopped, monkeypatch, tmp_path, name, value, field):
     stopped(3, *command(inputs, tmp_path / "out", "--resume"))
-    monkeypatch.setattr(resume, "__version__", "99.0")
+    before = getattr(resume, name)
+    monkeypatch.setattr(resume, name, value)
     ran = run(*command(inputs, tmp_path / "out", "--resume"))
     assert ran.code == 2
-    assert f"rlpost was {rlpost.__version__} and is 99.0" in ran.err
+    assert f"{field} was {before} and is {value}" in ran.err
 
 
 def test_an_estimator_of_ones_own_that_changed_is_refused(inputs, stopped, tmp_path):

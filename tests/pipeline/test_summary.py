@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 import pytest
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 import rlpost
 from rlpost.errors import DataError

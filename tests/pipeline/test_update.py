@@ -16,7 +16,6 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from strategies import ESTIMATORS, fitting, recipes, rollouts, to_table
 from test_invariance import big, same_bits
-from test_paths import aws, s3, server  # noqa: F401 - fixtures
 
 import rlpost
 from rlpost import api
@@ -205,7 +204,7 @@ def test_a_second_update_at_the_same_time_is_an_error(trained):
     assert counts(update(trained)) == {}
 
 
-def test_objects_of_a_store_are_inputs(trained, s3):  # noqa: F811
+def test_objects_of_a_store_are_inputs(trained, s3):
     for number in (0, 1):
         s3.put(f"in/part-{number}.parquet", part(trained, number).read_bytes())
     for expected in ({"new": 2}, {}):
@@ -304,10 +303,10 @@ def test_the_output_of_an_input_that_vanished_is_kept_or_deleted(trained):
     kept = trained / "out/part-0.parquet"
     found = update(trained)
     assert counts(found) == {}
-    assert found["update"]["vanished"] == [str(kept)]
+    assert found["update"]["missing_inputs"] == [str(kept)]
     pq.write_table(pq.read_table(kept), trained / "out/mine.parquet")  # no output of an update
     found = update(trained, delete=True)
-    assert (found["update"]["vanished"], found["update"]["deleted"]) == ([], [str(kept)])
+    assert (found["update"]["missing_inputs"], found["update"]["deleted"]) == ([], [str(kept)])
     assert not kept.exists()
     assert (trained / "out/mine.parquet").exists()
     with pytest.raises(UsageError, match="--delete: needs --update"):

@@ -235,7 +235,7 @@ def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
         k3=totals.total("gap.k3") / count,
         chi_square=(squares + 2 * excess) / count,
         ess=(count + excess) ** 2 / (count * (count + 2 * excess + squares)),
-        sure_but_wrong=totals.count("gap.sure"),
+        confident_disagreement=totals.count("gap.sure"),
         identical=totals.count("old_log_probs/infer_log_probs.equal"),
         by_position=_buckets(totals),
     )
@@ -258,14 +258,14 @@ def duplicates_of(reading: Reading) -> Json | None:
         return None
     copies = is_copy(rows)
     role = selection.copies_role
-    of = selection.text or (role and selection.columns.column(role))
+    column = selection.text or (role and selection.columns.column(role))
     long = copies & is_long(rows)
     return {
-        "of": of,
+        "column": column,
         "rows": int(copies.sum()),
         "share": int(copies.sum()) / len(rows),
         "long_rows": int(long.sum()),
-        "alone": int(rows.select(~_has_copy(rows)).to_series().sum()),
+        "unique": int(rows.select(~_has_copy(rows)).to_series().sum()),
     }
 
 

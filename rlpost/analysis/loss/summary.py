@@ -81,7 +81,7 @@ def summarise_losses(
         ],
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
-        "advantages_aside": None if read else _unused_advantages(plan),
+        "unused_advantages": None if read else _unused_advantages(plan),
     }
 
 
@@ -260,7 +260,7 @@ def _outcomes(totals: TokenTotals, index: int) -> Json:
         }
     clip = {name: _clip(kinds[:, :, state].sum(1), by_sign) for name, state in BRANCHES.items()}
     return {
-        "own_ratio": _own_ratio(totals, index),
+        "loss_ratio": _own_ratio(totals, index),
         "token_loss": _over(sums.total(f"{index}.value"), count),
         "clip": {**clip, "any": _clip(kinds[:, :, 1:].sum((1, 2)), by_sign)},
         "no_gradient": no_gradient,
@@ -387,7 +387,7 @@ def unused_options(
             f"{', '.join(map(flag_of, fields))}: without effect, since the input has advantages, "
             f"`{column}`; --map advantages=none computes them anew"
         )
-    if summary["advantages_aside"] == DUMPED:
+    if summary["unused_advantages"] == DUMPED:
         texts.append(
             f"the input has {DUMPED}, which its framework computed: "
             f"--map advantages={DUMPED} uses them"

@@ -73,7 +73,7 @@ def bundle(
     if settings.sets_recipe:
         requested = settings.requested
         computation = Computation(
-            recipe, losses[0][0], requested["preset"], requested["asked_estimator"]
+            recipe, losses[0][0], requested["preset"], requested["requested_estimator"]
         )
     with canonical_inputs(paths, report=None if quiet else echo) as inputs:
         summary = work.bundle(

@@ -81,16 +81,15 @@ def _text(summary: dict[str, Any], state_dir: Path) -> str:
     from rlpost.display.text import counted  # noqa: PLC0415
 
     tables = f"{summary['tables']:,} tables" if summary["tables"] > 1 else "one table"
-    why = f": {summary['together']}" if summary["together"] else ""
+    why = f": {summary['one_table_reason']}" if summary["one_table_reason"] else ""
     responses = counted(summary["responses"], "response")
-    most = counted(summary["lots"], "shard")
+    most = counted(summary["partitions"], "shard")
     return "\n".join(
         [
             f"{state_dir}: statistics of {responses} in {counted(summary['files'], 'file')}",
             f"  computed on {tables}{why}; {summary['bytes'] / 1e6:,.1f} MB",
             f"Up to {most} can run at once, with I from 0 to N - 1:",
             f"  rlpost advantages --state-dir {state_dir} --num-shards N --shard-index I",
-            *(f"! {text}" for text in summary["warnings"]),
         ]
     )
 
@@ -146,7 +145,7 @@ def run_shard(
             echo(f"{which} is written; all files appear with the last one.")
         return None
     names = context.metadata.asked if context.metadata is not None else {}
-    return summary | {"preset": None, "asked_estimator": planned.estimator} | names
+    return summary | {"preset": None, "requested_estimator": planned.estimator} | names
 
 
 def _check_options(options: Options) -> None:

@@ -63,7 +63,7 @@ def recipe_of_files(source: Source) -> Computation:
         recipes[metadata.recipe.model_dump_json()] = Computation(
             metadata.recipe,
             preset=asked.get("preset"),
-            estimator=asked.get("asked_estimator"),
+            estimator=asked.get("requested_estimator"),
             of_file=True,
             rows=metadata.rows,
             warnings=(why,) if carried else (),

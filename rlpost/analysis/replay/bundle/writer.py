@@ -107,7 +107,7 @@ def bundle(
         "recipe": None if computation.recipe is None else RECIPE,
         "recipe_of_file": computation.of_file,
         "preset": computation.preset,
-        "asked_estimator": computation.estimator,
+        "requested_estimator": computation.estimator,
         "warnings": [*computation.warnings, *_warnings(computation, rows, kept)],
     }
     texts = {CASE: json.dumps(facts, indent=1) + "\n", README: _readme(facts)}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from test_cli import run, strict_json
+from runs import run, strict_json
 from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
 
 import rlpost
@@ -186,7 +186,7 @@ class Screen:
         monkeypatch.setattr(render_loss, "console", lambda _: made)
 
     def show(self, summary, **more):
-        summary = {"preset": None, "asked_estimator": None, **summary, **more}
+        summary = {"preset": None, "requested_estimator": None, **summary, **more}
         render_loss.show(summary, "table")
         return re.sub(r"\x1b\[[0-9;]*m", "", self.text.getvalue())
 

@@ -30,7 +30,7 @@ from rlpost.analysis.responses.index import build_index
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.errors import DataError, UsageError
 
-SAMPLE = Path(__file__).parents[2] / "sample_data"
+SAMPLE = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
 
 

@@ -1,154 +1,20 @@
-"""Segments, scans, exact sums and moments against loops, fractions and statistics."""
+"""Exact sums and moments against fractions and statistics."""
 
 import math
 import statistics
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from exact_sums import fractions_of
+from hypothesis import example, given
 from hypothesis import strategies as st
+from kernel_values import DOUBLE, double, unchanged
 
-from rlpost.kernels import moments, scans, segments
+from rlpost.kernels import moments, segments
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
-
-DOUBLE = torch.float64
-sizes = st.lists(st.integers(0, 6), max_size=8)
-
-
-def double(xs):
-    return torch.tensor(xs, dtype=DOUBLE)
-
-
-def ragged(lengths):
-    """Offsets, values 1, 2, 3 and so on, and the same values as lists."""
-    offsets = segments.offsets_of(torch.tensor(lengths, dtype=torch.int64))
-    values = torch.arange(1, sum(lengths) + 1, dtype=DOUBLE)
-    bounds = offsets.tolist()
-    return offsets, values, [values[a:b].tolist() for a, b in pairwise(bounds)]
-
-
-def unchanged(function, *tensors, **knobs):
-    """The function's result, once it is sure that it left its inputs as they were."""
-    before = [tensor.clone() for tensor in tensors]
-    found = function(*tensors, **knobs)
-    for tensor, old in zip(tensors, before, strict=True):
-        assert torch.equal(tensor, old)
-    return found
-
-
-# Segments
-
-
-@given(sizes)
-def test_segment_functions_accept_empty_segments_anywhere(lengths):
-    offsets, values, lists = ragged(lengths)
-    assert segments.lengths(offsets).tolist() == lengths
-    assert unchanged(segments.segment_sum, values, offsets).tolist() == [sum(xs) for xs in lists]
-    highest = [max(xs, default=-math.inf) for xs in lists]
-    assert unchanged(segments.segment_max, values, offsets).tolist() == highest
-    lowest = [min(xs, default=math.inf) for xs in lists]
-    assert unchanged(segments.segment_min, values, offsets).tolist() == lowest
-    first = [xs[0] if xs else 0.0 for xs in lists]
-    assert unchanged(moments.first_values, values, offsets).tolist() == first
-    own = torch.arange(len(lengths), dtype=DOUBLE)
-    repeated = [float(i) for i, n in enumerate(lengths) for _ in range(n)]
-    assert unchanged(segments.spread, own, offsets).tolist() == repeated
-
-
-@given(sizes, st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
-def test_count_true_and_last_true_of_segments(lengths, random, share):
-    offsets, values, lists = ragged(lengths)
-    flags = [[random.random() < share for _ in xs] for xs in lists]
-    mask = torch.tensor([flag for row in flags for flag in row], dtype=torch.bool)
-    counts = [sum(row) for row in flags]
-    assert unchanged(segments.count_true, mask, offsets).tolist() == counts
-    assert unchanged(segments.compact_offsets, mask, offsets).diff().tolist() == counts
-    last = unchanged(segments.last_true, mask, offsets)
-    assert last.dtype == torch.int64
-    starts = offsets.tolist()
-    want = [
-        max((a + t for t, f in enumerate(row) if f), default=-1)
-        for a, row in zip(starts, flags, strict=False)
-    ]
-    assert last.tolist() == want
-    amounts = torch.full((len(lengths),), 100.0, dtype=DOUBLE)
-    put = segments.add_at(values.clone(), last, amounts)
-    assert (put - values).tolist() == [100.0 * (i in want) for i in range(len(values))]
-
-
-def test_a_segment_sum_keeps_its_dtype_and_reads_its_own_segment_only():
-    values = torch.tensor([math.nan, 1.0, 2.0, math.inf])
-    sums = segments.segment_sum(values, torch.tensor([0, 1, 3, 3, 4]))
-    assert sums.dtype == torch.float32
-    assert sums[1:].tolist() == [3.0, 0.0, math.inf]
-
-
-# Scans
-
-
-def loop(values, lengths, decay):
-    out, start = [], 0
-    for n in lengths:
-        row, running = [0.0] * n, 0.0
-        for t in reversed(range(n)):
-            running = float(values[start + t]) + decay * running
-            row[t] = running
-        out += row
-        start += n
-    return out
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(st.integers(0, 700) | st.sampled_from([0, 1, 127, 128, 129, 256, 257]), max_size=5),
-    st.sampled_from([0.0, 1.0, 0.5, 0.95, 0.999]) | st.floats(0, 1),
-    st.sampled_from([torch.float32, DOUBLE]),
-    st.integers(0, 2**32),
-)
-def test_the_blocked_scan_is_the_naive_loop(lengths, decay, dtype, seed):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(sum(lengths), generator=generator, dtype=DOUBLE).to(dtype)
-    offsets = segments.offsets_of(torch.tensor(lengths, dtype=torch.int64))
-    got = unchanged(scans.reverse_scan, values, offsets, decay=decay)
-    assert got.dtype == dtype
-    tolerance = 1e-4 if dtype == torch.float32 else 1e-10
-    np.testing.assert_allclose(got, loop(values, lengths, decay), rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("decay", [1.0, 0.999999, 0.99, 0.1, 1e-300])
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-def test_responses_of_a_hundred_thousand_tokens_stay_finite(decay, dtype):
-    lengths = [100_000, 0, 3, 99_999]
-    values = torch.ones(sum(lengths), dtype=dtype)
-    offsets = segments.offsets_of(torch.tensor(lengths))
-    got = scans.reverse_scan(values, offsets, decay)
-    want = float(lengths[0]) if decay == 1 else (1 - decay ** lengths[0]) / (1 - decay)
-    assert bool(torch.isfinite(got).all())
-    assert float(got[0]) == pytest.approx(want, rel=1e-3 if dtype == torch.float32 else 1e-9)
-    assert got[100_000:100_003].tolist() == pytest.approx([1 + decay + decay**2, 1 + decay, 1])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-def test_a_scan_depends_on_what_follows_in_the_segment_and_on_nothing_else(dtype):
-    values = torch.linspace(-1, 1, 5000, dtype=DOUBLE).sin().to(dtype)
-    offsets = torch.tensor([0, 7, 7, 2031, 2047, 5000])
-    got = scans.reverse_scan(values, offsets, 0.95)
-    assert torch.equal(scans.reverse_scan(values.clone().requires_grad_(), offsets, 0.95), got)
-    for first, last in ((0, 7), (3, 7), (7, 2031), (1000, 2031), (2031, 2047), (2048, 5000)):
-        alone = scans.reverse_scan(values[first:last], torch.tensor([0, last - first]), 0.95)
-        assert torch.equal(alone, got[first:last])
-
-
-def test_a_scan_keeps_a_non_finite_number_within_its_segment():
-    values = torch.ones(600, dtype=DOUBLE)
-    values[300] = math.nan
-    got = scans.reverse_scan(values, torch.tensor([0, 290, 310, 600]), 0.9)
-    assert bool(torch.isfinite(got[:290]).all())
-    assert bool(torch.isfinite(got[310:]).all())
 
 
 # Exact sums
@@ -183,9 +49,7 @@ def test_exact_sums_are_rounded_once_at_the_end(pairs):
         if math.isfinite(once_rounded(own)) and sum(map(abs, own)) < math.inf:
             assert total == math.fsum(own)
     digits = moments.exact_digits(values, keys, 4)
-    assert moments.fractions_of(digits)[0] == sum(
-        (Fraction(x) for x, k in pairs if k == 0), Fraction(0)
-    )
+    assert fractions_of(digits)[0] == sum((Fraction(x) for x, k in pairs if k == 0), Fraction(0))
 
 
 @given(keyed, st.randoms(use_true_random=False), st.integers(1, 7))
@@ -209,11 +73,11 @@ def test_carries_of_thousands_of_partial_sums_do_not_overflow():
     total = moments.zero_digits(2)
     for _ in range(5000):
         total = moments.add_digits(total, ones)
-    found = moments.fractions_of(total)
+    found = fractions_of(total)
     assert found == [5000 * Fraction(0.1), 5000 * Fraction(-3e300)]
     for _ in range(18):
         total = moments.add_digits(total, total)
-    assert moments.fractions_of(total)[0] == 2**18 * 5000 * Fraction(0.1)
+    assert fractions_of(total)[0] == 2**18 * 5000 * Fraction(0.1)
 
 
 def test_sums_beyond_the_range_of_float64_are_infinite():
@@ -306,3 +170,33 @@ def test_the_canonical_order_does_not_depend_on_the_order_of_rows(rows, random):
     codes = torch.tensor([row[0] for row in rows], dtype=torch.int64)
     counts = moments.group_offsets(codes, 4).diff().tolist()
     assert counts == [sum(row[0] == code for row in rows) for code in range(4)]
+
+
+@pytest.mark.parametrize("x", [5e-324, -5e-324, 1.7976931348623157e308, -1.7976931348623157e308])
+def test_the_digits_cover_the_range_of_float64(x):
+    digits = moments.exact_digits(double([x] * 4), torch.zeros(4, dtype=torch.int64), 1)
+    assert fractions_of(digits)[0] == 4 * Fraction(x)
+
+
+def test_fractions_of_sums_with_extreme_digits():
+    keys = torch.tensor([0, 1])
+    assert fractions_of(moments.exact_digits(double([1.0, 1.0]), keys, 2)) == [1, 1]
+    assert fractions_of(moments.exact_digits(double([1.0, -2.0]), keys, 3)) == [1, -2, 0]
+    assert fractions_of(moments.zero_digits(2)) == [0, 0]
+
+
+def test_exact_means_are_rounded_once():
+    # 1/3 of the sum 1 + 2^-60 is not what rounding the sum to 1 first would give.
+    values = double([1.0, 3 * 2.0**-54])
+    got = moments.exact_means(values, torch.zeros(2, dtype=torch.int64), double([3.0]))
+    assert got.tolist() == [float((Fraction(1) + 3 * Fraction(2) ** -54) / 3)]
+
+
+def test_round_digits_needs_a_divisor_for_each_sum():
+    with pytest.raises(ValueError, match=r"zip\(\) argument"):
+        moments.round_digits(moments.zero_digits(2), torch.tensor([1]))
+
+
+def test_the_exact_mean_of_no_value_is_0():
+    got = moments.exact_means(double([2.0]), torch.tensor([1]), double([0.0, 1.0]))
+    assert got.tolist() == [0.0, 2.0]

@@ -28,7 +28,7 @@ from rlpost.analysis.responses.token_colors import (
 from rlpost.display.text import number
 from rlpost.errors import DataError, UsageError
 
-SAMPLE = Path(__file__).parents[2] / "sample_data"
+SAMPLE = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import run
+from runs import run
 from typer.testing import CliRunner
 
 import rlpost
@@ -30,7 +30,7 @@ from rlpost.analysis.inspect.statistics import GrowingHistogram, exact_sum, pear
 from rlpost.cli.commands.inspect import app
 from rlpost.io.arrow import CellLocation
 
-SAMPLES = Path(__file__).parents[2] / "sample_data"
+SAMPLES = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC = SAMPLES / "arithmetic.parquet"
 FILES = [SAMPLES / "arithmetic.parquet", SAMPLES / "calculator.parquet"]
 RUN = CliRunner()
@@ -91,7 +91,7 @@ def test_kl_and_mismatch_equal_those_of_the_summary(facts, summary):
     assert (gap.k1, gap.k3) == pytest.approx((want["kl"]["k1"], want["kl"]["k3"]), rel=1e-9)
     assert gap.chi_square == pytest.approx(want["chi_square"]["token"], rel=1e-9)
     assert gap.ess == pytest.approx(want["ess"], rel=1e-12)
-    assert gap.sure_but_wrong == want["sure_but_wrong"]
+    assert gap.confident_disagreement == want["confident_disagreement"]
     assert gap.identical == want["identical"]
 
 
@@ -607,7 +607,11 @@ def test_files_written_by_rlpost_show_the_estimator(sample, tmp_path):
 
 def test_converted_files_show_the_missing_roles_of_their_dump(tmp_path):
     lacks = {"mask": "masks are not dumped"}
-    metadata = {"rlpost.version": "1", "rlpost.format": "verl", "rlpost.lacks": json.dumps(lacks)}
+    metadata = {
+        "rlpost.version": "1",
+        "rlpost.format": "verl",
+        "rlpost.missing_roles": json.dumps(lacks),
+    }
     table = pa.table({"prompt_id": ["a"], "reward": [1.0]}).replace_schema_metadata(metadata)
     pq.write_table(table, tmp_path / "a.parquet")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
@@ -769,6 +773,6 @@ def test_the_line_above_the_findings_explains_their_marks(tmp_path):
     assert re.search(legend, shown)
 
 
-def test_facts_accepts_a_single_path():
-    sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
-    assert rlpost.facts(str(sample)).responses == rlpost.facts([sample]).responses == 512
+def test_inspect_accepts_a_single_path():
+    sample = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
+    assert rlpost.inspect(str(sample)).responses == rlpost.inspect([sample]).responses == 512

@@ -18,16 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import sync_playwright
-from test_cli import run as run_command
+from report_pages import HOSTILE, data_in
+from runs import run as run_command
 from typer.testing import CliRunner
 
-import rlpost
 from rlpost import optional as extras
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.analysis.inspect.model import Histogram
-from rlpost.analysis.report import charts, page, run
-from rlpost.analysis.report.charts import drawn
-from rlpost.analysis.report.clipping import ClipCounter, clip_tables, clip_trends, number_at
+from rlpost.analysis.report import page, run
 from rlpost.analysis.report.examples import (
     BEST,
     DIFFERENT,
@@ -38,57 +35,18 @@ from rlpost.analysis.report.examples import (
     Limits,
     chosen,
 )
-from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
 from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.source import Source
-from rlpost.io.progress import SilentReporter
 from rlpost.io.text import printable
-from rlpost.recipe.roles import resolve
 
-SAMPLE = Path(__file__).parents[2] / "sample_data"
+SAMPLE = Path(__file__).parents[3] / "sample_data"
 RUN = CliRunner()
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDTHS = (390, 1280)
 MOST_BYTES = 5_000_000
-HOSTILE = (
-    "</script><img src=x onerror=window.hit=1><b>&amp;\x00\x1b[3m\x85\u202e\u2066\u2028\ufffe'\""
-)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A file with advantages, clip states and findings, and its page."""
-    folder = tmp_path_factory.mktemp("report")
-    enriched, lossy = folder / "enriched.parquet", folder / "rollouts.parquet"
-    recipe = rlpost.Recipe(estimator="grpo", advantage_clip=1.5, difficulty_mask=True)
-    rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
-    assert run_command("loss", enriched, lossy, "--quiet") == (0, "", "")
-    table = pq.read_table(lossy)
-    place = table.schema.get_field_index("infer_log_probs")
-    apart = [[x - 0.4 for x in row] for row in table["infer_log_probs"].to_pylist()]
-    column = pa.array(apart, table.schema.field(place).type)
-    pq.write_table(table.set_column(place, table.schema.field(place), column), lossy)
-    facts = report([str(lossy)], folder / "report.html")
-    return lossy, folder / "report.html", facts
-
-
-@pytest.fixture(scope="module")
-def data(made):
-    """What the page holds as JSON."""
-    return data_in(made[1])
-
-
-def data_in(path):
-    text = path.read_text(encoding="utf-8")
-    (found,) = re.findall(
-        r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL
-    )
-    return json.loads(found)
 
 
 @pytest.fixture(scope="module")
@@ -189,47 +147,6 @@ def test_tables_of_charts_equal_those_of_inspect(browser, made):
         listed = seen.locator(".finding").evaluate_all("all => all.map(one => one.dataset.name)")
     assert listed == [finding.name for finding in facts.findings]
     assert "engine_mismatch" in listed
-
-
-def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(data):
-    """`advantage_clip` and `difficulty_mask` are in the metadata, and in no preset."""
-    (section,) = [one for one in data["sections"] if one["name"] == "replay"]
-    verdict = section["tiles"][0]
-    assert (verdict["value"], verdict["note"]) == (
-        "Reproduced", "4 of 4 recorded stages equal within 0.0001",
-    )  # fmt: skip
-    assert "the recipe in the metadata" in section["lines"][0]
-
-
-def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
-    table = pq.read_table(SAMPLE / "arithmetic.parquet").slice(0, 128)
-    emit = ("kl", "token_level_rewards", "advantages")
-    gae = rlpost.preset("verl", estimator="gae", emit=emit)
-    path = str(tmp_path / "in.parquet")
-    pq.write_table(rlpost.enrich(table, gae)[0].replace_schema_metadata(), path)
-    facts, source = inspect([path]), Source(find_inputs([path]))
-
-    def section_of(recipe, named):
-        return section(recorded(source, {}, recipe, named, SilentReporter()), facts)
-
-    without = section_of(None, "")
-    assert f"rlpost replay {path} finds the recipe" in without.lines[-1]
-    assert [row[1] for row in without.tables[0].rows] == [*emit]
-    other = gae.model_copy(update={"lam": 0.5})
-    found, shown = rlpost.replay(path, other), section_of(other, "--preset verl --lam 0.5")
-    assert [(one.label, one.value) for one in shown.tiles[:2]] == [
-        ("Verdict", "Differs"), ("First stage that differs", "advantages"),
-    ]  # fmt: skip
-    stages, findings, *strips, _ = shown.tables
-    assert [row[:2] for row in stages.rows] == [(x["title"], x["verdict"]) for x in found.stages]
-    assert "--lam" in findings.rows[0][0]
-    for strip, example in zip(strips, found.examples, strict=True):
-        assert int(strip.headings[1].strip("()")) == example["first_token"]
-        for row, side in zip(strip.rows, ("recorded", "computed"), strict=False):
-            assert row[0] == side
-            np.testing.assert_allclose([*map(float, row[1:])], example[side], rtol=1e-3)
-    with pytest.raises(DataError, match="no recorded column"):
-        report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)
 
 
 def test_groups_open_to_responses_and_responses_to_tokens(browser, made, data):
@@ -464,53 +381,6 @@ def test_the_policy_allows_only_this_script_and_style(made):
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(|localStorage", text)
 
 
-def test_advantages_and_clipping_equal_those_of_the_run(made, data):
-    source, _, _ = made
-    metadata = pq.read_metadata(source).metadata
-    summary = json.loads(metadata[b"rlpost.summary"])
-    loss = json.loads(metadata[b"rlpost.loss_summary"])["settings"][0]
-    sections = {section["name"]: section for section in data["sections"]}
-    tiles = {one["label"]: one["value"] for one in sections["distributions"]["tiles"]}
-    assert tiles["Std of advantages"] == number(summary["advantage"]["std"])
-    clips = {one["label"]: one["value"] for one in sections["clipping"]["tiles"]}
-    for side in ("low", "high", "dual"):
-        assert clips[f"Clipped: {side}"] == percent(loss["clip"][side]["fraction"])
-    assert loss["clip"]["low"]["tokens"] > 0
-    rates, losses = sections["clipping"]["tables"]
-    clip = summary["advantage_clip"]
-    assert [source.name, "advantages", "±1.5", f"{clip['count']:,}", percent(clip["fraction"])] == (
-        rates["rows"][0][:5]
-    )
-    assert losses["rows"][0][5] == percent(loss["clip"]["any"]["fraction"])
-    (trend,) = sections["clipping"]["charts"]
-    shares = [percent(step["advantage_clip"]["fraction"]) for step in summary["steps"]]
-    assert [cell for _, cell in trend["numbers"]["rows"]] == shares
-
-
-def clips_in(path):
-    source = Source(find_inputs([str(path)]))
-    counter = ClipCounter(source, resolve(source.columns, {}, source.name))
-    for chunk in source.read(counter.read, 1 << 10, "response_mask"):
-        counter.add(chunk)
-    return counter.counts
-
-
-def test_only_policy_tokens_count(made):
-    counts = clips_in(made[0])
-    table = pq.read_table(made[0])
-    kept = np.repeat(table["sample_mask"].to_numpy(), [len(x) for x in table["advantages"]])
-    mask = (np.concatenate(table["response_mask"].to_numpy()) > 0) & kept
-    assert not kept.all()
-    own = np.concatenate(table["advantages"].to_numpy())[mask].astype(np.float64)
-    states = np.concatenate(table["clip_state"].to_numpy())[mask]
-    advantages = inspect([str(made[0])]).advantages
-    whole = advantages.whole
-    assert (whole.count, whole.min, whole.max) == (len(own), own.min(), own.max())
-    assert (whole.mean, whole.std) == pytest.approx((own.mean(), own.std(ddof=1)), rel=1e-12)
-    assert advantages.left_out == counts.left_out == int((~table["sample_mask"].to_numpy()).sum())
-    assert counts.states.tolist() == np.bincount(states, minlength=5).tolist()
-
-
 def test_the_page_has_the_advantages_of_inspect(made, tmp_path):
     report([str(made[0])], tmp_path / "page.html")
     facts = inspect([str(made[0])]).advantages
@@ -531,41 +401,6 @@ def test_a_column_named_advantage_is_shown(tmp_path):
     assert report([str(tmp_path / "a.parquet")], tmp_path / "page.html").advantages.whole.count == 3
 
 
-def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
-    enriched = tmp_path / "enriched.parquet"
-    recipe = rlpost.Recipe(estimator="grpo", difficulty_mask=True)
-    rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
-    said = run_command("loss", enriched, "--format", "json").out
-    clip = json.loads(said)["settings"][0]["clip"]
-    found = clips_in(enriched)
-    assert (found.ppo.low, found.ppo.high) == (clip["low"]["tokens"], clip["high"]["tokens"])
-    assert found.ppo.low / found.ppo.tokens == pytest.approx(clip["low"]["fraction"])
-    assert min(found.ppo.low, found.ppo.high) > 0
-    report([str(enriched)], tmp_path / "page.html")
-    (section,) = [x for x in data_in(tmp_path / "page.html")["sections"] if x["name"] == "clipping"]
-    assert [tile["value"] for tile in section["tiles"]] == [
-        percent(clip["low"]["fraction"]), percent(clip["high"]["fraction"])
-    ]  # fmt: skip
-
-
-def test_clip_states_take_precedence_over_ppo_clips(made):
-    found = clips_in(made[0])
-    assert found.ppo is None
-    assert found.states is not None
-
-
-def test_rows_of_unequal_lists_have_no_clip_counts(tmp_path):
-    columns = {
-        "reward": [1.0, 0.0, 0.0],
-        "log_probs": [[-0.1, -0.1], [-0.1], [-9.0]],
-        "old_log_probs": [[-1.0, -0.1], [-1.0, -1.0], [-0.1]],
-        "advantages": [[1.0, 1.0], [1.0], [-1.0]],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = clips_in(tmp_path / "a.parquet").ppo
-    assert (found.tokens, found.low, found.high) == (3, 1, 1)
-
-
 def test_tables_leave_out_columns_without_numbers(tmp_path):
     columns = {"prompt_id": ["a", "b"], "step": [0, 1], "reward": [1.0, 0.0]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
@@ -584,24 +419,6 @@ def test_a_sampled_group_shows_the_number_of_its_responses(data):
             assert group["text"].startswith(f"{shown} of 8 responses shown")
         counts["shown" if shown < 8 else "whole"] += 1
     assert counts["shown"]
-
-
-def test_metadata_of_other_programs_are_ignored(tmp_path):
-    table = pa.table({"reward": [1.0]})
-    for text in (
-        "[" * 100_000,
-        "null",
-        '{"masked": 3, "steps": [1, 2]}',
-        '{"settings": {}}',
-        "\xff",
-    ):
-        metadata = {"rlpost.summary": text, "rlpost.loss_summary": text}
-        pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "a.parquet")
-        source = build_index([str(tmp_path / "a.parquet")], {}).source
-        assert (clip_tables(source), clip_trends(source)) == ([], [])
-    assert number_at({"a": [{"b": 2}]}, "a", 0, "b") == 2
-    assert number_at({"a": math.inf}, "a") is None
-    assert number_at({"a": True}, "a") is None
 
 
 def test_chosen_rows_fit_their_reasons(made):
@@ -639,45 +456,6 @@ def test_evidence_of_the_second_file_links_to_its_row(tmp_path):
     assert [one["row"] for one in finding["evidence"]] == [3]
     shown = [r for group in found["groups"] for r in group["responses"] if FOUND in r["reasons"]]
     assert [one["row"] for one in shown] == [3]
-
-
-# ---- charts ----
-
-
-def values_of(spec):
-    """The rows that a specification draws."""
-    (values,) = spec["datasets"].values()
-    return values
-
-
-def test_a_line_has_a_point_per_step_or_means_of_neighbours():
-    few = charts.line("t", [3, 5], [0.5, None], "step").spec
-    assert [(one["x"], one["y"]) for one in values_of(few)] == [(3, 0.5)]
-    assert few["layer"][0]["encoding"]["x"]["type"] == "quantitative"
-    many = charts.line("t", list(range(1000)), [float(x) for x in range(1000)], "step")
-    points = values_of(many.spec)
-    assert len(points) == math.ceil(1000 / 9)
-    assert points[0] == {"x": 0, "y": 4.0, "label": "step 0 to 8: 4"}
-    assert "mean of 9" in many.note
-
-
-def test_labels_of_charts_are_short_and_valid_xml():
-    chart = charts.line("t", [HOSTILE, "b" * 99], [1.0, 2.0], "step")
-    svg = drawn(chart.spec)
-    assert "<img" not in svg
-    assert not re.search(r"[\x00-\x08\u202e\ufffe]", svg)
-    assert charts.label_of("b" * 99) == "b" * 23 + "…"
-
-
-def test_bars_of_a_histogram_are_drawn_from_edge_to_edge():
-    chart = charts.histogram("t", Histogram([0.0, 1.0, 3.0], [3, 6]), "rows", "x")
-    svg = drawn(chart.spec)
-    marks = re.findall(
-        r'aria-label="([^"]*)"[^>]*aria-roledescription="bar" d="M[^h]*h([\d.]+)', svg
-    )
-    assert [said for said, _ in marks] == ["0 to 1: 3 rows", "1 to 3: 6 rows"]
-    narrow, wide = (float(width) for _, width in marks)
-    assert wide / narrow == pytest.approx(2, rel=0.02)
 
 
 # ---- inputs and outputs ----

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import run
+from runs import run
 
 import rlpost
 from rlpost.analysis.compare import matching
@@ -20,7 +20,7 @@ from rlpost.analysis.compare.render import show
 from rlpost.cli.commands.compare import variants
 from rlpost.errors import DataError, UsageError
 
-SAMPLE = Path(__file__).parents[2] / "sample_data"
+SAMPLE = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
 
 
@@ -149,7 +149,7 @@ def test_rates_are_those_of_the_runs(pair, tmp_path):
     assert clipped["advantage_clip"]["count"] == summary["advantage_clip"]["count"] > 0
     assert clipped["advantage_clip"]["rate"] == summary["advantage_clip"]["fraction"]
     truncated = pl.read_parquet(CALCULATOR)["finish_reason"] == "length"
-    assert dropped["masked: truncated"]["count"] == truncated.sum() > 0
+    assert dropped["masked_truncated"]["count"] == truncated.sum() > 0
     assert "advantage_clip" not in dropped
 
 
