@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.io.arrow import to_numpy
+from rlpost.io.keys import KeyColumn
 from rlpost.io.text import printable_line
+from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -273,13 +274,9 @@ def _codes(
     keys: Sequence[tuple[pa.Array, pa.Array]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return keys of two files as integers, which are equal if all columns are."""
-    size = len(keys[0][0])
-    codes = np.zeros(size + len(keys[0][1]), np.int64)
-    for one, other in keys:
-        encoded = pa.concat_arrays([one, other]).dictionary_encode()
-        column = np.asarray(to_numpy(encoded.indices), np.int64)
-        _, codes = np.unique(codes * len(encoded.dictionary) + column, return_inverse=True)
-    return codes[:size], codes[size:]
+    codes = joint_codes(*(KeyColumn.of(both).codes for both in keys))
+    one, other = np.split(codes, [len(keys[0][0])])
+    return one, other
 
 
 def _check_unique(

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.responses.index import Index, KeyColumn
+    from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response
+    from rlpost.io.keys import KeyColumn
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]

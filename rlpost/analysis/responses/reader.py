@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.responses.index import Index, KeyColumn, Label
+    from rlpost.analysis.responses.index import Index
+    from rlpost.io.keys import KeyColumn, Label
 
 
 _CHUNK_BYTES = 32 << 20  # of a row group that are decoded at a time
