@@ -331,7 +331,5 @@ def pooled_moments(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
 
 def keyed_extremes(values: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the smallest and largest value of each key, [count] each; inf and -inf for none."""
-    low = torch.full((count,), torch.inf, dtype=values.dtype)
-    high = torch.full((count,), -torch.inf, dtype=values.dtype)
-    low = low.scatter_reduce(0, keys, values, "amin")
-    return low, high.scatter_reduce(0, keys, values, "amax")
+    low, high = integers.keyed_extremes(values.numpy(), keys.numpy(), count)
+    return torch.from_numpy(low), torch.from_numpy(high)
