@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.io.arrow import fill_nulls
+from rlpost.io.arrow import fill_nulls, without_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,8 +53,7 @@ class KeyColumn:
 
 def plain_keys(array: pa.Array) -> pa.Array:
     """Return keys as int64 if they are integers, otherwise as texts; nulls stay."""
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+    array = without_dictionary(array)
     return array.cast(pa.int64() if pa.types.is_integer(array.type) else pa.string())
 
 
