@@ -29,6 +29,7 @@ from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import prefetch
 from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.columns import LENGTH, TEXT
+from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
-_KL_CLAMP = 40.0  # as `rlpost advantages` clamps the log-ratio
+_KL_CLAMP = Numerics().log_ratio_clamp
 
 
 @dataclass
