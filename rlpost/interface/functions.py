@@ -458,7 +458,7 @@ def report(
         page = without_paths(page, own.names)
     if output is not None:
         work.write(page, Path(output))
-    return Report.of(found, page, files)
+    return Report(**vars(found), page=page, files=files)
 
 
 def convert(
