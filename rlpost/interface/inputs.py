@@ -69,6 +69,8 @@ def open_inputs(
     several, note = _listed(inputs), reporter.note
     if not several:
         raise UsageError("no input: a path or a table is needed")
+    if any(one == "-" for one in several if _is_path(one)):
+        raise UsageError("-: rollouts are not read from standard input: name files")
     beside = None if output is None else parse_path(output)
     with (
         table_paths(several) as tables,

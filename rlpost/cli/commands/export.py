@@ -115,9 +115,7 @@ def _check_given(paths: list[str], target: str | None) -> None:
 def _check_streams(
     paths: list[str], summary_json: str | None, how: Format, *, overwrite: bool
 ) -> None:
-    """Check that `-` is the output alone, and that nothing else goes to stdout then."""
-    if "-" in paths[:-1]:
-        raise UsageError("-: rollouts are not read from standard input: name files")
+    """Check that nothing else goes to stdout if the output does."""
     if paths[-1] != "-":
         return
     if overwrite:

@@ -106,8 +106,6 @@ def replay(
     searches for the recipe. Exit code 0: reproduced; 1: a stage differs.
     """
     _check_outputs(settings)
-    if "-" in paths:
-        raise UsageError("-: rollouts are not read from standard input: name files")
     if str(metrics) == "-":
         raise UsageError("--metrics -: a log is not read from standard input: name a file")
     of_log: Json = {
