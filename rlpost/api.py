@@ -38,7 +38,7 @@ from rlpost.pipeline.update_inputs import UpdateInputs
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
@@ -72,11 +72,10 @@ def advantages(
     output: str | Path,
     recipe: Recipe | None = None,
     options: Options | None = None,
-    report: Callable[[str], None] | None = None,
 ) -> Json:
     """Run `rlpost.advantages` on Parquet files; return the summary as a plain mapping.
 
-    With `options.update`, the inputs may be dumps; `report` is called with a line about them.
+    With `options.update`, the inputs may be dumps, about which the reporter gets a note.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     if options.ray_address is not None and options.engine == "local":
@@ -85,7 +84,7 @@ def advantages(
         )
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     if options.update:
-        return _update(paths, parse_path(output), recipe, options, report)
+        return _update(paths, parse_path(output), recipe, options)
     if options.delete:
         raise UsageError("--delete: needs --update, which finds the outputs of vanished inputs")
     files = find_inputs([str(path) for path in paths])
@@ -115,14 +114,13 @@ def _update(
     output: AnyPath,
     recipe: Recipe,
     options: Options,
-    report: Callable[[str], None] | None,
 ) -> Json:
     """Run `advantages` on the files of an input that are new or were changed."""
     lists: Json = {name: [] for name in ("inputs", "outputs", "steps", "domains", "warnings")}
     summary: Json = {"responses": 0, **lists, "recipe": recipe.model_dump(mode="json")}
     with updating(paths, output, recipe, options) as update:
         if update.chosen:
-            with UpdateInputs.of(update, report) as inputs:
+            with UpdateInputs.of(update, options.reporter.note) as inputs:
                 if inputs.files():
                     summary |= _write_update(update, inputs, recipe, options)
                     summary["inputs"] = [str(found.path) for found in update.chosen]

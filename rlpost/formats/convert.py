@@ -17,6 +17,7 @@ from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps,
 from rlpost.formats.exported import is_exported
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
+from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import FileLock
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.progress import SilentReporter
@@ -60,7 +61,7 @@ def convert(
     with fetched_inputs(paths, tables=True) as local:
         summary = _convert(local.paths, target, source, options, reporter, overwrite=overwrite)
         for key in ("inputs", "skipped_files"):
-            summary[key] = [local.with_urls(path) for path in summary[key]]
+            summary[key] = without_paths(summary[key], local.names)
     return summary
 
 

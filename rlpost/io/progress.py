@@ -26,9 +26,24 @@ class Reporter(Protocol):
     def advance(self, rows: int) -> None:
         """Report that this many more rows are done."""
 
+    def note(self, text: str) -> None:
+        """Report a fact about the input: the format of a dump."""
+
 
 class SilentReporter:
-    """A reporter that prints nothing."""
+    """A reporter that draws nothing.
+
+    Args:
+        print_note: is called with each note; None: notes are dropped.
+    """
+
+    def __init__(self, print_note: Callable[[str], None] | None = None) -> None:
+        self._print_note = print_note
+
+    def note(self, text: str) -> None:
+        """Print the note, if notes are printed."""
+        if self._print_note is not None:
+            self._print_note(text)
 
     def start(self, purpose: str, rows: int | None) -> None:
         """Do nothing."""

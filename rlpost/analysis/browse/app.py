@@ -22,7 +22,7 @@ from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
 from rlpost.errors import RlpostError
-from rlpost.io.paths import without_paths
+from rlpost.io.input_paths import without_paths
 from rlpost.io.text import printable
 
 if TYPE_CHECKING:

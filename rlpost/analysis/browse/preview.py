@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rlpost.analysis.browse.navigation import Navigation
-    from rlpost.analysis.responses.index import Index, KeyColumn
+    from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response
+    from rlpost.io.keys import KeyColumn
 
 
 _BINS = 12

@@ -39,9 +39,9 @@ from rlpost.analysis.inspect.tokens import (
     mismatch_facts,
 )
 from rlpost.errors import DataError, UsageError
+from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.paths import without_paths
 from rlpost.pipeline.columns import LENGTH, without_effect
 from rlpost.recipe.roles import resolve
 

@@ -436,12 +436,13 @@ class Facts:
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
-        plain = _plain(dataclasses.asdict(self))
-        assert isinstance(plain, dict)
-        return {"schema_version": plain.pop("schema_version"), **plain}
+        names = [one.name for one in dataclasses.fields(Facts)]
+        return {name: _plain(getattr(self, name)) for name in ("schema_version", *names)}
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
