@@ -48,8 +48,8 @@ from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import device_kind
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
-from rlpost.pipeline.outputs import Outputs, check_writable
+from rlpost.pipeline.output.columns import emitted
+from rlpost.pipeline.output.files import Outputs, check_writable
 from rlpost.pipeline.run import bind, check_clash
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.recipe.recipe import Recipe

@@ -56,7 +56,7 @@ from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.device import check_name, devices_named
-from rlpost.pipeline.outputs import Outputs, check_writable, targets_of
+from rlpost.pipeline.output.files import Outputs, check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from rlpost.io.parquet.indexes import indexed_row_groups_of
 from rlpost.io.progress import Clock
 from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import reduced, response_table, with_mapped
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import (
     encoder_of,
     enrich_table,

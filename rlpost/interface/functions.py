@@ -707,7 +707,7 @@ def join(
         DataError: rows do not match: file, row and column are named; or a file is damaged.
         ReadWriteError: reading or writing failed; no output is left behind.
     """
-    from rlpost.pipeline import join as work  # noqa: PLC0415 - pyarrow is slow to import
+    from rlpost.sidecars import join as work  # noqa: PLC0415 - pyarrow is slow to import
 
     names = [on] if isinstance(on, str) else [*on]
     if output is None and not is_table(inputs):

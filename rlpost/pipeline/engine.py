@@ -18,7 +18,7 @@ from rlpost.kernels.host import on_host
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.pipeline.data import Collector, concat_columns
 from rlpost.pipeline.kept import Kept
-from rlpost.pipeline.output import record_batch, written_columns
+from rlpost.pipeline.output.columns import record_batch, written_columns
 from rlpost.pipeline.plan import roles_of
 
 if TYPE_CHECKING:

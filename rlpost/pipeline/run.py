@@ -19,18 +19,18 @@ from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import Devices, devices_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
-from rlpost.pipeline.file_metadata import FileMetadata
-from rlpost.pipeline.output import constant_per_response, emitted, mask_metadata, schema_of
-from rlpost.pipeline.outputs import check_writable, run_identity
+from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
+from rlpost.pipeline.output.files import check_writable, run_identity
+from rlpost.pipeline.output.metadata import FileMetadata
+from rlpost.pipeline.output.readback import check_written
 from rlpost.pipeline.plan import Plan, loss_plan, plan_of
-from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
-from rlpost.pipeline.update_run import UpdateRun
+from rlpost.pipeline.update.run import UpdateRun
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.options import Options
-    from rlpost.pipeline.outputs import Outputs
+    from rlpost.pipeline.output.files import Outputs
     from rlpost.pipeline.totals import ExactTotals
-    from rlpost.pipeline.update import Update
+    from rlpost.pipeline.update.files import Update
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 

@@ -22,7 +22,7 @@ from rlpost.display.text import (
     size,
 )
 from rlpost.io.text import printable_line
-from rlpost.pipeline.update import REASONS
+from rlpost.pipeline.update.files import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ _ROLLOUT_REWARD = {
 
 def show_plan(plan: Plan) -> None:
     """Print the passes over the input on stdout."""
-    from rlpost.pipeline.output import emitted  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - torch takes a second to import
 
     passes = plan.passes(emitted(plan.resolved), keeping=True)
     rows = [

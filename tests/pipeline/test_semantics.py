@@ -19,7 +19,7 @@ from test_cli import run, strict_json
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.pipeline.file_metadata import SEMANTICS_KEY, FileMetadata
+from rlpost.pipeline.output.metadata import SEMANTICS_KEY, FileMetadata
 from rlpost.recipe import semantics
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe

@@ -162,7 +162,7 @@ def advantages(
     from rlpost import api  # noqa: PLC0415
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415
 
     tell = echo if not quiet else None
     run = api.Options(
@@ -213,7 +213,7 @@ def _show_plan(
     from rlpost import api  # noqa: PLC0415 - pyarrow
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.update import planned  # noqa: PLC0415
+    from rlpost.pipeline.update.files import planned  # noqa: PLC0415
     from rlpost.render import summary  # noqa: PLC0415
 
     if run.update:
@@ -230,7 +230,7 @@ def _show_plan(
 @contextmanager
 def _with_hint_to_resume(output: AnyPath, *, resume: bool) -> Iterator[None]:
     """If a run with --resume stops, print how to continue it."""
-    from rlpost.pipeline.outputs import JOURNAL  # noqa: PLC0415
+    from rlpost.pipeline.output.files import JOURNAL  # noqa: PLC0415
 
     try:
         yield

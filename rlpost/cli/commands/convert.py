@@ -120,7 +120,7 @@ def convert(
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats import convert as work  # noqa: PLC0415
     from rlpost.formats.base import ReadOptions  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415
 
     assert paths is not None
     if quiet:

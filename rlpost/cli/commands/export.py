@@ -83,7 +83,7 @@ def export(
     from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.formats import export as work  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415
 
     if quiet:
         silence_warnings()

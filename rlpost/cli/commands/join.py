@@ -59,9 +59,9 @@ def join(
     """
     # Pyarrow takes a while to import; a wrong command line is answered before that.
     from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.pipeline import join as work  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415
     from rlpost.render.join import show_join  # noqa: PLC0415
+    from rlpost.sidecars import join as work  # noqa: PLC0415
 
     if quiet:
         silence_warnings()

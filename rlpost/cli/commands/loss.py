@@ -120,7 +120,7 @@ def loss(
     from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415
 
     configs = [LossConfig(one, swept) for one, swept in losses]
     check_writable(None if summary_json == "-" else summary_json)

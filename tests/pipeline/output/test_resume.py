@@ -13,9 +13,9 @@ from test_cli import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.io.locks import LOCK_NAME
-from rlpost.pipeline import outputs as resume
 from rlpost.pipeline import run as running
-from rlpost.pipeline.outputs import JOURNAL, Journal
+from rlpost.pipeline.output import files as resume
+from rlpost.pipeline.output.files import JOURNAL, Journal
 
 FILES = 6
 CI = "CI" in os.environ

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.io.staged import StagedFile
     from rlpost.io.uploads import Upload
-    from rlpost.pipeline.join_rows import FileRows
-    from rlpost.pipeline.outputs import Outputs
+    from rlpost.pipeline.output.files import Outputs
+    from rlpost.sidecars.rows import FileRows
 
 
 class JoinedFile(NamedTuple):

@@ -34,12 +34,12 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.parquet.splice_plan import ARROW_SCHEMA, SPARK_SCHEMA, encode_arrow_schema
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.progress import SilentReporter
-from rlpost.pipeline.file_metadata import SIDECAR_KEY
-from rlpost.pipeline.join_output import JoinedFile, write_joined
-from rlpost.pipeline.join_rows import FileRows, check_order, is_key, match_by_key
-from rlpost.pipeline.outputs import Outputs, targets_of
+from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.metadata import SIDECAR_KEY
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import closest
+from rlpost.sidecars.output import JoinedFile, write_joined
+from rlpost.sidecars.rows import FileRows, check_order, is_key, match_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
