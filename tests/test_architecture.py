@@ -45,8 +45,9 @@ ROOMS = (
     "kernels",  # arithmetic on tensors
     "recipe",  # options, presets, roles
     "manual",  # the pages of `rlpost help`
-    "display",  # consoles, tables, charts
     "io",  # files, Parquet, locks, signals, threads
+    "display",  # consoles, tables, charts
+    "cleanups",  # what is undone if the process ends early
     "optional",  # extras that may not be installed
     "errors",
     "_moved",  # old import paths
@@ -99,7 +100,8 @@ ALLOWED = {
     "estimators": {"torch", "kernels", "errors", "recipe"},
     "losses": {"torch", "kernels", "errors", "recipe"},
     "recipe": {"pydantic", "errors"},
-    "display": {"rich", "io"},
+    "display": {"rich", "cleanups"},
+    "cleanups": set(),
     "errors": set(),
     "optional": {"errors"},
     "_moved": set(),
@@ -117,10 +119,10 @@ LIGHT = (
     "cli.main",
     "cli.options",
     "cli.shells",
+    "display.controls",
     "errors",
     "io.parquet.column_names",
     "io.shutdown",
-    "io.text",
     "manual",
     "pipeline.options",
     "recipe.loss",

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from rlpost.io.text import printable
+from rlpost.display.controls import printable
 
 
 def echo(text: str) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from rlpost.display.reporter import Reporter
     from rlpost.distributed.partition import Json, TaskContext
     from rlpost.distributed.tasks import TaskOutput
-    from rlpost.io.progress import Reporter
 
 
 _SUFFIX, _SHARED = ".arrow", ".shared.arrow"

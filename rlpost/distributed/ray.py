@@ -41,9 +41,9 @@ from rlpost.distributed.partition import (
 )
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
-from rlpost.io.progress import Clock
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import device_kind
@@ -57,13 +57,13 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.distributed.executor import Call
     from rlpost.distributed.partition import Json
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile, InputMetadata
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 
 _RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once

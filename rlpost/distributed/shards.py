@@ -47,11 +47,11 @@ from rlpost.distributed.plan_dir import (
 )
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
 from rlpost.io.paths import parse_path
-from rlpost.io.progress import Clock
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
@@ -62,13 +62,13 @@ from rlpost.pipeline.running_state import load_state, save_state
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.distributed.executor import Call
     from rlpost.distributed.partition import Json, TaskContext
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 

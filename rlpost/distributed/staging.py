@@ -17,11 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import STAGING_PREFIX, FileLock
 from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.io.paths import RemotePath, remote_errors
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.staged import file_errors
 from rlpost.io.system import sync_folder
 from rlpost.io.transfers import abort_leftover_uploads

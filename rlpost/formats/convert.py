@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
@@ -19,14 +20,13 @@ from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.locks import FileLock
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.progress import SilentReporter
 from rlpost.io.shutdown import signals_deferred
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 
 Json = dict[str, Any]

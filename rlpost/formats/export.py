@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rlpost._version import __version__
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.convert import make_folders
@@ -27,7 +28,6 @@ from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.progress import SilentReporter
 from rlpost.io.shutdown import signals_deferred
 from rlpost.io.staged import StandardOutput, file_errors
 from rlpost.io.uploads import stage_file
@@ -36,9 +36,9 @@ from rlpost.recipe.roles import ROLES, TOKEN_IDS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.formats.targets.base import Held, Sink, Target, Writable
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 Json = dict[str, Any]
 WEIGHTS = ("sample_weight", "is_weight")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, RlpostError, UsageError
 from rlpost.formats import detect
@@ -26,7 +27,6 @@ from rlpost.io.paths import (
     remote_errors,
     why_missing,
 )
-from rlpost.io.progress import SilentReporter
 from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import pyarrow.parquet as pq
 
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import UsageError
 from rlpost.interface.inputs import (
     Inputs,
@@ -35,7 +36,6 @@ from rlpost.interface.results import (
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
 from rlpost.io.paths import without_paths
-from rlpost.io.progress import SilentReporter
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions

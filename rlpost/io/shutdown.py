@@ -1,4 +1,4 @@
-"""Shutdown: signals, their exit codes, and cleanup of unfinished files.
+"""Shutdown: signals, their exit codes, and the end of a process that one of them stops.
 
 The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt or SystemExit in the main thread, whose
 context managers then close files and remove unfinished output. Later signals change nothing. While
@@ -17,11 +17,13 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rlpost.cleanups import run_cleanups
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
 
@@ -29,30 +31,6 @@ GRACE = 1.3  # seconds from a signal until the watchdog ends the process
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # Windows has the last, and no SIGHUP
 EXIT_CODES = {number: 128 + number for number in signal.Signals if number.name in SIGNALS}
 INTERRUPTED, TERMINATED = EXIT_CODES[signal.SIGINT], EXIT_CODES[signal.SIGTERM]
-
-_cleanups: dict[object, Callable[[], object]] = {}
-
-
-def register_cleanup(key: object, undo: Callable[[], object]) -> None:
-    """Register a function that removes something unfinished if the process ends early.
-
-    Args:
-        key: identifies the thing, for `unregister_cleanup`.
-        undo: removes it; may raise OSError.
-    """
-    _cleanups[key] = undo
-
-
-def unregister_cleanup(key: object) -> None:
-    """Unregister a cleanup: the thing is finished, or removed already."""
-    _cleanups.pop(key, None)
-
-
-def run_cleanups() -> None:
-    """Remove everything unfinished, the latest first; call it when the process ends."""
-    while _cleanups:
-        with suppress(OSError, KeyError):
-            _cleanups.popitem()[1]()
 
 
 class _State:

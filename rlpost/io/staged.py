@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from zlib import crc32
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import temporary_name
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.system import BINARY, read_into, sync_data, sync_folder, write_at
 from rlpost.io.threads import map_ordered
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.staged import (
     READ_BYTES,
     ByteRange,

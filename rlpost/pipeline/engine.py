@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from rlpost.display.reporter import Reporter
+    from rlpost.io.clock import Clock
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Chunks, RowChunk
-    from rlpost.io.progress import Clock, Reporter
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.device import Devices
     from rlpost.pipeline.plan import Pass, Phase, Plan

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.sink import encoder_for, open_sink
 from rlpost.io.parquet.source import TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
-from rlpost.io.progress import Clock
 from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS

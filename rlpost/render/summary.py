@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import (
     counted,
@@ -21,7 +22,6 @@ from rlpost.display.text import (
     run_times,
     size,
 )
-from rlpost.io.text import printable_line
 from rlpost.pipeline.update.files import REASONS
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.display.controls import printable_line
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.io.arrow import to_numpy
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -42,12 +42,12 @@ from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
+from rlpost.display.controls import printable
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.progress import SilentReporter
-from rlpost.io.text import printable
 from rlpost.recipe.roles import resolve
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"

@@ -17,12 +17,12 @@ from rlpost.analysis.report.page import all_plain, cut, page_of
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
-from rlpost.io.progress import SilentReporter
 from rlpost.io.staged import StagedFile
 from rlpost.recipe.roles import ROLES
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Evidence, Facts
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
+    from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe, RolloutReward
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.locks import FileLock
@@ -25,7 +26,7 @@ from rlpost.io.parquet.checksums import footer_extents
 from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
 from rlpost.io.parquet.splice import start_copy
 from rlpost.io.paths import RemotePath, check_target, list_files, parse_path
-from rlpost.io.shutdown import register_cleanup, signals_deferred, unregister_cleanup
+from rlpost.io.shutdown import signals_deferred
 from rlpost.io.staged import StagedFile, file_errors
 from rlpost.io.system import sync_folder
 from rlpost.io.threads import map_ordered

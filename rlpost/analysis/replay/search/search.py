@@ -29,15 +29,15 @@ from rlpost.analysis.replay.search.sample import sampled, widened
 from rlpost.analysis.replay.search.solve import Problem, problems, solvable, solved
 from rlpost.analysis.replay.search.ties import ties_of
 from rlpost.analysis.replay.search.trials import NOISE, Trial, Trials, differing_rows, unexplained
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
-from rlpost.io.progress import SilentReporter
 from rlpost.recipe.estimators import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
