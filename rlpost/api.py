@@ -32,7 +32,8 @@ from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output.files import Outputs, journal_of, targets_of
+from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.journal import journal_of
 from rlpost.pipeline.update.files import Update, updating
 from rlpost.pipeline.update.inputs import UpdateInputs
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
@@ -98,7 +99,7 @@ def advantages(
         overwrite=options.overwrite,
         verify=options.verify,
     )
-    overwrite = options.overwrite or (journal is not None and journal.published)
+    overwrite = options.overwrite or (journal is not None and journal.entries.published)
     targets = targets_of(source.files, paths, parse_path(output), overwrite=overwrite)
     if overwrite:
         check_overwritable(targets)

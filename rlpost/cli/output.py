@@ -38,17 +38,11 @@ def write_text(text: str, target: Path) -> None:
     Raises:
         ReadWriteError: the file can't be written.
     """
-    from rlpost.io.staged import StagedFile, file_errors  # noqa: PLC0415
+    from rlpost.io.publish import write_file  # noqa: PLC0415
+    from rlpost.io.staged import file_errors  # noqa: PLC0415
 
     if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
         with file_errors(target, "cannot be written"):
             target.write_text(text, encoding="utf-8")
-        return
-    staged = StagedFile(target)
-    try:
-        staged.write(0, text.encode())
-        staged.complete()
-        staged.publish()
-    except BaseException:
-        staged.discard()
-        raise
+    else:
+        write_file(target, text.encode())

@@ -44,12 +44,13 @@ from rlpost.errors import RlpostError, UnavailableError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
+from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import device_kind
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
-from rlpost.pipeline.output.files import Outputs, check_writable
+from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.run import bind, check_clash
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.recipe.recipe import Recipe
@@ -421,7 +422,7 @@ def advantages(
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
     check_writable(options.state)
     clock = Clock(options.started, options.cpu_started)
-    with connected(options.ray_address), Outputs(targets):
+    with connected(options.ray_address), StagedFiles(targets):
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         free = slots(options.workers or 1, options.device)
         survey = executor.survey(files)

@@ -27,6 +27,7 @@ from rlpost.io.paths import (
     remote_errors,
     why_missing,
 )
+from rlpost.io.staged import StagedFile
 from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
@@ -188,12 +189,10 @@ def convert_dumps(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    file = CanonicalFile(target)
-    try:
+    with StagedFile(target) as staged:
+        file = CanonicalFile(staged)
         write_dumps(file, dumps, ReadOptions(), SilentReporter())
-        file.publish()
-    finally:
-        file.abort()
+        staged.publish()
     return file
 
 

@@ -36,6 +36,7 @@ from rlpost.interface.results import (
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
 from rlpost.io.paths import without_paths
+from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
@@ -474,7 +475,7 @@ def report(
         names = dict(zip(paths, input_names(inputs), strict=True))
         page = without_paths(page, {path: name for path, name in names.items() if path != name})
     if output is not None:
-        work.write(page, Path(output))
+        write_file(Path(output), page.encode())
     return Report.of(found, page, files)
 
 

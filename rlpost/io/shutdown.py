@@ -100,13 +100,13 @@ def received_exit_code() -> int | None:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Defer signals to the end of the block, for a few steps that must not be separated."""
-    _State.deferred = True
+    """Defer signals to the end of the outermost block, for steps that must not be separated."""
+    outer, _State.deferred = _State.deferred, True
     try:
         yield
     finally:
-        _State.deferred = False
-    if _State.received:
+        _State.deferred = outer
+    if _State.received and not outer:
         _raise(_State.received)
 
 

@@ -20,7 +20,8 @@ from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import Devices, devices_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
-from rlpost.pipeline.output.files import check_writable, run_identity
+from rlpost.pipeline.output.files import check_writable
+from rlpost.pipeline.output.journal import run_identity
 from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.output.readback import check_written
 from rlpost.pipeline.plan import Plan, loss_plan, plan_of
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.uploads import Upload
+    from rlpost.io.uploads import OutputFile
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.options import Options
@@ -355,7 +356,7 @@ def sink_of(
     plan: Plan,
     index: int,
     target: AnyPath,
-    begun: StagedFile | Upload | None = None,
+    begun: OutputFile | None = None,
     *,
     names: tuple[str, ...],
 ) -> Sink:

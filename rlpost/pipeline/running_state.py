@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.locks import FileLock
-from rlpost.io.staged import StagedFile, file_errors
+from rlpost.io.publish import write_file
+from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.pipeline.columns import columns_of
 from rlpost.recipe import semantics
@@ -127,15 +128,8 @@ def save_state(path: Path, state: RunState) -> None:
     Raises:
         ReadWriteError: the file cannot be written.
     """
-    with FileLock([path]), file_errors(path, "cannot be written"):
-        staged = StagedFile(path)
-        try:
-            staged.write(0, state_text(state).encode())
-            staged.complete()
-            _keep_older(path)
-            staged.publish()
-        finally:
-            staged.discard()
+    with file_errors(path, "cannot be written"):
+        write_file(path, state_text(state).encode(), before=partial(_keep_older, path))
 
 
 def _older(path: Path, number: int) -> Path:

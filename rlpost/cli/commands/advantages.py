@@ -230,7 +230,7 @@ def _show_plan(
 @contextmanager
 def _with_hint_to_resume(output: AnyPath, *, resume: bool) -> Iterator[None]:
     """If a run with --resume stops, print how to continue it."""
-    from rlpost.pipeline.output.files import JOURNAL  # noqa: PLC0415
+    from rlpost.pipeline.output.journal import JOURNAL  # noqa: PLC0415
 
     try:
         yield

@@ -103,6 +103,7 @@ def report(
     from rlpost.display.text import counted, size  # noqa: PLC0415
     from rlpost.formats.inputs import canonical_inputs, names_of  # noqa: PLC0415
     from rlpost.io.paths import without_paths  # noqa: PLC0415
+    from rlpost.io.publish import write_file  # noqa: PLC0415
 
     with (
         canonical_inputs(paths, report=None if quiet else echo) as inputs,
@@ -121,7 +122,7 @@ def report(
             named=shlex.join(settings.words),
             reporter=reporter,
         )
-        run.write(without_paths(page, names_of(inputs, paths)), Path(output))
+        write_file(Path(output), without_paths(page, names_of(inputs, paths)).encode())
     if not quiet:
         responses, findings = facts.responses, len(facts.findings)
         echo(
