@@ -25,7 +25,7 @@ import rlpost
 from rlpost import optional as extras
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.model import Histogram
-from rlpost.analysis.report import charts, page, run
+from rlpost.analysis.report import charts, page
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.clipping import ClipCounter, clip_tables, clip_trends, number_at
 from rlpost.analysis.report.examples import (
@@ -48,6 +48,7 @@ from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.io.staged import StagedFile
 from rlpost.recipe.roles import resolve
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
@@ -834,7 +835,7 @@ def test_a_failed_write_leaves_nothing_behind(made, tmp_path, monkeypatch):
     def broken(staged):
         raise ReadWriteError(f"{staged.target}: cannot be written: disk full")
 
-    monkeypatch.setattr(run.StagedFile, "complete", broken)
+    monkeypatch.setattr(StagedFile, "complete", broken)
     with pytest.raises(ReadWriteError, match="disk full"):
         report([str(made[0])], tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
