@@ -32,9 +32,10 @@ from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.outputs import Outputs, journal_of, targets_of
-from rlpost.pipeline.update import Update, updating
-from rlpost.pipeline.update_inputs import UpdateInputs
+from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.journal import journal_of
+from rlpost.pipeline.update.files import Update, updating
+from rlpost.pipeline.update.inputs import UpdateInputs
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def advantages(
         overwrite=options.overwrite,
         verify=options.verify,
     )
-    overwrite = options.overwrite or (journal is not None and journal.published)
+    overwrite = options.overwrite or (journal is not None and journal.entries.published)
     targets = targets_of(source.files, paths, parse_path(output), overwrite=overwrite)
     if overwrite:
         check_overwritable(targets)
@@ -133,15 +134,16 @@ def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options:
     """Write the chosen files of an update, and those that must be computed with them."""
     source = Source(inputs.files(), keep_footers=True)
     while update.kept or update.vanished or update.incomplete:
-        from rlpost.pipeline import run, update_checks  # noqa: PLC0415
+        from rlpost.pipeline import run  # noqa: PLC0415
+        from rlpost.pipeline.update import checks  # noqa: PLC0415
 
         plan = run.bind(source, recipe)
-        if update_checks.is_carried(plan) and update.wait():
+        if checks.is_carried(plan) and update.wait():
             if not update.chosen:
                 return {}
             source = Source(inputs.files(), keep_footers=True)
             continue
-        found = update_checks.coupled(update, plan)
+        found = checks.coupled(update, plan)
         if not found:
             break
         if not options.overwrite:

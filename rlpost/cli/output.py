@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlpost.io.text import printable
+from rlpost.display.controls import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
 
 
 def echo(text: str) -> None:
@@ -47,7 +47,7 @@ def silence_warnings() -> None:
 
 def check_summary(path: str | None) -> None:
     """Raise an error before the work if a summary can't be written to a path."""
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415 - pyarrow
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415 - pyarrow
 
     check_writable(None if path == "-" else path)
 
@@ -67,17 +67,11 @@ def write_text(text: str, target: Path) -> None:
     Raises:
         ReadWriteError: the file can't be written.
     """
-    from rlpost.io.staged import StagedFile, file_errors  # noqa: PLC0415
+    from rlpost.io.publish import write_file  # noqa: PLC0415
+    from rlpost.io.staged import file_errors  # noqa: PLC0415
 
     if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
         with file_errors(target, "cannot be written"):
             target.write_text(text, encoding="utf-8")
-        return
-    staged = StagedFile(target)
-    try:
-        staged.write(0, text.encode())
-        staged.complete()
-        staged.publish()
-    except BaseException:
-        staged.discard()
-        raise
+    else:
+        write_file(target, text.encode())

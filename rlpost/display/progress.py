@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.display.console import console
-from rlpost.io.progress import SilentReporter
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.display.reporter import SilentReporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
 
     PrintNote = Callable[[str], None] | None
 

@@ -17,7 +17,7 @@ from rlpost.distributed import tasks
 from rlpost.distributed.executor import BatchRef, Call
 from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
 from rlpost.io.keys import step_order
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
 from rlpost.pipeline.stages.rewards import RowsDiffer

@@ -30,13 +30,13 @@ from rlpost.distributed.blocks import (
 )
 from rlpost.distributed.partition import ROW, assemble_responses
 from rlpost.distributed.staging import digest_of
+from rlpost.io.clock import Clock
 from rlpost.io.keys import KeyColumn
 from rlpost.io.parquet.encode import EncodedWriter, read_encoded
 from rlpost.io.parquet.indexes import indexed_row_groups_of
-from rlpost.io.progress import Clock
 from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import reduced, response_table, with_mapped
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import (
     encoder_of,
     enrich_table,

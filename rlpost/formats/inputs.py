@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import detect
@@ -27,7 +28,7 @@ from rlpost.io.paths import (
     remote_errors,
     why_missing,
 )
-from rlpost.io.progress import SilentReporter
+from rlpost.io.staged import StagedFile
 from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
@@ -148,12 +149,10 @@ def convert_dumps(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    file = CanonicalFile(target)
-    try:
+    with StagedFile(target) as staged:
+        file = CanonicalFile(staged)
         write_dumps(file, dumps, ReadOptions(), SilentReporter())
-        file.publish()
-    finally:
-        file.abort()
+        staged.publish()
     return file
 
 

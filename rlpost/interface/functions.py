@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import pyarrow.parquet as pq
 
+from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError
 from rlpost.interface.inputs import Inputs, OpenInputs, open_inputs, path_names, table_paths
 from rlpost.interface.results import (
@@ -29,7 +30,7 @@ from rlpost.interface.results import (
 from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
-from rlpost.io.progress import Reporter, SilentReporter
+from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
@@ -457,7 +458,7 @@ def report(
         )
         page = without_paths(page, own.names)
     if output is not None:
-        work.write(page, Path(output))
+        write_file(Path(output), page.encode())
     return Report(**vars(found), page=page, files=files)
 
 
@@ -686,7 +687,7 @@ def join(
         DataError: rows do not match: file, row and column are named; or a file is damaged.
         ReadWriteError: reading or writing failed; no output is left behind.
     """
-    from rlpost.pipeline import join as work  # noqa: PLC0415 - pyarrow is slow to import
+    from rlpost.sidecars import join as work  # noqa: PLC0415 - pyarrow is slow to import
 
     names = [on] if isinstance(on, str) else [*on]
     if output is None and not is_table(inputs):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
 
 Input = Union[str, Path, ArrowStream, "pl.LazyFrame"]
 Inputs = Input | Sequence[Input]

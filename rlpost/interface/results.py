@@ -83,9 +83,10 @@ class Report(Inspection):
             ReadWriteError: writing failed. No output is left behind.
         """
         from rlpost.analysis.report import run  # noqa: PLC0415 - altair is slow to import
+        from rlpost.io.publish import write_file  # noqa: PLC0415
 
         run.check_output(Path(output), self.files, overwrite=overwrite)
-        run.write(self.page, Path(output))
+        write_file(Path(output), self.page.encode())
 
     def _repr_html_(self) -> str:
         """Return the page in a frame for a notebook."""

@@ -19,9 +19,9 @@ from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from rlpost.display.controls import printable
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.stores import FOLDER, HTTP_SCHEMES, OBJECT_SCHEMES, FsspecStore, object_store
-from rlpost.io.text import printable
 from rlpost.optional import need
 
 if TYPE_CHECKING:

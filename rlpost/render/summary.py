@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import (
     counted,
@@ -21,8 +22,7 @@ from rlpost.display.text import (
     run_times,
     size,
 )
-from rlpost.io.text import printable_line
-from rlpost.pipeline.update import REASONS
+from rlpost.pipeline.update.files import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ _ROLLOUT_REWARD = {
 
 def show_plan(plan: Plan) -> None:
     """Print the passes over the input on stdout."""
-    from rlpost.pipeline.output import emitted  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - torch takes a second to import
 
     passes = plan.passes(emitted(plan.resolved), keeping=True)
     rows = [

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 import rlpost
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
-from rlpost.io.progress import SilentReporter
 
 SAMPLE = "sample_data/arithmetic.parquet"
 FRAME = pl.read_parquet(SAMPLE)

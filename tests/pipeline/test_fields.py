@@ -21,7 +21,7 @@ from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import fields_behind, fields_of, stages_of
 from rlpost.recipe.numerics import Numerics

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.responses.index import Index
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
 
 
 _CONDITION = re.compile(r"^(\w+)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*)$")

@@ -15,8 +15,8 @@ from rlpost.analysis.browse.listing import decimal
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, coloured_tokens, legend
 from rlpost.analysis.responses.views import facts, field_lines, heading, shortened
 from rlpost.display.charts import bar
+from rlpost.display.controls import printable, printable_line
 from rlpost.display.text import counted
-from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

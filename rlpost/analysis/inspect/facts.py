@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import InputFacts, RoleFacts
     from rlpost.analysis.inspect.reading import ChunkUser
     from rlpost.analysis.inspect.selection import Reading
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap
 

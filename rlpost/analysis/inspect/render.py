@@ -16,9 +16,9 @@ from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.charts import bar, spark
 from rlpost.display.console import console, print_page
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided, hanging, show_json, show_list
 from rlpost.display.text import counted, number, percent, share, size
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

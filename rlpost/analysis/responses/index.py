@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import is_text, log_probs_of, named
 from rlpost.analysis.segments import segment_sums
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import (
     CellLocation,
@@ -25,7 +26,6 @@ from rlpost.io.arrow import (
 from rlpost.io.keys import KeyColumn, encode_keys, plain_keys, step_order
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import prefetch
 from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.columns import LENGTH, TEXT
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import RowChunk
-    from rlpost.io.progress import Reporter
     from rlpost.recipe.roles import ColumnMap
 
     Numbers = NDArray[np.float64]

@@ -187,7 +187,7 @@ def _show_plan(paths: list[str], recipe: Recipe, run: Options, *, quiet: bool) -
     from rlpost import api  # noqa: PLC0415 - pyarrow
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.update import planned  # noqa: PLC0415
+    from rlpost.pipeline.update.files import planned  # noqa: PLC0415
     from rlpost.render import summary  # noqa: PLC0415
 
     if run.update:
@@ -206,7 +206,7 @@ def _show_plan(paths: list[str], recipe: Recipe, run: Options, *, quiet: bool) -
 def _with_hint_to_resume(output: str, *, resume: bool) -> Iterator[None]:
     """If a run with --resume stops, print how to continue it."""
     from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.outputs import JOURNAL  # noqa: PLC0415
+    from rlpost.pipeline.output.journal import JOURNAL  # noqa: PLC0415
 
     folder = parse_path(output)
     try:

@@ -199,7 +199,7 @@ def _request(settings: Settings, tolerance: float | None, sample: int | None) ->
 
 def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:
     """Raise an error before the work if a recipe cannot be saved."""
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415
 
     if path is None:
         if overwrite:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import common_type, is_list, is_number, is_string
-from rlpost.io.staged import StagedFile, StandardOutput
-from rlpost.io.uploads import Upload
+from rlpost.io.staged import StandardOutput
+from rlpost.io.uploads import OutputFile
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest, resolve
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ _NO_PLACE = "no place for it"
 Layout = Literal["file", "steps", "stream"]
 
 
-Staged = StagedFile | Upload
-Writable = Staged | StandardOutput
+Writable = OutputFile | StandardOutput
 
 
 STDOUT = Path("-")

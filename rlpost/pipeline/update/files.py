@@ -5,7 +5,7 @@ and the columns that were read. An output is up to date as long as these are the
 are written by one run. Its numbers are those of a run over all files: a batch or prompt group that
 a file to be written shares with one that is up to date is an error, or both are written.
 
-`rlpost.pipeline.update_marker` completes runs that were killed while they published their files.
+`rlpost.pipeline.update.marker` completes runs that were killed while they published their files.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.io.paths import RemotePath, glob_files, list_files, parse_path, relative_to_glob
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
-from rlpost.pipeline.file_metadata import RUN_KEY
-from rlpost.pipeline.update_marker import MARKER, recover, stopped_files
+from rlpost.pipeline.output.metadata import RUN_KEY
+from rlpost.pipeline.update.marker import MARKER, recover, stopped_files
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.display.controls import printable_line
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_string, without_dictionary
 from rlpost.io.keys import KeyColumn
-from rlpost.io.text import printable_line
 from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:

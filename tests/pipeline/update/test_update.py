@@ -21,7 +21,7 @@ import rlpost
 from rlpost import api
 from rlpost.errors import DataError, UsageError
 from rlpost.io.locks import BusyError, FileLock
-from rlpost.pipeline.update_marker import MARKER
+from rlpost.pipeline.update.marker import MARKER
 
 UPDATE = rlpost.Options(update=True, chunk_tokens=1 << 20, workers=1)
 PLAIN = rlpost.Options(chunk_tokens=1 << 20, workers=1)
@@ -244,7 +244,7 @@ def test_another_recipe_another_estimator_file_and_other_semantics_are_written_a
         recipe = rlpost.Recipe(estimator=f"{own}:own")
         assert counts(update(trained, recipe)) == {"recipe": 3}
         assert counts(update(trained, recipe)) == {}
-    monkeypatch.setattr("rlpost.pipeline.update.SEMANTICS", 99)
+    monkeypatch.setattr("rlpost.pipeline.update.files.SEMANTICS", 99)
     assert counts(update(trained, recipe)) == {"semantics": 3}
 
 

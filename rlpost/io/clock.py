@@ -1,4 +1,4 @@
-"""Progress reports of a run, and the time that its passes and threads take."""
+"""The clock of a run: the time that its passes and threads take, and the bytes that they move."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,41 +15,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
-class Reporter(Protocol):
-    """Receives the progress of a run."""
-
-    def start(self, purpose: str, rows: int | None) -> None:
-        """Report that a pass over this many rows begins; None: the number is unknown."""
-
-    def advance(self, rows: int) -> None:
-        """Report that this many more rows are done."""
-
-    def note(self, text: str) -> None:
-        """Report a fact about the input: the format of a dump."""
-
-
-class SilentReporter:
-    """A reporter that draws nothing.
-
-    Args:
-        print_note: is called with each note; None: notes are dropped.
-    """
-
-    def __init__(self, print_note: Callable[[str], None] | None = None) -> None:
-        self._print_note = print_note
-
-    def note(self, text: str) -> None:
-        """Print the note, if notes are printed."""
-        if self._print_note is not None:
-            self._print_note(text)
-
-    def start(self, purpose: str, rows: int | None) -> None:
-        """Do nothing."""
-
-    def advance(self, rows: int) -> None:
-        """Do nothing."""
 
 
 class Clock:
