@@ -14,7 +14,7 @@ from runs import rollout, run, save, strict_json
 import rlpost
 from rlpost.io.locks import LOCK_NAME
 from rlpost.pipeline import run as running
-from rlpost.pipeline.output.columns import journal as resume
+from rlpost.pipeline.output import journal as resume
 from rlpost.pipeline.output.journal import JOURNAL, JournalEntries
 
 FILES = 6
