@@ -31,9 +31,9 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.engine import single_threaded_torch
-from rlpost.pipeline.file_metadata import FileMetadata, cut
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
+from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise
@@ -323,7 +323,7 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
     """Add the columns that do not decode to the verdict on a file."""
     nothing = {"rows": None, "first_row": None, "largest_difference": None}
     damaged = [
-        {"column": name, "verdict": "damaged", **nothing, "why": why}
+        {"column": name, "verdict": "damaged", **nothing, "reason": why}
         for name, why in damage.items()
     ]
     return {
@@ -334,8 +334,8 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
 
 
 UNCHECKED = (
-    "kept columns are decoded only: the file has no checksums of them (rlpost wrote it before "
-    "semantics 2, or another program wrote it again)"
+    "kept columns are decoded only: the file has no checksums of them (another program wrote it "
+    "again)"
 )
 
 

@@ -139,7 +139,7 @@ class Settings:
         A preset may replace the requested estimator by another one with other norms.
         """
         name = self._requested_estimator or usual_estimator(self.preset or DEFAULT)
-        return {"preset": self.preset, "asked_estimator": name}
+        return {"preset": self.preset, "requested_estimator": name}
 
     @property
     def _requested_estimator(self) -> str | None:

@@ -210,7 +210,7 @@ def run_summary(
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
         "devices": [str(device) for device in devices],
-        "halved_pieces": splits,
+        "split_chunks": splits,
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 from format_writers import made, slime_train
 from format_writers_text import rollouts as made_texts
 from format_writers_text import verl
-from test_cli import run
+from runs import run
 
 import rlpost
 from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
@@ -273,7 +273,7 @@ def test_replay_reads_a_bundle(enriched, tmp_path):
     noted = json.dumps({**facts, "warnings": ["of groups", 3], "semantics": 99})
     warnings = rlpost.replay(with_members(out, case=noted))["warnings"]
     assert warnings[0] == "of groups"
-    assert "upgrade rlpost" in warnings[1]
+    assert warnings[1].startswith("the bundle has semantics 99 ")
 
 
 def test_recorded_columns_of_other_names_are_found_in_a_bundle(tmp_path):

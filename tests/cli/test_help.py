@@ -6,7 +6,7 @@ import re
 
 import pytest
 from manual.program import commands
-from test_cli import run
+from runs import run
 
 from rlpost.cli.app import COMMANDS
 from rlpost.cli.help_screen import ALL, Panel

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 from rlpost import formats
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -151,7 +151,7 @@ def test_formats_are_not_mixed(dump, tmp_path):
         convert([dump, other], tmp_path / "out")
     summary = convert(tmp_path / "in", tmp_path / "out", "nemo-rl")
     assert names(tmp_path / "out") == ["train_data_step7.parquet"]
-    assert summary["passed_over"] == [str(other)]
+    assert summary["skipped_files"] == [str(other)]
 
 
 def test_a_damaged_dump_in_a_directory_is_an_error_if_the_format_is_named(tmp_path):
@@ -241,7 +241,7 @@ def test_the_metadata_have_the_format_and_the_missing_roles(dump, tmp_path):
     convert(dump, tmp_path / "out.parquet")
     metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
     assert metadata[b"rlpost.format"] == b"nemo-rl"
-    assert json.loads(metadata[b"rlpost.lacks"]).keys() == {
+    assert json.loads(metadata[b"rlpost.missing_roles"]).keys() == {
         "log_probs", "ref_log_probs", "values"
     }  # fmt: skip
 
@@ -571,7 +571,8 @@ def test_steps_are_read_from_path_names(path, step, tmp_path):
 def test_parquet_of_responses_is_returned_unchanged(tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     with canonical_inputs([path, str(tmp_path), str(tmp_path / "*.parquet")]) as inputs:
-        assert inputs == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
+        assert inputs.paths == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
+        assert inputs.names == {}
 
 
 def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):

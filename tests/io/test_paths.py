@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from s3_server import Proxy, Server
-from test_cli import rollout, run, save
+from runs import long_rollout, rollout, run, save
+from s3_server import Proxy
 
 import rlpost
 from rlpost import Options, Recipe
 from rlpost.errors import ReadWriteError, UnavailableError, UsageError
-from rlpost.io import cloud, paths, ranges, staged, stores, transfers, uploads
+from rlpost.io import cloud, paths, ranges, transfers, uploads
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.sink import open_sink
@@ -34,63 +34,6 @@ from rlpost.io.paths import RemotePath, parse_path
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-
-
-@pytest.fixture(scope="module")
-def server():
-    server = Server()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def aws(monkeypatch, tmp_path):
-    """An environment without AWS settings, for tests to set."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    stores.object_store.cache_clear()
-    yield monkeypatch
-    stores.object_store.cache_clear()
-
-
-@pytest.fixture
-def s3(server, aws):
-    """The server, with an empty bucket `lab`, and the environment that points to it."""
-    server.reset()
-    aws.setenv("AWS_ENDPOINT_URL", server.url)
-    aws.setenv("AWS_ACCESS_KEY_ID", "key")
-    aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    aws.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    yield server
-    assert server.uploads() == []
-
-
-@pytest.fixture
-def small_steps(monkeypatch):
-    """Small parts and ranges, so that each loop has several iterations with little data."""
-    monkeypatch.setattr(ranges, "REQUEST_BYTES", 9000)
-    monkeypatch.setattr(transfers, "PART_BYTES", 20_000)
-    monkeypatch.setattr(staged, "READ_BYTES", 7000)
-    monkeypatch.setattr(uploads, "READ_BYTES", 7000)
-
-
-def long_rollout(count: int = 400) -> pa.Table:
-    """Return some 300 kB of incompressible data."""
-    rng = np.random.default_rng(7)
-    lengths = rng.integers(20, 160, count)
-    lists = [rng.normal(-1, 0.5, n).astype(np.float32) for n in lengths]
-    return pa.table(
-        {
-            "prompt_id": [f"p{i // 4}" for i in range(count)],
-            "reward": rng.random(count).astype(np.float32),
-            "response_mask": [np.ones(n, np.uint8) for n in lengths],
-            "old_log_probs": lists,
-            "ref_log_probs": [values + np.float32(0.1) for values in lists],
-        }
-    )
 
 
 def local_run(source, tmp_path, *options):

@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost.analysis import peers
 from rlpost.analysis.peers.base import Case, Outcome, Peer, compare, outcome
@@ -126,7 +126,7 @@ def test_a_difference_is_printed_with_its_numbers_and_exit_code_1(framework):
     assert (found["agree"], found["cases"], len(found["different"])) == (False, 3, 2)
     assert found["different"][0] == {
         "case": "gae: text",
-        "why": "advantages: 1 of 1 numbers, most by 0.5 (framework 2, rlpost 2.5)",
+        "difference": "advantages: 1 of 1 numbers, most by 0.5 (framework 2, rlpost 2.5)",
     }
     markdown = run("presets", "--verify", "verl", "--format", "markdown")
     assert "| gae: text | 0.5 | 2 | 2.5 |" in markdown.out
@@ -194,5 +194,5 @@ def test_what_a_preset_leaves_out_on_purpose_is_no_drift(uncovered, drifted):
     this, texts = lines("trl", found)
     assert this == drifted
     assert texts[1:] == (["  not covered: policy loss new"] if drifted else [])
-    one = {"case": "gae", "why": "advantages"}
+    one = {"case": "gae", "difference": "advantages"}
     assert lines("trl", {**found, "different": [one]})[1][1] == "  gae: advantages"

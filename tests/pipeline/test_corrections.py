@@ -220,7 +220,7 @@ def test_the_summary_says_how_far_the_policies_are_apart(rows):
     for name, value in slow.chi_squares(rows).items():
         assert facts["chi_square"][name] == pytest.approx(value, rel=1e-6, abs=1e-9)
     wrong = sum(math.exp(i) >= 0.5 and abs(o - i) > 2 for o, i in own)
-    assert facts["sure_but_wrong"] == wrong
+    assert facts["confident_disagreement"] == wrong
     assert facts["tokens"] == len(own)
 
 

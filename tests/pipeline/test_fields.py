@@ -21,9 +21,9 @@ from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_of, stages_of
+from rlpost.pipeline.stages import fields_behind, fields_of, stages_of
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import EXTRA, GROUP_COLUMNS, WRITTEN, Recipe
 
@@ -406,6 +406,11 @@ def stated(resolved):
     return fields_of(stages_of(resolved, RunState()))
 
 
+def behind(plan, column):
+    """The fields that can change a column of a recipe; the estimator sets defaults of others."""
+    return fields_behind(plan.stages, column) | {"estimator"}
+
+
 @dataclass
 class Counts:
     """What changes of one field at a time did."""
@@ -418,6 +423,8 @@ class Counts:
     """Changes of fields that a stage reads."""
     moved: Counter = field(default_factory=Counter)
     """Those that changed a number."""
+    outside: dict = field(default_factory=dict)
+    """Those that changed a column to which no stage that reads the field leads."""
 
 
 def changed(table, before, other, *, everything):
@@ -457,6 +464,9 @@ def examine(fields, *, seed, recipes, seconds=0.0, both=False):
             if name in reads or (both and name in fields(one.plan.resolved)):
                 counts.read[name] += 1
                 counts.moved[name] += bool(moved)
+                outside = {c for c in moved if name not in behind(base.plan, c)} - {"error"}
+                if outside and name in reads:
+                    counts.outside[name] = (outside, values, one.plan.resolved.recipe)
                 continue
             if moved == ["error"]:  # one recipe reads NaN, or masks drop every response
                 continue
@@ -483,6 +493,7 @@ def test_every_field_has_another_value():
 def test_a_field_that_no_stage_reads_changes_no_number():
     counts = examine(stated, seed=SEED, recipes=RECIPES, seconds=SECONDS)
     assert not counts.wrong
+    assert not counts.outside
     assert len(counts.unread) > 50, counts.unread
 
 

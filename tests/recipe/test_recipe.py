@@ -8,9 +8,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from test_cli import run
+from runs import run
 
-from rlpost import api
 from rlpost.cli.options import RECIPE
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.recipe.estimators import NAMES
@@ -93,25 +92,6 @@ CASES = {
     "is_filter_where": ("--is-filter-where negative", "negative", "--is-filter max:k3::0.3"),
     "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
 }
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """Takes what `api.advantages` is asked for, in its place."""
-    calls = []
-
-    def spy(inputs, output, recipe, options, _report):
-        calls.append((inputs, output, recipe, options))
-        return {}
-
-    monkeypatch.setattr(api, "advantages", spy)
-
-    def ask(*words):
-        ran = run("advantages", "in.parquet", "out.parquet", "-q", *words)
-        assert ran == (0, "", "")
-        return calls[-1]
-
-    return ask
 
 
 @pytest.mark.parametrize("field", CASES)

@@ -235,7 +235,7 @@ class Mismatch:
     estimate may be negative by chance, if ratios are below 1 in most tokens."""
     ess: float
     """(Σw)² / (nΣw²) of the token weights w = exp(d)."""
-    sure_but_wrong: int
+    confident_disagreement: int
     """Tokens with an engine probability of at least 0.5 and a difference of more than 2 nats."""
     identical: int
     by_position: list[Bucket]
@@ -247,8 +247,8 @@ class Shift:
 
     columns: tuple[str, str]
     lag: int
-    here: float
-    there: float
+    difference: float
+    difference_at_lag: float
     """At lag 0 and at `lag`: mean |difference|, each at most 5 nats, or the size of the jump at
     mask edges."""
     tokens: int
@@ -273,8 +273,8 @@ class TokenFacts:
     edges: dict[str, Json]
     """By role: responses that look `padded`, padded on the `left`, or `shifted`."""
     duplicates: Json | None
-    """Responses that repeat an earlier one of their group: `of` (the column that is compared),
-    `rows`, `share`, `long_rows` (of 32 tokens or more); `alone`: responses without a copy."""
+    """Responses that repeat an earlier one of their group: `column` (which is compared),
+    `rows`, `share`, `long_rows` (of 32 tokens or more); `unique`: responses without a copy."""
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ class FileFacts:
     writer: str
     rlpost: Json | None
     """How rlpost wrote it: `version`; `estimator` and `recipe` of an enriched file; `format` and
-    `lacks` (role to reason) of a converted dump."""
+    `missing_roles` (role to reason) of a converted dump."""
 
 
 @dataclass(frozen=True)
@@ -436,12 +436,13 @@ class Facts:
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
-        plain = _plain(dataclasses.asdict(self))
-        assert isinstance(plain, dict)
-        return {"schema_version": plain.pop("schema_version"), **plain}
+        names = [one.name for one in dataclasses.fields(Facts)]
+        return {name: _plain(getattr(self, name)) for name in ("schema_version", *names)}
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -16,9 +16,9 @@ from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.charts import bar, spark
 from rlpost.display.console import console, print_page
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided, hanging, show_json, show_list
 from rlpost.display.text import counted, number, percent, share, size
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -267,7 +267,7 @@ def _roles(facts: Facts) -> TextTable:
     lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
     lacks: dict[str, str] = {}
     for file in facts.input.files:
-        lacks |= (file.rlpost or {}).get("lacks") or {}
+        lacks |= (file.rlpost or {}).get("missing_roles") or {}
     reasons: dict[str, list[str]] = {}
     for role in missing:
         if role in lacks:
@@ -421,8 +421,8 @@ def _mismatch(facts: Facts) -> TextTable | None:
         *_clamped("KL and effective sample size", gap.clamped),
         f"KL k1 {number(gap.k1)}, k3 {number(gap.k3)}; effective sample size {percent(gap.ess)}",
         (
-            f"{counted(gap.sure_but_wrong, 'token')} with high engine probability and low trainer "
-            "probability"
+            f"{counted(gap.confident_disagreement, 'token')} with high engine probability and low "
+            "trainer probability"
         ),
     ]
     largest = max((one.mean_abs for one in gap.by_position), default=0.0)

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.display.text import counted
+from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.quantiles import quantiles
 from rlpost.kernels.segments import POSITION_RANGES, position_range
 from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
@@ -81,7 +82,7 @@ def summarise_losses(
         ],
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
-        "advantages_aside": None if read else _unused_advantages(plan),
+        "unused_advantages": None if read else _unused_advantages(plan),
     }
 
 
@@ -199,20 +200,13 @@ def _divergence(totals: TokenTotals) -> Json:
     """Return the ratio and the divergence between policies, which no config changes."""
     sums, count = totals.sums, totals.policy_tokens
     weight, squares = (sums.total(name) + count for name in ("excess", "excess2"))
-    engine = "engine.k3" in sums
     return {
         "ratio": _ratio(totals),
-        "kl": {
-            "k1": _over(-sums.total("log_ratio"), count),
-            "k3": _over(sums.total("k3"), count),
-        },
-        "engine_kl": {
-            "k1": _over(-sums.total("engine.log_ratio"), count),
-            "k3": _over(sums.total("engine.k3"), count),
-        }
-        if engine
+        "kl": {name: _over(sums.total(name), count) for name in ("k1", "k3")},
+        "engine_kl": {name: _over(sums.total(f"engine.{name}"), count) for name in ("k1", "k3")}
+        if "engine.k3" in sums
         else None,
-        "ess": float(weight * weight / (count * squares)) if count and squares else None,
+        "ess": effective_sample_size(count, weight, squares),
     }
 
 
@@ -260,7 +254,7 @@ def _outcomes(totals: TokenTotals, index: int) -> Json:
         }
     clip = {name: _clip(kinds[:, :, state].sum(1), by_sign) for name, state in BRANCHES.items()}
     return {
-        "own_ratio": _own_ratio(totals, index),
+        "loss_ratio": _own_ratio(totals, index),
         "token_loss": _over(sums.total(f"{index}.value"), count),
         "clip": {**clip, "any": _clip(kinds[:, :, 1:].sum((1, 2)), by_sign)},
         "no_gradient": no_gradient,
@@ -387,7 +381,7 @@ def unused_options(
             f"{', '.join(map(flag_of, fields))}: without effect, since the input has advantages, "
             f"`{column}`; --map advantages=none computes them anew"
         )
-    if summary["advantages_aside"] == DUMPED:
+    if summary["unused_advantages"] == DUMPED:
         texts.append(
             f"the input has {DUMPED}, which its framework computed: "
             f"--map advantages={DUMPED} uses them"

@@ -57,8 +57,6 @@ class Peer:
     cases: Callable[[], Sequence[Case]]
     uncovered: Callable[[], Sequence[str]] = tuple
     """Returns what the framework has and the preset lacks, such as `policy loss dro`."""
-    left_out: tuple[str, ...] = ()
-    """What the preset lacks on purpose: the same texts."""
 
     @property
     def extra(self) -> str:

@@ -556,5 +556,4 @@ PEER = Peer(
     modules=("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"),
     cases=_cases,
     uncovered=_uncovered,
-    left_out=("policy loss vespo",),
 )

@@ -16,8 +16,7 @@ The grid:
 - the KL loss by each estimator, near and far
 - kl_cov and clip_cov on so many tokens that the default share selects several
 
-clip_cov selects at random. In its cases the choice is forced, since all candidates are selected;
-`random_clip_cov` is for a test of the mean over many choices.
+clip_cov selects at random. In its cases the choice is forced, since all candidates are selected.
 """
 
 from __future__ import annotations
@@ -374,12 +373,3 @@ def uncovered() -> list[str]:
     """Return verl's policy losses that no case covers."""
     names = import_module(CORE).POLICY_LOSS_REGISTRY
     return [f"policy loss {name}" for name in names if name not in {*GRID, *LEFT_OUT}]
-
-
-def random_clip_cov(data: Rollouts, seed: int) -> tuple[float, float]:
-    """Return rlpost's and verl's loss with a random choice of a tenth of the tokens."""
-    mine, config = _both(({"cov_share": 0.1}, {"clip_cov_ratio": 0.1}), BOUNDS)
-    torch.manual_seed(seed)
-    expected = theirs(data, "clip_cov", config)["loss"]
-    chosen = loss_preset(NAME, loss="clip_cov", **mine, cov_seed=seed)
-    return float(_differentiated(data, chosen)[0]), float(expected)

@@ -13,9 +13,9 @@ from rlpost.analysis.replay.render_examples import examples
 from rlpost.analysis.replay.render_search import Code, found_blocks
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted, number, percent
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

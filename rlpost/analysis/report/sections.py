@@ -322,9 +322,9 @@ def engine(facts: Facts) -> Section | None:
         Tile(*shares, f"{_MISMATCH}.ess"),
         *([Tile(*clamped, f"{_MISMATCH}.clamped")] if gap.clamped else []),
         Tile(
-            "Low trainer probability", f"{gap.sure_but_wrong:,}",
+            "Low trainer probability", f"{gap.confident_disagreement:,}",
             "tokens with engine probability ≥ 0.5, more than 2 nats off",
-            f"{_MISMATCH}.sure_but_wrong",
+            f"{_MISMATCH}.confident_disagreement",
         ),
         Tile(
             "Identical", f"{gap.identical:,}", f"tokens, {percent(identical)}",

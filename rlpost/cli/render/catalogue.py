@@ -81,8 +81,8 @@ def show_presets(how: str) -> None:
                 "release": source.release,
                 "date": source.date,
                 "commit": source.commit,
-                "estimators and losses of its own": both,
-                "earlier code": earlier,
+                "own_estimators_and_losses": both,
+                "earlier_code": earlier,
                 "framework": str(source),
             }
         )
@@ -90,7 +90,7 @@ def show_presets(how: str) -> None:
         show_json(records)
     elif how == "markdown":
         shown = [tuple(record.values())[:-1] for record in records]
-        show_markdown(tuple(records[0])[:-1], shown)
+        show_markdown(tuple(name.replace("_", " ") for name in records[0])[:-1], shown)
     else:
         own = "Below each: the repository, and the estimators and losses that the preset sets"
         table = TextTable(headings, rows, text=range(5), row_notes=notes, notes=(own,))
@@ -101,9 +101,11 @@ def show_differences(names: tuple[str, str], differences: Sequence[Difference], 
     """Print the fields in which two recipes differ; below each, what it is about."""
     headings = ("field", *names, "what it is")
     if how == "json":
-        show_json([dict(zip(("field", *names, "why"), one, strict=True)) for one in differences])
+        show_json(
+            [dict(zip(("field", *names, "meaning"), one, strict=True)) for one in differences]
+        )
     elif how == "markdown":
-        rows = [(one.field, _word(one.left), _word(one.right), one.why) for one in differences]
+        rows = [(one.field, _word(one.left), _word(one.right), one.meaning) for one in differences]
         show_markdown(headings, rows)
     else:
         _print_differences(names, differences)
@@ -124,9 +126,9 @@ def _print_differences(names: tuple[str, str], differences: Sequence[Difference]
     ]
     verb = "differs" if len(differences) == 1 else "differ"
     ending = f"{counted(len(differences), 'field')} {verb}; equal fields are omitted"
-    whys = {i: one.why for i, one in enumerate(differences)}
+    meanings = {i: one.meaning for i, one in enumerate(differences)}
     headings = ("field", *names)
-    out.print(TextTable(headings, rows, text=range(3), row_notes=whys, notes=(ending,)))
+    out.print(TextTable(headings, rows, text=range(3), row_notes=meanings, notes=(ending,)))
 
 
 def _word(value: Any) -> str:

@@ -109,12 +109,15 @@ def fields_of(stages: Iterable[Stage]) -> frozenset[str]:
 def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
     """Return the fields that can change one written column: those of the stages that lead to it.
 
-    KL and weights are computed from columns of the file alone.
+    KL and weights are computed from columns of the file, and from the masks. An estimator may set
+    the default of a field of an earlier stage.
     """
     ends = [number for number, stage in enumerate(stages) if stage.completes == column]
+    last = ends[-1] if ends else len(stages)
     if column in ("kl", "sample_weight", "is_weight"):
-        return fields_of(stages[number] for number in ends)
-    return fields_of(stages[: ends[-1] + 1] if ends else stages)
+        masks = [stage.completes for stage in stages].index("sample_mask")
+        return fields_of([*stages[: masks + 1], *(stages[number] for number in ends)])
+    return fields_of(stages[: last + 1])
 
 
 def _correction_stage(recipe: Recipe) -> Stage:
@@ -177,7 +180,9 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         completes="sample_mask",
     )
     if "sample_mask" in resolved.recorded:
-        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask)
+        masks = Stage(
+            "recorded sample mask", reduce=recorded.use_sample_mask, completes="sample_mask"
+        )
     return [
         finite,
         rollouts,

@@ -15,6 +15,7 @@ from rlpost.kernels import rewards
 from rlpost.kernels.moments import (
     Moments,
     canonical_order,
+    dense_codes,
     first_values,
     group_moments,
     group_offsets,
@@ -252,7 +253,7 @@ def _running(
     """Return running moments of each response's domain, its own batch included."""
     domains = responses.count("domain")
     both = responses["batch"] * domains + responses["domain"]
-    sets, codes = torch.unique(both, return_inverse=True)
+    sets, codes = dense_codes(both, responses.count("batch") * domains)
     own = keyed_moments(values[rows], codes[rows], sets.numel())
     labels = [str(label) for label in responses.labels["domain"]]
     begin = {code: start[label] for code, label in enumerate(labels) if label in start}
@@ -418,14 +419,15 @@ def _by_rollout(
     codes: Tensor, rollout: Tensor, values: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Return group codes and mean values of each rollout of a group, and each row's rollout."""
-    both, unit = torch.unique(torch.stack([codes, rollout]), dim=1, return_inverse=True)
-    count = both.shape[1]
-    offsets = group_offsets(unit, count)
+    unit = joint_codes(codes, rollout)
+    count = int(unit.max()) + 1 if unit.numel() else 0
+    offsets, group = group_offsets(unit, count), codes.new_empty(count)
+    group[unit] = codes
     means = {}
     for name, column in values.items():
         order = canonical_order(unit, column)
         means[name] = group_moments(column[order].to(torch.float64), offsets).mean
-    return both[0], means, unit
+    return group, means, unit
 
 
 def group_statistics(

@@ -197,7 +197,7 @@ class Difference(NamedTuple):
     field: str
     left: Any
     right: Any
-    why: str
+    meaning: str
 
 
 def differences(left: Recipe, right: Recipe) -> list[Difference]:
@@ -207,8 +207,8 @@ def differences(left: Recipe, right: Recipe) -> list[Difference]:
         for name, info in type(one).model_fields.items():
             pair = getattr(one, name), getattr(other, name)
             if name not in ("estimator_name", "numerics") and pair[0] != pair[1]:
-                why = " ".join((info.description or "").split())
-                fields.append(Difference(name, *pair, why))
+                meaning = " ".join((info.description or "").split())
+                fields.append(Difference(name, *pair, meaning))
     return fields
 
 
@@ -223,8 +223,8 @@ def loss_differences(left: Values, right: Values) -> list[Difference]:
     for name, info in LossOptions.model_fields.items():
         pair = left.get(name), right.get(name)
         if pair[0] != pair[1]:
-            why = " ".join((info.description or "").split())
-            found.append(Difference(f"loss.{name}", *pair, why))
+            meaning = " ".join((info.description or "").split())
+            found.append(Difference(f"loss.{name}", *pair, meaning))
     return found
 
 

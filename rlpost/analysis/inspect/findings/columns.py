@@ -370,7 +370,8 @@ def _shifted(data: CheckInput, shift: Shift, steps: dict[Label, Shift]) -> Probl
     if shift.columns[0] == "mask":
         reason = "log-probs jump at that offset, not at the edges of the mask"
     else:
-        reason = f"mean |difference| {shift.there:.3g} instead of {shift.here:.3g} nats"
+        here, there = f"{shift.difference:.3g}", f"{shift.difference_at_lag:.3g}"
+        reason = f"mean |difference| {there} instead of {here} nats"
     rows = data.reading.rows
     in_some_steps = bool(steps) and len(steps) < data.step_count()
     count = int(rows["batch"].is_in(list(steps)).sum()) if in_some_steps else data.count
@@ -391,8 +392,11 @@ def _is_shifted(shift: Shift) -> bool:
     if not shift.lag or shift.tokens < FEW_SHIFTED:
         return False
     if shift.columns[0] == "mask":
-        return shift.there > BETTER * shift.here and shift.there > STANDARD_ERRORS
-    return shift.there * BETTER < shift.here
+        return (
+            shift.difference_at_lag > BETTER * shift.difference
+            and shift.difference_at_lag > STANDARD_ERRORS
+        )
+    return shift.difference_at_lag * BETTER < shift.difference
 
 
 def _zero_at_an_end(data: CheckInput) -> Result:

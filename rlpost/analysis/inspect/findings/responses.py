@@ -455,7 +455,7 @@ def copied_responses(data: CheckInput) -> Result:
     duplicates = data.tokens.duplicates if data.tokens else None
     assert duplicates is not None
     # Short responses are equal by chance, but not all of them.
-    nearly_all = duplicates["alone"] <= WITHOUT_COPY * data.count
+    nearly_all = duplicates["unique"] <= WITHOUT_COPY * data.count
     if not nearly_all and duplicates["long_rows"] < LONG_COPIES * data.count:
         return None
     rows = data.reading.rows
@@ -468,7 +468,7 @@ def copied_responses(data: CheckInput) -> Result:
     return Problem(
         45 + 30 * duplicates["share"],
         f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) repeat the "
-        f"`{duplicates['of']}` of an earlier one{_unit(data)}{long_only} (reported from "
+        f"`{duplicates['column']}` of an earlier one{_unit(data)}{long_only} (reported from "
         f"{100 * LONG_COPIES:g} % on{', or if nearly all do' if nearly_all else ''})",
         "check whether rows were written twice or sampling collapsed (temperature, seed); drop "
         "copies, which count twice in every baseline",

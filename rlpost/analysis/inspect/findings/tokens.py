@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_K3 = 0.01  # nats per token; engines that agree stay below a tenth of it
 LEAST_ESS = 0.9
-SURE_BUT_WRONG = 1e-3  # of the tokens
+CONFIDENT_DISAGREEMENT = 1e-3  # of the tokens
 FEW_TOKENS = 16  # fewer may be equal by chance
 TOKENS_OF_STEP = 256  # in fewer, one unusual token makes k3 large
 
@@ -197,13 +197,13 @@ def engine_mismatch(data: CheckInput) -> Result:
         return NotRun("no policy token with both log-probs, or lists of unequal lengths")
     if gap.identical == gap.tokens:
         return NotRun("the log-probs are identical")
-    many_wrong = gap.sure_but_wrong > SURE_BUT_WRONG * gap.tokens
+    many_wrong = gap.confident_disagreement > CONFIDENT_DISAGREEMENT * gap.tokens
     steps = _steps_with_mismatch(data)
     if gap.k3 < MOST_K3 and gap.ess > LEAST_ESS and not many_wrong and not steps:
         return None
     wrong = ""
-    if gap.sure_but_wrong:
-        tokens = counted(gap.sure_but_wrong, "token")
+    if gap.confident_disagreement:
+        tokens = counted(gap.confident_disagreement, "token")
         wrong = f"; {tokens} with high engine probability and low trainer probability"
     in_steps = data.in_steps(steps)
     by_step = f"; k3 is {_range(steps)}{in_steps}" if in_steps else ""

@@ -34,8 +34,8 @@ DETAIL = "numerics."
 """How the name of a numerical detail begins among the changes of a candidate."""
 _COMMAS = ("reward_components", "component_weights", "episode_domains")
 _PAIRS = ("columns", "teachers")
-# Of equally small recipes the first is named: current code before earlier code, rlpost's own last.
-ORDER = (*PRESETS, *SUPERSEDED, DEFAULT)
+# Of equally small recipes the first is named: rlpost's own, then current code before earlier code.
+ORDER = (DEFAULT, *PRESETS, *SUPERSEDED)
 
 
 @cache
@@ -111,11 +111,11 @@ class Candidate:
 
     @property
     def order(self) -> tuple[int, int, int, int, bool, int]:
-        """The plainest first: the fewest changes, then a preset's own estimators."""
+        """The plainest first: the fewest changes, then rlpost's options, then presets."""
         running = sum(value == "running" for value in self.changes.values())
         usual = usual_estimator(self.preset)
         own = self.estimator in (*_own(self.preset), usual)
-        kind = 1 if self.preset == DEFAULT else 3 if not own else 2 * ("@" in self.preset)
+        kind = 0 if self.preset == DEFAULT else 3 if not own else 1 + ("@" in self.preset)
         place, other = ORDER.index(self.preset), self.estimator != usual
         number = NAMES.index(self.estimator) if self.estimator in NAMES else len(NAMES)
         return len(self.changes), running, kind, place, other, number

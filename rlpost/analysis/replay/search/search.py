@@ -29,15 +29,15 @@ from rlpost.analysis.replay.search.solve import Step, solved, steps
 from rlpost.analysis.replay.search.ties import equivalent, plainest, pruned, ties_of
 from rlpost.analysis.replay.search.trials import Trial, Trials
 from rlpost.analysis.replay.search.unexplained import differing_rows, unexplained
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
-from rlpost.io.progress import SilentReporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.analysis.replay.search.candidates import Candidate
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rlpost.analysis.replay.search.candidates import value_of
 from rlpost.analysis.replay.search.fields import FIELDS, KL
 from rlpost.analysis.replay.search.trials import saturated
 
@@ -28,8 +29,8 @@ _GAIN = 1e-4
 """Scores that differ by less are as near."""
 _MOST = 200_000
 """Elements of a least-squares step."""
-_FREE = ("numerics.norm_eps", "numerics.norm_floor", "numerics.whiten_eps")
-"""Numbers that are tried, not solved: recorded numbers hardly depend on them."""
+_FLAT = ("numerics.norm_floor", "numerics.whiten_eps")
+"""Numbers that are tried, not solved: at usual values recorded numbers do not depend on them."""
 
 
 class Parameter(NamedTuple):
@@ -43,7 +44,7 @@ class Parameter(NamedTuple):
         recipe = trial.resolved.recipe
         if self.field == "component_weights":
             return [*recipe.component_weight.values()][int(self.part or 0)]
-        value = getattr(recipe, self.field)
+        value = value_of(recipe, self.field)
         return float(value if self.part is None else value[self.part])
 
     def put(self, value: float, trial: Trial, changes: Changes) -> None:
@@ -76,7 +77,8 @@ class Parameter(NamedTuple):
         """Return the step with which its slope is measured."""
         if self.discount:
             return -0.01 if value > 0.5 else 0.01  # noqa: PLR2004
-        return {"kl_coef": 0.05, "overlong_penalty": 2.0}.get(self.field, 0.25 if value else 0.02)
+        own = {"kl_coef": 0.05, "overlong_penalty": 2.0, "numerics.norm_eps": 0.01}
+        return own.get(self.field, 0.25 if value else 0.02)
 
     def bounded(self, value: float) -> float:
         """Return the nearest value within the bounds."""
@@ -91,10 +93,10 @@ class Parameter(NamedTuple):
 def parameters(trial: Trial, fields: frozenset[str]) -> list[Parameter]:
     """Return the numbers of a candidate that its stages read, and that the user did not type."""
     recipe = trial.resolved.recipe
-    names = [n for n, one in FIELDS.items() if one.bounds and n in fields and n not in _FREE]
+    names = [n for n, one in FIELDS.items() if one.bounds and n in fields and n not in _FLAT]
     found: list[Parameter] = []
     for name in names:
-        value = getattr(recipe, name)
+        value = value_of(recipe, name)
         if name in trial.candidate.given:
             continue
         if name == "component_weights":
