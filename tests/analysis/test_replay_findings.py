@@ -10,7 +10,8 @@ from replay_faults import CLEAN, FAULTS
 from replay_trainer import rollouts
 
 import rlpost
-from rlpost.analysis.replay.findings import FINDINGS
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.findings import FINDINGS, evidence
 from rlpost.analysis.replay.replay import replay_recipe
 from rlpost.analysis.replay.rollouts import Maps, read
 from rlpost.io.parquet.source import TableSource
@@ -54,6 +55,24 @@ def test_every_check_has_a_meaning_and_advice(name):
 @pytest.mark.parametrize("clean", CLEAN, ids=lambda clean: clean.name)
 def test_clean_files_have_no_finding(clean):
     assert findings(clean.file(), clean.recipe()) == ([], True)
+
+
+SAMPLED = ("eps-1e-4", "values-one-token-late", "gamma-and-lambda-exchanged", "kl-k3-for-k1")
+
+
+@pytest.mark.parametrize(
+    "fault", [one for one in FAULTS if one.name in SAMPLED], ids=lambda x: x.name
+)
+def test_a_sample_of_a_large_input_names_the_fault(fault, monkeypatch):
+    monkeypatch.setattr(evidence, "_SAMPLE_TOKENS", 1_200)
+    table, recipe = fault.file(), fault.recipe()
+    sample = read(TableSource(table), Maps.of(recipe.columns), None, 10**8)
+    replayer = Replayer(sample)
+    stage = next(x for x in replayer.from_recorded(recipe) if not x.difference.equal)
+    seen = evidence.Evidence(stage, recipe, replayer)
+    assert 0 < len(seen.sample().replayer.rollouts) < len(seen.replayer.rollouts)
+    found, _ = findings(table, recipe)
+    assert found[0]["name"] in fault.expected
 
 
 def with_advantages(change):

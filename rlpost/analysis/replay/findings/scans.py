@@ -50,7 +50,6 @@ _NAMES = {
     "V": "the value",
     "V'": "the next token's value",
     "KL": "the KL",
-    "1": "1",
 }
 
 
@@ -83,7 +82,7 @@ class Scan:
     def options(self, recipe: Recipe, stage: str) -> dict[str, float]:
         """Return the other values of options; none if a coefficient is that of no option."""
         critic, found, others = "V" in self.own, {}, self.others
-        if {"V", "1"} & {*others}:
+        if "V" in others:
             return {}
         if "KL" in others:
             found["kl_coef"] = -self.solved["KL"]
@@ -128,7 +127,7 @@ _FOLLOWS = "each recorded number follows from the next one"
 def scan_terms(seen: Evidence) -> Iterator[Explanation]:
     """Each recorded number follows from the next one, as in a return, with other coefficients.
 
-    The text has them: γ, λ and β, or those of values and of 1, also if several differ at once.
+    The text has them: γ, λ and β, or those of values and KL, also if several differ at once.
     Compare them with the trainer's settings.
     """
     scan = scan_of(seen)
@@ -194,8 +193,7 @@ def _terms(seen: Evidence) -> tuple[dict[str, float], dict[str, Numbers]]:
         return {}, {}
     columns, critic = seen.columns(), recipe.estimator == "gae"
     known = _REWARDS in seen.first.used
-    own, terms = {"next": recipe.gamma, "1": 0.0}, {"next": seen.recorded}
-    terms["1"] = np.ones_like(seen.recorded)
+    own, terms = {"next": recipe.gamma}, {"next": seen.recorded}
     if critic:
         lam = Scan.lam(recipe, stage)
         own["next"] *= lam

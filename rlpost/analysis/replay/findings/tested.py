@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 _CLOSER = 0.9
-_SAME = 1e-3
 
 
 @dataclass
@@ -130,15 +129,12 @@ class Causes:
 
 
 def _is_better(own: _Tested, other: _Tested) -> bool:
-    """Return whether a change explains more than another of the same name."""
-    if abs(own.finding.explains - other.finding.explains) > _SAME:
-        return own.finding.explains > other.finding.explains
-    if own.constants != other.constants:
-        return own.constants < other.constants
-    left, right = _differing(own.stages), _differing(other.stages)
-    if own.how and other.how and left != right:
-        return left < right
-    return own.left < _CLOSER * other.left
+    """Return whether a change explains more than another of the same name, or as much, simpler."""
+    ranks = [
+        (-round(one.finding.explains, 3), one.constants, _differing(one.stages))
+        for one in (own, other)
+    ]
+    return own.left < _CLOSER * other.left if ranks[0] == ranks[1] else ranks[0] < ranks[1]
 
 
 def _stages_of(replayer: Replayer, recipe: Recipe) -> list[Replayed]:
