@@ -22,6 +22,7 @@ import rlpost
 from rlpost import api
 from rlpost.errors import DataError, UsageError
 from rlpost.io.locks import BusyError, FileLock
+from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.update_marker import MARKER
 
 UPDATE = rlpost.Options(update=True, chunk_tokens=1 << 20, workers=1)
@@ -457,10 +458,10 @@ def test_dumps_are_converted_only_where_they_are_new(tmp_path):
     (top / "config.json").write_text("{}")
     (top / "2.jsonl").write_text(dump(2)[:-40])
     lines = []
+    reporter = SilentReporter(lines.append)
     options = {
         "recipe": rlpost.Recipe(estimator="dr_grpo"),
-        "options": UPDATE,
-        "report": lines.append,
+        "options": replace(UPDATE, reporter=reporter),
     }
     found = api.advantages([top], tmp_path / "out", **options)
     assert counts(found) == {"new": 1}
