@@ -19,6 +19,7 @@ from test_invariance import big, same_bits
 
 import rlpost
 from rlpost import api
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.io.locks import BusyError, FileLock
 from rlpost.pipeline.update.marker import MARKER
@@ -456,10 +457,10 @@ def test_dumps_are_converted_only_where_they_are_new(tmp_path):
     (top / "config.json").write_text("{}")
     (top / "2.jsonl").write_text(dump(2)[:-40])
     lines = []
+    reporter = SilentReporter(lines.append)
     options = {
         "recipe": rlpost.Recipe(estimator="dr_grpo"),
-        "options": UPDATE,
-        "report": lines.append,
+        "options": replace(UPDATE, reporter=reporter),
     }
     found = api.advantages([top], tmp_path / "out", **options)
     assert counts(found) == {"new": 1}
