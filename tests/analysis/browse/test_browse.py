@@ -8,37 +8,19 @@ import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from response_index import ARITHMETIC, CALCULATOR, index_of
 from rich.console import Console
 from textual.widgets import Input, Static
 
-import rlpost
 from rlpost.analysis.browse import app as app_module
-from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.app import KEYS, Browser
-from rlpost.analysis.browse.levels import Listings
 from rlpost.analysis.browse.listing import RowList
-from rlpost.analysis.responses import reader as reader_module
-from rlpost.analysis.responses.columns import text_of
-from rlpost.analysis.responses.index import build_index
-from rlpost.analysis.responses.reader import ResponseReader
-from rlpost.errors import DataError, UsageError
-
-SAMPLE = Path(__file__).parents[3] / "sample_data"
-ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
-
-
-def index_of(*paths, measured=(), **roles):
-    index = build_index([str(path) for path in paths], roles)
-    for name in measured:
-        index.measure(name)
-    return index
+from rlpost.errors import UsageError
 
 
 @asynccontextmanager
@@ -104,222 +86,6 @@ def cells(app):
         dict(zip(names, map(str, listing.cells(place)), strict=True))
         for place in range(len(listing))
     ]
-
-
-# The index
-
-
-@pytest.mark.parametrize("path", [ARITHMETIC, CALCULATOR])
-def test_the_index_is_what_polars_says(path):
-    index, frame = index_of(path, measured=["kl"]), pl.read_parquet(path)
-    assert index.reward.tolist() == frame["reward"].to_list()
-    assert index.length.tolist() == frame["response_mask"].list.sum().to_list()
-    assert index.tokens.tolist() == frame["response_mask"].list.len().to_list()
-    assert index.truncated.tolist() == (frame["finish_reason"] == "length").to_list()
-    tokens = frame.with_row_index().explode("old_log_probs", "ref_log_probs", "response_mask")
-    tokens = tokens.filter(pl.col("response_mask") == 1)
-    gap = pl.col("old_log_probs").cast(pl.Float64) - pl.col("ref_log_probs").cast(pl.Float64)
-    wanted = tokens.group_by("index").agg(gap.mean().alias("kl")).sort("index")["kl"]
-    np.testing.assert_allclose(index.measures["kl"], wanted.to_numpy(), rtol=1e-12, atol=1e-15)
-    groups = frame.select("step", "prompt_id").rows()
-    codes = dict(zip(index.group.tolist(), groups, strict=True))
-    assert len(codes) == len(set(groups))
-    assert [codes[code] for code in index.group.tolist()] == groups
-
-
-def test_the_kl_is_that_of_the_summary(tmp_path):
-    index = index_of(CALCULATOR, measured=["kl"])
-    recipe = rlpost.Recipe(estimator="grpo")
-    summary = rlpost.advantages(CALCULATOR, tmp_path / "out.parquet", recipe)
-    assert index.measures["kl"].mean() == pytest.approx(summary["kl"]["mean"], rel=1e-9)
-    enriched = index_of(tmp_path / "out.parquet", measured=["advantage"])
-    frame = pl.read_parquet(tmp_path / "out.parquet").with_row_index()
-    tokens = frame.explode("advantages", "response_mask").filter(pl.col("response_mask") == 1)
-    wanted = tokens.group_by("index").agg(pl.col("advantages").cast(pl.Float64).mean())
-    np.testing.assert_allclose(
-        enriched.measures["advantage"], wanted.sort("index")["advantages"].to_numpy(), rtol=1e-12
-    )
-
-
-def test_several_files_and_partitions_are_one_input(tmp_path):
-    frame = pl.read_parquet(ARITHMETIC)
-    for step in range(4):
-        folder = tmp_path / f"step={step}"
-        folder.mkdir()
-        frame.filter(pl.col("step") == step).drop("step").write_parquet(folder / "0.parquet")
-    whole, parts = index_of(ARITHMETIC), index_of(tmp_path)
-    assert parts.step_rank.tolist() == whole.step_rank.tolist()
-    assert parts.group.tolist() == whole.group.tolist()
-    response, same = ResponseReader(parts).read([300])[0], ResponseReader(whole).read([300])[0]
-    assert (response.text, response.step, response.file_row) == (same.text, 2, 300 - 256)
-
-
-def test_files_with_nulls_texts_alone_or_nothing_known_are_browsed_too(tmp_path):
-    table = pa.table(
-        {
-            "step": [1, 1, 1],
-            "prompt": ["a?", "a?", None],
-            "completion": ["yes", None, "no"],
-            "accuracy": [1.0, None, 0.0],
-        }
-    )
-    pq.write_table(table, tmp_path / "text.parquet")
-    index = index_of(tmp_path / "text.parquet", reward="accuracy")
-    assert index.group.tolist() == [0, 0, 1]
-    np.testing.assert_equal(index.reward, [1.0, np.nan, 0.0])
-    assert [one.text for one in ResponseReader(index).read([2, 1, 0])] == ["no", "", "yes"]
-    assert Listings(index, np.ones(3, dtype=bool)).groups(None).cells(0)[3] == "1.000"
-    lists = pa.table({"old_log_probs": [[-1.0, None], None, [-3.0]], "prompt_id": [1, 2, 2]})
-    pq.write_table(lists, tmp_path / "lists.parquet")
-    index = index_of(tmp_path / "lists.parquet", measured=["logprob"])
-    assert index.tokens.tolist() == [2, 0, 1]
-    np.testing.assert_equal(index.measures["logprob"], [np.nan, np.nan, -3.0])
-
-
-def test_a_missing_measure_says_what_is_needed(tmp_path):
-    pq.write_table(pa.table({"reward": [1.0]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="old and reference log-probs"):
-        index_of(tmp_path / "a.parquet", measured=["kl"])
-
-
-# Reading rows
-
-
-@pytest.mark.parametrize("row_group_size", [1, 37, 512])
-@pytest.mark.parametrize("chunk_bytes", [1, 20_000, 1 << 30])
-def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, chunk_bytes):
-    monkeypatch.setattr(reader_module, "_CHUNK_BYTES", chunk_bytes)
-    path = tmp_path / "cut.parquet"
-    pq.write_table(pq.read_table(CALCULATOR).slice(0, 530), path, row_group_size=row_group_size)
-    frame, reader = pl.read_parquet(CALCULATOR), ResponseReader(index_of(path), ("logprob", "kl"))
-    for asked in ([525, 3, 3, 36, 37, 38], [4], [510, 511, 512]):
-        found = reader.read(asked)
-        assert [one.row for one in found] == asked
-        for one in found:
-            row = frame.row(one.row, named=True)
-            assert (one.text, one.prompt) == (row["response"], row["prompt"])
-            assert one.mask.tolist() == [m == 1 for m in row["response_mask"]]
-            assert one.token_measures["logprob"].tolist() == row["old_log_probs"]
-            assert one.fields["traj_id"] == row["traj_id"]
-            assert "".join(one.token_texts) == row["response"]
-
-
-def test_only_the_needed_columns_are_read(monkeypatch):
-    reader = ResponseReader(index_of(ARITHMETIC), ("logprob",))
-    seen = []
-    whole = reader_module.ParquetReader.batches
-
-    def spy(self, rows, group, columns):
-        seen.append((group, set(columns)))
-        return whole(self, rows, group, columns)
-
-    monkeypatch.setattr(reader_module.ParquetReader, "batches", spy)
-    reader.read([130, 131])
-    ((group, columns),) = seen
-    assert group == 1
-    assert "old_log_probs" in columns
-    assert not columns & {"ref_log_probs", "values", "infer_log_probs", "prompt_tokens"}
-    reader.read([135])
-    assert len(seen) == 1, "the piece was kept"
-
-
-def test_ids_of_prompt_and_response_give_the_last_ones(tmp_path):
-    table = pa.table({"tokens": [[5, 6, 7, 8]], "loss_mask": [[1, 1]], "reward": [1.0]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    (one,) = ResponseReader(index_of(tmp_path / "a.parquet")).read([0])
-    assert one.token_texts == ["7", "8"]
-
-
-def test_messages_are_read_as_a_conversation():
-    said = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
-    assert text_of(said) == "user: 2+2?\nassistant: 4"
-    assert text_of([{"type": "text", "text": "a"}]) == "a"
-    assert text_of(None) == ""
-
-
-# Lists
-
-
-@pytest.mark.parametrize("kept", [None, "reward>0"])
-def test_lists_are_what_polars_says(kept):
-    index = index_of(CALCULATOR, measured=["kl"])
-    mask = np.ones(len(index), dtype=bool) if kept is None else filters.filter_rows(kept, index)
-    frame = pl.read_parquet(CALCULATOR).filter(pl.Series(mask))
-    steps, listing = frame.group_by("step").len().sort("step"), Listings(index, mask).steps()
-    visible = {column.name: column.values for column in listing.columns}
-    assert visible["responses"].tolist() == steps["len"].to_list()
-    groups = frame.group_by("step", "prompt_id", maintain_order=True).agg(
-        pl.len(),
-        mean=pl.col("reward").mean(),
-        std=pl.col("reward").std().fill_null(0),
-        equal=(pl.col("reward").n_unique() == 1) & (pl.len() > 1),
-    )
-    equal = groups.group_by("step").agg(pl.col("equal").sum()).sort("step")["equal"]
-    assert visible["equal"].tolist() == equal.to_list()
-    listing = Listings(index, mask).groups(None)
-    visible = {column.name: column.values for column in listing.columns}
-    assert visible["n"].tolist() == groups["len"].to_list()
-    np.testing.assert_allclose(visible["reward"], groups["mean"].to_numpy(), atol=1e-12)
-    np.testing.assert_allclose(visible["std"], groups["std"].to_numpy(), atol=1e-12)
-    responses = Listings(index, mask).responses(None)
-    assert responses.ids.tolist() == np.flatnonzero(mask).tolist()
-
-
-def test_names_sort_as_names_and_nan_last():
-    index = index_of(ARITHMETIC)
-    index.reward[7] = np.nan
-    listing = Listings(index, np.ones(512, dtype=bool)).responses(None)
-    by_name = listing.sorted_by("prompt", descending=True)
-    assert by_name.cells(0)[2] == max(pl.read_parquet(ARITHMETIC)["prompt_id"])
-    for descending in (True, False):
-        assert listing.sorted_by("reward", descending=descending).id(511) == 7
-
-
-@pytest.mark.parametrize(
-    ("text", "expression"),
-    [
-        ("reward<0", pl.col("reward") < 0),
-        ("reward>=0.1 step=2", (pl.col("reward") >= 0.1) & (pl.col("step") == 2)),
-        ("step>1", pl.col("step") > 1),
-        ("prompt~OR-02", pl.col("prompt_id").str.contains("or-02")),
-        ("domain!=mul", pl.col("domain") != "mul"),
-        ("cut=1", pl.col("finish_reason") == "length"),
-        ("length>5", pl.col("response_mask").list.sum() > 5),
-        ("std=0", pl.col("reward").std().over("step", "prompt_id") == 0),
-        ("n>24", pl.len().over("step", "prompt_id") > 24),
-        ("row<=3", pl.int_range(pl.len()) <= 3),
-    ],
-)
-def test_filters_keep_what_polars_keeps(text, expression):
-    frame = pl.read_parquet(CALCULATOR)
-    kept = filters.filter_rows(text, index_of(CALCULATOR))
-    assert kept.tolist() == frame.select(expression).to_series().to_list()
-    assert text == "std=0" or 0 < kept.sum() < len(kept)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("rewrad<1", "did you mean reward"),
-        ("reward<a", "not a number"),
-        ("reward", "write FIELD<NUMBER"),
-        ("prompt<b", "no order"),
-        ("reward~1", "is a number"),
-    ],
-)
-def test_wrong_filters_say_what_is_wrong(text, says):
-    with pytest.raises(UsageError, match=says):
-        filters.filter_rows(text, index_of(CALCULATOR))
-
-
-def test_a_search_finds_what_polars_finds():
-    frame = pl.read_parquet(CALCULATOR)
-    both = pl.col("prompt").str.contains("7*", literal=True) | pl.col("response").str.contains(
-        "7*", literal=True
-    )
-    found = filters.search_rows("7*", index_of(CALCULATOR))
-    assert found.tolist() == frame.select(both).to_series().to_list()
-    assert 0 < found.sum() < len(found)
 
 
 # The screen
