@@ -210,10 +210,11 @@ class _Search:
         def missing() -> bool:
             return nearest().equal_stages == best.equal_stages
 
-        if missing():
-            kinds = self._nearest_kinds(kind, starts)
-            own = [one for one in starts if kind(one) in kinds]
-            self._add(found, self._solved(self._from_other_values(own)))
+        for variants in (list, self._from_other_values):
+            if missing():
+                kinds = self._nearest_kinds(kind, starts, variants)
+                own = [one for one in starts if kind(one) in kinds]
+                self._add(found, self._solved(variants(own)))
         expanded: dict[Any, Any] = {}
         while missing() and self.trials.count < RECIPES and len(expanded) < EXPANDED:
             waiting = [one for key, one in found.items() if key not in expanded]
@@ -237,26 +238,26 @@ class _Search:
         return sorted([best, *self.starts, *(one for one in others if one)], key=_place)
 
     def _from_other_values(self, trials: Iterable[Trial]) -> Iterator[Trial]:
-        """Yield trials, and those with other values from which their numbers are solved."""
+        """Yield trials with other values from which their numbers are solved."""
         for trial in trials:
-            yield trial
             for name in self._fields(trial) - {*self.given}:
                 value = FIELDS[name].start
                 if value is not None and value_of(trial.resolved.recipe, name) != value:
                     other = self.trials.of(trial.candidate.changed({name: value}))
                     yield from () if other is None else (other,)
 
-    def _nearest_kinds(self, kind: Callable[[Trial], Any], starts: list[Trial]) -> set[Any]:
-        """Return the kinds of starts whose linear problems leave the least."""
-        first = _first_of_each(kind, starts)[:SOLVED]
-        residuals = {
-            kind(one): min(
-                (step.residual for _, step in self._problems(self._from_other_values([one]))),
-                default=math.inf,
-            )
-            for one in first
-        }
-        return {*sorted(residuals, key=lambda kind: residuals[kind])[:KINDS]}
+    def _nearest_kinds(
+        self,
+        kind: Callable[[Trial], Any],
+        starts: list[Trial],
+        variants: Callable[[Iterable[Trial]], Iterable[Trial]],
+    ) -> set[Any]:
+        """Return the kinds of starts of which the linear problems of some variants leave least."""
+        residuals = {}
+        for one in _first_of_each(kind, starts)[:SOLVED]:
+            steps_of = (step.residual for _, step in self._problems(variants([one])))
+            residuals[kind(one)] = min(steps_of, default=math.inf)
+        return {*sorted(residuals, key=lambda key: residuals[key])[:KINDS]}
 
     def _kind_of(self, best: Trial) -> Callable[[Trial], Any]:
         """Return what trials of one kind share: the estimator, or the numbers of a stage before it.
