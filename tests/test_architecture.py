@@ -35,7 +35,8 @@ ROOMS = (
     "render",  # results of runs, for terminals, pipes and notebooks
     "training",  # enriched files as batches for a training loop
     "distributed",  # the same run in tasks: shards, Ray
-    "pipeline",  # passes over the input, stages, totals, summary, output
+    "sidecars",  # joins: files and the new columns of their sidecars
+    "pipeline",  # passes over the input, stages, totals, summary, output, update
     "functional",  # the formulas as public functions of tensors
     "formats",  # other tools' dumps
     "estimators",
@@ -43,8 +44,9 @@ ROOMS = (
     "kernels",  # arithmetic on tensors
     "recipe",  # options, presets, roles
     "manual",  # the pages of `rlpost help`
-    "display",  # consoles, tables, charts
     "io",  # files, Parquet, locks, signals, threads
+    "display",  # consoles, tables, charts
+    "cleanups",  # what is undone if the process ends early
     "optional",  # extras that may not be installed
     "errors",
     "_version",
@@ -65,6 +67,7 @@ HOMES = {
         "formats",
         "api",
         "interface",
+        "sidecars",
         "pipeline",
         "distributed",
         "analysis",
@@ -95,7 +98,8 @@ ALLOWED = {
     "estimators": {"torch", "kernels", "errors", "recipe"},
     "losses": {"torch", "kernels", "errors", "recipe"},
     "recipe": {"pydantic", "errors"},
-    "display": {"rich", "io"},
+    "display": {"rich", "cleanups"},
+    "cleanups": set(),
     "errors": set(),
     "optional": {"errors"},
     "_version": set(),
@@ -112,10 +116,10 @@ LIGHT = (
     "cli.main",
     "cli.options",
     "cli.shells",
+    "display.controls",
     "errors",
     "io.parquet.column_names",
     "io.shutdown",
-    "io.text",
     "manual",
     "pipeline.options",
     "recipe.loss",

@@ -31,9 +31,9 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.engine import single_threaded_torch
-from rlpost.pipeline.file_metadata import FileMetadata, cut
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
+from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise

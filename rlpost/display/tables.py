@@ -24,7 +24,7 @@ from rich.text import Text
 
 from rlpost.display.charts import PATTERN, is_chart
 from rlpost.display.console import UNLIMITED, console, wrap
-from rlpost.io.text import escape_json, printable, printable_line
+from rlpost.display.controls import escape_json, printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import RowGroupRange
 from rlpost.io.paths import parse_path
 from rlpost.io.staged import file_errors
-from rlpost.pipeline.file_metadata import FileMetadata
+from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.summary import ResponseFacts
 from rlpost.recipe import semantics

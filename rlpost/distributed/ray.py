@@ -41,15 +41,16 @@ from rlpost.distributed.partition import (
 )
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
-from rlpost.io.progress import Clock
+from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import device_kind
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
-from rlpost.pipeline.outputs import Outputs, check_writable
+from rlpost.pipeline.output.columns import emitted
+from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.run import bind, check_clash
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.recipe.recipe import Recipe
@@ -57,12 +58,12 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.distributed.executor import Call
     from rlpost.distributed.partition import Json
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile, InputMetadata
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 
 _RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once
@@ -420,7 +421,7 @@ def advantages(
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
     check_writable(options.state)
     clock = Clock(options.started, options.cpu_started)
-    with connected(options.ray_address), Outputs(targets):
+    with connected(options.ray_address), StagedFiles(targets):
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         free = slots(options.workers or 1, options.device)
         survey = executor.survey(files)

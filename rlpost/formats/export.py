@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,31 +14,28 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rlpost._version import __version__
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.formats.convert import make_folders
 from rlpost.formats.exported import SUFFIX
 from rlpost.formats.targets import target_named
 from rlpost.formats.targets.base import STDOUT, held_columns
 from rlpost.formats.targets.rows import Rows
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, is_list
-from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.progress import SilentReporter
-from rlpost.io.shutdown import signals_deferred
+from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import StandardOutput, file_errors
-from rlpost.io.uploads import stage_file
 from rlpost.recipe.roles import ROLES, TOKEN_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.formats.targets.base import Held, Sink, Target, Writable
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 Json = dict[str, Any]
 WEIGHTS = ("sample_weight", "is_weight")
@@ -380,40 +377,26 @@ class _Files:
         self._plan, self._texts, self._rows = plan, texts, dict(rows)
         self._stale = stale
         self._held, self._target = held, target
-        self._staged: list[Writable] = []
+        paths = [*chain.from_iterable(plan.values()), *texts]
+        self._stdout = StandardOutput()
+        self._staged = StagedFiles(path for path in paths if path != STDOUT)
         self._sinks: dict[int, Sink] = {}
-        self._folders: list[Path] = []
-        self._lock = ExitStack()
         self.warnings: list[str] = []
 
     def __enter__(self) -> Self:
-        every = [*(path for paths in self._plan.values() for path in paths), *self._texts]
-        if STDOUT in every:
-            return self
-        for path in every:
-            self._folders += make_folders(path)
-        self._lock.enter_context(FileLock([path for path in every if isinstance(path, Path)]))
-        for path, text in self._texts.items():
-            with file_errors(path, "cannot be written"):
-                self._stage(path).path.write_text(text, encoding="utf-8")
+        self._staged.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for staged in self._staged:
-            staged.discard()
-        self._lock.close()
-        for folder in reversed(self._folders):
-            with suppress(OSError):  # it is not empty: a file was published
-                folder.rmdir()
+        self._staged.__exit__(*error)
 
-    def _stage(self, path: AnyPath) -> Any:
-        self._staged.append(StandardOutput() if path == STDOUT else stage_file(path))
-        return self._staged[-1]
+    def _open(self, path: AnyPath) -> Writable:
+        return self._stdout if path == STDOUT else self._staged.stage(path)
 
     def add(self, step: int, rows: Rows) -> None:
         """Write rows of a step."""
         if step not in self._sinks:
-            files = [self._stage(path) for path in self._plan[step]]
+            files = [self._open(path) for path in self._plan[step]]
             self._sinks[step] = self._target.open(files, self._held, step)
         sink = self._sinks[step]
         path = self._plan[step][0]
@@ -425,12 +408,16 @@ class _Files:
                 del self._sinks[step]
 
     def publish(self) -> None:
-        """Rename the completed files to their targets."""
-        for staged in self._staged:
-            staged.complete()
-        with signals_deferred():
-            if self._stale is not None:
-                with file_errors(self._stale, "cannot be removed"):
-                    self._stale.unlink()
-            for staged in self._staged:
-                staged.publish()
+        """Complete the files, and rename them to their targets."""
+        for path, text in self._texts.items():
+            with file_errors(path, "cannot be written"):
+                self._staged.stage(path).path.write_text(text, encoding="utf-8")
+        if not self._staged.targets:
+            self._stdout.flush()
+        self._staged.complete()
+        self._staged.publish(self._remove_stale)
+
+    def _remove_stale(self) -> None:
+        if self._stale is not None:
+            with file_errors(self._stale, "cannot be removed"):
+                self._stale.unlink()

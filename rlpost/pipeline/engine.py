@@ -18,7 +18,7 @@ from rlpost.kernels.host import on_host
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.pipeline.data import Collector, concat_columns
 from rlpost.pipeline.kept import Kept
-from rlpost.pipeline.output import record_batch, written_columns
+from rlpost.pipeline.output.columns import record_batch, written_columns
 from rlpost.pipeline.plan import roles_of
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from rlpost.display.reporter import Reporter
+    from rlpost.io.clock import Clock
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Chunks, RowChunk
-    from rlpost.io.progress import Clock, Reporter
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.device import Devices
     from rlpost.pipeline.plan import Pass, Phase, Plan

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rlpost.errors import DataError
 from rlpost.kernels.aggregate import AggregateTotals
+from rlpost.kernels.divergence import chi_square, kl_terms
 from rlpost.kernels.host import like, on_host
 from rlpost.kernels.moments import round_digits
 from rlpost.kernels.quantiles import BINS, bins_of, count_codes
@@ -276,18 +277,18 @@ class _Block:
         # Masked-out tokens have a log ratio of 0, so that they add 0 to each of these sums.
         log_ratio = self.base.log_ratio.clamp(-MOST_NATS, MOST_NATS)
         excess = torch.expm1(log_ratio)
-        self._add("log_ratio", log_ratio)
-        self._add("k3", excess - log_ratio)
+        for name, term in kl_terms(log_ratio, excess).items():
+            self._add(name, term)
         self._add("excess", excess)  # Σr is this plus the number of tokens
-        self._add("excess2", excess * (excess + 2))  # Σr² is this plus the number of tokens
+        self._add("excess2", chi_square(excess))  # Σr² is this plus the number of tokens
         self._add_span("log_ratio", self.base.log_ratio)
         self.bins = self._histogram(log_ratio)
         if both:
             assert tokens.infer is not None, "tokens without log-probs of the rollout engine"
             distance = torch.where(tokens.mask, tokens.old - tokens.infer, 0.0)
             distance = distance.clamp(-MOST_NATS, MOST_NATS)
-            self._add("engine.log_ratio", distance)
-            self._add("engine.k3", torch.expm1(distance) - distance)
+            for name, term in kl_terms(distance, torch.expm1(distance)).items():
+                self._add(f"engine.{name}", term)
         self._add("advantage.total", tokens.masked_advantages)
         self._add("advantage.squares", tokens.masked_advantages.square())
         self._add_rows("advantage.count", self.count, BY_CELL)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
-from rlpost.io.progress import Reporter, SilentReporter
+from rlpost.display.reporter import Reporter, SilentReporter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.locks import FileLock
-from rlpost.io.staged import StagedFile, file_errors
+from rlpost.io.publish import write_file
+from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
 from rlpost.recipe import semantics
 from rlpost.recipe.semantics import SEMANTICS
@@ -107,11 +107,5 @@ def save_state(path: Path, state: RunState) -> None:
     Raises:
         ReadWriteError: the file cannot be written.
     """
-    with FileLock([path]), file_errors(path, "cannot be written"):
-        staged = StagedFile(path)
-        try:
-            staged.write(0, state_text(state).encode())
-            staged.complete()
-            staged.publish()
-        finally:
-            staged.discard()
+    with file_errors(path, "cannot be written"):
+        write_file(path, state_text(state).encode())

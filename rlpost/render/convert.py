@@ -10,11 +10,11 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, labelled, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats import FORMATS
 from rlpost.formats.dumps import GENERIC
-from rlpost.io.text import printable_line
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:

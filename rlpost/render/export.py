@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import labelled, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats.targets import TARGETS
 from rlpost.formats.targets.base import lost_text
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

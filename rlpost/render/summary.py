@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import (
     counted,
@@ -21,8 +22,7 @@ from rlpost.display.text import (
     run_times,
     size,
 )
-from rlpost.io.text import printable_line
-from rlpost.pipeline.update import REASONS
+from rlpost.pipeline.update.files import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ _ROLLOUT_REWARD = {
 
 def show_plan(plan: Plan) -> None:
     """Print the passes over the input on stdout."""
-    from rlpost.pipeline.output import emitted  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - torch takes a second to import
 
     passes = plan.passes(emitted(plan.resolved), keeping=True)
     rows = [
@@ -69,7 +69,7 @@ def show_plan(plan: Plan) -> None:
     out = console(sys.stdout)
     out.print(f"{printable_line(plan.source.name)}: {counted(plan.source.rows, 'response')}")
     out.print(TextTable(("pass", "reads", "columns"), rows, text=(0, 2), row_notes=notes))
-    out.print(f"Stages: {', '.join(stage.name for stage in plan.stages)}")
+    out.print(f"Stages: {', '.join(stage.name for stage in plan.stages if stage.runs)}")
     scope = f"all steps together: {plan.why_one_table}" if plan.why_one_table else "step by step"
     out.print(f"Response-level statistics on Ray and in shards: {scope}")
 

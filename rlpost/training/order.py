@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from rlpost.errors import DataError, UsageError
+from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -202,7 +203,7 @@ def _units(facts: RowFacts, options: BatchOptions, slices: Slices, position: Int
     if not options.keep_groups:
         rows = rows[np.argsort(position[rows], kind="stable")]
         return _Units(rows, np.arange(len(rows) + 1), slices.window[position[rows]])
-    _, codes = np.unique(facts.group[rows], return_inverse=True)
+    codes = joint_codes(facts.group[rows])
     latest = np.zeros(codes.max() + 1, np.int64)
     np.maximum.at(latest, codes, position[rows])
     ends = latest[codes]

@@ -101,7 +101,7 @@ FAULTS = (
     VERL_GRPO.fault(
         "std-divides-by-n",
         {"ddof": 0},
-        *("option:numerics.norm_ddof", "factor"),
+        "option:numerics.norm_ddof",
         records=("response_level_rewards",),
         data={"seed": 101},
     ),
@@ -142,7 +142,7 @@ FAULTS = (
     VERL_RPP.fault(
         "kl-added",
         {"kl_sign": -1},
-        *("sign", "column-added"),
+        "sign",
         records=("kl", "token_level_rewards", "advantages"),
         data={"seed": 110},
         trainer={"beta": 0.05},
@@ -241,7 +241,7 @@ FAULTS = (
     TRL_GRPO.fault(
         "raw-reward-of-single-groups",
         {"single": "raw"},
-        *("single-groups", "option:numerics.single"),
+        "option:numerics.single",
         data={"seed": 128},
     ),
     VERL_GRPO.fault(
@@ -259,7 +259,7 @@ FAULTS = (
     PRIME.fault(
         "baseline-weighted-by-length",
         {"baseline": "length_weighted"},
-        *("group-offset", "option:estimator"),
+        "group-offset",
         data={"seed": 130},
     ),
     VERL_GAE.fault(
@@ -351,6 +351,59 @@ FAULTS = (
         data={"seed": 142},
         trainer={"overlong": (40, 16, 1.0)},
         overlong_penalty=(40, 16, 1.0),
+    ),
+    OPENRLHF.fault(
+        "kl-from-the-reference-to-the-policy",
+        {"old": "ref_log_probs", "ref": "old_log_probs"},
+        "input:policies-swapped",
+        records=("kl", "advantages"),
+        data={"seed": 143},
+        trainer={"beta": 0.1, "kl": "k3"},
+        kl_coef=0.1,
+        kl_estimator="k3",
+    ),
+    SLIME_RPP.fault(
+        "reference-in-float16",
+        {"ref_dtype": float16},
+        "input:log-probs-float16",
+        records=("kl", "advantages"),
+        data={"seed": 144, "responses": 200},
+        trainer={"beta": 0.1},
+        kl_coef=0.1,
+    ),
+    NEMO_GAE.fault(
+        "critic-in-bfloat16",
+        {"value_dtype": bfloat16},
+        "input:values-bfloat16",
+        records=("returns", "advantages"),
+        data={"seed": 145},
+    ),
+    OPENRLHF.fault(
+        "reference-one-token-late",
+        {"ref_shift": 1},
+        "input:log-probs-shifted",
+        records=("kl", "advantages"),
+        data={"seed": 146},
+        trainer={"beta": 0.05},
+        kl_coef=0.05,
+    ),
+    PRIME.fault(
+        "groups-of-consecutive-rows",
+        {"group_rows": 4},
+        "input:groups-of-rows",
+        data={"seed": 147, "group": 4},
+    ),
+    OPENRLHF.fault(
+        "whitened-on-each-rank",
+        {"whiten_ranks": 2},
+        "within-sets",
+        data={"seed": 148, "group": 4, "responses": 144},
+    ),
+    PRIME.fault(
+        "minus-one-for-single-groups",
+        {"single": "minus_one"},
+        "single-groups",
+        data={"seed": 149},
     ),
 )
 """Files of trainers with one fault each."""

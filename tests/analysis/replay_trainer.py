@@ -151,11 +151,15 @@ class Trainer:
     mask_shift: int = 0
     reads_mask: bool = True
     value_shift: int = 0
+    value_dtype: Callable[[np.ndarray], np.ndarray] = same
+    ref_shift: int = 0
     old: str = "old_log_probs"
     ref: str = "ref_log_probs"
     ref_dtype: Callable[[np.ndarray], np.ndarray] = same
 
     group_keys: tuple[str, ...] = ("step", "prompt_id")
+    group_rows: int = 0
+    """Groups are so many consecutive rows, whatever their prompts."""
     baseline: str = "none"
     """Subtracted from rewards: mean, others, length_weighted, none."""
     std: bool = False
@@ -165,7 +169,7 @@ class Trainer:
     rounds_mean: bool = False
     """The mean of equal rewards is rounded to float32, which may differ from them."""
     single: str = "zero"
-    """Reward of a group of one: zero, raw, or the formula's."""
+    """Reward of a group of one: zero, raw, minus_one, or the formula's."""
     clip: float | None = None
     overlong: tuple[int, int, float] | None = None
     """Longest response, tokens before it that are penalised, and the penalty at its end."""
@@ -199,6 +203,8 @@ class Trainer:
     whiten_ddof: int = 1
     whiten_over: str = "policy"
     """Cells of the statistics: policy (tokens), padded (the rectangle of a step)."""
+    whiten_ranks: int = 1
+    """Consecutive shares of a step, each of which is whitened alone."""
 
     masks_advantages: bool = True
     drops_last: bool = False
@@ -221,7 +227,7 @@ class Trainer:
         steps = column(table, "step")
         masks = [shifted(m, self.mask_shift) for m in column(table, "response_mask")]
         masks = masks if self.reads_mask else [np.ones_like(m) for m in masks]
-        values = [shifted(v, self.value_shift) for v in column(table, "values")]
+        values = [self.value_dtype(shifted(v, self.value_shift)) for v in column(table, "values")]
         rng = np.random.default_rng(table.num_rows)
         rewards = [r * (1 + self.noise * rng.normal()) for r in self.normalised(table, masks)]
         if self.clip is not None:
@@ -260,6 +266,7 @@ class Trainer:
             over = [max(0, int(m.sum()) - (length - buffer)) / buffer for m in masks]
             rewards = [r - factor * x for r, x in zip(rewards, over, strict=True)]
         keys = list(zip(*(column(table, name) for name in self.group_keys), strict=True))
+        keys = [i // self.group_rows for i in range(len(keys))] if self.group_rows else keys
         members: dict[Any, list[int]] = {}
         for i, key in enumerate(keys):
             members.setdefault(key, []).append(i)
@@ -267,7 +274,9 @@ class Trainer:
         for rows in members.values():
             xs = np.array([rewards[i] for i in rows])
             if len(xs) == 1:
-                alone = {"zero": 0.0, "raw": xs[0]}.get(self.single, xs[0] - xs[0])
+                alone = {"zero": 0.0, "raw": xs[0], "minus_one": -1.0}.get(
+                    self.single, xs[0] - xs[0]
+                )
                 out[rows[0]] = xs[0] if self.baseline == "none" else alone
                 continue
             constant = xs.min() == xs.max() and not self.rounds_mean
@@ -295,7 +304,8 @@ class Trainer:
         return float(np.sqrt(var + self.eps) if self.eps_inside else np.sqrt(var) + self.eps)
 
     def divergence(self, table: pa.Table, masks: Tokens) -> Tokens:
-        old, ref = column(table, self.old), map(self.ref_dtype, column(table, self.ref))
+        read = (shifted(x, self.ref_shift) for x in column(table, self.ref))
+        old, ref = column(table, self.old), map(self.ref_dtype, read)
         gaps = [a - b for a, b in zip(old, ref, strict=True)]
         kinds = {"k3": lambda d: np.expm1(-d) + d, "positive": lambda d: np.maximum(d, 0)}
         kl = [kinds.get(self.kl, same)(d) for d in gaps]
@@ -330,8 +340,8 @@ class Trainer:
     def whitened(self, advantages: Tokens, masks: Tokens, steps: list[int]) -> Tokens:
         """Return the advantages of each step less their mean, by their standard deviation."""
         out = list(advantages)
-        for step in sorted(set(steps)):
-            rows = [i for i, one in enumerate(steps) if one == step]
+        of_steps = [np.flatnonzero(np.array(steps) == one) for one in sorted(set(steps))]
+        for rows in (part for own in of_steps for part in np.split(own, self.whiten_ranks)):
             cells = np.concatenate([advantages[i][masks[i] > 0] for i in rows])
             if self.whiten_over == "padded":
                 width = max(len(masks[i]) for i in rows)

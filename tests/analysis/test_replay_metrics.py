@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from rlpost.analysis.replay.metrics.findings import FINDINGS
 from rlpost.analysis.replay.metrics.render import metric_tables
 from rlpost.analysis.replay.metrics.replay import replay_metrics
 from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
@@ -200,7 +202,7 @@ def test_kl_term_of_a_rounded_loss_is_found(tmp_path):
     assert found["reproduced"], found["findings"]
     assert "--aggregation seq-mean-token-mean" in text
     assert "--kl-loss-coef 0.04 --kl-loss-estimator k3" in text
-    assert found["findings"][0]["finding"] == "option:kl_loss_coef"
+    assert found["findings"][0]["name"] == "option:kl_loss_coef"
 
 
 def test_clip_ranges_of_two_and_three_digits_are_found(tmp_path):
@@ -227,7 +229,7 @@ def test_metrics_that_differ_are_named_and_change_nothing_else(tmp_path):
     rows = {row["key"]: row for row in found["metrics"]}
     assert rows["actor/pg_clipfrac"]["reproduced"]
     assert not rows["actor/ppo_kl"]["reproduced"]
-    assert [one["finding"] for one in found["findings"]] == ["factor", "unexplained"]
+    assert [one["name"] for one in found["findings"]] == ["factor", "unexplained"]
     assert "actor/pg_loss is -8 times" in found["findings"][0]["text"]
     assert "--micro-batch 8" in " ".join(found["description"]["options"])
 
@@ -262,7 +264,7 @@ def test_logs_of_other_steps_are_shifted_or_rejected(tmp_path):
     lines = [{"step": step, "reward": rewards[step - 2]} for step in (2, 3, 4)]
     found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
     assert found["reproduced"]
-    assert [one["finding"] for one in found["findings"]] == ["input:step-order"]
+    assert [one["name"] for one in found["findings"]] == ["input:step-order"]
     lines = [{"step": step, "reward": 0.5} for step in (70, 80)]
     with pytest.raises(DataError, match="steps 70, 80, but the input has 1, 2, 3"):
         replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
@@ -355,9 +357,32 @@ def test_a_step_with_another_clip_range_is_named(tmp_path):
         text = " ".join(found["description"]["options"])
         assert "--pg-clip-low 0.2 --pg-clip-high 0.28 --aggregation token-mean" in text
         assert "--kl-loss-coef 0.001 --kl-loss-estimator k3" in text
-        texts = [one["text"] for one in found["findings"] if one["finding"] == "some-steps"]
+        texts = [one["text"] for one in found["findings"] if one["name"] == "some-steps"]
         same = "is reproduced at 75 % of the steps; it differs at step 2"
         assert texts == [f"actor/{one} {same}" for one in ("pg_loss", "pg_clipfrac", "loss")]
+
+
+def test_an_entropy_bonus_is_found(tmp_path):
+    table, lines = dump(seed=14), []
+    for step in (1, 2, 3):
+        rows = rows_of(table, step)
+        own = metrics_of(rows, "token-mean", 0.2, 0.28)
+        entropy = mean(rows, "token-mean", [row["entropy"] for row in rows])
+        own["actor/loss"] = own["actor/pg_loss"] - 0.01 * entropy
+        lines.append({"step": step} | own)
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    assert found["reproduced"]
+    (bonus,) = found["findings"]
+    assert bonus["name"] == "entropy-bonus"
+    assert "actor/loss has a further term: " in bonus["text"]
+    assert "- 0.01 x entropy" in bonus["text"]
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_every_check_of_a_log_has_a_meaning_and_advice(name):
+    check = FINDINGS[name]
+    for text in (check.meaning, check.advice):
+        assert re.fullmatch(r"[A-Z].*[^.]\.", text), text
 
 
 def test_rounding_leaves_the_coefficient_of_a_kl_loss_open(tmp_path):
@@ -381,7 +406,7 @@ def test_what_is_no_number_in_a_log_is_named(tmp_path):
     lines = [line | {"actor/entropy": None} for line in [*lines, {"step": 9}]]
     found = replay_metrics(table, written(lines, path))
     assert not found["reproduced"]
-    assert [(one["finding"], one["text"].split(" is ")[1]) for one in found["findings"]] == [
+    assert [(one["name"], one["text"].split(" is ")[1]) for one in found["findings"]] == [
         ("not-finite", "NaN in the log at step 2"), ("not-finite", "infinite in the log at step 1"),
     ]  # fmt: skip
     warnings = " ".join(found["warnings"])

@@ -28,6 +28,7 @@ import torch
 from fuzz import loops, seeds, targets
 from runs import rollout, run, save
 
+from rlpost.display.controls import escape_json, printable, printable_line
 from rlpost.errors import DataError
 from rlpost.formats.convert import convert
 from rlpost.io.parquet.checks import MAX_NESTING, read_metadata
@@ -43,7 +44,6 @@ from rlpost.io.parquet.footer import (
     decode,
     encode,
 )
-from rlpost.io.text import escape_json, printable, printable_line
 from rlpost.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]

@@ -150,6 +150,7 @@ def test_handlers_of_other_programs_stay_theirs():
 
 SWALLOWED = """
 import os
+from rlpost.cleanups import register_cleanup
 from rlpost.io import shutdown
 
 class Late:
@@ -157,7 +158,7 @@ class Late:
         os.kill(os.getpid(), 15)
 
 shutdown.install_handlers()
-shutdown.register_cleanup("file", lambda: print("cleaned", flush=True))
+register_cleanup("file", lambda: print("cleaned", flush=True))
 late = Late()
 del late
 print("went on")

@@ -34,7 +34,7 @@ from rlpost.distributed.executor import Call
 from rlpost.distributed.partition import TaskContext
 from rlpost.distributed.tasks import TaskOutput
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
-from rlpost.io.progress import Clock
+from rlpost.io.clock import Clock
 from rlpost.manual import page
 
 if find_spec("ray") is None:

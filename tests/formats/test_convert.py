@@ -236,7 +236,8 @@ def test_steps_are_read_from_path_names(path, step, tmp_path):
 def test_parquet_of_responses_is_returned_unchanged(tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     with canonical_inputs([path, str(tmp_path), str(tmp_path / "*.parquet")]) as inputs:
-        assert inputs == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
+        assert inputs.paths == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
+        assert inputs.names == {}
 
 
 def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):

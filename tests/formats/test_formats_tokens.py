@@ -222,7 +222,7 @@ def slime_whitened(dump, sets) -> None:
 @pytest.mark.parametrize(
     ("sets", "finding", "text"),
     [
-        ([{0, 1}], "option:whiten_advantages", "`--whiten-advantages` reproduces"),
+        ([{0, 1}], "option:whiten_advantages", "reproduced by `--whiten-advantages`"),
         ([{0}, {1}], "within-sets", "within each `data_parallel_rank`"),
     ],
 )
@@ -235,7 +235,7 @@ def test_slime_advantages_are_whitened_over_all_ranks_or_within_each(sets, findi
     charged = replay(dump, preset("slime", estimator="grpo", kl_coef=0.1))
     assert charged.first == "kl"
     assert charged.stages[1]["column"] == "dumped_kl"
-    assert found.findings[0]["finding"] == finding
+    assert found.findings[0]["name"] == finding
     assert text in found.findings[0]["text"]
 
 

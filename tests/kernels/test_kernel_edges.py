@@ -47,18 +47,6 @@ def test_a_weight_equal_to_the_cap_or_the_floor_is_not_truncated():
     assert (found.values.tolist(), found.truncated.tolist()) == ([1.0], [False])
 
 
-def test_chi_square_of_a_ratio_is_its_square_minus_one():
-    assert corrections.chi_square(double([0.5, -1.0])).tolist() == [1.25, -1.0]
-
-
-def test_confident_disagreement_is_probability_at_least_half_and_over_two_nats_apart():
-    half = math.log(0.5)
-    infer = double([half, half, -0.1, -0.8, -2.0, 0.0, 0.0])
-    old = double([-3.0, -2.0, -2.2, -9.0, -0.0, -2.0, 2.5])
-    found = corrections.confident_disagreement(old, infer)
-    assert found.tolist() == [True, False, True, False, False, False, True]
-
-
 # Losses of batches
 
 

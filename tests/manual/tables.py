@@ -13,6 +13,9 @@ from manual.program import COMMANDS, commands, run
 
 from rlpost import Numerics, functional
 from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.replay import findings as replay
+from rlpost.analysis.replay.findings.base import Phase
+from rlpost.analysis.replay.metrics import findings as metrics
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
 from rlpost.estimators import ESTIMATORS
@@ -222,6 +225,23 @@ def findings() -> str:
     return table(("finding", "severity", "needs", "meaning"), rows)
 
 
+def replay_findings() -> str:
+    phases = get_args(Phase)
+    return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
+
+
+def metric_findings() -> str:
+    return _findings(metrics.FINDINGS.values())
+
+
+def _findings(checks: Any) -> str:
+    rows = [
+        (code("option:FIELD" if one.name == "option" else one.name), one.meaning, one.advice)
+        for one in checks
+    ]
+    return table(("finding", "what it is", "why it matters, and what to do"), rows)
+
+
 def functions() -> str:
     names = [name for name in functional.__all__ if inspect.isfunction(getattr(functional, name))]
     rows = [(code(name), _first_line(getattr(functional, name))) for name in names]
@@ -296,6 +316,8 @@ TABLES = {
     "recorded": recorded,
     "format-notes": format_notes,
     "findings": findings,
+    "replay-findings": replay_findings,
+    "metric-findings": metric_findings,
     "functional": functions,
     "options": options,
 }

@@ -398,6 +398,14 @@ def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
     assert summary["correction"]["tokens"] == 1
 
 
+def test_a_filter_of_tokens_beside_a_response_that_is_left_out():
+    rows = [row([-1.0, -1.0], [-1.0, -9.0]), row([-1.0], [-1.0])]
+    table = to_table(rows).append_column("sample_mask", pa.array([True, False]))
+    recipe = Recipe(estimator="raw", is_filter=("token:ratio:0.5:2",))
+    enriched, _ = rlpost.enrich(table, recipe)
+    assert lists(enriched, "advantages") == [[1.0, 0.0], [0.0]]
+
+
 def columns_of_passes(tmp_path, **options):
     path = tmp_path / "in.parquet"
     pq.write_table(to_table([row([-1.0], [-1.5])]), path)

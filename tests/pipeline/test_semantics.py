@@ -12,7 +12,7 @@ from runs import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.pipeline.file_metadata import SEMANTICS_KEY, FileMetadata
+from rlpost.pipeline.output.metadata import SEMANTICS_KEY, FileMetadata
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.semantics import SEMANTICS
 

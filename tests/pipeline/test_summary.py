@@ -12,7 +12,7 @@ from runs import rollout, run, save
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.io.progress import Clock
+from rlpost.io.clock import Clock
 
 L = 12  # the longest response
 EMIT = (

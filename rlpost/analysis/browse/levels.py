@@ -13,14 +13,16 @@ from rich.text import Text
 from rlpost.analysis.browse.listing import Column, Listing, decimal, share, tenths, whole
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
 from rlpost.display.charts import spark
+from rlpost.kernels.codes import joint_codes, keyed_extremes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.responses.index import Index, KeyColumn
+    from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response
+    from rlpost.io.keys import KeyColumn
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
@@ -73,15 +75,12 @@ class Listings:
 
         A group of one row does not count as equal.
         """
-        if not len(self.rows):
-            return self.rows, np.zeros(0, dtype=np.bool_)
-        codes = self.index.group[self.rows]
-        order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.append(True, np.diff(codes[order]) != 0))
-        reward = self.index.reward[self.rows][order]
-        low, high = np.minimum.reduceat(reward, starts), np.maximum.reduceat(reward, starts)
-        several = np.diff(np.append(starts, len(order))) > 1
-        return np.unique(rank[order][starts], return_inverse=True)[1], several & (low == high)
+        codes = joint_codes(self.index.group[self.rows])
+        sizes = np.bincount(codes)
+        low, high = keyed_extremes(self.index.reward[self.rows], codes, len(sizes))
+        rank_of = np.empty_like(sizes)
+        rank_of[codes] = rank
+        return joint_codes(rank_of), (sizes > 1) & (low == high)
 
     def _step_name(self) -> Callable[[float], str]:
         index = self.index

@@ -19,7 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rlpost.io.text import printable_line
+from rlpost.display.controls import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,10 +14,10 @@ from rlpost.analysis.compare import matching
 from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
 from rlpost.analysis.compare.sides import POPULATION, RESPONSES, RecipeSide, file_side
 from rlpost.analysis.responses import columns as lists
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.progress import SilentReporter
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS, map_ordered
 from rlpost.recipe.roles import resolve
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
     from rlpost.analysis.compare.sides import Side
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 

@@ -98,7 +98,7 @@ class FileSide:
 
     def warnings(self) -> list[str]:
         """Return warnings of advantages with other semantics than this version computes."""
-        from rlpost.pipeline.file_metadata import semantics_warnings  # noqa: PLC0415 - torch
+        from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415 - torch
 
         return semantics_warnings(self.source.files, self.source.footers)
 

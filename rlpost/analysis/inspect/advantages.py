@@ -10,7 +10,7 @@ import polars as pl
 
 from rlpost.analysis.inspect.columns import lists_of, numbers_of
 from rlpost.analysis.inspect.model import AdvantageFacts, AdvantageSlice
-from rlpost.analysis.segments import kept_offsets, segment_counts, segment_sums
+from rlpost.analysis.segments import kept_offsets, segment_counts, segment_reduce, segment_sums
 from rlpost.io.arrow import is_list
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def advantage_rows(
         TOTAL: segment_sums(values, offsets),
         SQUARES: segment_sums(values * values, offsets),
         ZEROS: segment_counts(values == 0, offsets).astype(np.int32),
-        LOW: _extremes(np.minimum, values, offsets),
-        HIGH: _extremes(np.maximum, values, offsets),
+        LOW: segment_reduce(np.minimum, values, offsets, np.nan),
+        HIGH: segment_reduce(np.maximum, values, offsets, np.nan),
         NONFINITE: nonfinite.astype(np.int32),
     }
 
@@ -85,17 +85,6 @@ def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_] | None:
     fits = lists.lengths == mask.lengths
     policy[np.repeat(fits, lists.lengths)] = mask.values[np.repeat(fits, mask.lengths)] != 0
     return policy
-
-
-def _extremes(
-    better: np.ufunc, values: NDArray[np.float64], offsets: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the least or the largest value of each row, [n]; NaN for an empty row."""
-    extremes = np.full(len(offsets) - 1, np.nan)
-    filled = offsets[1:] > offsets[:-1]
-    if filled.any():
-        extremes[filled] = better.reduceat(values, offsets[:-1][filled])
-    return extremes
 
 
 def advantage_facts(reading: Reading) -> AdvantageFacts | None:

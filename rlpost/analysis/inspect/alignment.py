@@ -13,7 +13,7 @@ import polars as pl
 from rlpost.analysis.inspect.model import MaskFacts, Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 from rlpost.analysis.segments import segment_sums
-from rlpost.io.arrow import fill_nulls
+from rlpost.io.keys import KeyColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,12 +170,12 @@ def add_step_shifts(block: Block, steps: pl.Series, totals: TokenTotals) -> None
         totals: gets, by step, the sums `PAIR.LAG` and the count `PAIR.tokens`.
     """
     pairs = [pair for pair in LOG_PROB_PAIRS if {*pair} <= block.values.keys()]
-    encoded = steps.to_arrow(compat_level=pl.CompatLevel.oldest()).dictionary_encode()
-    if not pairs or len(encoded.dictionary) > MOST_STEPS:
+    keys = KeyColumn.of([steps.to_arrow(compat_level=pl.CompatLevel.oldest())])
+    labels = keys.labels.drop_null().to_pylist()
+    if not pairs or len(labels) > MOST_STEPS:
         return
-    codes = fill_nulls(encoded.indices, -1)
-    for code, step in enumerate(encoded.dictionary.to_pylist()):
-        rows = np.flatnonzero(codes == code)
+    for code, step in enumerate(labels):
+        rows = np.flatnonzero(keys.codes == code)
         tokens, ends = _tokens_of(_first_rows(rows, block.offsets), block.offsets)
         if len(tokens) < 2:  # noqa: PLR2004 - no neighbours
             continue

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.segments import segment_sums
+from rlpost.analysis.segments import segment_reduce, segment_sums
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, fill_nulls, is_list, is_number, is_true, to_numpy
 
@@ -154,8 +154,5 @@ def _hashes(lists: Lists) -> NDArray[np.uint64]:
     longest = int(lists.lengths.max(initial=0))
     powers = np.cumprod(np.full(longest, 0x94D049BB133111EB, np.uint64), dtype=np.uint64)
     mixed *= powers[np.arange(len(values)) - np.repeat(lists.offsets[:-1], lists.lengths)]
-    sums = np.zeros(len(lists.lengths), np.uint64)
-    filled = lists.lengths > 0
-    if filled.any():
-        sums[filled] = np.add.reduceat(mixed, lists.offsets[:-1][filled])
+    sums = segment_reduce(np.add, mixed, lists.offsets, np.uint64(0))
     return sums + lists.lengths.astype(np.uint64)

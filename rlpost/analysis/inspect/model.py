@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rlpost.analysis.findings import Finding
+
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Label = str | int
@@ -376,17 +378,12 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A problem that affects training."""
+class InputFinding(Finding):
+    """A problem of an input that affects training."""
 
-    name: str
     severity: Severity
     harm: float
     """0 to 100; findings are in this order."""
-    text: str
-    """The problem, with numbers."""
-    advice: str
-    """The advice."""
     count: int
     """Responses, groups, tokens or columns that show it."""
     of: int
@@ -423,7 +420,7 @@ class Facts:
     steps: list[Slice]
     """In order; none without a step column."""
     domains: list[Slice]
-    findings: list[Finding]
+    findings: list[InputFinding]
     """The most harmful first."""
     checks: list[CheckRun]
     """Every check, and why it did not run if it did not."""
@@ -439,12 +436,13 @@ class Facts:
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
-        plain = _plain(dataclasses.asdict(self))
-        assert isinstance(plain, dict)
-        return {"schema_version": plain.pop("schema_version"), **plain}
+        names = [one.name for one in dataclasses.fields(Facts)]
+        return {name: _plain(getattr(self, name)) for name in ("schema_version", *names)}
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -15,10 +15,10 @@ from rlpost.analysis.inspect.advantages import advantage_rows
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, Reading
 from rlpost.analysis.inspect.tokens import Block
 from rlpost.analysis.segments import segment_sums
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_true
 from rlpost.io.parquet.source import RowChunk
-from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import Prefetcher
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.columns import Lists
     from rlpost.analysis.inspect.statistics import TokenTotals
+    from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
-    from rlpost.io.progress import Reporter
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache

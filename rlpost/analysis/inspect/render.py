@@ -16,9 +16,9 @@ from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.charts import bar, spark
 from rlpost.display.console import console, print_page
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided, hanging, show_json, show_list
 from rlpost.display.text import counted, number, percent, share, size
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         ColumnFacts,
         Evidence,
         Facts,
-        Finding,
         InputFacts,
+        InputFinding,
         RoleFacts,
         Slice,
         Spread,
@@ -100,7 +100,7 @@ def _paragraph(lines: Sequence[str]) -> Text:
 
 
 def _print_markdown(
-    title: str, lines: Sequence[str], findings: Sequence[Finding], tables: Sequence[TextTable]
+    title: str, lines: Sequence[str], findings: Sequence[InputFinding], tables: Sequence[TextTable]
 ) -> None:
     parts = [f"# {_escaped(title)}\n", "".join(f"- {_escaped(line)}\n" for line in lines)]
     if findings:
@@ -108,7 +108,7 @@ def _print_markdown(
     sys.stdout.write("\n".join([*parts, *(table.markdown() for table in tables)]))
 
 
-def _markdown_finding(one: Finding) -> str:
+def _markdown_finding(one: InputFinding) -> str:
     text = f"- **{one.name}** ({one.severity}): {_escaped(one.text)}\n"
     shown_by = f"  - {_escaped(evidence(one))}\n" if one.evidence else ""
     return f"{text}  - {_escaped(one.advice)}\n{shown_by}"
@@ -155,7 +155,7 @@ def _findings(facts: Facts) -> RenderableType:
     return Group(*parts)
 
 
-def evidence(finding: Finding) -> str:
+def evidence(finding: InputFinding) -> str:
     """Return `e.g. row 3 (prompt-01: 8 responses); row 5 (prompt-02: 7 responses)`.
 
     If the rows are of several files, with their names.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided, show_json
 from rlpost.display.text import counted, number, percent, role_columns, run_times
-from rlpost.io.text import printable_line
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
 if TYPE_CHECKING:

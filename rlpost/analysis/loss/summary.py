@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.display.text import counted
+from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.quantiles import quantiles
 from rlpost.kernels.segments import POSITION_RANGES, position_range
 from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
@@ -199,20 +200,13 @@ def _divergence(totals: TokenTotals) -> Json:
     """Return the ratio and the divergence between policies, which no config changes."""
     sums, count = totals.sums, totals.policy_tokens
     weight, squares = (sums.total(name) + count for name in ("excess", "excess2"))
-    engine = "engine.k3" in sums
     return {
         "ratio": _ratio(totals),
-        "kl": {
-            "k1": _over(-sums.total("log_ratio"), count),
-            "k3": _over(sums.total("k3"), count),
-        },
-        "engine_kl": {
-            "k1": _over(-sums.total("engine.log_ratio"), count),
-            "k3": _over(sums.total("engine.k3"), count),
-        }
-        if engine
+        "kl": {name: _over(sums.total(name), count) for name in ("k1", "k3")},
+        "engine_kl": {name: _over(sums.total(f"engine.{name}"), count) for name in ("k1", "k3")}
+        if "engine.k3" in sums
         else None,
-        "ess": float(weight * weight / (count * squares)) if count and squares else None,
+        "ess": effective_sample_size(count, weight, squares),
     }
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from rlpost.analysis.report.page import cut, plain
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
+from rlpost.display.controls import printable as visible
 from rlpost.display.text import counted, number
-from rlpost.io.text import printable as visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

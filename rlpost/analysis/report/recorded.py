@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.analysis.inspect.model import Facts
+    from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
-    from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]

@@ -17,13 +17,12 @@ from rlpost.analysis.report.page import all_plain, cut, page_of
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
-from rlpost.io.progress import SilentReporter
-from rlpost.io.staged import StagedFile
+from rlpost.io.publish import write_file
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Evidence, Facts
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
+    from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe, RolloutReward
 
 
@@ -52,7 +51,7 @@ def report(
     """
     check_output(Path(output), files_of(inputs), overwrite=overwrite)
     facts, page = build(inputs, **options)
-    write(page, Path(output))
+    write_file(Path(output), page.encode())
     return facts
 
 
@@ -195,15 +194,3 @@ def _evidence(one: Evidence) -> str:
     name = Path(one.file).name
     parts.append(f"{name}, row {one.row:,}" if one.row is not None else name)
     return " · ".join(part for part in parts if part)
-
-
-def write(page: str, target: Path) -> None:
-    """Write a temporary file beside the target, and rename it when it is complete."""
-    with FileLock([target]):
-        staged = StagedFile(target)
-        try:
-            staged.write(0, page.encode("utf-8"))
-            staged.complete()
-            staged.publish()
-        finally:
-            staged.discard()

@@ -15,9 +15,9 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import WRITTEN, is_text, text_of, vocabulary_of
 from rlpost.errors import ReadWriteError
 from rlpost.io.arrow import is_list, is_true
+from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.checks import check_utf8
 from rlpost.io.parquet.reader import ParquetReader
-from rlpost.io.paths import without_paths
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.responses.index import Index, KeyColumn, Label
+    from rlpost.analysis.responses.index import Index
+    from rlpost.io.keys import KeyColumn, Label
 
 
 _CHUNK_BYTES = 32 << 20  # of a row group that are decoded at a time

@@ -12,7 +12,7 @@ from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
 from rlpost.cli.options import Format, option
-from rlpost.cli.output import silence_warnings, write_json
+from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -117,20 +117,23 @@ def convert(
     if listed:
         render_convert.show_formats(how.value)
         return
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats import convert as work  # noqa: PLC0415
-    from rlpost.formats.base import ReadOptions  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
 
     assert paths is not None
-    if quiet:
-        silence_warnings()
-    check_writable(None if summary_json == "-" else summary_json)
-    chosen = name_values(mapped or [], "--map")
-    options = ReadOptions(chosen, layout, group_size, tokenizer, nonfinite.value)
-    with progress(quiet=quiet) as reporter:
-        summary = work.convert(
-            paths[:-1], paths[-1], source, options, overwrite=overwrite, reporter=reporter
+    check_summary(summary_json)
+    *inputs, output = paths
+    with reporting(quiet=quiet) as reporter:
+        summary = functions.convert(
+            inputs,
+            output,
+            source,
+            columns_map=name_values(mapped or [], "--map"),
+            layout=layout,
+            group_size=group_size,
+            tokenizer=tokenizer,
+            nonfinite=nonfinite.value,
+            overwrite=overwrite,
+            progress=reporter,
         )
     if summary_json is not None:
         write_json(summary, summary_json)

@@ -11,7 +11,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
-from rlpost.cli.output import echo, write_json
+from rlpost.cli.output import echo, reporting, write_json
 from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,11 +60,10 @@ def plan(
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")
     recipe = settings.recipe
-    from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
-    with progress(quiet=quiet) as reporter:
+    with reporting(quiet=quiet) as reporter:
         names = settings.requested
         run = Options(
             device, chunk_tokens, workers, overwrite, state, reporter,

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
-from rlpost.io.arrow import content_kind, is_list, is_number
-from rlpost.io.staged import StagedFile, StandardOutput
-from rlpost.io.uploads import Upload
+from rlpost.io.arrow import common_type, is_list, is_number, is_string
+from rlpost.io.staged import StandardOutput
+from rlpost.io.uploads import OutputFile
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest, resolve
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ _NO_PLACE = "no place for it"
 Layout = Literal["file", "steps", "stream"]
 
 
-Staged = StagedFile | Upload
-Writable = Staged | StandardOutput
+Writable = OutputFile | StandardOutput
 
 
 STDOUT = Path("-")
@@ -44,8 +43,7 @@ def is_plain(kind: pa.DataType) -> bool:
         return all(is_plain(one.type) for one in kind)
     if pa.types.is_dictionary(kind):
         return is_plain(kind.value_type)
-    text = content_kind(kind) == "text" or pa.types.is_string_view(kind)
-    return is_number(kind) or text or bool(pa.types.is_null(kind))
+    return is_number(kind) or is_string(kind) or bool(pa.types.is_null(kind))
 
 
 class Lines:
@@ -201,22 +199,12 @@ def _kinds(source: Source) -> tuple[dict[str, pa.DataType], dict[str, str]]:
         for one in schema:
             found.setdefault(one.name, {})[one.type] = None
     kinds, mixed = _partition_kinds(source), {}
-    for name, own in found.items():
-        try:
-            kinds[name] = _common([*own])
-        except pa.ArrowException:
-            kinds[name] = next(iter(own))
-            mixed[name] = f"{' and '.join(map(_family, own))} in different files"
+    for name, (first, *others) in found.items():
+        kind = common_type([first, *others]) if others else first
+        kinds[name] = first if kind is None else kind
+        if kind is None:
+            mixed[name] = f"{' and '.join(map(_family, found[name]))} in different files"
     return kinds, mixed
-
-
-def _common(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the type that has the values of all; raise ArrowException if there is none."""
-    if len(kinds) == 1:
-        return kinds[0]
-    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
-    schemas = [pa.schema([("", kind)]) for kind in plain]
-    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def _partition_kinds(source: Source) -> dict[str, pa.DataType]:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.base import Held
     from rlpost.io.parquet.source import Source
+    from rlpost.io.uploads import OutputFile
 
 
 VERSION = 1
@@ -34,7 +35,7 @@ STREAMS = {
 class AnnotationSink:
     """Writes annotations as lines, and the index of the lines."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[OutputFile], held: Held, step: int) -> None:
         del held, step
         self._lines, self._index = map(Lines, files)
 

@@ -20,8 +20,9 @@ from rlpost.formats.targets.base import Target
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.base import Held
     from rlpost.formats.targets.rows import Rows
+    from rlpost.io.uploads import OutputFile
 
 
 TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}
@@ -31,7 +32,7 @@ CREDIT = ("advantages", "returns")
 class SampleSink:
     """Collects the samples of a step, which are one object in the file."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[OutputFile], held: Held, step: int) -> None:
         self._file, self._held, self._step = files[0], held, step
         self._samples: list[dict[str, Any]] = []
         self._groups: dict[Any, int] = {}

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.base import Held
     from rlpost.formats.targets.rows import Rows
+    from rlpost.io.uploads import OutputFile
 
 TENSORS = {
     "old_log_probs": "old_log_probs",
@@ -43,7 +44,7 @@ _OWN = (
 class ProtoSink:
     """Collects the vectors of a file, which become tensors of one width."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[OutputFile], held: Held, step: int) -> None:
         self._file, self._step, self._held = files[0], step, held
         kinds = {one.name: one.type for one in held.schema}
         self._tokens = {

@@ -194,7 +194,7 @@ def test_three_sides_make_three_pairs():
     ],
 )
 def test_sides_are_named_by_what_varies(presets, estimators, names):
-    assert [name for name, _ in variants([], presets, estimators, [])] == names
+    assert [*variants([], presets, estimators, [])] == names
 
 
 def test_recipe_files_are_sides(tmp_path):
@@ -202,11 +202,9 @@ def test_recipe_files_are_sides(tmp_path):
         (tmp_path / f"{name}.toml").write_text(f'estimator = "rloo"\nadvantage_clip = {clip}\n')
     paths = [tmp_path / "tight.toml", tmp_path / "loose.toml"]
     found = variants(paths, [], [], ["mask=response_mask"])
-    assert [(name, recipe.advantage_clip) for name, recipe in found] == [
-        ("tight", 0.5),
-        ("loose", 5),
-    ]
-    assert all(recipe.columns == {"mask": "response_mask"} for _, recipe in found)
+    clips = {name: recipe.advantage_clip for name, recipe in found.items()}
+    assert clips == {"tight": 0.5, "loose": 5}
+    assert all(recipe.columns == {"mask": "response_mask"} for recipe in found.values())
 
 
 def test_too_many_sides_are_refused():

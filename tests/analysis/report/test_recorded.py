@@ -12,10 +12,10 @@ import rlpost
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.report.run import report
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.progress import SilentReporter
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 

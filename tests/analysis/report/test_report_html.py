@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from rlpost import optional as extras
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.analysis.report import page, run
+from rlpost.analysis.report import page
 from rlpost.analysis.report.examples import (
     BEST,
     DIFFERENT,
@@ -38,9 +38,10 @@ from rlpost.analysis.report.examples import (
 from rlpost.analysis.report.run import report
 from rlpost.analysis.responses.index import build_index
 from rlpost.cli.commands import report as command
+from rlpost.display.controls import printable
 from rlpost.display.text import number, percent
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.text import printable
+from rlpost.io.staged import StagedFile
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 RUN = CliRunner()
@@ -612,7 +613,7 @@ def test_a_failed_write_leaves_nothing_behind(made, tmp_path, monkeypatch):
     def broken(staged):
         raise ReadWriteError(f"{staged.target}: cannot be written: disk full")
 
-    monkeypatch.setattr(run.StagedFile, "complete", broken)
+    monkeypatch.setattr(StagedFile, "complete", broken)
     with pytest.raises(ReadWriteError, match="disk full"):
         report([str(made[0])], tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []

@@ -285,3 +285,12 @@ def test_nulls_are_shown_as_null_and_nan_as_nan(capsys, tmp_path):
     assert "3(null) 2(nan) 13(-0.00104)" in shown
     assert "reward=null" in shown
     assert "3(null) 2(nan)" in visible_text(capsys, tmp_path / "a.parquet", row=2, colour="kl")
+
+
+def test_steps_and_prompts_that_are_null_in_several_files(capsys, tmp_path):
+    for step in (1, 2):
+        columns = {"step": [step, None], "prompt_id": ["a", None], "reward": [1.0, 0.0]}
+        pq.write_table(pa.table(columns), tmp_path / f"{step}.parquet")
+    shown = as_json(capsys, tmp_path, top="reward")["responses"]
+    labels = [(one["step"], one["prompt_id"]) for one in shown]
+    assert labels == [(1, "a"), (2, "a"), (None, None), (None, None)]

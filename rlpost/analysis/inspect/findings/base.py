@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from rlpost.analysis.inspect.model import CheckRun, Evidence, Finding, Severity
+from rlpost.analysis.findings import Check, Registry
+from rlpost.analysis.inspect.model import CheckRun, Evidence, InputFinding, Severity
 from rlpost.display.text import counted, plural
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ LABELS = {"length": "entries", "tokens": "policy tokens"}
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check returns if it finds a problem; with the check's name it is a `Finding`."""
+    """What a check returns if it finds a problem; with its name it is an `InputFinding`."""
 
     harm: float
     """0 to 100, orders findings. From 90 on, numbers are wrong; from 70 on, training may learn the
@@ -63,16 +64,13 @@ Result = Problem | NotRun | None
 
 
 @dataclass(frozen=True)
-class Check:
-    """One check: the name of its finding, how severe that is, what it means and needs."""
+class InputCheck(Check["Callable[[CheckInput], Result]"]):
+    """A check of an input: how severe its finding is, and what it needs."""
 
-    name: str
     severity: CheckSeverity
-    meaning: str
     needs: tuple[str, ...]
     """Contents of the input, of `ColumnSelection.contents`; without one the check does not run."""
     needs_rows: bool
-    run: Callable[[CheckInput], Result]
 
     def result(self, data: CheckInput) -> Result:
         """Run the check if the input has what it needs."""
@@ -85,7 +83,7 @@ class Check:
         return self.run(data)
 
 
-FINDINGS: dict[str, Check] = {}
+FINDINGS: Registry[InputCheck] = Registry()
 """Every check, by the name of its finding."""
 
 
@@ -101,17 +99,15 @@ def check(
     """
 
     def add(function: Callable[[CheckInput], Result]) -> Callable[[CheckInput], Result]:
-        name = function.__name__
-        meaning = " ".join((function.__doc__ or "").split())
-        FINDINGS[name] = Check(name, severity, meaning, needs, needs_rows, function)
+        FINDINGS.add(InputCheck(function, severity, needs, needs_rows))
         return function
 
     return add
 
 
-def run_checks(data: CheckInput) -> tuple[list[Finding], list[CheckRun]]:
+def run_checks(data: CheckInput) -> tuple[list[InputFinding], list[CheckRun]]:
     """Run every check; return the findings, the most harmful first, and which checks ran."""
-    findings: list[Finding] = []
+    findings: list[InputFinding] = []
     runs: list[CheckRun] = []
     for one in FINDINGS.values():
         result = one.result(data)
@@ -120,7 +116,7 @@ def run_checks(data: CheckInput) -> tuple[list[Finding], list[CheckRun]]:
         if isinstance(result, Problem):
             severity: Any = result.severity or one.severity
             parts = {**vars(result), "evidence": list(result.evidence), "severity": severity}
-            findings.append(Finding(name=one.name, **parts))
+            findings.append(InputFinding(name=one.name, **parts))
     return sorted(findings, key=lambda finding: -finding.harm), runs
 
 

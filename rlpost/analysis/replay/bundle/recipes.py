@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
-from rlpost.pipeline.file_metadata import PRESET_KEY, FileMetadata
+from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
 from rlpost.recipe.presets import toml_lines
 
 if TYPE_CHECKING:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rlpost.analysis.findings import Finding, Registry
+from rlpost.analysis.replay.findings.base import AnyFunction, Explanation, ReplayCheck
 from rlpost.analysis.replay.metrics.fit import HOWS, LOSS_METRICS, QUANTITIES
 from rlpost.analysis.replay.metrics.losses import KL_ESTIMATORS, SIDES
 from rlpost.analysis.replay.metrics.search import bounds_of
@@ -17,12 +21,13 @@ from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.metrics.fit import Grid, Target
     from rlpost.analysis.replay.metrics.search import Choice, Place, Reading
+    from rlpost.analysis.replay.metrics.steps import Matched
 
     Numbers = NDArray[np.float64]
 
@@ -56,27 +61,17 @@ _TERMS = {
 def relation(
     recorded: Numbers, computed: Numbers, equal: NDArray[np.bool_], tolerance: float
 ) -> Json | None:
-    """Return what recorded and computed numbers have in common: a factor or an offset."""
-    usable = np.isfinite(computed) & (computed != 0)
-    if usable.sum() >= _LEAST and usable.all():
+    """Return what recorded and computed numbers have in common: a factor, or equal steps."""
+    if len(recorded) >= _LEAST and (np.isfinite(computed) & (computed != 0)).all():
         ratios = recorded / computed
         factor = float(np.median(ratios))
         if np.all(np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor) + 1e-12):
-            name = "sign" if abs(factor + 1) <= _LOOSE * tolerance else "factor"
-            return {"finding": name, "value": factor}
-    if np.isfinite(computed).all() and len(recorded) >= _LEAST:
-        offsets = recorded - computed
-        offset = float(np.median(offsets))
-        spread = _LOOSE * tolerance * float(np.abs(recorded).max() + np.abs(computed).max())
-        if np.all(np.abs(offsets - offset) <= spread) and offset:
-            return {"finding": "offset", "value": offset}
-    if 0 < equal.sum() < len(equal):
-        return {"finding": "some-steps", "value": float(equal.mean())}
-    return None
+            return {"factor": factor}
+    return {"equal_steps": float(equal.mean())} if 0 < equal.sum() < len(equal) else None
 
 
 _MOST = 0.5  # share of the steps
-_LEAST = 2  # steps that show a relation
+_LEAST = 2  # steps that show a factor
 _LOOSE = 10
 
 
@@ -111,8 +106,8 @@ def _explained(row: Json) -> bool:
     """Return whether the finite numbers are reproduced, most of them, or but for a constant."""
     if row.get("share", 1.0) > _MOST:
         return True
-    own = row.get("relation", {"finding": ""})
-    return own is not None and own["finding"] != "some-steps"
+    own = row.get("relation", {})
+    return own is not None and "equal_steps" not in own
 
 
 def _words(options: dict[str, str]) -> list[str]:
@@ -156,7 +151,7 @@ def _bound(value: float | str) -> float | str:
     return "never" if value == math.inf else value
 
 
-_WHAT_TELLS = {
+_SEPARATING = {
     "low": "tokens with a negative advantage and a ratio between these bounds",
     "high": "tokens with a positive advantage and a ratio between these bounds",
     "dual": "tokens with a negative advantage and a ratio above these bounds",
@@ -174,7 +169,7 @@ def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -
         if values and side in SIDES:
             names = [word(_bound(one)) for one in sorted(values)]
             text = f"{_FIELDS[side]} {', '.join(names)} reproduce the same numbers"
-            found.append((_FIELDS[side], names, text, _WHAT_TELLS[side]))
+            found.append((_FIELDS[side], names, text, _SEPARATING[side]))
     for row, reading in zip(rows, used, strict=True):
         if reading is not None and row["metric"] in ("pg_loss", "loss") and row["also"]:
             text = f"{row['key']} is the same with {', '.join(row['also'])}"
@@ -194,7 +189,7 @@ def ties(choice: Choice, rows: Sequence[Json], used: Sequence[Reading | None]) -
         found.append(("--loss", names, text, tells))
     if choice.tied_splits:
         found.append(("--micro-batch, --ranks", *_tied_splits(choice, rows)))
-    fields = ("option", "values", "text", "told_apart_by")
+    fields = ("option", "values", "text", "separating_data")
     return [dict(zip(fields, one, strict=True)) for one in found]
 
 
@@ -221,57 +216,195 @@ def _tied_splits(choice: Choice, rows: Sequence[Json]) -> tuple[list[str], str, 
     return names, text, "a number of responses that the ranks do not divide evenly"
 
 
-def findings(rows: Sequence[Json], used: Sequence[Reading | None], description: Json) -> list[Json]:
-    """Return what the metrics that are not reproduced have in common with the computed ones."""
-    findings: list[Json] = []
-    for row, reading in zip(rows, used, strict=True):
-        if reading is not None and reading.terms and row.get("share", 1.0) > _MOST:
-            added = row["computed_as"].partition(", ")[2]
-            options = _words(terms_of(reading))
-            findings.append(
-                {
-                    "finding": "option:kl_loss_coef" if options else "entropy-bonus",
-                    "text": f"{row['key']} has a further term: {added}",
-                    "options": options,
-                    "explains": 1.0,
-                }
-            )
-        if row["reproduced"] or "relation" not in row:
-            continue
-        if "fits" in row:
-            text = f"{row['key']} is {row['fits']}, not {row['computed_as']}"
-            own = {"finding": "option:kl_loss_coef", "text": text, "explains": 1.0}
-            findings.append({**own, "options": [one for one in row["fits_options"] if one]})
-            continue
-        found: Json = row.get("relation") or {"finding": "unexplained", "value": 0.0}
-        name = found["finding"]
-        text = f"{row['key']} is not explained: the closest is {row['computed_as']}"
-        if name == "factor":
-            text = f"{row['key']} is {found['value']:.6g} times the computed one"
-            text += _about_factor(found["value"], description)
-        elif name == "sign":
-            text = f"{row['key']} has the other sign"
-        elif name == "offset":
-            text = f"{row['key']} is the computed one plus {found['value']:.6g}"
-        elif name == "some-steps":
-            text = (
-                f"{row['key']} is reproduced at {percent(found['value'], 0)} of the steps; "
-                f"it differs at {at_steps(row['differs_at'])}"
-            )
-        share = found["value"] if name == "some-steps" else float(name in ("factor", "sign"))
-        findings.append({"finding": name, "text": text, "options": [], "explains": share})
-    return findings
+# ---- findings ----
+
+Phase = Literal["steps", "log", "metric", "difference"]
+"""What a check is called with: the matched steps; a metric of the log, and these steps; a computed
+metric; or one that is not reproduced, of which the first check that yields counts. It yields
+explanations."""
 
 
-def not_finite(targets: Sequence[Target], steps: Sequence[str]) -> Iterator[Json]:
-    """Yield a finding for each metric that is NaN or infinite in the log."""
-    for one in targets:
-        if one.broken:
-            kinds = {False: "infinite", True: "NaN"}
-            names = " or ".join({kinds[bool(np.isnan(one.logged[at]))]: 0 for at in one.broken})
-            where = at_steps([steps[at] for at in one.broken])
-            text = f"{one.key} is {names} in the log at {where}"
-            yield {"finding": "not-finite", "text": text, "options": [], "explains": 0.0}
+@dataclass(frozen=True)
+class MetricCheck(ReplayCheck):
+    """A check of a log."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class MetricFinding(Finding):
+    """What explains a metric of a log, or what is wrong with it."""
+
+    options: tuple[str, ...]
+    """Options as typed, which reproduce it."""
+    explains: float
+    """Share of the steps."""
+
+
+@dataclass(frozen=True)
+class ComputedMetric:
+    """A metric of a log, as it is computed."""
+
+    row: Json
+    """Of the result."""
+    reading: Reading | None
+    """How it is computed; None for one that is no mean of tokens."""
+    description: Json
+    """Of all metrics."""
+
+    @property
+    def key(self) -> str:
+        """The name of the metric in the log."""
+        return str(self.row["key"])
+
+    @property
+    def relation(self) -> Json:
+        """What recorded and computed numbers have in common; empty for nothing."""
+        return self.row["relation"] or {}
+
+    @property
+    def mostly_equal(self) -> bool:
+        """Whether most steps are reproduced."""
+        return bool(self.row.get("share", 1.0) > _MOST)
+
+    @property
+    def further_term(self) -> str:
+        """The sentence that a loss has a further term."""
+        return f"{self.key} has a further term: {self.row['computed_as'].partition(', ')[2]}"
+
+
+FINDINGS: Registry[MetricCheck] = Registry()
+"""Every check of a log, by the name of its finding."""
+
+
+def check(phase: Phase, *, prefix: str = "") -> Callable[[AnyFunction], AnyFunction]:
+    """Add a function to FINDINGS; see `Phase`."""
+
+    def add(function: AnyFunction) -> AnyFunction:
+        FINDINGS.add(MetricCheck(function, prefix, phase))
+        return function
+
+    return add
+
+
+def findings(
+    matched: Matched, targets: Sequence[Target], metrics: Sequence[ComputedMetric]
+) -> list[Json]:
+    """Return what is wrong with a log, and what explains the metrics that differ.
+
+    Args:
+        matched: the steps.
+        targets: the metrics of the log.
+        metrics: those that are computed.
+    """
+    found = [*_of("steps", matched)]
+    found += [one for target in targets for one in _of("log", target, matched.steps)]
+    for metric in metrics:
+        found += _of("metric", metric)
+        if "relation" in metric.row and "fits" not in metric.row:
+            found += islice(_of("difference", metric), 1)
+    return [asdict(one) | {"options": [*one.options]} for one in found]
+
+
+def _of(phase: Phase, *args: Any) -> Iterator[MetricFinding]:
+    """Yield what the checks of a phase find."""
+    for own in FINDINGS.values():
+        for one in own.run(*args) if own.phase == phase else ():
+            name = one.name or own.name
+            yield MetricFinding(name, one.text, own.advice, one.options, one.explains)
+
+
+@check("steps", prefix="input:")
+def step_order(matched: Matched) -> Iterator[Explanation]:
+    """The steps of the log are those of the next, or the previous, step of the dump.
+
+    The trainer counts a step before or after it logs it. Compare a step with the line that is
+    printed beside it.
+    """
+    if matched.by == "shift":
+        text = f"step {matched.steps[0]} of the input is step {matched.labels[0]} of the log"
+        yield Explanation(text, 1.0)
+
+
+@check("log")
+def not_finite(target: Target, steps: Sequence[str]) -> Iterator[Explanation]:
+    """A metric is NaN or infinite in the log.
+
+    The update of that step may have made the weights NaN. Look for log ratios without a bound, and
+    means over no token.
+    """
+    if target.broken:
+        kinds = {False: "infinite", True: "NaN"}
+        names = " or ".join({kinds[bool(np.isnan(target.logged[at]))]: 0 for at in target.broken})
+        where = at_steps([steps[at] for at in target.broken])
+        yield Explanation(f"{target.key} is {names} in the log at {where}", 0.0)
+
+
+@check("metric")
+def option(metric: ComputedMetric) -> Iterator[Explanation]:
+    """A loss has a KL loss, or another coefficient of it than the options.
+
+    The trainer has another setting. Add the options to those of the loss if the trainer is right,
+    else change the trainer.
+    """
+    row, name = metric.row, "option:kl_loss_coef"
+    options = tuple(_words(terms_of(metric.reading))) if metric.reading else ()
+    if options and metric.mostly_equal:
+        yield Explanation(metric.further_term, 1.0, options, name)
+    if "fits" in row:
+        fits = tuple(word for word in row["fits_options"] if word)
+        text = f"{metric.key} is {row['fits']}, not {row['computed_as']}"
+        yield Explanation(text, 1.0, fits, name)
+
+
+@check("metric")
+def entropy_bonus(metric: ComputedMetric) -> Iterator[Explanation]:
+    """A loss has an entropy bonus, which no option has.
+
+    The other terms of the loss are reproduced beside it. Compare its coefficient with the trainer's
+    setting.
+    """
+    reading = metric.reading
+    if reading is not None and reading.terms and not terms_of(reading) and metric.mostly_equal:
+        yield Explanation(metric.further_term, 1.0)
+
+
+@check("difference")
+def factor(metric: ComputedMetric) -> Iterator[Explanation]:
+    """The metric is the computed one times a constant, at all steps.
+
+    It is a sum in place of a mean, a division too much, or the other sign. As a loss it acts as
+    another learning rate; a number that is only logged is harmless.
+    """
+    value = metric.relation.get("factor")
+    if value is not None:
+        about = _about_factor(value, metric.description)
+        yield Explanation(f"{metric.key} is {value:.6g} times the computed one{about}", 1.0)
+
+
+@check("difference")
+def some_steps(metric: ComputedMetric) -> Iterator[Explanation]:
+    """The metric is reproduced at some steps, and differs at others.
+
+    A setting changed during the run, or a schedule has it, or these steps were split into other
+    micro-batches. Compare what the trainer logs about them.
+    """
+    share = metric.relation.get("equal_steps")
+    if share is not None:
+        where = at_steps(metric.row["differs_at"])
+        text = f"is reproduced at {percent(share, 0)} of the steps; it differs at {where}"
+        yield Explanation(f"{metric.key} {text}", share)
+
+
+@check("difference")
+def unexplained(metric: ComputedMetric) -> Iterator[Explanation]:
+    """The metric differs at all steps, and no factor explains it.
+
+    Its formula is another one, or the log is of other rows than the dump. Set what is known of the
+    loss, and compare one step by hand.
+    """
+    text = f"is not explained: the closest is {metric.row['computed_as']}"
+    yield Explanation(f"{metric.key} {text}", 0.0)
 
 
 def _about_factor(factor: float, description: Json) -> str:

@@ -50,17 +50,17 @@ def _lines(result: Json) -> Iterator[str]:
     if description["micro_batch"] or description["ranks"] > 1 or description["updates"] > 1:
         yield f"split: {description['split']}"
     for one in result["findings"]:
-        yield f"{one['finding']}: {one['text']}"
+        yield f"{one['name']}: {one['text']}"
 
 
 def _tie(tie: Json) -> str:
     names, more = tie["values"][:_MOST_NAMES], len(tie["values"]) - _MOST_NAMES
     if not names:
-        return f"{tie['option']}: {tie['text']}; separated by {tie['told_apart_by']}"
+        return f"{tie['option']}: {tie['text']}; separated by {tie['separating_data']}"
     which = ", ".join(names) + (f" and {more} more" if more > 0 else "")
     joined = "; ".join(names) + (f"; and {more} more" if more > 0 else "")
     which = joined if any("," in name or " " in name for name in names) else which
-    return f"{tie['option']}: also {which}; separated by {tie['told_apart_by']}"
+    return f"{tie['option']}: also {which}; separated by {tie['separating_data']}"
 
 
 def _row(one: Json) -> Sequence[str]:

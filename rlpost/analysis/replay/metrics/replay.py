@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from rlpost.analysis.replay.metrics.attempts import Inputs, Search
 from rlpost.analysis.replay.metrics.findings import (
+    ComputedMetric,
     about_reading,
     description,
     findings,
-    not_finite,
     relation,
     terms_of,
     ties,
@@ -143,18 +143,23 @@ def replay_metrics(
     ]
     rows, readings = [row for row, _ in kept], [reading for _, reading in kept]
     described = description(found.choice, rows, readings)
-    broken = [*not_finite([matched.target(one) for one in recorded], matched.steps)]
+    logged = [matched.target(one) for one in recorded]
+    computed = [
+        ComputedMetric(row, reading, described) for row, reading in zip(rows, readings, strict=True)
+    ]
     texts = [text for one in recorded if (text := matched.not_numbers(one)) is not None]
     return {
         "file": log.path,
         "format": log.kind,
         "steps": matched.facts(log),
         "responses": int(sum(every.counts)),
-        "reproduced": bool(rows) and all(one["reproduced"] for one in rows) and not broken,
+        "reproduced": bool(rows)
+        and all(one["reproduced"] for one in rows)
+        and not any(one.broken for one in logged),
         "description": described,
         "metrics": rows,
         "ties": ties(found.choice, rows, readings),
-        "findings": [*matched.findings, *broken, *findings(rows, readings, described)],
+        "findings": findings(matched, logged, computed),
         "not_computed": not_computed,
         "unknown_keys": unknown,
         "tolerance": tolerance,

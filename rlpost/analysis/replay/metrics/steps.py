@@ -39,7 +39,6 @@ class Matched:
     """`value`, `order`, or `shift`."""
     of_dump: int
     """Steps of the dump."""
-    findings: list[Json] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def target(self, recorded: Recorded) -> Target:
@@ -104,11 +103,6 @@ def match_steps(measured: Measured, log: Log, recorded: Sequence[Recorded]) -> M
     if log.repeated:
         found.warnings.append(
             f"{log.path}: {log.repeated} steps have several lines; their mean is compared"
-        )
-    if found.by == "shift":
-        text = f"step {found.steps[0]} of the input is step {found.labels[0]} of the log"
-        found.findings.append(
-            {"finding": "input:step-order", "text": text, "options": [], "explains": 1.0}
         )
     return found
 

@@ -46,7 +46,7 @@ function findingsSection(open, shownRows) {
     return make('li', { dir: 'auto' }, link);
   };
   const one = (finding) => make('li', { class: `finding card ${finding.severity}`, 'data-name': finding.name },
-    make('p', { class: 'headline' }, make('span', { class: `badge ${finding.severity}` }, finding.severity), finding.text),
+    make('p', { class: 'problem' }, make('span', { class: `badge ${finding.severity}` }, finding.severity), finding.text),
     make('p', { class: 'soft' }, finding.advice),
     finding.evidence.length ? make('ul', {}, ...finding.evidence.map(evidence)) : null);
   const count = data.findings.length;

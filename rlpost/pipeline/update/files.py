@@ -5,14 +5,14 @@ and the columns that were read. An output is up to date as long as these are the
 are written by one run. Its numbers are those of a run over all files: a batch or prompt group that
 a file to be written shares with one that is up to date is an error, or both are written.
 
-`rlpost.pipeline.update_marker` completes runs that were killed while they published their files.
+`rlpost.pipeline.update.marker` completes runs that were killed while they published their files.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS
 from rlpost.formats.whole import is_whole
-from rlpost.io.locks import FileLock
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.fingerprint import FileFingerprint, fingerprint_of, footer_digest, last_entry
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.io.paths import RemotePath, glob_files, list_files, parse_path, relative_to_glob
+from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
-from rlpost.pipeline.file_metadata import RUN_KEY
-from rlpost.pipeline.update_marker import MARKER, recover, stopped_files
+from rlpost.pipeline.output.metadata import RUN_KEY
+from rlpost.pipeline.update.marker import MARKER, recover, stopped_files
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -405,23 +405,13 @@ def updating(
         BusyError: another update of the same OUT is running.
     """
     folder = check_options(output, options)
-    created = not folder.exists()
-    with file_errors(folder, "cannot be written"):
-        folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock([folder / MARKER])
-    try:
-        lock.clean()
+    with StagedFiles([folder / MARKER]):
         update = Update(folder, recipe_digest(recipe), find(inputs, folder))
         if options.delete and not update.files:
             raise UsageError("--delete: IN has no files at all, so nothing was deleted")
         update.deletes = options.delete
         select(update, recover(folder, options.state))
         yield update
-    finally:
-        lock.release()
-        if created:
-            with suppress(OSError):  # it is not empty
-                folder.rmdir()
 
 
 def planned(

@@ -6,21 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
-from rlpost.pipeline.coupling import coupling_of, joined_files
+from rlpost.pipeline.coupled_files import joined_files
+from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.running_state import save_state, state_text
-from rlpost.pipeline.update_checks import check_steps, roles_of
-from rlpost.pipeline.update_marker import mark, unmark
+from rlpost.pipeline.update.checks import check_steps, roles_of
+from rlpost.pipeline.update.marker import mark, unmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.file_metadata import FileMetadata
     from rlpost.pipeline.options import Options
+    from rlpost.pipeline.output.metadata import FileMetadata
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.running_state import RunState
-    from rlpost.pipeline.update import Update
+    from rlpost.pipeline.update.files import Update
 
 
 class UpdateRun:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, UsageError
-from rlpost.io.staged import StagedFile, file_errors
-from rlpost.io.system import sync_folder
+from rlpost.io.publish import CompleteFile, publish_files, write_file
+from rlpost.io.staged import file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def mark(output: Path, staged: Mapping[str, Path], state: Path | None, after: st
     if state is not None:
         texts = {"before": _text(state), "after": after}
         table["state"] = {"path": str(state.absolute()), **texts}
-    _write(output / MARKER, json.dumps(table))
+    write_file(output / MARKER, json.dumps(table).encode(), lock=False)  # the update has it locked
 
 
 def unmark(output: Path) -> None:
@@ -76,27 +76,25 @@ def recover(output: Path, state: Path | None) -> frozenset[str]:
     if marker is None:
         return frozenset()
     left = _unpublished(output, marker)
-    if left != {} and marker["state"] is not None:
+    if left != [] and marker["state"] is not None:
         _set_state(output, marker["state"], state, "before" if left is None else "after")
     if left is None:
         return _names(marker)
-    for staged, target in left.items():
-        with file_errors(target, "cannot be written"):
-            staged.replace(target)
-            sync_folder(target.parent)
+    publish_files(left)
     unmark(output)
     return frozenset()
 
 
-def _unpublished(output: Path, marker: Json) -> dict[Path, Path] | None:
-    """Return complete files that are not published, with their targets; None if one is missing."""
-    left = {}
+def _unpublished(output: Path, marker: Json) -> list[CompleteFile] | None:
+    """Return complete files that are not published; None if one is missing."""
+    left = []
     for name, (staged, *facts) in marker["files"].items():
         target = output / name
         if _facts(target) != facts:
-            if _facts(target.with_name(staged)) != facts:
+            file = CompleteFile(target.with_name(staged), target)
+            if _facts(file.path) != facts:
                 return None
-            left[target.with_name(staged)] = target
+            left.append(file)
     return left
 
 
@@ -121,7 +119,7 @@ def _set_state(output: Path, saved: Json, state: Path | None, when: str) -> None
     if wanted is None:
         path.unlink(missing_ok=True)
     elif text != wanted:
-        _write(path, wanted)
+        write_file(path, wanted.encode())
 
 
 def _read_marker(output: Path) -> Json | None:
@@ -151,14 +149,3 @@ def _text(path: Path) -> str | None:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a whole file, or leave it as it is."""
-    staged = StagedFile(path)
-    try:
-        staged.write(0, text.encode())
-        staged.complete()
-        staged.publish()
-    finally:
-        staged.discard()

@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.display.controls import printable_line
 from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.io.arrow import to_numpy
-from rlpost.io.text import printable_line
+from rlpost.io.arrow import is_string, without_dictionary
+from rlpost.io.keys import KeyColumn
+from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,14 +83,8 @@ def is_key(kind: pa.DataType) -> bool:
         or pa.types.is_boolean(kind)
         or pa.types.is_temporal(kind)
         or pa.types.is_decimal(kind)
-        or _is_text(kind)
+        or is_string(kind)
         or _is_binary(kind)
-    )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
 
 
@@ -178,12 +174,11 @@ def _comparable(
 
 def _plain(array: pa.Array) -> pa.Array:
     """Return a column of keys in the widest type of its kind."""
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+    array = without_dictionary(array)
     kind = array.type
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return array.cast(pa.int64())
-    if _is_text(kind):
+    if is_string(kind):
         return array.cast(pa.large_string())
     return array.cast(pa.large_binary()) if _is_binary(kind) else array
 
@@ -273,13 +268,9 @@ def _codes(
     keys: Sequence[tuple[pa.Array, pa.Array]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return keys of two files as integers, which are equal if all columns are."""
-    size = len(keys[0][0])
-    codes = np.zeros(size + len(keys[0][1]), np.int64)
-    for one, other in keys:
-        encoded = pa.concat_arrays([one, other]).dictionary_encode()
-        column = np.asarray(to_numpy(encoded.indices), np.int64)
-        _, codes = np.unique(codes * len(encoded.dictionary) + column, return_inverse=True)
-    return codes[:size], codes[size:]
+    codes = joint_codes(*(KeyColumn.of(both).codes for both in keys))
+    one, other = np.split(codes, [len(keys[0][0])])
+    return one, other
 
 
 def _check_unique(

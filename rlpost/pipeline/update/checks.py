@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlpost.errors import UsageError
 from rlpost.io.parquet.inputs import InputFile, partitions_of
 from rlpost.io.parquet.source import Source
-from rlpost.pipeline.coupling import Keys, coupling_of
+from rlpost.pipeline.coupled_files import Keys
+from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.update.files import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.running_state import RunState
-    from rlpost.pipeline.update import Found, Update
+    from rlpost.pipeline.update.files import Found, Update
 
 
 class _Written(NamedTuple):
@@ -169,8 +171,6 @@ def check_steps(update: Update, plan: Plan, state: RunState, options: Options) -
         raise UsageError(f"--update: {why}: needs --state FILE, which later updates continue from")
     again = next((one for one, why in update.chosen.items() if why not in ("new", "stopped")), None)
     if again is not None:
-        from rlpost.pipeline.update import REASONS  # noqa: PLC0415 - a circle
-
         raise UsageError(
             f"{again.path}: {REASONS[update.chosen[again]]}, and its output was written before; "
             f"{why}: later files depend on it; {over}"

@@ -12,13 +12,13 @@ from rlpost.formats.dumps import Dump, check_mixed, common_format, is_dump_table
 from rlpost.formats.inputs import convert_dumps, converted_line
 from rlpost.io.locks import scratch_folder
 from rlpost.io.parquet.inputs import InputFile, partitions_of
-from rlpost.pipeline.update import Identity
+from rlpost.pipeline.update.files import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rlpost.formats.writer import CanonicalFile
-    from rlpost.pipeline.update import Found, Update
+    from rlpost.pipeline.update.files import Found, Update
 
 
 class UpdateInputs:

@@ -145,7 +145,7 @@ def test_empty_row_groups_and_inputs_that_cannot_be_copied(tmp_path, monkeypatch
 
 
 def test_rows_in_another_order_are_joined_by_key(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlpost.pipeline.join_output.READ_BYTES", 20_000)  # several batches
+    monkeypatch.setattr("rlpost.sidecars.output.READ_BYTES", 20_000)  # several batches
     monkeypatch.setattr("rlpost.io.parquet.sink.READ_BYTES", 30_000)
     source = written(IDS, tmp_path / "in.parquet", row_group_size=200)
     new = lists()

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
 
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.paths import AnyPath
-    from rlpost.io.staged import StagedFile
-    from rlpost.io.uploads import Upload
-    from rlpost.pipeline.join_rows import FileRows
-    from rlpost.pipeline.outputs import Outputs
+    from rlpost.io.uploads import OutputFile
+    from rlpost.pipeline.output.files import Outputs
+    from rlpost.sidecars.rows import FileRows
 
 
 class JoinedFile(NamedTuple):
@@ -77,7 +76,7 @@ def write_joined(
         if copied is not None:
             opened.enter_context(copied)
 
-        def open_one(target: AnyPath, _: StagedFile | Upload | None) -> Sink:
+        def open_one(target: AnyPath, _: OutputFile | None) -> Sink:
             nonlocal copied, reason
             if copied is not None:
                 footer = file.input.source.take_footer(file.input.number)

@@ -19,9 +19,10 @@ from test_invariance import big, same_bits
 
 import rlpost
 from rlpost import api
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.io.locks import BusyError, FileLock
-from rlpost.pipeline.update_marker import MARKER
+from rlpost.pipeline.update.marker import MARKER
 
 UPDATE = rlpost.Options(update=True, chunk_tokens=1 << 20, workers=1)
 PLAIN = rlpost.Options(chunk_tokens=1 << 20, workers=1)
@@ -244,7 +245,7 @@ def test_another_recipe_another_estimator_file_and_other_semantics_are_written_a
         recipe = rlpost.Recipe(estimator=f"{own}:own")
         assert counts(update(trained, recipe)) == {"recipe": 3}
         assert counts(update(trained, recipe)) == {}
-    monkeypatch.setattr("rlpost.pipeline.update.SEMANTICS", 99)
+    monkeypatch.setattr("rlpost.pipeline.update.files.SEMANTICS", 99)
     assert counts(update(trained, recipe)) == {"semantics": 3}
 
 
@@ -456,10 +457,10 @@ def test_dumps_are_converted_only_where_they_are_new(tmp_path):
     (top / "config.json").write_text("{}")
     (top / "2.jsonl").write_text(dump(2)[:-40])
     lines = []
+    reporter = SilentReporter(lines.append)
     options = {
         "recipe": rlpost.Recipe(estimator="dr_grpo"),
-        "options": UPDATE,
-        "report": lines.append,
+        "options": replace(UPDATE, reporter=reporter),
     }
     found = api.advantages([top], tmp_path / "out", **options)
     assert counts(found) == {"new": 1}

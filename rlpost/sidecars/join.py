@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost._version import __version__
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.checks import read_decoded
@@ -33,13 +34,12 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.parquet.splice_plan import ARROW_SCHEMA, SPARK_SCHEMA, encode_arrow_schema
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.progress import SilentReporter
-from rlpost.pipeline.file_metadata import SIDECAR_KEY
-from rlpost.pipeline.join_output import JoinedFile, write_joined
-from rlpost.pipeline.join_rows import FileRows, check_order, is_key, match_by_key
-from rlpost.pipeline.outputs import Outputs, targets_of
+from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.metadata import SIDECAR_KEY
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import closest
+from rlpost.sidecars.output import JoinedFile, write_joined
+from rlpost.sidecars.rows import FileRows, check_order, is_key, match_by_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.progress import Reporter
 
 
 Json = dict[str, Any]

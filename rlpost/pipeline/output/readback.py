@@ -21,7 +21,7 @@ from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import READ_BYTES, StagedFile
 from rlpost.io.system import drop_cache
-from rlpost.pipeline.output import TYPES
+from rlpost.pipeline.output.columns import TYPES
 from rlpost.pipeline.totals import SPREADS
 
 if TYPE_CHECKING:

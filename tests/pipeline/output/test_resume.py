@@ -13,9 +13,9 @@ from runs import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.io.locks import LOCK_NAME
-from rlpost.pipeline import outputs as resume
 from rlpost.pipeline import run as running
-from rlpost.pipeline.outputs import JOURNAL, Journal
+from rlpost.pipeline.output import journal as resume
+from rlpost.pipeline.output.journal import JOURNAL, JournalEntries
 
 FILES = 6
 CI = "CI" in os.environ
@@ -177,9 +177,9 @@ def test_a_line_that_was_cut_short_counts_for_nothing(inputs, whole, stopped, tm
     journal = out / JOURNAL
     data = journal.read_bytes()
     journal.write_bytes(data[:-7])
-    assert len(Journal.read(journal).finished) == 2
+    assert len(JournalEntries.read(journal).finished) == 2
     assert stopped(2, *command(inputs, out, "--resume")).code == 130
-    assert len(Journal.read(journal).finished) == 4
+    assert len(JournalEntries.read(journal).finished) == 4
     assert run(*command(inputs, out, "--resume")).code == 0
     assert contents(out) == whole[0]
 
@@ -190,7 +190,7 @@ def test_a_complete_file_that_is_not_as_it_was_is_written_again(
 ):
     out = tmp_path / "out"
     stopped(3, *command(inputs, out, "--resume"))
-    path = out / Journal.read(out / JOURNAL).finished[1].staged
+    path = out / JournalEntries.read(out / JOURNAL).finished[1].staged
     if harm == "gone":
         path.unlink()
     elif harm == "cut":

@@ -1,4 +1,4 @@
-"""Progress reports of a run, and the time that its passes and threads take."""
+"""The clock of a run: the time that its passes and threads take, and the bytes that they move."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,26 +15,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
-class Reporter(Protocol):
-    """Receives the progress of a run."""
-
-    def start(self, purpose: str, rows: int | None) -> None:
-        """Report that a pass over this many rows begins; None: the number is unknown."""
-
-    def advance(self, rows: int) -> None:
-        """Report that this many more rows are done."""
-
-
-class SilentReporter:
-    """A reporter that prints nothing."""
-
-    def start(self, purpose: str, rows: int | None) -> None:
-        """Do nothing."""
-
-    def advance(self, rows: int) -> None:
-        """Do nothing."""
 
 
 class Clock:
