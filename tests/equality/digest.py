@@ -76,6 +76,7 @@ REMOVED = {
 IGNORED = {
     "seconds",  # timings
     "busy",  # timings of threads
+    "written",  # bytes of files, whose metadata have texts and names of keys
     "rlpost_version",
     "version",
     "rlpost.version",

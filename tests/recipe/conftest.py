@@ -11,7 +11,7 @@ def asked(monkeypatch):
     """Takes what `api.advantages` is asked for, in its place."""
     calls = []
 
-    def spy(inputs, output, recipe, options, _report):
+    def spy(inputs, output, recipe, options):
         calls.append((inputs, output, recipe, options))
         return {}
 
