@@ -390,6 +390,16 @@ def test_everything_public_is_documented():
     assert [module.name for module in modules() if not ast.get_docstring(module.tree)] == []
 
 
+def test_a_class_name_is_used_once():
+    """So that a search finds one thing; `analysis/replay` has several of some names."""
+    modules_of: dict[str, list[str]] = {}
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not inside(module.name, ["analysis.replay"]):
+                modules_of.setdefault(node.name.lstrip("_"), []).append(module.name)
+    assert {name: own for name, own in modules_of.items() if len(own) > 1} == {}
+
+
 def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines of a function from behind its docstring to its end."""
     body = node.body[1:] if ast.get_docstring(node) else node.body

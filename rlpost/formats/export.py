@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.display.reporter import Reporter
-    from rlpost.formats.targets.base import Held, Sink, Target, Writable
+    from rlpost.formats.targets.base import ExportColumns, ExportSink, ExportTarget, Writable
     from rlpost.io.paths import AnyPath
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ def export(
     }
 
 
-def _output(output: str | Path, target: Target) -> AnyPath:
+def _output(output: str | Path, target: ExportTarget) -> AnyPath:
     """Return the path of OUT; raise UsageError if it does not fit the target."""
     path = parse_path(output)
     if path != STDOUT:
@@ -122,7 +122,9 @@ def _output(output: str | Path, target: Target) -> AnyPath:
     return path
 
 
-def _use(target: Target, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]], text: str) -> str:
+def _use(
+    target: ExportTarget, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]], text: str
+) -> str:
     """Return how the target reads the output, in the words of a text with the paths left out."""
     out = "FILE" if output == STDOUT else str(output)
     if [output] in plan.values():
@@ -135,7 +137,7 @@ def _folder(path: AnyPath) -> AnyPath:
     return path.parent if isinstance(path, Path) else parse_path(path.url.rpartition("/")[0])
 
 
-def _steps_of(source: Source, held: Held, target: Target) -> list[int]:
+def _steps_of(source: Source, held: ExportColumns, target: ExportTarget) -> list[int]:
     """Return the step of each row, if the target has a file for each; else [].
 
     Raises:
@@ -158,7 +160,7 @@ def _steps_of(source: Source, held: Held, target: Target) -> list[int]:
 
 
 def _plan(
-    output: AnyPath, target: Target, steps: list[int], source: Source, *, overwrite: bool
+    output: AnyPath, target: ExportTarget, steps: list[int], source: Source, *, overwrite: bool
 ) -> dict[int, list[AnyPath]]:
     """Return the files of each step; a target without steps has step 0 alone.
 
@@ -186,7 +188,7 @@ def _plan(
     return plan
 
 
-def _check_kind(output: AnyPath, target: Target, *, is_folder: bool, name: str) -> None:
+def _check_kind(output: AnyPath, target: ExportTarget, *, is_folder: bool, name: str) -> None:
     """Raise UsageError if the target writes a file and OUT is a directory, or the reverse."""
     if target.layout == "file" and is_folder:
         raise UsageError(f"{name}: is a directory; --to {target.name} writes one file: name it")
@@ -203,7 +205,7 @@ def _check_kind(output: AnyPath, target: Target, *, is_folder: bool, name: str) 
 
 
 def _other_steps(
-    output: AnyPath, target: Target, plan: Mapping[int, Sequence[AnyPath]]
+    output: AnyPath, target: ExportTarget, plan: Mapping[int, Sequence[AnyPath]]
 ) -> list[str]:
     """Return a warning of files of other steps in the directory, which a framework reads, too."""
     if target.layout != "steps" or not isinstance(output, Path) or not output.is_dir():
@@ -231,8 +233,8 @@ def _check(paths: Sequence[AnyPath], source: Source, *, overwrite: bool) -> None
 
 def _texts(
     plan: Mapping[int, list[AnyPath]],
-    held: Held,
-    target: Target,
+    held: ExportColumns,
+    target: ExportTarget,
     source: Source,
     *,
     overwrite: bool,
@@ -251,7 +253,7 @@ def _texts(
 
 def _stale(
     output: AnyPath,
-    target: Target,
+    target: ExportTarget,
     texts: Mapping[AnyPath, str],
     source: Source,
     *,
@@ -277,7 +279,7 @@ def _stale(
 
 
 def _read(
-    source: Source, held: Held, steps: list[int]
+    source: Source, held: ExportColumns, steps: list[int]
 ) -> Iterator[tuple[Rows, np.ndarray[Any, Any]]]:
     """Yield the rows of the input in pieces of bounded size, and the step of each row."""
     names = [*dict.fromkeys([*held.columns.values(), *held.others])]
@@ -288,7 +290,7 @@ def _read(
         yield rows, of_rows[rows.numbers]
 
 
-def _lengths(held: Held) -> str:
+def _lengths(held: ExportColumns) -> str:
     """Return a column with a list per response for targets without a field for it, or ""."""
     names = [*TOKEN_IDS["response_token_ids"], *ROLES["mask"].aliases, "advantages"]
     kinds = {one.name: one.type for one in held.schema}
@@ -307,7 +309,7 @@ def _counts(rows: Rows, lengths: str) -> Counter[str]:
     return Counter(tokens=tokens, trained=trained, bad=bad)
 
 
-def _training_warnings(source: Source, held: Held, target: Target) -> list[str]:
+def _training_warnings(source: Source, held: ExportColumns, target: ExportTarget) -> list[str]:
     """Return warnings of a training that differs from that of the file's own columns."""
     if not target.trains:
         return []
@@ -327,7 +329,7 @@ def _training_warnings(source: Source, held: Held, target: Target) -> list[str]:
     return found
 
 
-def _count_warnings(counts: Counter[str], held: Held) -> list[str]:
+def _count_warnings(counts: Counter[str], held: ExportColumns) -> list[str]:
     """Return warnings of rewards that are no numbers, and of an export that trains nothing."""
     found = []
     if counts["bad"]:
@@ -370,8 +372,8 @@ class _Files:
         plan: Mapping[int, list[AnyPath]],
         texts: Mapping[AnyPath, str],
         rows: Mapping[int, int],
-        held: Held,
-        target: Target,
+        held: ExportColumns,
+        target: ExportTarget,
         stale: Path | None,
     ) -> None:
         self._plan, self._texts, self._rows = plan, texts, dict(rows)
@@ -380,7 +382,7 @@ class _Files:
         paths = [*chain.from_iterable(plan.values()), *texts]
         self._stdout = StandardOutput()
         self._staged = StagedFiles(path for path in paths if path != STDOUT)
-        self._sinks: dict[int, Sink] = {}
+        self._sinks: dict[int, ExportSink] = {}
         self.warnings: list[str] = []
 
     def __enter__(self) -> Self:

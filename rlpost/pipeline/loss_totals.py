@@ -62,7 +62,7 @@ BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
 
 
 @dataclass(frozen=True)
-class TokenTotals:
+class TokenSetTotals:
     """The totals of a set of tokens."""
 
     sums: Totals
@@ -107,22 +107,22 @@ class LossTotals:
             self.configs, self.cells.compact(), self.positions.compact(), self.batches.compact()
         )
 
-    def total(self) -> TokenTotals:
+    def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
         return self.over(self.cells.keys)
 
-    def over(self, cells: Sequence[int]) -> TokenTotals:
+    def over(self, cells: Sequence[int]) -> TokenSetTotals:
         """Return the totals over some cells."""
         if not self.cells:
             none = torch.zeros(self.configs * KINDS, dtype=torch.int64)
-            return TokenTotals(Totals(), _by_kind(none), None)
+            return TokenSetTotals(Totals(), _by_kind(none), None)
         kinds, bins = self.cells.counted(cells)
-        return TokenTotals(self.cells.over(cells), _by_kind(kinds), bins)
+        return TokenSetTotals(self.cells.over(cells), _by_kind(kinds), bins)
 
-    def at(self, position: int) -> TokenTotals:
+    def at(self, position: int) -> TokenSetTotals:
         """Return the totals of a range of positions."""
         (kinds,) = self.positions.counted([position])
-        return TokenTotals(self.positions.over([position]), _by_kind(kinds), None)
+        return TokenSetTotals(self.positions.over([position]), _by_kind(kinds), None)
 
     def parts(self, name: str, batches: int) -> AggregateTotals:
         """Return the sum of each batch, with the numbers that it may be divided by.
@@ -164,7 +164,7 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
     counted = []
     for rows, part in blocks(tokens):
         own = None if weights is None else weights[rows]
-        block = _Block(part, own, local[rows], int(present.numel()), configs)
+        block = _TokenBlock(part, own, local[rows], int(present.numel()), configs)
         block.add_ratios(both=both)
         block.add_losses()
         block.add_kl_losses()
@@ -232,7 +232,7 @@ def _check_finite(
         )
 
 
-class _Block:
+class _TokenBlock:
     """The numbers of a block of whole responses, by stretch and by response.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from rlpost.formats.targets.base import Target
+    from rlpost.formats.targets.base import ExportTarget
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def show_targets(how: str) -> None:
     show_list(headings, rows, how)
 
 
-def target_facts(target: Target) -> dict[str, str]:
+def target_facts(target: ExportTarget) -> dict[str, str]:
     """Return what a target needs, what else it holds, and what becomes of other columns."""
     optional = [item for item in target.fields if item not in target.needs]
     return {
@@ -55,7 +55,7 @@ def target_facts(target: Target) -> dict[str, str]:
     }
 
 
-def notes_of(target: Target) -> str:
+def notes_of(target: ExportTarget) -> str:
     """Return what becomes different in a target, and what it cannot represent."""
     return " ".join(text for text in (target.note, target.limits) if text)
 

@@ -102,7 +102,7 @@ class Pair:
 
 
 @dataclass
-class _Found:
+class _JoinNotes:
     """What a join found out about its files."""
 
     warnings: list[str] = field(default_factory=list)
@@ -151,7 +151,7 @@ def join(
         DataError: rows do not match: file, row and column are named; or a file is damaged.
         ReadWriteError: reading or writing failed; no output is left behind.
     """
-    started, reporter, found = time.perf_counter(), reporter or SilentReporter(), _Found()
+    started, reporter, found = time.perf_counter(), reporter or SilentReporter(), _JoinNotes()
     pairs = _pairs(str(inputs), str(sidecar), tuple(dict.fromkeys(on)), replace=replace)
     source, sidecars = pairs[0].input.source, pairs[0].sidecar.source
     targets = targets_of(source.files, [inputs], parse_path(output), overwrite=overwrite)
@@ -274,7 +274,7 @@ def _columns_of(left: FileRows, right: FileRows, on: Sequence[str], *, replace: 
 
 
 def _matched(
-    pair: Pair, on: Sequence[str], found: _Found, reporter: Reporter
+    pair: Pair, on: Sequence[str], found: _JoinNotes, reporter: Reporter
 ) -> NDArray[np.int64] | None:
     """Return the row of the sidecar for each input row; None if both have one order."""
     left, right, checked = pair.input, pair.sidecar, pair.columns.checked

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import Lists
+    from rlpost.analysis.inspect.columns import ListColumn
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import GrowingHistogram
     from rlpost.io.arrow import CellLocation
 
@@ -33,7 +33,7 @@ COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, NONFINITE = (
 def advantage_rows(
     array: pa.Array,
     location: CellLocation,
-    mask: Lists | None,
+    mask: ListColumn | None,
     kept: NDArray[np.bool_] | None,
     histogram: GrowingHistogram,
 ) -> dict[str, NDArray[Any]]:
@@ -77,7 +77,7 @@ def advantage_rows(
     }
 
 
-def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_] | None:
+def _is_policy(lists: ListColumn, mask: ListColumn | None) -> NDArray[np.bool_] | None:
     """Return which values belong to policy tokens, [t]; None if all do."""
     if mask is None or mask.values.all():
         return None
@@ -87,7 +87,7 @@ def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_] | None:
     return policy
 
 
-def advantage_facts(reading: Reading) -> AdvantageFacts | None:
+def advantage_facts(reading: PassResult) -> AdvantageFacts | None:
     """Return the statistics of the advantages; None if the input has none."""
     rows, column = reading.rows, reading.selection.advantages
     if column is None or COUNT not in rows:

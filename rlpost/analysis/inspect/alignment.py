@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.analysis.inspect.tokens import Block
 
@@ -208,7 +208,7 @@ def _tokens_of(
 # For the whole input.
 
 
-def mask_facts(reading: Reading) -> MaskFacts | None:
+def mask_facts(reading: PassResult) -> MaskFacts | None:
     """Return the statistics of the mask; None without a mask."""
     rows = reading.rows
     if reading.selection.lists != "mask" or not len(rows):
@@ -229,7 +229,7 @@ def mask_facts(reading: Reading) -> MaskFacts | None:
     )
 
 
-def shifts_of(reading: Reading, pairs: Sequence[tuple[str, str]]) -> list[Shift]:
+def shifts_of(reading: PassResult, pairs: Sequence[tuple[str, str]]) -> list[Shift]:
     """Return the best lag of each pair of columns, and of the mask against log-probs."""
     totals, shifts = reading.totals, []
     for pair in pairs:
@@ -261,7 +261,7 @@ def _best_lag(pair: tuple[str, str], sums: Mapping[int, float], tokens: int) -> 
     return Shift(pair, best, means[0], means[best], tokens)
 
 
-def _mask_shifts(reading: Reading) -> list[Shift]:
+def _mask_shifts(reading: PassResult) -> list[Shift]:
     """Return, for log-probs against the mask, the lag with the largest mean jump.
 
     Jumps are in standard errors.

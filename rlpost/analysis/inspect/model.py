@@ -61,7 +61,7 @@ class PassRates:
 
 
 @dataclass(frozen=True)
-class GroupFacts:
+class PromptGroup:
     """Responses of one prompt within one step; those without a finite reward do not count."""
 
     count: int
@@ -368,7 +368,7 @@ class RoleFacts:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FindingEvidence:
     """A row or a group that shows a finding."""
 
     file: str
@@ -387,7 +387,7 @@ class InputFinding(Finding):
     count: int
     """Responses, groups, tokens or columns that show it."""
     of: int
-    evidence: list[Evidence] = field(default_factory=list)
+    evidence: list[FindingEvidence] = field(default_factory=list)
     """The first of them."""
 
 
@@ -412,7 +412,7 @@ class Facts:
     responses: int
     tokens: Json | None
     """`all` and `policy`; None if lengths are unknown. `all` is None without a list column."""
-    groups: GroupFacts | None
+    groups: PromptGroup | None
     rewards: RewardFacts | None
     lengths: LengthFacts | None
     masks: MaskFacts | None

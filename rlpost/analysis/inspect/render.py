@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import (
         AdvantageSlice,
         ColumnFacts,
-        Evidence,
         Facts,
+        FindingEvidence,
         InputFacts,
         InputFinding,
         RoleFacts,
@@ -165,7 +165,7 @@ def evidence(finding: InputFinding) -> str:
     return "e.g. " + "; ".join(_evidence(one, named=several) for one in first)
 
 
-def _evidence(one: Evidence, *, named: bool) -> str:
+def _evidence(one: FindingEvidence, *, named: bool) -> str:
     name = printable_line(one.file.rpartition("/")[2])
     text = name if one.row is None else f"row {one.row}" + (f" of {name}" if named else "")
     group = None

@@ -254,7 +254,7 @@ def _usable(role: str, kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PassResult:
     """The result of the pass.
 
     `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Json
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import TokenTotals
 
     Rows = dict[str, NDArray[Any]]
@@ -199,7 +199,7 @@ def reference_kl(policy: Block, totals: TokenTotals) -> Rows:
 # For the whole input.
 
 
-def column_facts(role: str, reading: Reading) -> TokenColumn:
+def column_facts(role: str, reading: PassResult) -> TokenColumn:
     """Return the statistics of a column of token numbers."""
     totals, rows = reading.totals, reading.rows
     means = rows[f"mean:{role}"].to_numpy()
@@ -253,7 +253,7 @@ def _buckets(totals: TokenTotals) -> list[Bucket]:
     ]
 
 
-def duplicates_of(reading: Reading) -> Json | None:
+def duplicates_of(reading: PassResult) -> Json | None:
     """Return how many responses have the text or tokens of an earlier one of their group."""
     rows, selection = reading.rows, reading.selection
     if "copy" not in rows or not len(rows):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.loss_totals import LossTotals, TokenTotals
+    from rlpost.pipeline.loss_totals import LossTotals, TokenSetTotals
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.totals import Totals
 
@@ -92,14 +92,14 @@ def _unused_advantages(plan: Plan) -> str | None:
     return next((name for name in names if name in plan.source.columns), None)
 
 
-class _Part(NamedTuple):
+class _TokenPart(NamedTuple):
     """A part of the tokens: its label and its totals."""
 
     label: Json
-    totals: TokenTotals
+    totals: TokenSetTotals
 
 
-def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_Part]]:
+def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_TokenPart]]:
     """Return the tokens by position, step and domain."""
     return {
         "positions": _by_position(totals),
@@ -108,29 +108,29 @@ def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_Part]]:
     }
 
 
-def _by_position(totals: LossTotals) -> list[_Part]:
+def _by_position(totals: LossTotals) -> list[_TokenPart]:
     """Return the ranges of positions that have policy tokens."""
     parts = []
     for position in range(POSITION_RANGES) if totals.positions else ():
         first, last = position_range(position)
-        part = _Part({"from": first, "to": last}, totals.at(position))
+        part = _TokenPart({"from": first, "to": last}, totals.at(position))
         if part.totals.policy_tokens:
             parts.append(part)
     return parts
 
 
-def _by_column(responses: Responses, totals: LossTotals, column: str) -> list[_Part]:
+def _by_column(responses: Responses, totals: LossTotals, column: str) -> list[_TokenPart]:
     """Return each step or domain, if the input has that column."""
     labels = responses.labels
     if labels[column] == ["all"]:
         return []
     return [
-        _Part({column: label}, totals.over(cells))
+        _TokenPart({column: label}, totals.over(cells))
         for label, cells in cells_of(labels, totals.cells.keys, column)
     ]
 
 
-def _row(part: _Part, index: int) -> Json:
+def _row(part: _TokenPart, index: int) -> Json:
     """Return the numbers of a part of the tokens under one config."""
     totals = part.totals
     return {
@@ -196,7 +196,7 @@ def _mean(values: list[float | None]) -> float | None:
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
-def _divergence(totals: TokenTotals) -> Json:
+def _divergence(totals: TokenSetTotals) -> Json:
     """Return the ratio and the divergence between policies, which no config changes."""
     sums, count = totals.sums, totals.policy_tokens
     weight, squares = (sums.total(name) + count for name in ("excess", "excess2"))
@@ -210,7 +210,7 @@ def _divergence(totals: TokenTotals) -> Json:
     }
 
 
-def _ratio(totals: TokenTotals) -> Json:
+def _ratio(totals: TokenSetTotals) -> Json:
     """Return the mean, the extremes and quantiles of the ratio of a token.
 
     The log ratio of a quantile is within 1/64 of itself, and within the extremes.
@@ -232,7 +232,7 @@ def _ratio(totals: TokenTotals) -> Json:
     }
 
 
-def _outcomes(totals: TokenTotals, index: int) -> Json:
+def _outcomes(totals: TokenSetTotals, index: int) -> Json:
     """Return the tokens that a config clips, and those whose gradient is 0."""
     kinds, count, sums = totals.kinds[index], totals.policy_tokens, totals.sums
     by_sign = kinds[:OUTSIDE].sum((1, 2)).tolist()
@@ -261,7 +261,7 @@ def _outcomes(totals: TokenTotals, index: int) -> Json:
     }
 
 
-def _own_ratio(totals: TokenTotals, index: int) -> Json | None:
+def _own_ratio(totals: TokenSetTotals, index: int) -> Json | None:
     """Return the ratio that the loss uses, if that is not the ratio of a token."""
     name, count = f"{index}.ratio", totals.policy_tokens
     if name not in totals.sums.lows or not count:

@@ -40,7 +40,7 @@ _MOST_FOUND = 12
 
 
 @dataclass
-class Choice:
+class ShownResponses:
     """The responses that are shown, with reasons."""
 
     reasons: dict[int, list[str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Groups:
         return self._order[self._starts[code] : self._starts[code + 1]]
 
 
-def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) -> Choice:
+def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) -> ShownResponses:
     """Choose the responses to show.
 
     Among responses with equal rewards the choice is random, and reproducible by the seed.
@@ -82,7 +82,7 @@ def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) ->
         count: number of the best, of the worst and of random responses; half as many groups.
         seed: of the random choice.
     """
-    choice = Choice()
+    choice = ShownResponses()
     chance = np.random.default_rng(seed).permutation(len(index))
     finite = chance[np.isfinite(index.reward[chance])]
     ranked = finite[np.argsort(index.reward[finite], kind="stable")]
@@ -182,7 +182,9 @@ def scales() -> Json:
     }
 
 
-def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float) -> list[Json]:
+def examples(
+    index: Index, groups: Groups, choice: ShownResponses, pass_threshold: float
+) -> list[Json]:
     """Return the groups of the chosen rows with these responses, best reward first.
 
     Raises:

@@ -28,7 +28,7 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import Evidence, Facts
+    from rlpost.analysis.inspect.model import Facts, FindingEvidence
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
     from rlpost.display.reporter import Reporter
@@ -189,7 +189,7 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
     ]
 
 
-def _evidence(one: Evidence) -> str:
+def _evidence(one: FindingEvidence) -> str:
     parts = [f"group {one.group}" if one.group is not None else "", one.text]
     name = Path(one.file).name
     parts.append(f"{name}, row {one.row:,}" if one.row is not None else name)

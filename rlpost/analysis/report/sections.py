@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         AdvantageSlice,
         CheckRun,
         Facts,
-        GroupFacts,
+        PromptGroup,
         Slice,
         Spread,
     )
@@ -248,7 +248,7 @@ def groups(facts: Facts) -> Section | None:
     return Section("groups", "Groups", charts=charts, tables=tables)
 
 
-def _rate_names(groups: GroupFacts) -> list[str]:
+def _rate_names(groups: PromptGroup) -> list[str]:
     """Return names of bins of pass rates: `3/8` if groups have one size, else `<40%`."""
     assert groups.size is not None
     between = groups.pass_rates[1:-1]

@@ -70,7 +70,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class ColumnSelection:
+class DecodedColumns:
     """The columns that a reader decodes."""
 
     token_columns: tuple[str, ...]
@@ -269,7 +269,7 @@ class ResponseReader:
         return texts, has_texts
 
 
-def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> ColumnSelection:
+def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> DecodedColumns:
     """Return the columns to decode."""
     schema, names = index.source.schemas[0], index.names
     kinds = {name: schema.field(name).type for name in index.source.columns if name in schema.names}
@@ -295,7 +295,7 @@ def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> Co
         for name, kind in kinds.items()
         if name not in used and not pa.types.is_nested(kind) and not pa.types.is_binary(kind)
     ]
-    return ColumnSelection(
+    return DecodedColumns(
         (*tokens,), tuple(t for t in texts if is_text(kinds[t])), (*fields, *text_lists)
     )
 

@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format, option, with_recipe_options
+from rlpost.cli.options import OutputFormat, option, with_recipe_options
 from rlpost.cli.output import reporting
 
 app = typer.Typer(add_completion=False)
@@ -53,7 +53,7 @@ def bundle(
         bool, option("--with-texts", help="Keep texts, ids and token ids.")
     ] = False,
     overwrite: declared.Overwrite = False,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     quiet: declared.Quiet = False,
 ) -> None:
     """Write a few prompt groups, their recorded numbers and a recipe to a zip file.

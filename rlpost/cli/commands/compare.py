@@ -12,7 +12,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import Format, option
+from rlpost.cli.options import OutputFormat, option
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 
@@ -59,7 +59,7 @@ def compare(
             "--count", "-n", metavar="INT", min=0, help="Responses to list that differ the most."
         ),
     ] = 5,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     recipe: Annotated[
         list[Path] | None,
         option(
@@ -98,7 +98,7 @@ def compare(
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
-    with reporting(bars=how is Format.table) as reporter:
+    with reporting(bars=how is OutputFormat.table) as reporter:
         comparison = functions.compare(
             paths, recipes, columns_map=columns_map, column=column, count=count, progress=reporter
         )

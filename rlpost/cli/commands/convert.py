@@ -11,7 +11,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format, option
+from rlpost.cli.options import OutputFormat, option
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -99,7 +99,7 @@ def convert(
     listed: Annotated[
         bool, option("--list", help="List the formats and the roles that they have.")
     ] = False,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -137,5 +137,5 @@ def convert(
         )
     if summary_json is not None:
         write_json(summary, summary_json)
-    if summary_json != "-" or how is Format.table:
+    if summary_json != "-" or how is OutputFormat.table:
         render_convert.show_conversion(summary, how.value, quiet=quiet)

@@ -11,7 +11,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format, option
+from rlpost.cli.options import OutputFormat, option
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -58,7 +58,7 @@ def export(
     listed: Annotated[
         bool, option("--list", help="List the targets, and what each holds and loses.")
     ] = False,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -96,7 +96,7 @@ def export(
         )
     if summary_json is not None:
         write_json(summary, summary_json)
-    if summary_json != "-" or how is Format.table:
+    if summary_json != "-" or how is OutputFormat.table:
         render_export.show_export(summary, how.value, quiet=quiet)
 
 
@@ -113,7 +113,7 @@ def _check_given(paths: list[str], target: str | None) -> None:
 
 
 def _check_streams(
-    paths: list[str], summary_json: str | None, how: Format, *, overwrite: bool
+    paths: list[str], summary_json: str | None, how: OutputFormat, *, overwrite: bool
 ) -> None:
     """Check that nothing else goes to stdout if the output does."""
     if paths[-1] != "-":
@@ -122,7 +122,7 @@ def _check_streams(
         raise UsageError("--overwrite: has no effect, because OUT is -, which is stdout")
     for flag, is_given in (
         ("--summary-json -", summary_json == "-"),
-        (f"--format {how.value}", how is not Format.table),
+        (f"--format {how.value}", how is not OutputFormat.table),
     ):
         if is_given:
             raise UsageError(

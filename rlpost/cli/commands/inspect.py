@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import SINGLE, command
-from rlpost.cli.options import Format, RolloutRewards, option
+from rlpost.cli.options import OutputFormat, RolloutRewards, option
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 
@@ -50,7 +50,7 @@ def inspect(
     pass_threshold: declared.PassThreshold = 1.0,
     rollout_id: declared.RolloutId = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     prompt: Annotated[
         str | None,
         option("--prompt", metavar="ID", panel=SINGLE, help="Show the responses of this group."),
@@ -137,8 +137,8 @@ def inspect(
     from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
-    prints = None if quiet and how is Format.table else how.value
-    table = prints == Format.table.value
+    prints = None if quiet and how is OutputFormat.table else how.value
+    table = prints == OutputFormat.table.value
     with reporting(quiet=quiet, bars=table and not footer) as reporter:
         if footer:
             with open_inputs(paths, reporter=reporter) as own:

@@ -10,7 +10,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import Format, option, with_loss_options, with_recipe_options
+from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -88,7 +88,7 @@ def loss(
             help="Compare values of a loss option in one pass; repeatable.",
         ),
     ] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     overwrite: declared.Overwrite = False,
     device: declared.Device = "auto",
@@ -132,5 +132,5 @@ def loss(
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     if summary_json is not None:
         write_json(summary, summary_json)
-    if summary_json != "-" and not (quiet and how is Format.table):
+    if summary_json != "-" and not (quiet and how is OutputFormat.table):
         render_loss.show(summary, how.value)

@@ -11,7 +11,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import Format, option, with_loss_options, with_recipe_options
+from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
 from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
 from rlpost.recipe.flags import field_of, flag_of
@@ -97,7 +97,7 @@ def replay(
             help="Key of the log for a metric (default: found by its name).",
         ),
     ] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
 ) -> None:
     """Compare the numbers that a trainer recorded with those of a recipe.
 
@@ -151,14 +151,14 @@ def _reject(options: Json, why: str) -> None:
             raise UsageError(f"{flag}: {why}")
 
 
-def _replayed(paths: list[str], request: Json, how: Format, *, metrics: bool = False) -> Json:
+def _replayed(paths: list[str], request: Json, how: OutputFormat, *, metrics: bool = False) -> Json:
     """Compare, print, and return the result."""
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.replay import render as render_replay  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
     with (
-        reporting(bars=how is Format.table) as reporter,
+        reporting(bars=how is OutputFormat.table) as reporter,
         open_inputs(paths, reporter=reporter) as own,
     ):
         if metrics:

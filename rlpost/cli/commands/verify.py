@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format
+from rlpost.cli.options import OutputFormat
 from rlpost.cli.output import reporting
 
 app = typer.Typer(add_completion=False)
@@ -28,7 +28,7 @@ def verify(
         list[str],
         typer.Argument(metavar="FILE...", help="Enriched files: all of a run, or its directory."),
     ],
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
@@ -45,7 +45,7 @@ def verify(
     from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.render import verify as render_verify  # noqa: PLC0415
 
-    with reporting(bars=how is Format.table) as reporter:
+    with reporting(bars=how is OutputFormat.table) as reporter:
         options = Options(device, chunk_tokens, workers)
         result = functions.verify(paths, options, progress=reporter)
     render_verify.show(result, how.value)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlpost.cli.arguments import Setting
     from rlpost.estimators import Estimator
     from rlpost.losses import Loss
-    from rlpost.recipe.presets import Difference
+    from rlpost.recipe.presets import FieldDifference
 
 
 NONE = "–"
@@ -97,7 +97,9 @@ def show_presets(how: str) -> None:
         console(sys.stdout).print(table)
 
 
-def show_differences(names: tuple[str, str], differences: Sequence[Difference], how: str) -> None:
+def show_differences(
+    names: tuple[str, str], differences: Sequence[FieldDifference], how: str
+) -> None:
     """Print the fields in which two recipes differ; below each, what it is about."""
     headings = ("field", *names, "what it is")
     if how == "json":
@@ -111,7 +113,7 @@ def show_differences(names: tuple[str, str], differences: Sequence[Difference], 
         _print_differences(names, differences)
 
 
-def _print_differences(names: tuple[str, str], differences: Sequence[Difference]) -> None:
+def _print_differences(names: tuple[str, str], differences: Sequence[FieldDifference]) -> None:
     out = console(sys.stdout)
     if not differences:
         out.print(f"{names[0]} and {names[1]} have equal options")

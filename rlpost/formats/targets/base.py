@@ -61,7 +61,7 @@ class Lines:
             self.size = self._file.write(self.size, self._encoder.encode_lines(records))
 
 
-class Sink(Protocol):
+class ExportSink(Protocol):
     """Writes the rows of one file, or of one stream with its index."""
 
     def add(self, rows: Rows) -> None:
@@ -72,7 +72,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Held:
+class ExportColumns:
     """The columns of an input that an export writes."""
 
     columns: Mapping[str, str]
@@ -88,7 +88,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportTarget:
     """One kind of file that `rlpost export` writes.
 
     `fields` has what the target has a place for: the name of a role, of ids of tokens, or of a
@@ -106,7 +106,7 @@ class Target:
     """Those of `fields` without which there is no output -> what needs it."""
     source: str
     """The reader whose code defines the format."""
-    open: Callable[[Sequence[Any], Held, int], Sink]
+    open: Callable[[Sequence[Any], ExportColumns, int], ExportSink]
     """Opens the files of a step; the last argument is its number, 0 without steps."""
     use: str
     """How the target reads the output: `{out}` is its path, `{file}` that of a step's file, and
@@ -127,7 +127,7 @@ class Target:
     """What the target cannot represent, or needs: in the list of targets alone."""
     available: Callable[[], None] = field(default=lambda: None)
     """Raises UnavailableError if a library is missing."""
-    beside: Callable[[Held], Mapping[str, str]] = lambda _: {}
+    beside: Callable[[ExportColumns], Mapping[str, str]] = lambda _: {}
     """Returns text files beside the others: name -> text; `{name}` is that of the first file."""
     is_held: Callable[[pa.DataType], bool] = is_plain
     """Whether a column of this type fits under its own name."""
@@ -136,8 +136,8 @@ class Target:
 
 
 def held_columns(
-    source: Source, target: Target, columns_map: Mapping[str, str], *, lossy: bool
-) -> Held:
+    source: Source, target: ExportTarget, columns_map: Mapping[str, str], *, lossy: bool
+) -> ExportColumns:
     """Return the columns of the input that the target holds.
 
     Raises:
@@ -177,7 +177,7 @@ def held_columns(
     others = tuple(name for name in left if name not in lost)
     written = [name for name in source.columns if name not in lost]
     schema = pa.schema([pa.field(name, kinds[name]) for name in written])
-    return Held(found, others, lost, schema, lossy)
+    return ExportColumns(found, others, lost, schema, lossy)
 
 
 def lost_text(lost: Mapping[str, str]) -> str:
@@ -214,7 +214,7 @@ def _partition_kinds(source: Source) -> dict[str, pa.DataType]:
     return {name: pa.string() if name in texts else pa.int64() for name, _ in pairs}
 
 
-def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> dict[str, str]:
+def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each of the target's fields that the input has."""
     available = source.columns
     known = {*ROLES, *target.fields}
@@ -253,7 +253,7 @@ def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> di
     }
 
 
-def _missing(item: str, target: Target, source: Source) -> str:
+def _missing(item: str, target: ExportTarget, source: Source) -> str:
     """Return the error for a column that the target needs and the input lacks."""
     names = TOKEN_IDS.get(item) or (ROLES[item].aliases if item in ROLES else (item,))
     expected = f"expected {' or '.join(names[:4])}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.running_state import RunState
-    from rlpost.pipeline.update.files import Found, Update
+    from rlpost.pipeline.update.files import Update, UpdateFile
 
 
 class _Written(NamedTuple):
@@ -28,7 +28,7 @@ class _Written(NamedTuple):
     """The input."""
     file: InputFile
     """The output."""
-    found: Found | None
+    found: UpdateFile | None
     """None if the input no longer exists."""
 
 
@@ -42,7 +42,7 @@ def is_carried(plan: Plan) -> bool:
     return bool(coupling_of(plan.resolved).carried)
 
 
-def coupled(update: Update, plan: Plan) -> dict[Found, str]:
+def coupled(update: Update, plan: Plan) -> dict[UpdateFile, str]:
     """Return the files that are up to date and must be computed with the chosen ones, with reasons.
 
     Args:
@@ -71,7 +71,7 @@ def coupled(update: Update, plan: Plan) -> dict[Found, str]:
 
 
 def _other_roles(
-    found: Found, before: Mapping[str, str], now: Mapping[str, str], columns: Mapping[str, str]
+    found: UpdateFile, before: Mapping[str, str], now: Mapping[str, str], columns: Mapping[str, str]
 ) -> str:
     differing = [role for role in {**before, **now} if before.get(role) != now.get(role)]
     role = next((role for role in differing if role not in columns), differing[0])

@@ -56,7 +56,7 @@ _MOST_NAMES = 20  # in the summary
 _DUMPS = {suffix for one in FORMATS.values() for suffix in one.suffixes} - {".parquet"}
 
 
-class Found(NamedTuple):
+class UpdateFile(NamedTuple):
     """A file of the input."""
 
     path: AnyPath
@@ -116,7 +116,7 @@ class Identity(NamedTuple):
     footer: str | None
 
     @classmethod
-    def of(cls, found: Found) -> Self:
+    def of(cls, found: UpdateFile) -> Self:
         """Return the identity of a file as it is now; raises ReadWriteError."""
         with file_errors(found.path, "cannot be read"):
             local_table = found.table and isinstance(found.path, Path)
@@ -151,17 +151,17 @@ class Update:
     output: Path
     recipe: str
     """The digest of the recipe."""
-    files: list[Found]
+    files: list[UpdateFile]
     """All, in the order of the input."""
-    chosen: dict[Found, str] = field(default_factory=dict)
+    chosen: dict[UpdateFile, str] = field(default_factory=dict)
     """Those to write, and the reason, of `REASONS`."""
-    kept: dict[Found, Entry] = field(default_factory=dict)
+    kept: dict[UpdateFile, Entry] = field(default_factory=dict)
     """Those whose output is up to date."""
-    incomplete: list[Found] = field(default_factory=list)
+    incomplete: list[UpdateFile] = field(default_factory=list)
     """Those that another program still writes."""
-    waiting: list[Found] = field(default_factory=list)
+    waiting: list[UpdateFile] = field(default_factory=list)
     """Those that must be written after an incomplete one."""
-    skipped: list[Found] = field(default_factory=list)
+    skipped: list[UpdateFile] = field(default_factory=list)
     """Those that are no rollouts, as far as is known."""
     vanished: dict[Path, Entry] = field(default_factory=dict)
     """Outputs whose input no longer exists."""
@@ -171,14 +171,14 @@ class Update:
     computed_with_deleted: list[Path] = field(default_factory=list)
     """Outputs that were computed together with deleted ones, and keep their numbers."""
     written: bool = False
-    sources: dict[Found, Identity] = field(default_factory=dict)
+    sources: dict[UpdateFile, Identity] = field(default_factory=dict)
     """The identity of chosen files when they were read."""
 
-    def target(self, found: Found) -> Path:
+    def target(self, found: UpdateFile) -> Path:
         """Return the output of a file."""
         return self.output / found.name
 
-    def entry(self, found: Found, roles: Mapping[str, str]) -> str:
+    def entry(self, found: UpdateFile, roles: Mapping[str, str]) -> str:
         """Return the entry of the output of a chosen file, for its metadata."""
         source, path = self.sources[found], found.path
         if isinstance(path, Path):
@@ -192,7 +192,7 @@ class Update:
         )
         return json.dumps(asdict(own))
 
-    def choose(self, coupled: Iterable[Found]) -> None:
+    def choose(self, coupled: Iterable[UpdateFile]) -> None:
         """Choose more files, which are up to date."""
         for found in coupled:
             self.chosen[found] = "coupled"
@@ -271,7 +271,7 @@ def check_options(output: AnyPath, options: Options) -> Path:
     return output
 
 
-def find(inputs: Sequence[str | Path], output: Path) -> list[Found]:
+def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
     """Return the files of an input: Parquet, or dumps; none of an empty directory.
 
     Files whose names begin with a dot or an underscore, or that are in such a folder, are left out,
@@ -281,13 +281,13 @@ def find(inputs: Sequence[str | Path], output: Path) -> list[Found]:
         ReadWriteError: a path does not exist, or cannot be read.
         UsageError: OUT is IN, or two files would have the same output.
     """
-    found: dict[AnyPath, Found] = {}
+    found: dict[AnyPath, UpdateFile] = {}
     for one in inputs:
         for file in _expand(str(one), output):
             found.setdefault(
                 file.path.absolute() if isinstance(file.path, Path) else file.path, file
             )
-    names: dict[str, Found] = {}
+    names: dict[str, UpdateFile] = {}
     for file in found.values():
         if (other := names.setdefault(file.name, file)) is not file:
             raise UsageError(
@@ -297,24 +297,24 @@ def find(inputs: Sequence[str | Path], output: Path) -> list[Found]:
     return [*names.values()]
 
 
-def _expand(text: str, output: Path) -> list[Found]:
+def _expand(text: str, output: Path) -> list[UpdateFile]:
     path = parse_path(text)
     with file_errors(path, "cannot be read"):
         if not isinstance(path, Path):
-            return [Found(one.path, one.relative, table=True) for one in find_inputs([text])]
+            return [UpdateFile(one.path, one.relative, table=True) for one in find_inputs([text])]
         if path.is_dir():
             if path.resolve() == output.resolve():
                 raise UsageError(f"{output}: OUT and IN are the same directory; name another OUT")
             return _directory(path, output)
         if path.is_file():
-            return [Found(path, Path(path.name), path.suffix not in _DUMPS)]
+            return [UpdateFile(path, Path(path.name), path.suffix not in _DUMPS)]
         matches = [(file, relative_to_glob(path, file)) for file in glob_files(path)]
         if not matches:
             find_inputs([text])  # raises the error
-        return [Found(file, relative, file.suffix not in _DUMPS) for file, relative in matches]
+        return [UpdateFile(file, relative, file.suffix not in _DUMPS) for file, relative in matches]
 
 
-def _directory(top: Path, output: Path) -> list[Found]:
+def _directory(top: Path, output: Path) -> list[UpdateFile]:
     """Return the tables of a directory; without any, its dumps."""
     below = output.absolute() if top.absolute() in output.absolute().parents else None
     tables, dumps = [], []
@@ -323,9 +323,9 @@ def _directory(top: Path, output: Path) -> list[Found]:
         if hidden or (below is not None and below in (top.absolute() / relative).parents):
             continue
         if file.suffix == ".parquet":
-            tables.append(Found(file, relative, table=True))
+            tables.append(UpdateFile(file, relative, table=True))
         elif file.suffix in _DUMPS:
-            dumps.append(Found(file, relative, table=False))
+            dumps.append(UpdateFile(file, relative, table=False))
     return tables or dumps
 
 
@@ -360,7 +360,7 @@ def select(update: Update, stopped: frozenset[str]) -> None:
             update.vanished[file] = entry
 
 
-def _reason(update: Update, found: Found, stopped: frozenset[str]) -> str | None:
+def _reason(update: Update, found: UpdateFile, stopped: frozenset[str]) -> str | None:
     """Return why a file is to be written; None if its output is up to date."""
     target = update.target(found)
     if not target.exists():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rlpost.formats.writer import CanonicalFile
-    from rlpost.pipeline.update.files import Found, Update
+    from rlpost.pipeline.update.files import Update, UpdateFile
 
 
 class UpdateInputs:
@@ -34,8 +34,8 @@ class UpdateInputs:
         self.update = update
         self._folder = folder
         self._report = report
-        self._files: dict[Found, InputFile] = {}
-        self._dumps: dict[Found, Dump] = {}
+        self._files: dict[UpdateFile, InputFile] = {}
+        self._dumps: dict[UpdateFile, Dump] = {}
 
     @classmethod
     @contextmanager
@@ -82,18 +82,18 @@ class UpdateInputs:
             )
         return [self._files[found] for found in update.chosen]
 
-    def _as_dump(self, found: Found) -> Dump | None:
+    def _as_dump(self, found: UpdateFile) -> Dump | None:
         path = found.path
         if not isinstance(path, Path) or (found.table and not is_dump_table(path)):
             return None
         dump_format = detect(path)
         return None if dump_format is None else Dump(path, dump_format, found.relative)
 
-    def _target(self, found: Found) -> Path:
+    def _target(self, found: UpdateFile) -> Path:
         """Return the path of a converted dump."""
         return self._folder / "0" / found.name
 
-    def _prepare(self, found: Found) -> CanonicalFile | None:
+    def _prepare(self, found: UpdateFile) -> CanonicalFile | None:
         """Convert a dump, or use a table as it is; or take the file out of the chosen ones."""
         update, dump = self.update, self._dumps.get(found)
         if dump is None and not found.table:

@@ -11,7 +11,7 @@ import polars as pl
 from rlpost.analysis.inspect.alignment import step_lags
 from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
 from rlpost.analysis.inspect.footers import MISSING
-from rlpost.analysis.inspect.model import Evidence
+from rlpost.analysis.inspect.model import FindingEvidence
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, share
 from rlpost.recipe.roles import ROLES, kind_of
@@ -46,7 +46,7 @@ def no_rows(data: CheckInput) -> Result:
         100,
         f"the input has no rows, in {counted(len(data.input.files), 'file')}",
         "check whether the dump failed, or whether a filter removed every row",
-        1, 1, [Evidence(file.path) for file in data.input.files[:MOST_EVIDENCE]],
+        1, 1, [FindingEvidence(file.path) for file in data.input.files[:MOST_EVIDENCE]],
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def wrong_types(data: CheckInput) -> Result:
         f"set the right column with --map {first}=COLUMN, or none with --map {first}=none",
         len(unusable), len(data.input.columns),
         [
-            Evidence(file, text=f"{column}: {kind}")
+            FindingEvidence(file, text=f"{column}: {kind}")
             for column, kind in unusable.values()
             for file in _files_with(data, column, kind)
             if len(data.input.files) > 1
@@ -179,7 +179,7 @@ def mixed_types(data: CheckInput) -> Result:
     names = ", ".join(f"`{one.name}`" for one in mixed[:6])
     unread = first.role in data.reading.selection.unusable
     evidence = [
-        Evidence(path, text=f"{one.name}: {kind}")
+        FindingEvidence(path, text=f"{one.name}: {kind}")
         for one in (with_role or mixed)[:MOST_EVIDENCE]
         for kind, files in one.other_files.items()
         if kind == MISSING or _plain(kind) != _plain(one.type)
@@ -249,7 +249,7 @@ def unequal_lengths(data: CheckInput) -> Result:
     )  # fmt: skip
 
 
-def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[Evidence]:
+def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[FindingEvidence]:
     """Return the first flagged responses, with the lengths of the lists that differ."""
     lists, evidence = data.reading.selection.lists_column or "", data.examples(flags)
     rows = data.reading.rows.filter(flags).head(MOST_EVIDENCE).iter_rows(named=True)

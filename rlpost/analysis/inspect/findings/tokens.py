@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
-    from rlpost.analysis.inspect.model import Evidence, Label, Mismatch, TokenColumn
+    from rlpost.analysis.inspect.model import FindingEvidence, Label, Mismatch, TokenColumn
 
 
 MOST_K3 = 0.01  # nats per token; engines that agree stay below a tenth of it
@@ -226,7 +226,7 @@ def clamp_note(gap: Mismatch) -> str:
     return f" (both with differences clamped to ±{LOG_RATIO_CLAMP:g}, in {tokens})"
 
 
-def _most_different(data: CheckInput) -> list[Evidence]:
+def _most_different(data: CheckInput) -> list[FindingEvidence]:
     """Return the responses with the largest mean k3, the largest first."""
     k3 = data.reading.rows.select(pl.col("k3") / pl.col("compared")).to_series().fill_nan(-1)
     indices = k3.arg_sort(descending=True)[:MOST_EVIDENCE].to_list()
