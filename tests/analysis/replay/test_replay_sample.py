@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
+from replay_trainer import rollouts
 
 import rlpost
 from rlpost.analysis.replay.compute import Replayer
@@ -13,7 +14,6 @@ from rlpost.analysis.replay.search.sample import sampled
 from rlpost.analysis.replay.search.search import search
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.coupling import coupling_of
-from tests.analysis.replay_trainer import rollouts
 
 TOKENS = 500
 RECIPES = (

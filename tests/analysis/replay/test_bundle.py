@@ -20,7 +20,7 @@ import rlpost
 from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
 from rlpost.errors import DataError, UsageError
 
-DATA = Path(__file__).parents[2] / "sample_data"
+DATA = Path(__file__).parents[3] / "sample_data"
 ARITHMETIC, CALCULATOR = DATA / "arithmetic.parquet", DATA / "calculator.parquet"
 NUMBERS = ("advantages", "returns", "response_level_rewards", "sample_mask", "sample_weight")
 
