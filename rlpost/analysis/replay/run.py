@@ -136,7 +136,15 @@ def _sample(source: Source, request: Request) -> Rollouts:
     own = {} if request.recipe is None else request.recipe.columns
     maps = inputs.Maps.of({**own, **request.columns_map})
     named = None if request.recipe is None else _columns_named(request.recipe)
-    sample = inputs.read(source, maps, named, request.sample_tokens, inputs.masks_of_rlpost(source))
+    rollout_id = request.given.get("rollout_id")
+    sample = inputs.read(
+        source,
+        maps,
+        named,
+        request.sample_tokens,
+        inputs.masks_of_rlpost(source),
+        [rollout_id] if rollout_id in source.columns else [],
+    )
     check_recorded(sample)
     return _without_zero_kl(sample, request)
 

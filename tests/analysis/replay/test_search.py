@@ -8,6 +8,7 @@ import pytest
 
 from rlpost import Recipe, enrich
 from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.replay import replay_recipe
 from rlpost.analysis.replay.rollouts import Maps, read
 from rlpost.analysis.replay.search.candidates import nested, value_of
 from rlpost.analysis.replay.search.fields import FIELDS, choices
@@ -101,3 +102,28 @@ def test_rlposts_own_options_come_before_a_preset_with_as_many_changes():
     found = searched(Recipe(estimator="reinforce", gamma=0.9))
     assert found.facts["best"]["preset"] == "default"
     assert {one["changes"] for one in found.facts["ties"]} >= {1}
+
+
+def turns():
+    """Rollouts of one to four rows; all rows of a rollout have its reward."""
+    rng, rows = np.random.default_rng(0), []
+    for group in range(8):
+        for rollout in range(4):
+            reward, count = rng.integers(0, 5) / 4, int(rng.integers(1, 5))
+            rows += [(group, f"{group}-{rollout}", reward)] * count
+    groups, ids, rewards = zip(*rows, strict=True)
+    mask = pa.array([[1] * int(n) for n in rng.integers(3, 8, len(rows))], pa.list_(pa.uint8()))
+    columns = {"prompt_id": groups, "rollout_id": ids, "reward": rewards}
+    return pa.table(columns).append_column("response_mask", mask)
+
+
+def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
+    of_rows, of_rollouts = Recipe(), Recipe(rollout_id="rollout_id")
+    for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
+        rollouts = read(TableSource(enrich(turns(), own)[0]), Maps.of({}), None, 10**6)
+        found = search(rollouts, tolerance=1e-4)
+        assert found.facts["reproduces"]
+        assert found.recipe.rollout_id == own.rollout_id
+        (finding,) = replay_recipe(rollouts, other, "it")["findings"]
+        assert finding["name"] == "option:rollout_id"
+        assert ("counts turns as responses" in finding["text"]) == (own is of_rows)

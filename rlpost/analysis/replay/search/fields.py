@@ -86,6 +86,8 @@ class SearchedField(NamedTuple):
     """Least and largest value of a number that is solved."""
     data: tuple[Data, ...] = ()
     """Data on which its values have other numbers; a sample without any need not try them."""
+    off: str = ""
+    """What a trainer does without the option, for findings."""
     start: Any = None
     """Another value from which all numbers are solved: they depend on it too much for one step."""
 
@@ -307,8 +309,8 @@ _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 FIELDS: dict[str, SearchedField] = {
     "estimator": SearchedField((), data=(STEPS, UNEQUAL, LENGTHS, TOKEN_REWARDS)),
     "estimator_name": _LEFT,
-    "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,), 0.9),
-    "lam": SearchedField(_lambdas, _UNIT, (VALUES,), 0.0),
+    "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,), start=0.9),
+    "lam": SearchedField(_lambdas, _UNIT, (VALUES,), start=0.0),
     "lambda_policy": _LAMBDA,
     "lambda_value": _LAMBDA,
     "length_adaptive_alpha": SearchedField((0.05,), (0.0, 10.0), (VALUES,)),
@@ -366,7 +368,9 @@ FIELDS: dict[str, SearchedField] = {
     "pass_threshold": _LEFT,
     "columns": SearchedField(_columns),
     "tokenizer": _LEFT,
-    "rollout_id": SearchedField(_rollouts, data=(ROLLOUTS,)),
+    "rollout_id": SearchedField(
+        _rollouts, data=(ROLLOUTS,), off="the trainer counts turns as responses"
+    ),
     "rollout_reward": SearchedField(data=(ROLLOUTS,)),
     "nonfinite": _LEFT,
     "emit": _LEFT,

@@ -11,6 +11,7 @@ import numpy as np
 from rlpost.analysis.replay.rollouts import Column
 from rlpost.analysis.responses.columns import numbers
 from rlpost.io.arrow import is_list, is_number
+from rlpost.pipeline.turns import ROLLOUT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ _SHARED = 3
 _MOST_COLUMNS = 5
 """Columns of components, or domains, that are tried at most."""
 _REWARD_BOUNDS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
-_ROLLOUT_IDS = ("rollout_id", "traj_id", "trajectory_id", "episode_id", "conversation_id")
 
 
 class Data(NamedTuple):
@@ -159,7 +159,7 @@ class SampleFacts:
     @cached_property
     def rollout_ids(self) -> list[str]:
         """Columns that can be rollout ids."""
-        return [name for name in _ROLLOUT_IDS if name in self.rollouts.table.schema.names]
+        return [name for name in ROLLOUT_NAMES if name in self.rollouts.table.schema.names]
 
     @cached_property
     def domains(self) -> list[str]:
