@@ -244,9 +244,10 @@ class Settings:
     def _check_effects(self, recipe: Recipe, *, any_estimator: bool = False) -> None:
         """Raise UsageError if a flag sets an option that changes no number.
 
-        Variables, presets and recipe files may have such a field for every input.
+        The estimator always changes some. Variables, presets and recipe files may have such a field
+        for every input.
         """
-        names = {*self._recipe_options} - {*self.variables, *TABLES, *NOT_IN_NUMBERS}
+        names = {*self._recipe_options} - {*self.variables, *TABLES, *NOT_IN_NUMBERS, "estimator"}
         fields = Recipe.model_fields
         typed = [name for name in sorted(names) if getattr(recipe, name) != fields[name].default]
         if typed:

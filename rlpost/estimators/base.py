@@ -11,7 +11,7 @@ from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import Tensor
 
@@ -127,8 +127,12 @@ class Estimator:
     @cached_property
     def fields(self) -> frozenset[str]:
         """The options as fields of a recipe; those of its numerics are `numerics.NAME`."""
-        numerics = Numerics.model_fields
-        return frozenset(f"numerics.{name}" if name in numerics else name for name in self.options)
+        return _fields(self.options)
+
+    @cached_property
+    def reward_fields(self) -> frozenset[str]:
+        """The fields that `rewards` reads."""
+        return _fields(_keywords(self.rewards)) if self.rewards else frozenset()
 
     def __call__(
         self,
@@ -207,6 +211,12 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the options of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def _fields(options: Iterable[str]) -> frozenset[str]:
+    """Return options as fields of a recipe; those of its numerics are `numerics.NAME`."""
+    numerics = Numerics.model_fields
+    return frozenset(f"numerics.{name}" if name in numerics else name for name in options)
 
 
 def _option_values(function: Callable[..., Any], recipe: Any) -> dict[str, Any]:

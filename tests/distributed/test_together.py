@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlpost
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.parquet import source
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import RangeSource, Source, join_chunks, row_group_ranges
 from rlpost.io.parquet.splice_plan import SPARK_SCHEMA
-from rlpost.io.progress import SilentReporter
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "calculator.parquet"
 GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)

@@ -17,8 +17,8 @@ from reference import Response
 from strategies import layouts, recipes, rollouts, same_length, to_table
 
 import rlpost
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
-from rlpost.io.progress import SilentReporter
 
 EVERYTHING = 1 << 20
 OUTCOMES = (

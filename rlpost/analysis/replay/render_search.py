@@ -35,7 +35,7 @@ def found_blocks(result: Json) -> Iterator[TextTable | Code]:
     title = (
         "Nearest recipe"
         if found["near"]
-        else "No recipe is near; this one has the most equal stages"
+        else "No recipe is near; of the presets without changes this is the nearest"
     )
     yield Code("Recipe" if reproduced else title, best["named"], "text", (_tried(found),))
     yield Code("As a recipe file, for --config", best["toml"], "toml")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlpost.pipeline.stages.rewards import MASKS
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -155,6 +154,8 @@ def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -
 
 def masks_by_rewards(recipe: Recipe) -> bool:
     """Return whether the recipe drops responses by their raw rewards or lengths."""
+    from rlpost.pipeline.stages.rewards import MASKS  # noqa: PLC0415 - torch
+
     return any(getattr(recipe, name) not in (None, False) for name in MASKS)
 
 

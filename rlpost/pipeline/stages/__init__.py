@@ -245,7 +245,11 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     counts = on_rewards.counted_fields(recipe)
     norms = Stage("reward normalisation", reduce=normalise, fields=on_rewards.norm_fields(resolved))
     return [
-        *([Stage("step rewards", reduce=make, fields=counts)] if estimator.rewards else []),
+        *(
+            [Stage("step rewards", reduce=make, fields=counts | estimator.reward_fields)]
+            if estimator.rewards
+            else []
+        ),
         *([Stage("rollout rewards", reduce=rollouts)] if recipe.rollout_id else []),
         *([] if estimator.normalises else [norms]),
         Stage(

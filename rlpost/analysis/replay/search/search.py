@@ -48,7 +48,7 @@ EXPANDED = 20
 """Recipes whose neighbours are tried for a stage."""
 STARTS = 5
 """Estimators whose neighbours are tried in turn."""
-SOLVED = 12
+SOLVED = 20
 """Estimators whose numbers are solved at the start."""
 KINDS = 3
 """Of these, the ones that are solved on every preset."""
@@ -316,7 +316,7 @@ class _Search:
             one = self.trials.of(best.candidate.without([name]))
             if one is not None and _stages(one) >= _stages(best):
                 best = one if one.share_equal > best.share_equal - _MANY else best
-        plain = max(self.starts, key=lambda one: (len(_stages(one)), one.share_equal))
+        plain = self.starts[0]
         more = len(_stages(best)) > len(_stages(plain))
         return best if more or best.share_equal > plain.share_equal + _MANY else plain
 

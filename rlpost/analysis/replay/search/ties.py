@@ -51,7 +51,7 @@ def equivalent(
         trials: computes candidates.
     """
     found = [best, *(one for one in starts if one.reproduces)]
-    values = values_read(best.resolved)
+    values = _values(best)
     estimators = {one.resolved.recipe.estimator: values for one in found}
     if best.candidate.changes:
         estimators |= _other_estimators(best, values, trials)
@@ -71,6 +71,14 @@ def equivalent(
     return plainest(found)
 
 
+def _values(best: Trial) -> Values:
+    """Return the values of a trial that its stages read, besides its estimator and columns."""
+    values = values_read(best.resolved)
+    own = {name: value for name, value in values.items() if name not in ("estimator", "columns")}
+    columns = best.candidate.changes.get("columns")
+    return own | ({} if columns is None else {"columns": columns})
+
+
 def plainest(found: Iterable[Trial]) -> list[Trial]:
     """Return the plainest trial of each framework and estimator, the plainest first."""
     kept: dict[tuple[str, str], Trial] = {}
@@ -87,7 +95,7 @@ def _is_native(target: Candidate) -> bool:
     named = {name for preset in PRESETS for name in variants(preset)}
     listed = variants(target.framework) or NAMES
     native = target.estimator in listed or target.estimator not in named
-    return target.framework != DEFAULT and native
+    return target.framework == DEFAULT or native
 
 
 def _is_superseded(target: Candidate, best: Trial, found: Sequence[Trial]) -> bool:
