@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.losses import SUMS, CandidateSums, candidates_for
+from rlpost.analysis.replay.metrics.sums import SUMS, TokenSums
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_number, is_tokens
 from rlpost.losses.config import LossConfig
@@ -23,14 +23,14 @@ from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.loss import STORED
 from rlpost.pipeline.totals import ExactTotals
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.roles import LOG_PROBS, ROLES
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.losses import Candidates, Column
+    from rlpost.analysis.replay.metrics.sums import SumColumn
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.pipeline.data import Responses
     from rlpost.recipe.recipe import Recipe
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
     Indices = NDArray[np.int64]
-
 
 EXTRA_TOKENS = {"entropy": ("entropy", "entropys", "entropies", "token_entropy"),
                 "returns": ("returns",)}  # fmt: skip
@@ -52,7 +51,7 @@ _ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
 class Measured:
     """The responses of the input, [N], with the numbers of their tokens."""
 
-    columns: list[Column]
+    columns: list[SumColumn]
     sums: Numbers
     """[N, columns]."""
     step: Indices
@@ -67,12 +66,7 @@ class Measured:
     """[N] policy tokens."""
     kept: NDArray[np.bool_]
     """[N]: the response is not dropped."""
-    roles: ColumnMap
-    candidates: Candidates | None
-    """The losses; None if the input lacks what they need."""
-    lacks: dict[str, str]
-    """Roles that losses need and that the input lacks, and why they are needed."""
-    apart: bool
+    independent: bool
     """The numbers of a step do not depend on other steps."""
 
     def rows_of(self, step: str) -> Indices:
@@ -86,150 +80,150 @@ class Measured:
         return dict(zip(self.steps, np.split(order, ends[:-1]), strict=True))
 
 
-def measure(
-    source: Source | TableSource,
-    recipe: Recipe,
-    chosen: LossOptions | None,
-    fixed: Collection[str],
-    *,
-    candidates: Candidates | None = None,
-    wanted: Collection[Column] | None = None,
-    options: Options | None = None,
-) -> Measured:
-    """Compute the sums of all candidate losses, in as many passes as the recipe needs.
+@dataclass(frozen=True)
+class Dump:
+    """The input, and what computes its advantages."""
 
-    Args:
-        source: the input.
-        recipe: names columns, and computes the advantages if the input has none.
-        chosen: options of the loss that the user sets.
-        fixed: the fields of `chosen` that are set.
-        candidates: the losses to compute; None for those that fit the input.
-        wanted: the columns to compute; None for all, and nothing of tokens if it is empty.
-        options: how the run is done.
-    """
-    columns = columns_of(source, recipe, results=True)
-    lacks = _lacks(columns, recipe)
-    weights = "is_weight" in columns or "sample_weight" in columns
-    losses = None
-    tokens = wanted is None or len(wanted) > 0
-    if not lacks and tokens:
-        losses = candidates or candidates_for(columns.columns, chosen, fixed, weights=weights)
-    plan = _plan(source, columns, recipe, losses)
-    sums = CandidateSums(losses, wanted, rewarded="reward" in plan.columns)
-    plan = _measuring(plan, source, sums, tokens=tokens)
-    engine = engine_for(plan, options or Options(device="cpu"))
-    with single_threaded_torch():
-        responses = engine.responses(())
-    engine.close()
-    return _measured(plan, responses, sums, losses, lacks)
+    source: Source | TableSource
+    recipe: Recipe
+    """Names columns, and computes the advantages if the input has none."""
+    options: Options | None = None
+    """How the run is done."""
 
+    @cached_property
+    def columns(self) -> ColumnMap:
+        """The column of each role."""
+        return columns_of(self.source, self.recipe, results=True)
 
-def _lacks(columns: ColumnMap, recipe: Recipe) -> dict[str, str]:
-    """Return the roles that any loss needs and that are missing, and why each is needed."""
-    needs = {
-        "log_probs": "the policy being trained",
-        "old_log_probs": "the policy before its update",
-        "advantages": "what the loss multiplies by",
-    }
-    present = {*columns.columns}
-    if "infer_log_probs" in present:
-        present.add("old_log_probs")
-    if "reward" in present or recipe.reward_components:
-        present.add("advantages")
-    return {role: why for role, why in needs.items() if role not in present}
+    @cached_property
+    def roles(self) -> frozenset[str]:
+        """The roles that have a column or are computed, and the further columns of tokens."""
+        rewarded = "reward" in self.columns or self.recipe.reward_components
+        computed = {"advantages"} if rewarded and "log_probs" in self.columns else set()
+        return frozenset({*self.columns.columns, *self._extra} | computed)
 
+    @cached_property
+    def _extra(self) -> dict[str, str]:
+        """The columns of tokens without a role, by quantity."""
+        schema, columns = self.source.schemas[0], dict[str, str]()
+        for name, aliases in EXTRA_TOKENS.items():
+            lists = [x for x in aliases if x in schema.names and is_tokens(schema.field(x).type)]
+            columns |= {name: lists[0]} if lists else {}
+        return columns
 
-def _plan(
-    source: Source | TableSource, columns: ColumnMap, recipe: Recipe, losses: Candidates | None
-) -> Plan:
-    """Return the plan that computes what losses read; of token columns alone without losses."""
-    if losses is not None:
-        options = LossOptions(behaviour="old" if "old_log_probs" in columns else "infer")
-        return bind_losses(source, recipe, [LossConfig(options)], write=False)
-    tokens = [role for role in ROLES if ROLES[role].kind == "tokens" and role in columns]
-    lists = [role for role in ("mask", *tokens) if role in columns]
-    if not lists and not columns.rows_only:
-        raise DataError(
-            f"{source.name}: no column of tokens, and no reward; --metrics compares what a trainer "
-            "logged with rewards, advantages and log-probs of a dump"
+    @cached_property
+    def _rewards(self) -> dict[str, str]:
+        """The columns that a trainer may call rewards, by role."""
+        schema, reward = self.source.schemas[0], self.columns.columns.get("reward")
+        return {
+            f"component:{name}": name
+            for name in REWARDS
+            if name in schema.names and is_number(schema.field(name).type) and name != reward
+        }
+
+    def missing(self, loss: LossOptions) -> list[str]:
+        """Return the roles that a policy loss needs and that the input lacks."""
+        needs = ["log_probs", f"{loss.behaviour}_log_probs", "advantages"]
+        needs += [one for one in LossConfig(loss).loss.needs if one != "old_log_probs"]
+        return [role for role in dict.fromkeys(needs) if role not in self.roles]
+
+    def measure(self, columns: Collection[SumColumn], options: LossOptions) -> Measured:
+        """Return the responses with some sums; without any, no token is read.
+
+        Args:
+            columns: the sums.
+            options: the `kl_loss_...` fields.
+        """
+        losses = [one.loss.options for one in columns if one.loss is not None]
+        reads = {role for one in columns for role in one.roles(options)}
+        sums = TokenSums(columns, options, rewarded="reward" in self.columns)
+        stage = Stage("metrics", map=sums, uses=STORED) if columns else None
+        plan, responses = self.run(stage, reads, losses)
+        count = len(responses)
+        return Measured(
+            sums.columns if columns else [],
+            responses[SUMS].numpy() if columns else np.zeros((count, 0)),
+            responses["step"].numpy(),
+            [str(label) for label in responses.labels["step"]],
+            {
+                plan.columns.column(role): responses[role].numpy()
+                for role in plan.row_roles
+                if role == "reward" or role.startswith("component:")
+            },
+            responses["length"].numpy(),
+            responses["tokens"].numpy(),
+            responses["kept"].numpy(),
+            _independent(plan),
         )
-    rows = tuple(role for role in _ROWS if role in columns)
-    resolved = resolve_recipe(recipe, columns)
-    length = None if columns.rows_only else lists[0]
-    return Plan(source, columns, resolved, (), length, rows, _count_nothing)
+
+    def run(
+        self, stage: Stage | None, reads: Collection[str], losses: Sequence[LossOptions]
+    ) -> tuple[Plan, Responses]:
+        """Compute what a stage returns, in as many passes as the recipe needs.
+
+        Args:
+            stage: maps tokens; None: no token is read.
+            reads: the roles and columns of tokens that it reads.
+            losses: those that it computes.
+        """
+        plan = self._plan(losses) if stage is not None else self._plan_of_columns()
+        columns = {**plan.columns.columns, **self._extra, **self._rewards}
+        stages: tuple[Stage, ...] = ()
+        if stage is not None:
+            computed = (
+                {"advantages", "is_weight"} & {*plan.columns.columns} if plan.stages else set()
+            )
+            own = frozenset({*reads} & {*columns} - computed)
+            stages = (
+                *(one for one in plan.stages if one.name != "loss"),
+                replace(stage, reads=own),
+            )
+        plan = replace(
+            plan,
+            columns=replace(plan.columns, columns=columns),
+            stages=stages,
+            row_roles=(*plan.row_roles, *self._rewards),
+            no_totals=ExactTotals(),
+        )
+        engine = engine_for(plan, self.options or Options(device="cpu"))
+        with single_threaded_torch():
+            responses = engine.responses(())
+        engine.close()
+        return plan, responses
+
+    def _plan(self, losses: Sequence[LossOptions]) -> Plan:
+        """Return the plan of losses, with advantages; of columns alone if a role is missing."""
+        losses = losses or [
+            LossOptions(behaviour="old" if "old_log_probs" in self.columns else "infer")
+        ]
+        if self.missing(losses[0]):
+            return self._plan_of_columns()
+        configs = [LossConfig(one.model_copy(update={"kl_loss_coef": 0.0})) for one in losses]
+        return bind_losses(self.source, self.recipe, configs, write=False)
+
+    def _plan_of_columns(self) -> Plan:
+        """Return a plan that computes nothing."""
+        columns = self.columns
+        tokens = [role for role in ROLES if ROLES[role].kind == "tokens" and role in columns]
+        lists = [role for role in ("mask", *tokens) if role in columns]
+        if not lists and not columns.rows_only:
+            raise DataError(
+                f"{self.source.name}: no column of tokens, and no reward; --metrics compares what "
+                "a trainer logged with rewards, advantages and log-probs of a dump"
+            )
+        rows = tuple(role for role in _ROWS if role in columns)
+        resolved = resolve_recipe(self.recipe, columns)
+        length = None if columns.rows_only else lists[0]
+        return Plan(self.source, columns, resolved, (), length, rows, _count_nothing)
 
 
-def _count_nothing(batch: Any) -> Any:
+def _count_nothing(_: Any) -> Any:
     """Fail: the last pass, which counts, does not run."""
     raise NotImplementedError
 
 
-def _measuring(
-    plan: Plan, source: Source | TableSource, sums: CandidateSums, *, tokens: bool
-) -> Plan:
-    """Return a plan whose last stage computes the sums, if it reads tokens."""
-    schema = source.schemas[0]
-    extra = {
-        role: next((x for x in names if x in schema.names and is_tokens(schema.field(x).type)), "")
-        for role, names in EXTRA_TOKENS.items()
-    }
-    extra = {role: column for role, column in extra.items() if column}
-    rewards = {
-        f"component:{name}": name
-        for name in REWARDS
-        if name in schema.names
-        and is_number(schema.field(name).type)
-        and name != plan.columns.columns.get("reward")
-    }
-    named = {**plan.columns.columns, **extra, **rewards}
-    roles = replace(plan.columns, columns=named)
-    reads = {role for role in (*LOG_PROBS, "advantages", "values", *extra) if role in named}
-    made = {"advantages", "is_weight"} & {*plan.columns.columns} if plan.stages else set()
-    stages = plan.stages
-    if plan.length_role is not None and tokens:
-        measuring = Stage("metrics", frozenset(reads - made), map=sums, uses=STORED)
-        stages = (*(one for one in stages if one.name != "loss"), measuring)
-    return replace(
-        plan,
-        columns=roles,
-        stages=stages,
-        row_roles=(*plan.row_roles, *rewards),
-        no_totals=ExactTotals(),
-    )
-
-
-def _measured(
-    plan: Plan,
-    responses: Responses,
-    sums: CandidateSums,
-    losses: Candidates | None,
-    lacks: dict[str, str],
-) -> Measured:
-    count = len(responses)
-    matrix = responses[SUMS].numpy() if SUMS in responses else np.zeros((count, 0))
-    rewards = {
-        plan.columns.column(role): responses[role].numpy()
-        for role in plan.row_roles
-        if role == "reward" or role.startswith("component:")
-    }
-    return Measured(
-        sums.columns,
-        matrix,
-        responses["step"].numpy(),
-        [str(label) for label in responses.labels["step"]],
-        rewards,
-        responses["length"].numpy(),
-        responses["tokens"].numpy(),
-        responses["kept"].numpy(),
-        plan.columns,
-        losses,
-        lacks,
-        _apart(plan),
-    )
-
-
-def _apart(plan: Plan) -> bool:
-    """Return whether no advantage of a step depends on other steps: those recorded do not."""
+def _independent(plan: Plan) -> bool:
+    """Return whether no advantage of a step depends on other steps: recorded ones do not."""
     scope = coupling_of(plan.resolved).scope
     by_step = plan.resolved.recipe.numerics.batch != "all"
     return (

@@ -56,11 +56,11 @@ def _lines(result: Json) -> Iterator[str]:
 def _tie(tie: Json) -> str:
     names, more = tie["values"][:_MOST_NAMES], len(tie["values"]) - _MOST_NAMES
     if not names:
-        return f"{tie['option']}: {tie['text']}; separated by {tie['told_apart_by']}"
+        return f"{tie['option']}: {tie['text']}; separated by {tie['separating_data']}"
     which = ", ".join(names) + (f" and {more} more" if more > 0 else "")
     joined = "; ".join(names) + (f"; and {more} more" if more > 0 else "")
     which = joined if any("," in name or " " in name for name in names) else which
-    return f"{tie['option']}: also {which}; separated by {tie['told_apart_by']}"
+    return f"{tie['option']}: also {which}; separated by {tie['separating_data']}"
 
 
 def _row(one: Json) -> Sequence[str]:

@@ -1,485 +1,316 @@
-"""The search for the loss, the aggregation and the split that reproduce logged metrics."""
+"""The search for the split, and the formula of each metric, that reproduce the most of a log."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.fit import (
-    HOWS,
-    LOSS_METRICS,
-    OF_QUANTITIES,
-    QUANTITIES,
-    Fitting,
-    credits_of,
-    kinds_of,
-    quantity_columns,
-    sides_of,
-)
-from rlpost.analysis.replay.metrics.kl import KlLoss
-from rlpost.analysis.replay.metrics.losses import SIDES, Column
+from rlpost.analysis.replay.metrics.formulas import groups_of
+from rlpost.analysis.replay.metrics.reductions import REDUCTIONS, response_weights
 from rlpost.analysis.replay.metrics.splits import LEVELS, Units, all_means
-from rlpost.analysis.replay.metrics.steps import simple_values
-from rlpost.analysis.replay.metrics.terms import fitted, in_order, term_sets
-from rlpost.losses import LOSSES
-from rlpost.recipe.loss import DEFAULTS
+from rlpost.losses.config import LossConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.fit import Aggregated, Grid, Target
+    from rlpost.analysis.replay.metrics.aggregated import Aggregated
+    from rlpost.analysis.replay.metrics.clip_bounds import ClipBound
+    from rlpost.analysis.replay.metrics.configurations import RunConfiguration
+    from rlpost.analysis.replay.metrics.formulas import Formula, FormulaGroup
+    from rlpost.analysis.replay.metrics.series import MetricSeries
     from rlpost.analysis.replay.metrics.splits import Level, Means, Split
+    from rlpost.analysis.replay.metrics.sums import LossCandidate, SumColumn
 
     Numbers = NDArray[np.float64]
+    Counts = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
-Json = dict[str, Any]
-Place = tuple[int, ...]
+_LEAST_STEPS = 2
+_MOST = 0.5
+"""Share of the steps; more of them count if they cannot be equal by chance."""
+_USUAL = 2
+"""The highest cost of a reduction that is named as the closest."""
+_LOOSE = 10
+_WIDE = 0.1
+"""Share of a coefficient that its range may have."""
 
 
-class Reading(NamedTuple):
+class FitScore(NamedTuple):
+    """How much of a log is reproduced; more is better, from the first number on."""
+
+    metrics: int
+    """Metrics that are reproduced at all steps."""
+    without_terms: int
+    """Those of them that need no fitted term."""
+    steps: int
+    """Reproduced steps of the other metrics of which most are reproduced."""
+
+
+class Explanation(NamedTuple):
     """How a metric is computed from the dump."""
 
-    columns: tuple[Column, ...]
-    """Their sum is aggregated."""
-    how: int
+    column: SumColumn
+    reduction: int
     split: Split
     level: Level
-    terms: tuple[tuple[float, Column], ...] = ()
+    terms: tuple[tuple[float, SumColumn], ...] = ()
     """Coefficients and columns that are added, such as those of a KL loss."""
+    fitted: int = 0
+    """How many of these coefficients are fitted: the last ones."""
     open: tuple[float, float] | None = None
-    """The range of the first coefficient, if the digits of the log leave it open."""
+    """The range of a fitted coefficient, if the digits of the log leave it open."""
 
     @property
-    def needs(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[SumColumn, ...]:
         """All columns that are read."""
-        return (*self.columns, *(column for _, column in self.terms))
+        return (self.column, *(column for _, column in self.terms))
 
-    def computed(self, data: Aggregated) -> Numbers:
-        """Return the numbers of the steps, [s]."""
-        return np.array([float(weights @ own) for weights, own in self._parts(data)])
-
-    def magnitude(self, data: Aggregated) -> Numbers:
-        """Return the aggregated absolute values, [s]."""
-        return np.array([float(weights @ np.abs(own)) for weights, own in self._parts(data)])
-
-    def _parts(self, data: Aggregated) -> Iterator[tuple[Numbers, Numbers]]:
-        """Yield the weights of responses, and their sums, by step."""
+    def computed(self, data: Aggregated) -> tuple[Numbers, Numbers]:
+        """Return the numbers of the steps, and the aggregated absolute values, [s] each."""
+        numbers, magnitudes = [], []
         for step in data.steps:
-            units = Units.of(self.split, self.level, step.count)
-            own = sum(step.sums[:, data.index[column]] for column in self.columns)
+            units = Units.of(self.split, self.level, len(step))
+            weights = response_weights(step.sizes, units, data.length)[self.reduction]
+            sums = step.sums[:, data.index[self.column]]
             for scale, column in self.terms:
-                own = own + scale * step.sums[:, data.index[column]]
-            yield step.weights(units, data.length)[self.how], np.asarray(own)
+                sums = sums + scale * step.sums[:, data.index[column]]
+            numbers.append(weights @ sums)
+            magnitudes.append(weights @ np.abs(sums))
+        return np.array(numbers), np.array(magnitudes)
 
 
-@dataclass(frozen=True)
-class Fits:
-    """The largest difference of each target, by means, in units of what is allowed."""
+class Explained(NamedTuple):
+    """How a metric is computed: the simplest way that reproduces it, else the closest."""
 
-    means: list[Means]
-    at: dict[tuple[Split, Level], int]
-    """The number of a split's means."""
-    quantities: dict[str, Numbers]
-    """By key of a target: [means]."""
-    losses: list[dict[str, Numbers]]
-    """By grid and by key of a target: [means, *shape]."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A split, and a loss with its bounds, that reproduce the most targets."""
-
-    split: Split
-    score: int
-    grid: Grid | None = None
-    place: Place = ()
-    tied_splits: tuple[Split, ...] = ()
-    """Others that reproduce as many."""
-    tied_losses: tuple[tuple[Grid, Place], ...] = ()
-    """Other losses that reproduce as many, with their simplest options."""
-    tied_bounds: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict)
-    """By side: other bounds that reproduce as many, the rest being equal."""
-
-
-def fits_of(
-    data: Aggregated,
-    fitting: Fitting,
-    targets: Sequence[Target],
-    splits: Sequence[Split],
-    hows: Collection[int],
-) -> Fits:
-    """Compute the differences of all candidates.
-
-    Args:
-        data: the aggregated columns.
-        fitting: the losses.
-        targets: what was recorded.
-        splits: to try.
-        hows: the aggregations of the loss to try.
-    """
-    means = all_means(splits, data.counts)
-    at = {name: number for number, one in enumerate(means) for name in one.splits}
-    of_losses = [one for one in targets if one.metric in LOSS_METRICS]
-    quantities = {
-        one.key: np.full(len(means), np.inf) for one in targets if one.metric in QUANTITIES
-    }
-    losses: list[dict[str, Numbers]] = [
-        {one.key: np.full((len(means), *grid.shape), np.inf, np.float32) for one in of_losses}
-        for grid in fitting.grids
-    ]
-    first = data.part([0])
-    for number, one in enumerate(means):
-        if number and not _promising(first, fitting, targets, one):
-            continue
-        value, magnitude = data.values(one)
-        for target in targets:
-            if target.metric in QUANTITIES:
-                places = [place for _, place in quantity_columns(target.metric, data.index)]
-                if places:
-                    both = (x[np.ix_([*OF_QUANTITIES], places)] for x in (value, magnitude))
-                    computed, size = both
-                    errors = target.errors(computed, fitting.tolerance, size)
-                    quantities[target.key][number] = errors.min()
-        for grid, tables in zip(fitting.grids, losses, strict=True):
-            for target in of_losses:
-                errors = fitting.errors(target, grid, one)
-                own = errors[[*hows]] if target.metric in ("pg_loss", "loss") else errors
-                tables[target.key][number] = np.broadcast_to(own.min(0), grid.shape)
-    return Fits(means, at, quantities, losses)
-
-
-def _promising(
-    first: Aggregated, fitting: Fitting, targets: Sequence[Target], means: Means
-) -> bool:
-    """Return whether any metric of the first step is reproduced, so that others are computed."""
-    of_first, own = (
-        replace(means, units=means.units[:1]),
-        Fitting(first, fitting.tolerance, fitting.known),
-    )
-    own.grids = fitting.grids
-    value, magnitude = first.values(of_first)
-    for target in (one.of([0]) for one in targets if one.informative):
-        if not target.informative:
-            return True
-        if target.metric in QUANTITIES:
-            places = [place for _, place in quantity_columns(target.metric, first.index)]
-            gaps = target.gaps(value[:, places], fitting.tolerance, magnitude[:, places])
-            if gaps.min(initial=np.inf) <= 1:
-                return True
-        elif any(own.errors(target, grid, of_first).min() <= 1 for grid in fitting.grids):
-            return True
-    return False
-
-
-def choose(fits: Fits, fitting: Fitting, splits: Sequence[Split]) -> Choice:
-    """Return the simplest split and loss that reproduce the most targets."""
-    best: tuple[float, ...] | None = None
-    choice, scores = Choice(splits[0], 0), []
-    grids = [grid for grid, table in zip(fitting.grids, fits.losses, strict=True) if table]
-    costs = [_costs(grid) for grid in grids]
-    for split in splits:
-        own = _means_of(fits, split)
-        base = sum(int(credits_of(table[own].min())) for table in fits.quantities.values())
-        top = base
-        for number, grid in enumerate(grids):
-            score = base + _score(fits.losses[number], own)
-            place = np.unravel_index(int(np.argmax(score * _BIG - costs[number])), grid.shape)
-            at = tuple(int(one) for one in place)
-            key = (-float(score[at]), split.cost + float(costs[number][at]))
-            top = max(top, int(score.max()))
-            if best is None or key < best:
-                best, choice = key, Choice(split, int(score[at]), grid, at)
-        if not grids and (best is None or (-base, split.cost) < best):
-            best, choice = (-base, split.cost), Choice(split, base)
-        scores.append(top)
-    return _with_ties(choice, fits, fitting, splits, scores)
-
-
-_BIG = 1e6
-
-
-def _score(tables: Mapping[str, Numbers], own: Sequence[int]) -> Any:
-    """Return how much of the targets each combination of bounds reproduces."""
-    return sum(credits_of(table[own].min(0)) for table in tables.values())
-
-
-def _with_ties(
-    choice: Choice, fits: Fits, fitting: Fitting, splits: Sequence[Split], scores: Sequence[int]
-) -> Choice:
-    """Return a choice with what reproduces as many targets."""
-    splits = tuple(
-        one
-        for one, score in zip(splits, scores, strict=True)
-        if score == choice.score and one != choice.split
-    )
-    if choice.grid is None or not any(fits.losses):
-        return Choice(choice.split, choice.score, tied_splits=splits)
-    own = _means_of(fits, choice.split)
-    base = sum(int(credits_of(table[own].min())) for table in fits.quantities.values())
-    losses, bounds = [], {}
-    for number, grid in enumerate(fitting.grids):
-        score = base + _score(fits.losses[number], own)
-        if grid is not choice.grid:
-            if int(score.max()) == choice.score:
-                place = np.unravel_index(int(np.argmax(score * _BIG - _costs(grid))), grid.shape)
-                losses.append((grid, tuple(int(one) for one in place)))
-            continue
-        for side, values in enumerate(grid.bounds):
-            line = tuple(
-                slice(None) if one == side else choice.place[one] for one in range(len(grid.bounds))
-            )
-            equal = [
-                bound
-                for place, bound in enumerate(values)
-                if score[line][place] == choice.score and place != choice.place[side]
-            ]
-            name = SIDES[side] if grid.clipped else "whole"
-            here = grid.same.get((name, values[choice.place[side]]), ())
-            bounds[name] = (*here, *equal)
-    return Choice(
-        choice.split, choice.score, choice.grid, choice.place, splits, tuple(losses), bounds
-    )
-
-
-def _means_of(fits: Fits, split: Split) -> list[int]:
-    """Return the means that a metric may be of a split, the simplest first."""
-    return [fits.at[split, level] for level in LEVELS if (split, level) in fits.at]
-
-
-def _costs(grid: Grid) -> Numbers:
-    """Return how unusual each combination of bounds is."""
-    family = grid.family
-    base = 0.0 if family.loss == "ppo" else 0.5 + 0.05 * [*LOSSES].index(family.loss)
-    base += (family.behaviour == "infer") * 0.3 + 0.0
-    if not grid.clipped:
-        return np.asarray(base + 0.1 * np.arange(grid.shape[0]))
-    costs = np.full(grid.shape, base)
-    for side, values in enumerate(grid.bounds):
-        shape = [1] * len(grid.bounds)
-        shape[side] = -1
-        costs = costs + 0.02 * np.arange(len(values)).reshape(shape)
-    for low, high in np.ndindex(grid.shape[:2]):
-        names = {side: _values(grid, side, place) for side, place in ((0, low), (1, high))}
-        costs[low, high] += 0.3 * names[0].isdisjoint(names[1])
-    return costs
-
-
-def _values(grid: Grid, side: int, place: int) -> set[float | str]:
-    """Return a bound, and those that the data cannot tell from it."""
-    bound = grid.bounds[side][place]
-    return {bound, *grid.same.get((SIDES[side], bound), ())}
-
-
-def bounds_of(grid: Grid, place: Place) -> dict[str, float | str]:
-    """Return the bounds of a place by side; the usual ones of those with the same numbers."""
-    if not grid.clipped:
-        return {"whole": grid.bounds[0][place[0]]}
-    low, high, dual = (_values(grid, side, place[side]) for side in range(len(SIDES)))
-    usual = DEFAULTS[grid.family.loss]
-    both = {one for one in low & high if isinstance(one, float)}
-    chosen: dict[str, float | str] = {}
-    for name, values in (("low", low), ("high", high)):
-        default = usual.get(f"pg_clip_{name}", math.inf)
-        default = math.inf if default == "never" else default
-        ordered = grid.bounds[SIDES.index(name)]
-        first = ordered[place[SIDES.index(name)]]
-        chosen[name] = default if default in values else min(both, key=float) if both else first
-    if both and chosen["low"] != chosen["high"]:
-        shared = {one for one in chosen.values() if one in both}
-        common = shared.pop() if shared else min(both, key=float)
-        chosen = dict.fromkeys(chosen, common)
-    chosen["dual"] = math.inf if math.inf in dual else min(dual, key=float)
-    return chosen
-
-
-def columns_of_loss(
-    metric: str, grid: Grid, place: Place, kind: str, index: Mapping[Column, int]
-) -> tuple[Column, ...]:
-    """Return the columns whose sum is a metric of a loss."""
-    names = SIDES if grid.clipped else ("whole",)
-    columns = []
-    for side in sides_of(metric, grid):
-        bound = grid.bounds[side][place[side]]
-        own = "clip" if kind == "outside" and names[side] == "dual" else kind
-        column = Column(own, names[side], grid.family, bound)
-        if column in index:
-            columns.append(column)
-    return tuple(columns)
-
-
-def readings(
-    target: Target, choice: Choice, fits: Fits, data: Aggregated, hows: Collection[int]
-) -> Iterator[Reading]:
-    """Yield the ways to compute a target with a choice, the simplest first."""
-    levels = [level for level in LEVELS if (choice.split, level) in fits.at]
-    if target.metric in QUANTITIES:
-        for order, level, (column, _) in (
-            (order, level, column)
-            for level in levels
-            for column in quantity_columns(target.metric, data.index)
-            for order in OF_QUANTITIES
-        ):
-            yield Reading((column,), order, choice.split, level)
-        return
-    if choice.grid is None:
-        return
-    of_loss = target.metric in ("pg_loss", "loss")
-    ordered = sorted(hows if of_loss else OF_QUANTITIES, key=lambda one: HOWS[one].cost)
-    for kind in kinds_of(target.metric, choice.grid):
-        columns = columns_of_loss(target.metric, choice.grid, choice.place, kind, data.index)
-        if not columns:
-            continue
-        for level in levels:
-            for how in ordered:
-                yield Reading(columns, how, choice.split, level)
-
-
-class Read(NamedTuple):
-    """How a target is computed: the simplest way that reproduces it, or the closest."""
-
-    reading: Reading | None = None
-    others: tuple[Reading, ...] = ()
+    best: Explanation | None = None
+    """None for a metric of responses, and if the dump lacks what the metric is computed from."""
+    others: tuple[Explanation, ...] = ()
     """Other ways that reproduce it."""
-    instead: Reading | None = None
-    """The way with another KL loss than the one that is set, if only that reproduces it."""
+    reproduced: bool = False
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The loss and the split that reproduce the most of a log, and how each metric is computed."""
+
+    configuration: RunConfiguration
+    loss: LossCandidate | None
+    """None if the input lacks what losses need."""
+    split: Split
+    score: FitScore
+    tied_losses: tuple[LossCandidate, ...]
+    """Other losses that reproduce as much."""
+    tied_splits: tuple[Split, ...]
+    series: tuple[MetricSeries, ...]
+    explained: tuple[Explained, ...]
+    """Of each metric."""
+    bounds: tuple[ClipBound, ...] = ()
+    """The bounds of the loss that the configuration does not have."""
+
+
+@dataclass(frozen=True)
+class LogSearch:
+    """The search on the steps of a sample."""
+
+    configuration: RunConfiguration
+    series: Sequence[MetricSeries]
+    losses: Sequence[LossCandidate | None]
+    """The simplest first."""
+    splits: Sequence[Split]
+    """The simplest first."""
+    data: Aggregated
+    formulas: Callable[[MetricSeries, LossCandidate | None], list[Formula]]
+
+    @cached_property
+    def means(self) -> list[Means]:
+        """The different means of all splits."""
+        return all_means(self.splits, self.data.counts)
+
+    def solve(self) -> Solution:
+        """Return the simplest loss and split that reproduce the most."""
+        scores = self._totals([*range(len(self.series))])
+        best = max(one for of_loss in scores for one in of_loss)
+        loss = next(at for at, of_loss in enumerate(scores) if best in of_loss)
+        split = scores[loss].index(best)
+        chosen, own = self.splits[split], self.losses[loss]
+        tied = [one for one, score in zip(self.splits, scores[loss], strict=True) if score == best]
+        losses = [one for one, of in zip(self.losses, scores, strict=True) if of[split] == best]
+        return Solution(
+            self.configuration,
+            own,
+            chosen,
+            best,
+            tuple(one for one in losses if one is not None and one != own),
+            tuple(one for one in tied if one != chosen),
+            tuple(self.series),
+            self._explain_all(own, chosen),
+        )
+
+    def splits_without_loss(self) -> list[Split]:
+        """Return the splits that reproduce the most of the metrics that no loss determines."""
+        (scores, *_) = self._totals([at for at, x in enumerate(self.series) if not x.of_loss])
+        best = max(scores)
+        return [one for one, score in zip(self.splits, scores, strict=True) if score == best]
+
+    def _groups(self, series: MetricSeries, loss: LossCandidate | None) -> list[FormulaGroup]:
+        own = self.formulas(series, loss)
+        return groups_of(own, self.data.index, self.configuration.reductions)
+
+    @cached_property
+    def _scores(self) -> Counts:
+        """[means, losses, metrics, 3]: how much is reproduced, as FitScore."""
+        groups = [[self._groups(one, loss) for one in self.series] for loss in self.losses]
+        table = np.zeros((len(self.means), len(self.losses), len(self.series), 3), np.int64)
+        for row, own in zip(table, self.means, strict=True):
+            values = self.data.values(own.units)
+            for metric, series in enumerate(self.series):
+                for loss, of_loss in enumerate(groups):
+                    shared = loss > 0 and not series.of_loss
+                    score = row[0, metric] if shared else _score(of_loss[metric], series, *values)
+                    row[loss, metric] = score
+        return table
+
+    def _totals(self, metrics: Sequence[int]) -> list[list[FitScore]]:
+        """Return how much of some metrics each loss reproduces with each split."""
+        places = {name: at for at, own in enumerate(self.means) for name in own.splits}
+        of_splits = np.array([
+            [places.get((split, level), places[split, "step"]) for level in LEVELS]
+            for split in self.splits
+        ])  # fmt: skip
+        best = self._scores[:, :, [*metrics]][of_splits].max(1)  # [splits, losses, metrics, 3]
+        best[..., 2] *= best[..., 0] == 0
+        totals = best.sum(2).swapaxes(0, 1).tolist()
+        return [[FitScore(*one) for one in of_loss] for of_loss in totals]
+
+    def _explain_all(self, loss: LossCandidate | None, split: Split) -> tuple[Explained, ...]:
+        """Return how each metric is computed with a loss and a split.
+
+        The loss with all terms is like the logged policy loss and KL loss, if possible.
+        """
+        values = {
+            level: self.data.values(own.units)
+            for own in self.means
+            for name, level in own.splits
+            if name == split
+        }
+        found: dict[str, Explained] = {}
+        by_name = dict.fromkeys(("kl_loss", "pg_loss"), Explained())
+        ordered = sorted(self.series, key=lambda one: (one.name == "loss", one.name == "pg_loss"))
+        for series in ordered:
+            ways = [
+                way
+                for level, own in values.items()
+                for group in self._groups(series, loss)
+                for way in _ways(group, series, split, level, *own)
+            ]
+            kl, policy = by_name["kl_loss"].best, by_name["pg_loss"].best
+            key = partial(self._unlikeness, kl=kl, policy=policy)
+            found[series.key] = by_name[series.name] = _explained(sorted(ways, key=key), series)
+        return tuple(found[one.key] for one in self.series)
+
+    def _unlikeness(
+        self, way: Way, kl: Explanation | None, policy: Explanation | None
+    ) -> tuple[Any, ...]:
+        """Return what orders ways that reproduce a metric: the simplest and most likely first."""
+        own, reduction = way.explanation, REDUCTIONS[way.explanation.reduction]
+        terms = [column for _, column in own.terms]
+        other_kl = kl is not None and bool(terms) and terms[0].name != kl.column.name
+        place = None if policy is None else (policy.reduction, policy.level)
+        return (
+            own.fitted,
+            other_kl,
+            place is not None and own.column.kind == "loss" and place != (own.reduction, own.level),
+            LEVELS.index(own.level),
+            way.order,
+            reduction.aggregation != LossConfig(self.configuration.loss).aggregation,
+            reduction.cost,
+        )
 
 
 class Way(NamedTuple):
-    """A reading with its numbers, [s] each."""
+    """A way to compute a metric, with its numbers, [s] each."""
 
-    reading: Reading
+    explanation: Explanation
+    order: int
+    """Of its formula; the simplest is 0."""
     computed: Numbers
-    size: Numbers
-    gap: float
+    equal: Flags
 
-    def distance(self, target: Target, tolerance: float) -> tuple[float, float]:
-        """Return how far it is: the share of the steps that differ, and the median difference."""
-        share = target.share(self.computed, tolerance, self.size)
-        return 1 - share, float(np.nanmedian(np.abs(self.computed - target.recorded)))
+    def reproduces(self, series: MetricSeries) -> bool:
+        """Return whether all steps are reproduced."""
+        return bool((self.equal | ~series.present).all())
+
+    def distance(self, series: MetricSeries) -> tuple[Any, ...]:
+        """Return how far it is: a constant factor, then the steps that differ, then the median."""
+        terms, present = self.explanation.fitted, series.present
+        recorded, computed = series.recorded[present], self.computed[present]
+        proportional = not terms and _proportional(recorded, computed, series.tolerance)
+        median = float(np.median(np.abs(computed - recorded)))
+        return not proportional, -int(self.equal.sum()), terms, median
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Finds how each target is computed with a choice.
-
-    If no way reproduces a loss, it may have a KL loss or an entropy bonus as further terms. Of the
-    ways that differ, those at a constant ratio come first, then those that reproduce the most
-    steps, then the closest of the usual ones.
-    """
-
-    choice: Choice
-    fits: Fits
-    data: Aggregated
-    hows: Collection[int]
-    tolerance: float
-    known: KlLoss
-
-    def all(self, targets: Sequence[Target]) -> list[Read]:
-        """Return how each target is computed: losses are like the other metrics, if possible."""
-        found: dict[str, Read] = {}
-        ordered = sorted(targets, key=lambda one: (one.metric == "loss", one.metric == "pg_loss"))
-        for target in ordered:
-            if simple_values(target.metric, self.data) is not None:
-                found[target.key] = Read()
+def _ways(
+    group: FormulaGroup,
+    series: MetricSeries,
+    split: Split,
+    level: Level,
+    values: Numbers,
+    magnitudes: Numbers,
+) -> Iterator[Way]:
+    """Yield the ways to compute a metric; of fitted terms those that reproduce any step."""
+    fit = group.fit(series, values, magnitudes)
+    for at, formula in enumerate(group.formulas):
+        for reduction in np.flatnonzero(group.reductions[at]):
+            place, count = (at, reduction), len(formula.unknown)
+            if count and not fit.equal[place].any():
                 continue
-            of = {one.metric: found[one.key].reading for one in targets if one.key in found}
-            found[target.key] = self._read(target, of.get("kl_loss"), of.get("pg_loss"))
-        return [found[one.key] for one in targets]
-
-    def reproduced(self, target: Target, reading: Reading | None) -> bool:
-        """Return whether a reading reproduces a target."""
-        if reading is None:
-            return False
-        both = reading.computed(self.data), self.tolerance, reading.magnitude(self.data)
-        return bool(target.gaps(*both) <= 1)
-
-    def _read(self, target: Target, kl: Reading | None, like: Reading | None) -> Read:
-        ways = [*self._ways(target)]
-        fitting = [way.reading for way in ways if way.gap <= 1]
-        if fitting:
-            return Read(fitting[0], tuple(fitting[1:]))
-        of_loss = target.metric in ("pg_loss", "loss")
-        if of_loss:
-            if like is not None:
-                ways = sorted(ways, key=lambda x: (x.reading.how, x.reading.level) != like[1:4:2])
-            first = None if kl is None else kl.columns[0].name
-            found = self._with_terms(target, ways, first)
-            if found:
-                return Read(found[0], tuple(found[1:]))
-        usual = [way for way in ways if HOWS[way.reading.how].cost <= _USUAL]
-        for way in usual:
-            if target.constant_ratio(way.computed, self.tolerance):
-                return Read(way.reading)
-        key = partial(Way.distance, target=target, tolerance=self.tolerance)
-        if of_loss and kl is not None:
-            alike = [way for way in usual if kl.columns[0] in way.reading.needs]
-            usual = alike or usual
-        closest = min(usual or ways, key=key, default=None)
-        if closest is not None and of_loss and target.sharp(self.tolerance):
-            found = self._with_terms(target, ways, first, partly=True)
-            if found and key(closest)[0] >= _HALF:
-                return Read(found[0])
-        return Read(
-            None if closest is None else closest.reading, (), self._instead(target, kl, like)
-        )
-
-    def _instead(self, target: Target, kl: Reading | None, like: Reading | None) -> Reading | None:
-        """Return what reproduces a loss without the KL loss that is set; None if nothing does."""
-        if target.metric != "loss" or self.known == KlLoss():
-            return None
-        found = replace(self, known=KlLoss())._read(target, kl, like).reading  # noqa: SLF001
-        return found if self.reproduced(target, found) else None
-
-    def _ways(self, target: Target) -> Iterator[Way]:
-        """Yield the ways without further terms, but for a KL loss that is set."""
-        columns: list[Column | None] = [None]
-        if target.metric == "loss" and self.known.in_loss:
-            columns = [*self.known.columns(self.data.index)] or columns
-        for plain in readings(target, self.choice, self.fits, self.data, self.hows):
-            for column in columns:
-                terms = () if column is None else ((float(self.known.coef or 0), column),)
-                reading = plain._replace(terms=terms)
-                value, magnitude = self._values(plain)
-                places = [self.data.index[one] for one in plain.columns]
-                computed, size = (x[plain.how, places].sum(0) for x in (value, magnitude))
-                for scale, one in terms:
-                    computed = computed + scale * value[plain.how, self.data.index[one]]
-                gap = float(target.gaps(computed, self.tolerance, size))
-                yield Way(reading, computed, size, gap)
-
-    def _values(self, reading: Reading) -> tuple[Numbers, Numbers]:
-        return self.data.values(self.fits.means[self.fits.at[reading.split, reading.level]])
-
-    def _with_terms(
-        self, target: Target, ways: Sequence[Way], first: str | None, *, partly: bool = False
-    ) -> list[Reading]:
-        """Return the ways with further terms that reproduce a loss, of the first that does."""
-        sets = [*term_sets(self.known, self.data.index)]
-        for group in in_order(sets, first):
-            for way in ways:
-                own = way.reading
-                entropy = [one for one in sets if one == (Column("sum", "entropy"),)]
-                sets_of_way = entropy if own.terms else group  # a KL loss that is set
-                value, _ = self._values(own)
-                found = []
-                for columns in sets_of_way:
-                    numbers = {one: value[own.how, self.data.index[one]] for one in columns}
-                    terms = fitted(
-                        target, way.computed, numbers, self.known, self.tolerance, way.size,
-                        partly=partly,
-                    )  # fmt: skip
-                    if terms is not None:
-                        found.append(own._replace(terms=own.terms + terms.parts, open=terms.open))
-                if found:
-                    return found
-        return []
+            fitted = zip(map(float, fit.coefficients[place]), formula.unknown, strict=True)
+            low, high = (0.0, 0.0) if fit.ranges is None else map(float, fit.ranges[place])
+            wide = high - low > _WIDE * max(abs(low), abs(high))
+            explanation = Explanation(
+                formula.column,
+                int(reduction),
+                split,
+                level,
+                (*formula.known, *fitted),
+                count,
+                (low, high) if wide else None,
+            )
+            yield Way(explanation, at, fit.computed[place], fit.equal[place])
 
 
-_HALF = 0.5
-_USUAL = 2  # the highest cost of an aggregation that is named as the closest
+def _explained(ways: Sequence[Way], series: MetricSeries) -> Explained:
+    """Return how a metric is computed; of equal ways the first."""
+    fitting = [way.explanation for way in ways if way.reproduces(series)]
+    if fitting:
+        return Explained(fitting[0], tuple(fitting[1:]), reproduced=True)
+    usual = [way for way in ways if REDUCTIONS[way.explanation.reduction].cost <= _USUAL]
+    closest = min(usual or ways, key=lambda way: way.distance(series), default=None)
+    return Explained() if closest is None else Explained(closest.explanation)
+
+
+def _score(
+    groups: Sequence[FormulaGroup], series: MetricSeries, values: Numbers, magnitudes: Numbers
+) -> FitScore:
+    """Return how much of a metric is reproduced."""
+    present, steps = series.present, 0
+    for group in groups:
+        equal = group.fit(series, values, magnitudes).equal
+        if ((equal | ~present).all(-1) & group.reductions).any():
+            return FitScore(1, int(group.unknown.shape[1] == 0), 0)
+        if series.sharp and present.sum() > _LEAST_STEPS:
+            steps = max(steps, int(equal.sum(-1).max()))
+    return FitScore(0, 0, steps if steps > _MOST * present.sum() else 0)
+
+
+def _proportional(recorded: Numbers, computed: Numbers, tolerance: float) -> bool:
+    """Return whether recorded numbers are a constant times the computed ones, [s]."""
+    if len(recorded) < _LEAST_STEPS or np.any(computed == 0):
+        return False
+    ratios = recorded / computed
+    return bool(np.ptp(ratios) <= _LOOSE * tolerance * np.abs(ratios).max())

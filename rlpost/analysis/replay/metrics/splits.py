@@ -55,11 +55,11 @@ class Split:
         )  # fmt: skip
 
     @property
-    def options(self) -> list[str]:
-        """The options as typed."""
-        parts = [] if self.micro is None else ["--micro-batch", str(self.micro)]
-        parts += [] if self.ranks == 1 else ["--ranks", str(self.ranks)]
-        return parts + ([] if self.updates == 1 else ["--updates", str(self.updates)])
+    def fields(self) -> dict[str, int]:
+        """The options that are not the default."""
+        fields = {} if self.micro is None else {"micro_batch": self.micro}
+        fields |= {} if self.ranks == 1 else {"ranks": self.ranks}
+        return fields | ({} if self.updates == 1 else {"updates": self.updates})
 
     def __str__(self) -> str:
         """Return the split in words."""
@@ -134,21 +134,6 @@ class Units(NamedTuple):
         weights[self.order] = np.repeat(np.round(self.weights, 12), sizes)
         return blake2b(names.tobytes() + weights.tobytes(), digest_size=16).digest()
 
-    def sums(self, columns: Numbers) -> Numbers:
-        """Return the sums of units, [u, c], of columns, [n, c]."""
-        if not len(self.starts):
-            return np.zeros((0, *columns.shape[1:]))
-        ordered = columns if _is_range(self.order) else columns[self.order]
-        return np.asarray(np.add.reduceat(ordered, self.starts, axis=0))
-
-    def highest(self, column: Numbers) -> Numbers:
-        """Return the maximum of each unit, [u], of a column, [n]."""
-        return np.asarray(np.maximum.reduceat(column[self.order], self.starts))
-
-
-def _is_range(order: Indices) -> bool:
-    return bool(order[0] == 0 and np.all(np.diff(order) == 1))
-
 
 @dataclass(frozen=True)
 class Means:
@@ -164,7 +149,7 @@ class Means:
 def all_splits(
     counts: Sequence[int],
     *,
-    micro: int | None = None,
+    micro_batch: int | None = None,
     ranks: int | None = None,
     updates: int | None = None,
 ) -> list[Split]:
@@ -172,7 +157,7 @@ def all_splits(
 
     Args:
         counts: responses of each step.
-        micro: the responses of a micro-batch; None: searched for.
+        micro_batch: the responses of a micro-batch; None: searched for.
         ranks: the data-parallel ranks; None: searched for.
         updates: the updates of a step; None: searched for.
     """
@@ -184,7 +169,7 @@ def all_splits(
         most = -(-max(counts) // (one * many))
         if one * many > least:
             continue
-        sizes: list[int | None] = [micro] if micro else [None, *_sizes(most - 1, most)]
+        sizes: list[int | None] = [micro_batch] if micro_batch else [None, *_sizes(most - 1, most)]
         for size, strided in product(sizes, (False, True) if one > 1 else (False,)):
             splits.append(Split(one, many, size, strided))
     return sorted(splits, key=lambda one: (one.cost, one.ranks, one.updates, one.micro or 0))

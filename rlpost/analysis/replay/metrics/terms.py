@@ -1,4 +1,4 @@
-"""Further terms of a loss, a KL loss and an entropy bonus: which coefficients reproduce a log."""
+"""Coefficients of further terms, a KL loss and an entropy bonus, that reproduce a logged loss."""
 
 from __future__ import annotations
 
@@ -6,134 +6,88 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.losses import Column
+from rlpost.analysis.replay.metrics.intervals import overlap, shortest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.fit import Target
-    from rlpost.analysis.replay.metrics.kl import KlLoss
-
     Numbers = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
 
-_DIGITS = 5  # of a coefficient
-_WIDE = 0.1  # share of a coefficient that its range may have
-_MOST = 0.5  # share of the steps; a coefficient reproduces more of them
-
-
-class Terms(NamedTuple):
-    """Terms that are added to a loss."""
-
-    parts: tuple[tuple[float, Column], ...]
-    """Coefficients and columns."""
-    low: float
-    """The lowest coefficient of the first column that reproduces as much."""
-    high: float
-    share: float = 1.0
-    """Of the steps that are reproduced."""
-
-    @property
-    def open(self) -> tuple[float, float] | None:
-        """The range of the first coefficient, if it is wide; None if its digits are certain."""
-        wide = self.high - self.low > _WIDE * max(abs(self.low), abs(self.high))
-        return (self.low, self.high) if wide else None
+_DIGITS = 4
+_MOST = 0.5
+"""Share of the steps; a coefficient reproduces more of them."""
 
 
-def term_sets(known: KlLoss, index: Mapping[Column, int]) -> Iterator[tuple[Column, ...]]:
-    """Yield the columns of tokens that a trainer may add to the policy loss."""
-    kl, entropy = known.columns(index), Column("sum", "entropy")
-    yield from ((one,) for one in kl)
-    if entropy in index:
-        yield (entropy,)
-        yield from ((one, entropy) for one in kl)
+class FittedTerms(NamedTuple):
+    """The coefficients of a loss's further terms."""
+
+    coefficients: Numbers
+    """[..., t]."""
+    low: Numbers
+    """[...]: the lowest first coefficient that reproduces as much."""
+    high: Numbers
+    """[...]."""
+    equal: Flags
+    """[..., s]: the step is reproduced."""
 
 
-def fitted(
-    target: Target,
-    computed: Numbers,
-    columns: Mapping[Column, Numbers],
-    known: KlLoss,
-    tolerance: float,
-    magnitude: Numbers,
-    *,
-    partly: bool = False,
-) -> Terms | None:
-    """Return the coefficients of terms that reproduce a target; None if nothing does.
+def fit_terms(
+    rest: Numbers, terms: Numbers, allowed: Numbers, present: Flags, *, positive: Flags
+) -> FittedTerms:
+    """Return the coefficients with which terms are what a loss lacks.
 
     Args:
-        target: a loss.
-        computed: [s] without the terms.
-        columns: [s] each.
-        known: the coefficient of a KL loss, if it is set.
-        tolerance: relative tolerance.
-        magnitude: [s].
-        partly: more than half of the steps are enough, of a target that is not rounded.
+        rest: [..., s] the logged loss less the computed one.
+        terms: [..., t, s] of 1 or 2 terms.
+        allowed: [..., s] differences that are allowed.
+        present: [s]: the log has a number.
+        positive: [...] a first coefficient below 0 is none.
+
+    Returns:
+        Coefficients of at most 4 digits, which a configuration has. One coefficient reproduces more
+        than half of the steps, two all of them; otherwise no step is reproduced.
     """
-    present = ~np.isnan(target.recorded)
-    names, values = [*columns], [*columns.values()]
-    set_: tuple[tuple[float, Column], ...] = ()
-    if known.coef is not None and names[0].name != "entropy":
-        computed = computed + known.coef * values[0]
-        set_, names, values = ((known.coef, names[0]),), names[1:], values[1:]
-        if not names:
-            share = target.share(computed, tolerance, magnitude)
-            enough = share == 1 or (partly and share > _MOST)
-            return Terms(set_, known.coef, known.coef, share) if enough else None
-    if present.sum() <= len(names) or not any(np.any(one[present]) for one in values):
-        return None
-    if len(names) > 1:
-        scales = target.scales(computed, np.stack(values), tolerance, magnitude)
-        if scales is None or scales[0] < 0:
-            return None
-        return Terms(tuple(zip(scales, names, strict=True)), scales[0], scales[0])
-    of_step = _intervals(target, computed, values[0], tolerance, magnitude)[present]
-    found = _partly(of_step) if partly else _common(of_step)
-    if found is None or (found[0] < 0 and names[0].name != "entropy"):
-        return None
-    own = Terms((*set_, (found[0], names[0])), *found[1:])
-    return own._replace(low=set_[0][0], high=set_[0][0]) if set_ else own
+    count = terms.shape[-2]
+    if present.sum() <= count:
+        none = np.full((*rest.shape[:-1], count), np.nan)
+        return FittedTerms(none, none[..., 0], none[..., 0], np.zeros(rest.shape, np.bool_))
+    found = _one(rest, terms[..., 0, :], allowed, present) if count == 1 else _two(
+        rest, terms, allowed, present
+    )  # fmt: skip
+    wrong = ~np.isfinite(found.coefficients).all(-1)
+    wrong |= positive & (found.coefficients[..., 0] < 0)
+    return found._replace(equal=found.equal & ~wrong[..., None])
 
 
-def _intervals(
-    target: Target, computed: Numbers, term: Numbers, tolerance: float, magnitude: Numbers
-) -> Numbers:
-    """Return the lowest and the highest coefficient that reproduces each step, [s, 2]."""
-    rest, allowed = target.recorded - computed, target.allowed(tolerance, magnitude)
+def _one(rest: Numbers, term: Numbers, allowed: Numbers, present: Flags) -> FittedTerms:
+    """Return the shortest coefficient that the most steps have in common."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        both = np.stack([(rest - allowed) / term, (rest + allowed) / term], axis=-1)
-    whole, none = [-np.inf, np.inf], [np.inf, -np.inf]
-    fits = (np.abs(rest) <= allowed)[:, None]
-    return np.where(term[:, None] == 0, np.where(fits, whole, none), np.sort(both, axis=-1))
+        low, high = (rest - allowed) / term, (rest + allowed) / term
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    fits = np.abs(rest) <= allowed
+    low = np.where(term == 0, np.where(fits, -np.inf, np.inf), low)
+    high = np.where(term == 0, np.where(fits, np.inf, -np.inf), high)
+    common = overlap(np.where(present, low, np.inf), np.where(present, high, -np.inf))
+    most = common.inside.sum(-1) > max(1, _MOST * present.sum())
+    coefficients = np.full(rest.shape[:-1], np.nan)
+    for place in zip(*np.nonzero(most), strict=True):
+        number = shortest(common.low[place], common.high[place])
+        coefficients[place] = np.nan if number is None else number
+    return FittedTerms(coefficients[..., None], common.low, common.high, common.inside)
 
 
-def _common(of_step: Numbers) -> tuple[float, float, float, float] | None:
-    """Return the shortest coefficient that reproduces all steps, its range, and the share."""
-    low, high = float(of_step[:, 0].max()), float(of_step[:, 1].min())
-    if not (low <= high and np.isfinite([low, high]).all()):
-        return None
-    middle = (low + high) / 2
-    short = (float(f"{middle:.{digits}g}") for digits in range(1, _DIGITS))
-    found = next((one for one in short if low <= one <= high), None)
-    return None if found is None else (found, low, high, 1.0)
-
-
-def _partly(of_step: Numbers) -> tuple[float, float, float, float] | None:
-    """Return the coefficient that reproduces the most steps, if it is more than half of them."""
-    middles = of_step.mean(axis=-1)
-    inside = (of_step[:, :1] <= middles) & (middles <= of_step[:, 1:])
-    best = int(inside.sum(axis=0).argmax())
-    share = float(inside[:, best].mean())
-    found = (
-        _common(of_step[inside[:, best]]) if share > _MOST and inside[:, best].sum() > 1 else None
-    )
-    return None if found is None else (*found[:3], share)
-
-
-def in_order(
-    sets: Sequence[tuple[Column, ...]], first: str | None
-) -> list[list[tuple[Column, ...]]]:
-    """Return sets of terms in groups: those with the estimator of a logged KL loss come first."""
-    own = [one for one in sets if one[0].name == first]
-    return [own, [one for one in sets if one not in own]]
+def _two(rest: Numbers, terms: Numbers, allowed: Numbers, present: Flags) -> FittedTerms:
+    """Return two coefficients by least squares, with the fewest digits that reproduce all steps."""
+    own = terms[..., present]
+    exact = (np.linalg.pinv(np.swapaxes(own, -1, -2)) @ rest[..., present, None])[..., 0]
+    coefficients, equal = np.full_like(exact, np.nan), np.zeros(rest.shape, bool)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = 10.0 ** np.floor(np.log10(np.abs(exact)))
+        for digits in range(_DIGITS):
+            rounded = np.nan_to_num(np.round(exact / scale, digits) * scale)
+            gaps = np.abs(rest - (rounded[..., None, :] @ terms)[..., 0, :])
+            fits = np.asarray(((gaps <= allowed) | ~present).all(-1) & ~equal.any(-1))
+            coefficients[fits] = rounded[fits]
+            equal |= fits[..., None] & present
+    return FittedTerms(coefficients, coefficients[..., 0], coefficients[..., 0], equal)
