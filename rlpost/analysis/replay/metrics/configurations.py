@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.quantities import KL_TERMS, kl_options, kl_term
-from rlpost.analysis.replay.metrics.reductions import REDUCTIONS
+from rlpost.analysis.replay.metrics.aggregates import OF_ALL_TOKENS, OF_COUNTS, REDUCTIONS
 from rlpost.analysis.replay.metrics.splits import all_splits
+from rlpost.analysis.replay.metrics.sums import KL_TERMS, kl_options, kl_term
 from rlpost.losses.config import LossConfig
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.metrics.splits import Split
+    from rlpost.analysis.replay.metrics.sums import SumColumn
     from rlpost.recipe.loss import LossOptions
 
     Flags = NDArray[np.bool_]
@@ -67,6 +68,11 @@ class RunConfiguration:
         return all_splits(counts, **self.split)
 
     @property
+    def loss_config(self) -> LossConfig:
+        """The loss with its options."""
+        return LossConfig(self.loss)
+
+    @property
     def kl_term(self) -> str:
         """The name of the KL loss of these options."""
         return kl_term(self.loss)
@@ -82,9 +88,10 @@ class RunConfiguration:
             if all(self.value(field) in (None, x) for field, x in kl_options(name).items())
         ]
 
-    @property
-    def reductions(self) -> Flags:
-        """[r]: the reductions that the loss may have."""
+    def reductions(self, column: SumColumn) -> Flags:
+        """Return the reductions that a column may have, [r]."""
+        if column.kind != "loss":
+            return OF_COUNTS & OF_ALL_TOKENS if column.kind == "all" else OF_COUNTS
         how, rows, norm = map(self.value, ("aggregation", "agg_rows", "agg_norm"))
         own = [
             how in (None, one.aggregation)
@@ -97,7 +104,7 @@ class RunConfiguration:
     @property
     def bounds(self) -> list[str]:
         """The sides of the loss whose bound may have another value."""
-        reads = LossConfig(self.loss).loss.defaults
+        reads = self.loss_config.loss.defaults
         both = {"low", "high"} if "pg_clip" in self.stated else set[str]()
         sides = (side for side, name in SIDES.items() if name in reads and name not in self.stated)
         return [side for side in sides if side not in both]

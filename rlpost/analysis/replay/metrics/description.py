@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.formulas import ENTROPY
-from rlpost.analysis.replay.metrics.quantities import kl_options
-from rlpost.analysis.replay.metrics.reductions import REDUCTIONS
 from rlpost.analysis.replay.metrics.splits import ABOUT_LEVELS
+from rlpost.analysis.replay.metrics.sums import kl_options
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.analysis.replay.metrics.search import Explained, Explanation, Solution
-    from rlpost.analysis.replay.metrics.series import MetricSeries
+    from rlpost.analysis.replay.metrics.explanations import Explained, Explanation
+    from rlpost.analysis.replay.metrics.search import Solution
+    from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import LossCandidate
 
 Json = dict[str, Any]
-Shown = tuple["MetricSeries", "Explanation", tuple["Explanation", ...]]
-"""A metric that is reproduced, how, and how else."""
 MOST = 0.5
 """Share of the steps; a metric that is reproduced at more of them is explained."""
 
@@ -87,25 +86,24 @@ def as_typed(fields: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def description(
-    solution: Solution,
-    series: Sequence[MetricSeries],
-    explained: Sequence[Explained],
-    rows: Sequence[Json],
-) -> Json:
-    """Return the smallest description, with the options as typed.
+class ReplayedMetric(NamedTuple):
+    """A logged metric, with the numbers of a dump."""
 
-    Args:
-        solution: of a sample.
-        series: the metrics.
-        explained: how each is computed.
-        rows: their results on all steps.
-    """
-    shown = [
-        (one, own.best)
-        for one, own, row in zip(series, explained, rows, strict=True)
-        if is_explained(row)
-    ]
+    series: MetricSeries
+    explained: Explained
+    row: Json
+    """Of the result."""
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether it is reproduced at most steps, or but for a constant."""
+        own = self.row.get("relation") or {"finding": ""}
+        return self.row["share"] > MOST or own["finding"] in ("factor", "sign", "offset")
+
+
+def description(solution: Solution, metrics: Sequence[ReplayedMetric]) -> Json:
+    """Return the smallest description, with the options as typed."""
+    shown = [(one.series, one.explained.best) for one in metrics if one.is_explained]
     loss: Json | None = None
     if solution.loss is not None and any(one.of_loss and one.informative for one, _ in shown):
         loss = loss_fields(solution.loss)
@@ -123,29 +121,26 @@ def description(
         "updates": split.updates,
         "rank_order": "strided" if split.strided else "consecutive",
         "split": str(split),
-        "explains": [row["key"] for row in rows if row["reproduced"]],
+        "explains": [one.series.key for one in metrics if one.row["reproduced"]],
     }
 
 
-def is_explained(row: Json) -> bool:
-    """Return whether a metric is reproduced at most steps, or but for a constant."""
-    relation = row.get("relation") or {"finding": "none"}
-    constant = relation["finding"] in ("factor", "sign", "offset")
-    return bool(row["share"] > MOST or constant)
-
-
-def ties(
-    solution: Solution, series: Sequence[MetricSeries], explained: Sequence[Explained]
-) -> Iterator[Json]:
+def ties(solution: Solution, metrics: Sequence[ReplayedMetric]) -> Iterator[Json]:
     """Yield what reproduces as much as the description, and what data would separate them."""
     shown = [
-        (one, own.best, own.others)
-        for one, own in zip(series, explained, strict=True)
-        if own.reproduced and own.best is not None
+        (one.series, how.best, how.others)
+        for one in metrics
+        if (how := one.explained).reproduced and how.best is not None
     ]
     if not any(one.of_loss and one.informative for one, *_ in shown):
         return
-    yield from _open_numbers(solution, shown)
+    for one, own, _ in shown:
+        if own.open is not None:
+            values = "{:.2g} to {:.2g}".format(*own.open)
+            name = own.terms[-own.fitted][1].name
+            option = "entropy bonus" if name == ENTROPY.name else "--kl-loss-coef"
+            text = f"{one.key} is the same with {values} x {about_term(name)}"
+            yield _tie(option, [values], text, "a log with more digits")
     for one, own, others in shown:
         also = other_aggregations(own, others)
         if one.definition.kind == "loss" and also:
@@ -164,22 +159,6 @@ def ties(
             names, text = [], "no metric depends on the split"
             separated = "a metric that is a mean of micro-batches"
         yield _tie("--micro-batch, --ranks", names, text, separated)
-
-
-def _open_numbers(solution: Solution, shown: Sequence[Shown]) -> Iterator[Json]:
-    """Yield the bounds and coefficients whose digits the log leaves open."""
-    for bound in solution.bounds:
-        if bound.is_open:
-            values = f"{bound.low:.2g} to {bound.high:.2g}"
-            text = f"{bound.option} is the same with {values}"
-            yield _tie(flag_of(bound.option), [values], text, "more clipped tokens")
-    for one, own, _ in shown:
-        if own.open is not None:
-            values = "{:.2g} to {:.2g}".format(*own.open)
-            name = own.terms[-own.fitted][1].name
-            option = "entropy bonus" if name == ENTROPY.name else "--kl-loss-coef"
-            text = f"{one.key} is the same with {values} x {about_term(name)}"
-            yield _tie(option, [values], text, "a log with more digits")
 
 
 def other_aggregations(best: Explanation, others: Sequence[Explanation]) -> list[str]:

@@ -6,23 +6,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.reductions import OF_ALL_TOKENS, OF_COUNTS
 from rlpost.analysis.replay.metrics.sums import SumColumn
-from rlpost.analysis.replay.metrics.terms import fit_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.metrics.configurations import RunConfiguration
-    from rlpost.analysis.replay.metrics.series import MetricSeries
+    from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import LossCandidate
 
     Numbers = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
 ENTROPY = SumColumn("sum", "entropy")
+MOST_DIGITS = 4
+"""Significant digits that a number of a configuration has at most."""
+_MOST = 0.5
+"""Share of the steps; one coefficient reproduces more of them."""
 
 
 class Formula(NamedTuple):
@@ -30,9 +32,9 @@ class Formula(NamedTuple):
 
     column: SumColumn
     known: tuple[tuple[float, SumColumn], ...] = ()
-    """Further terms whose coefficient is known."""
+    """Further terms with their coefficients."""
     unknown: tuple[SumColumn, ...] = ()
-    """Further terms whose coefficient is fitted."""
+    """Further terms whose coefficients are fitted."""
 
     @property
     def columns(self) -> tuple[SumColumn, ...]:
@@ -56,17 +58,17 @@ def formulas_of(
     """
     kind, names = series.definition.kind, series.definition.of
     if kind == "tokens":
-        first = configuration.kl_term
-        names = tuple(sorted(names, key=lambda one: one != first))
+        names = tuple(sorted(names, key=lambda one: one != configuration.kl_term))
         columns = [SumColumn(how, name) for name in names for how in ("sum", "all")]
         return [Formula(one) for one in columns if computable(one)]
     if loss is None:
         return []
     if kind == "clipped":
         sides = ", ".join(names)
-        bounded = any(bound is not None for bound in loss.config.ratio_bounds)
-        outside = [Formula(SumColumn("outside", sides, loss))] if bounded else []
-        return [Formula(SumColumn("clipped", sides, loss)), *(outside if sides != "dual" else [])]
+        counts = [SumColumn("clipped", sides, loss)]
+        if sides != "dual" and loss.config.ratio_bounds != (None, None):
+            counts.append(SumColumn("outside", sides, loss))
+        return [Formula(one) for one in counts]
     plain = [Formula(SumColumn("loss", loss=loss))]
     if series.name == "pg_loss":
         return plain
@@ -82,97 +84,113 @@ def formulas_of(
     return plain + [one._replace(unknown=own) for own in unknown for one in plain]
 
 
-class FittedFormulas(NamedTuple):
-    """How well formulas with the same number of fitted terms reproduce a metric, by reduction."""
+class FittedFormula(NamedTuple):
+    """The numbers of a formula beside a logged metric, by reduction."""
 
-    formulas: tuple[Formula, ...]
-    """[f]."""
+    formula: Formula
     computed: Numbers
-    """[f, r, s]."""
+    """[r, s]."""
     equal: Flags
-    """[f, r, s]: the step is reproduced, by a reduction that the formula may have."""
+    """[r, s]: the step is reproduced."""
     coefficients: Numbers
-    """[f, r, t] of the fitted terms."""
+    """[r, t] of the fitted terms."""
     ranges: Numbers | None = None
-    """[f, r, 2]: the lowest and the highest first coefficient, if any is fitted."""
+    """[r, 2]: the lowest and the highest value of one fitted coefficient."""
 
 
-class FormulaGroup(NamedTuple):
-    """Formulas of a metric with the same number of fitted terms, as numbers of columns."""
+def fitted(
+    formula: Formula,
+    series: MetricSeries,
+    index: Mapping[SumColumn, int],
+    values: Numbers,
+    magnitudes: Numbers,
+) -> FittedFormula:
+    """Return the numbers of a formula, with the coefficients that reproduce the most of a metric.
 
-    formulas: tuple[Formula, ...]
-    """[f]."""
-    columns: NDArray[np.int64]
-    """[f]."""
-    scales: Numbers
-    """[f] coefficients of known terms; 0 for none."""
-    known: NDArray[np.int64]
-    """[f]."""
-    unknown: NDArray[np.int64]
-    """[f, t]."""
-    positive: Flags
-    """[f]: the first fitted coefficient is that of a KL loss."""
-    reductions: Flags
-    """[f, r]: the formula may have the reduction."""
-
-    def fit(self, series: MetricSeries, values: Numbers, magnitudes: Numbers) -> FittedFormulas:
-        """Return how well the formulas reproduce a metric.
-
-        Args:
-            series: the metric.
-            values: [columns, r, s] aggregated sums.
-            magnitudes: [columns, r, s] aggregated absolute values.
-        """
-        plain = values[self.columns]
-        if self.scales.any():
-            plain = plain + self.scales[:, None, None] * values[self.known]
-        rest, allowed = series.recorded - plain, series.allowed(magnitudes[self.columns])
-        if not self.unknown.shape[1]:
-            equal = (np.abs(rest) <= allowed) & series.present
-            none = np.zeros((*plain.shape[:2], 0))
-            return FittedFormulas(self.formulas, plain, equal & self.reductions[..., None], none)
-        terms = np.moveaxis(values[self.unknown], 1, 2)  # [f, r, t, s]
-        found = fit_terms(rest, terms, allowed, series.present, positive=self.positive[:, None])
-        return FittedFormulas(
-            self.formulas,
-            plain + np.einsum("frt,frts->frs", np.nan_to_num(found.coefficients), terms),
-            found.equal & self.reductions[..., None],
-            found.coefficients,
-            np.stack([found.low, found.high], -1),
-        )
-
-
-def groups_of(
-    formulas: Sequence[Formula], index: Mapping[SumColumn, int], of_loss: Flags
-) -> list[FormulaGroup]:
-    """Return formulas by the number of their fitted terms, the fewest first.
+    A coefficient has at most 4 digits, as in a configuration; that of a KL loss is not below 0. One
+    coefficient reproduces more than half of the steps, two reproduce all of them.
 
     Args:
-        formulas: of a metric, the simplest first.
+        formula: with 0, 1 or 2 unknown terms.
+        series: the metric.
         index: the numbers of columns.
-        of_loss: [r] the reductions that a loss may have.
+        values: [columns, r, s] aggregated sums.
+        magnitudes: [columns, r, s] aggregated absolute values.
     """
-    groups = []
-    for count in sorted({len(one.unknown) for one in formulas}):
-        own = tuple(one for one in formulas if len(one.unknown) == count)
-        known = [one.known[0] if one.known else (0.0, one.column) for one in own]
-        unknown = [[index[column] for column in one.unknown] for one in own]
-        groups.append(
-            FormulaGroup(
-                own,
-                np.array([index[one.column] for one in own]),
-                np.array([scale for scale, _ in known]),
-                np.array([index[column] for _, column in known]),
-                np.array(unknown, np.int64).reshape(len(own), count),
-                np.array([one.unknown[:1] != (ENTROPY,) for one in own]),
-                np.stack([_reductions(one.column, of_loss) for one in own]),
-            )
-        )
-    return groups
+    at, present = index[formula.column], series.present
+    plain, allowed = values[at], series.allowed(magnitudes[at])
+    for scale, column in formula.known:
+        plain = plain + scale * values[index[column]]
+    rest = series.recorded - plain
+    if not formula.unknown:
+        equal = (np.abs(rest) <= allowed) & present
+        return FittedFormula(formula, plain, equal, np.zeros((len(plain), 0)))
+    terms = np.stack([values[index[column]] for column in formula.unknown], 1)  # [r, t, s]
+    ranges = None
+    if present.sum() <= len(formula.unknown):
+        coefficients = np.full(terms.shape[:2], np.nan)
+    elif len(formula.unknown) == 1:
+        coefficients, ranges = _one_coefficient(rest, terms[:, 0], allowed, present)
+    else:
+        coefficients = _two_coefficients(rest, terms, allowed, present)
+    if formula.unknown[0] != ENTROPY:
+        coefficients[coefficients[:, 0] < 0] = np.nan
+    added = (coefficients[:, None] @ terms)[:, 0]  # NaN without coefficients
+    equal = (np.abs(rest - added) <= allowed) & present
+    return FittedFormula(formula, plain + added, equal, coefficients, ranges)
 
 
-def _reductions(column: SumColumn, of_loss: Flags) -> Flags:
-    """Return the reductions that a column may have, [r]."""
-    if column.kind == "loss":
-        return of_loss
-    return OF_COUNTS & OF_ALL_TOKENS if column.kind == "all" else OF_COUNTS
+def _one_coefficient(
+    rest: Numbers, term: Numbers, allowed: Numbers, present: Flags
+) -> tuple[Numbers, Numbers]:
+    """Return the shortest coefficient that the most steps have in common, [r, 1], and its range."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = np.stack([(rest - allowed) / term, (rest + allowed) / term], -1)
+    ends = np.sort(np.where((term == 0)[..., None], [-np.inf, np.inf], ends), -1)[:, present]
+    low, high, count = overlap(ends[..., 0], ends[..., 1])
+    coefficients = np.full((len(rest), 1), np.nan)
+    for at in np.flatnonzero(count > max(1, _MOST * present.sum())):
+        coefficients[at] = shortest(float(low[at]), float(high[at]))
+    return coefficients, np.stack([low, high], -1)
+
+
+def _two_coefficients(rest: Numbers, terms: Numbers, allowed: Numbers, present: Flags) -> Numbers:
+    """Return the shortest coefficients that reproduce all steps, [r, 2], by least squares."""
+    rest, terms, allowed = rest[:, present], terms[..., present], allowed[:, present]
+    exact = (np.linalg.pinv(terms.swapaxes(1, 2)) @ rest[..., None])[..., 0]
+    gaps = np.abs(rest - (exact[:, None] @ terms)[:, 0])
+    coefficients = np.full(exact.shape, np.nan)
+    for at in np.flatnonzero((gaps <= 2 * allowed).all(1)):  # rounding makes them no smaller
+        for digits in range(1, MOST_DIGITS + 1):
+            rounded = np.array([float(f"{one:.{digits}g}") for one in exact[at]])
+            if np.all(np.abs(rest[at] - rounded @ terms[at]) <= allowed[at]):
+                coefficients[at] = rounded
+                break
+    return coefficients
+
+
+def overlap(low: Numbers, high: Numbers) -> tuple[Numbers, Numbers, NDArray[np.int64]]:
+    """Return what the most of some intervals have in common: its ends, and how many these are.
+
+    Args:
+        low: [..., s].
+        high: [..., s]; an interval with low > high is empty.
+    """
+    points = low[..., :, None]  # the most intervals overlap at the lower end of one of them
+    inside = (low[..., None, :] <= points) & (points <= high[..., None, :])
+    best = inside.sum(-1).argmax(-1)
+    inside = np.take_along_axis(inside, best[..., None, None], -2)[..., 0, :]
+    lowest = np.where(inside, low, -np.inf).max(-1)
+    return lowest, np.where(inside, high, np.inf).min(-1), inside.sum(-1)
+
+
+def shortest(low: float, high: float) -> float:
+    """Return the number with the fewest digits in an interval; NaN with more than 4.
+
+    >>> shortest(0.27996, 0.28003), shortest(0.271828, 0.271829)
+    (0.28, nan)
+    """
+    if not np.isfinite([low, high]).all():
+        return np.nan
+    numbers = (float(f"{(low + high) / 2:.{digits}g}") for digits in range(1, MOST_DIGITS + 1))
+    return next((one for one in numbers if low <= one <= high), np.nan)

@@ -8,25 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.aggregated import Aggregated
+from rlpost.analysis.replay.metrics.aggregates import (
+    REDUCTIONS,
+    Aggregated,
+    extreme_columns,
+    is_of_step,
+    step_values,
+)
 from rlpost.analysis.replay.metrics.configurations import FOUND, TOLERANCE, RunConfiguration
-from rlpost.analysis.replay.metrics.contradictions import contradictions
 from rlpost.analysis.replay.metrics.definitions import METRICS
 from rlpost.analysis.replay.metrics.description import (
+    ReplayedMetric,
     about_explanation,
     description,
     other_aggregations,
     ties,
 )
-from rlpost.analysis.replay.metrics.findings import findings, not_finite, relation
+from rlpost.analysis.replay.metrics.dump import Dump
+from rlpost.analysis.replay.metrics.explanations import Explained
+from rlpost.analysis.replay.metrics.findings import contradictions, findings, not_finite, relation
 from rlpost.analysis.replay.metrics.logs import known_metrics, read_log
-from rlpost.analysis.replay.metrics.measure import Dump
-from rlpost.analysis.replay.metrics.quantities import roles_of
-from rlpost.analysis.replay.metrics.reductions import REDUCTIONS
-from rlpost.analysis.replay.metrics.search import Explained
-from rlpost.analysis.replay.metrics.solutions import Sample
-from rlpost.analysis.replay.metrics.statistics import extreme_columns, is_of_step, step_values
+from rlpost.analysis.replay.metrics.search import Sample
 from rlpost.analysis.replay.metrics.steps import match_steps
+from rlpost.analysis.replay.metrics.sums import roles_of
 from rlpost.analysis.replay.rollouts import read_rows
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.source import Source, TableSource
@@ -40,11 +44,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rlpost.analysis.replay.metrics.dump import Measured
     from rlpost.analysis.replay.metrics.logs import Log, LoggedMetric
-    from rlpost.analysis.replay.metrics.measure import Measured
     from rlpost.analysis.replay.metrics.search import Solution
-    from rlpost.analysis.replay.metrics.series import MetricSeries
-    from rlpost.analysis.replay.metrics.steps import MatchedSteps
+    from rlpost.analysis.replay.metrics.steps import MatchedSteps, MetricSeries
     from rlpost.pipeline.options import Options
     from rlpost.recipe.loss import LossOptions
 
@@ -107,50 +110,36 @@ def replay_metrics(
     every = [matched.series(one, tolerance) for one in logged]
     reasons = {one.key: _why_not(one, dump, light, configuration.loss) for one in every}
     series = [one for one in every if reasons[one.key] is None]
-    not_computed = [
-        {"metric": one.name, "key": one.key, **why} for one in every if (why := reasons[one.key])
-    ]
     solution, chain = _solve(dump, light, matched, series, configuration)
-    explained = {one.key: own for one, own in zip(solution.series, solution.explained, strict=True)}
-    columns = [column for one in explained.values() if one.best for column in one.best.columns]
-    extremes = [column for one in series for column in extreme_columns(one.definition)]
-    columns += [one for one in extremes if dump.roles.issuperset(one.roles(configuration.loss))]
-    measured = dump.measure([*dict.fromkeys(columns)], configuration.loss)
-    data = Aggregated(measured, matched.steps, configuration.loss.agg_length)
-    rows = [_row(one, explained.get(one.key, Explained()), data, matched) for one in series]
-    estimates = [row for row in rows if _is_poor_estimate(row, dump)]
-    rows = [row for row in rows if row not in estimates]
-    not_computed += [
-        {"metric": row["metric"], "key": row["key"], "needs": None, "text": _NO_ENTROPY}
-        for row in estimates
-    ]
-    keys_of_rows = {row["key"] for row in rows}
-    shown = [one for one in series if one.key in keys_of_rows]
-    used = [explained.get(one.key, Explained()) for one in shown]
-    described = description(solution, shown, used, rows)
+    metrics_of_dump = _replayed(dump, matched, series, solution)
+    reasons |= {one.series.key: _NO_ENTROPY for one in metrics_of_dump if _is_poor(one, dump)}
+    replayed = [one for one in metrics_of_dump if reasons[one.series.key] is None]
+    described = description(solution, replayed)
     broken = [*not_finite(every, matched.steps)]
     contradicted = [*contradictions(chain)]
-    named = {key for one in contradicted for key in one.pop("metrics")}
-    others = [
-        (row, own.best)
-        for row, own in zip(rows, used, strict=True)
-        if row["reproduced"] or row["key"] not in named
-    ]
     return {
         "file": log.path,
         "format": log.kind,
         "steps": matched.facts,
-        "responses": sum(data.counts),
-        "reproduced": bool(rows) and all(one["reproduced"] for one in rows) and not broken,
+        "responses": sum(len(light.rows_of(step)) for step in matched.steps),
+        "reproduced": bool(replayed) and all(one.row["reproduced"] for one in replayed)
+        and not broken,
         "description": described,
-        "metrics": rows,
-        "ties": [*ties(solution, shown, used)],
-        "findings": [*matched.findings, *broken, *contradicted, *findings(others, described)],
-        "not_computed": not_computed,
+        "metrics": [one.row for one in replayed],
+        "ties": [*ties(solution, replayed)],
+        "findings": [
+            *matched.findings, *broken, *contradicted,
+            *findings(replayed, described, contradicted),
+        ],
+        "not_computed": [
+            {"metric": one.name, "key": one.key, **why}
+            for one in every
+            if (why := reasons[one.key]) is not None
+        ],
         "unknown_keys": unknown,
         "tolerance": tolerance,
         "warnings": [*log.warnings, *matched.warnings(logged)],
-    }
+    }  # fmt: skip
 
 
 def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[LoggedMetric], list[str]]:
@@ -188,8 +177,7 @@ def _solve(
     with single_threaded_torch():
         solutions = sample.solve(configuration)
         best = solutions[-1]
-        differ = not all(one.reproduced for one in best.explained)
-        if differ and configuration != configuration.unstated:
+        if not best.reproduced and configuration != configuration.unstated:
             free = sample.solve(configuration.unstated)[-1]
             solutions += [free] if free.score > best.score else []
     return best, solutions
@@ -203,12 +191,16 @@ def _part(dump: Dump, light: Measured, rows: NDArray[np.int64]) -> Dump:
     return replace(dump, source=TableSource(table))
 
 
-_NO_ENTROPY = "no column of tokens `entropy`; it is not the mean of -log_probs"
+_NO_ENTROPY = {
+    "needs": None,
+    "text": "no column of tokens `entropy`; it is not the mean of -log_probs",
+}
 
 
-def _is_poor_estimate(row: Json, dump: Dump) -> bool:
+def _is_poor(one: ReplayedMetric, dump: Dump) -> bool:
     """Return whether an entropy differs from the only estimate of it, the mean of -log_probs."""
-    return row["metric"] == "entropy" and "entropy" not in dump.roles and row["share"] == 0
+    missing = one.series.name == "entropy" and "entropy" not in dump.roles
+    return missing and one.row["share"] == 0
 
 
 def _why_not(series: MetricSeries, dump: Dump, light: Measured, loss: LossOptions) -> Json | None:
@@ -230,6 +222,22 @@ def _why_not(series: MetricSeries, dump: Dump, light: Measured, loss: LossOption
         return {"needs": None, "text": f"no column of tokens `{missing[0]}`"}
     maps = " ".join(f"--map {role}=COLUMN" for role in missing)
     return {"needs": missing[0], "text": f"no column for {' and '.join(missing)}; {maps}"}
+
+
+def _replayed(
+    dump: Dump, matched: MatchedSteps, series: Sequence[MetricSeries], solution: Solution
+) -> list[ReplayedMetric]:
+    """Return the metrics of a log with the numbers of all steps of a dump."""
+    pairs = zip(solution.series, solution.explained, strict=True)
+    explained = {one.key: own for one, own in pairs}
+    columns = [column for one in explained.values() if one.best for column in one.best.columns]
+    loss = solution.configuration.loss
+    extremes = [column for one in series for column in extreme_columns(one.definition)]
+    columns += [one for one in extremes if dump.roles.issuperset(one.roles(loss))]
+    measured = dump.measure([*dict.fromkeys(columns)], loss)
+    data = Aggregated(measured, matched.steps, loss.agg_length)
+    whole = [(one, explained.get(one.key, Explained())) for one in series]
+    return [ReplayedMetric(*one, _row(*one, data, matched)) for one in whole]
 
 
 def _row(

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.formulas import groups_of
-from rlpost.analysis.replay.metrics.reductions import REDUCTIONS, response_weights
-from rlpost.analysis.replay.metrics.splits import LEVELS, Units, all_means
-from rlpost.losses.config import LossConfig
+from rlpost.analysis.replay.metrics.aggregates import Aggregated
+from rlpost.analysis.replay.metrics.clip_bounds import bound_changes
+from rlpost.analysis.replay.metrics.explanations import Explained, explain, ways_of
+from rlpost.analysis.replay.metrics.formulas import fitted, formulas_of
+from rlpost.analysis.replay.metrics.splits import LEVELS, all_means
+from rlpost.analysis.replay.metrics.sums import LossCandidate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.aggregated import Aggregated
-    from rlpost.analysis.replay.metrics.clip_bounds import ClipBound
     from rlpost.analysis.replay.metrics.configurations import RunConfiguration
-    from rlpost.analysis.replay.metrics.formulas import Formula, FormulaGroup
-    from rlpost.analysis.replay.metrics.series import MetricSeries
-    from rlpost.analysis.replay.metrics.splits import Level, Means, Split
-    from rlpost.analysis.replay.metrics.sums import LossCandidate, SumColumn
+    from rlpost.analysis.replay.metrics.dump import Dump
+    from rlpost.analysis.replay.metrics.formulas import FittedFormula, Formula
+    from rlpost.analysis.replay.metrics.splits import Means, Split
+    from rlpost.analysis.replay.metrics.steps import MetricSeries
+    from rlpost.analysis.replay.metrics.sums import SumColumn
 
     Numbers = NDArray[np.float64]
     Counts = NDArray[np.int64]
     Flags = NDArray[np.bool_]
+    Formulas = list[tuple[Formula, Flags]]
 
 _LEAST_STEPS = 2
 _MOST = 0.5
 """Share of the steps; more of them count if they cannot be equal by chance."""
-_USUAL = 2
-"""The highest cost of a reduction that is named as the closest."""
-_LOOSE = 10
-_WIDE = 0.1
-"""Share of a coefficient that its range may have."""
 
 
 class FitScore(NamedTuple):
@@ -49,49 +46,6 @@ class FitScore(NamedTuple):
     """Those of them that need no fitted term."""
     steps: int
     """Reproduced steps of the other metrics of which most are reproduced."""
-
-
-class Explanation(NamedTuple):
-    """How a metric is computed from the dump."""
-
-    column: SumColumn
-    reduction: int
-    split: Split
-    level: Level
-    terms: tuple[tuple[float, SumColumn], ...] = ()
-    """Coefficients and columns that are added, such as those of a KL loss."""
-    fitted: int = 0
-    """How many of these coefficients are fitted: the last ones."""
-    open: tuple[float, float] | None = None
-    """The range of a fitted coefficient, if the digits of the log leave it open."""
-
-    @property
-    def columns(self) -> tuple[SumColumn, ...]:
-        """All columns that are read."""
-        return (self.column, *(column for _, column in self.terms))
-
-    def computed(self, data: Aggregated) -> tuple[Numbers, Numbers]:
-        """Return the numbers of the steps, and the aggregated absolute values, [s] each."""
-        numbers, magnitudes = [], []
-        for step in data.steps:
-            units = Units.of(self.split, self.level, len(step))
-            weights = response_weights(step.sizes, units, data.length)[self.reduction]
-            sums = step.sums[:, data.index[self.column]]
-            for scale, column in self.terms:
-                sums = sums + scale * step.sums[:, data.index[column]]
-            numbers.append(weights @ sums)
-            magnitudes.append(weights @ np.abs(sums))
-        return np.array(numbers), np.array(magnitudes)
-
-
-class Explained(NamedTuple):
-    """How a metric is computed: the simplest way that reproduces it, else the closest."""
-
-    best: Explanation | None = None
-    """None for a metric of responses, and if the dump lacks what the metric is computed from."""
-    others: tuple[Explanation, ...] = ()
-    """Other ways that reproduce it."""
-    reproduced: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,22 +63,26 @@ class Solution:
     series: tuple[MetricSeries, ...]
     explained: tuple[Explained, ...]
     """Of each metric."""
-    bounds: tuple[ClipBound, ...] = ()
-    """The bounds of the loss that the configuration does not have."""
+
+    @property
+    def reproduced(self) -> bool:
+        """Whether it reproduces all metrics."""
+        return all(one.reproduced for one in self.explained)
 
 
 @dataclass(frozen=True)
 class LogSearch:
-    """The search on the steps of a sample."""
+    """The search on some steps."""
 
     configuration: RunConfiguration
     series: Sequence[MetricSeries]
     losses: Sequence[LossCandidate | None]
-    """The simplest first."""
+    """The first of those that reproduce as much is chosen."""
     splits: Sequence[Split]
     """The simplest first."""
+    formulas: dict[tuple[str, LossCandidate | None], Formulas]
+    """By key of a metric and by loss: formulas, and their reductions, [r]."""
     data: Aggregated
-    formulas: Callable[[MetricSeries, LossCandidate | None], list[Formula]]
 
     @cached_property
     def means(self) -> list[Means]:
@@ -135,20 +93,20 @@ class LogSearch:
         """Return the simplest loss and split that reproduce the most."""
         scores = self._totals([*range(len(self.series))])
         best = max(one for of_loss in scores for one in of_loss)
-        loss = next(at for at, of_loss in enumerate(scores) if best in of_loss)
-        split = scores[loss].index(best)
-        chosen, own = self.splits[split], self.losses[loss]
-        tied = [one for one, score in zip(self.splits, scores[loss], strict=True) if score == best]
-        losses = [one for one, of in zip(self.losses, scores, strict=True) if of[split] == best]
+        at = next(at for at, of_loss in enumerate(scores) if best in of_loss)
+        loss, place = self.losses[at], scores[at].index(best)
+        split = self.splits[place]
+        tied = [one for one, score in zip(self.splits, scores[at], strict=True) if score == best]
+        losses = [one for one, of in zip(self.losses, scores, strict=True) if of[place] == best]
         return Solution(
             self.configuration,
-            own,
-            chosen,
+            loss,
+            split,
             best,
-            tuple(one for one in losses if one is not None and one != own),
-            tuple(one for one in tied if one != chosen),
+            tuple(one for one in losses if one is not None and one != loss),
+            tuple(one for one in tied if one != split),
             tuple(self.series),
-            self._explain_all(own, chosen),
+            self._explained(loss, split),
         )
 
     def splits_without_loss(self) -> list[Split]:
@@ -157,23 +115,37 @@ class LogSearch:
         best = max(scores)
         return [one for one, score in zip(self.splits, scores, strict=True) if score == best]
 
-    def _groups(self, series: MetricSeries, loss: LossCandidate | None) -> list[FormulaGroup]:
-        own = self.formulas(series, loss)
-        return groups_of(own, self.data.index, self.configuration.reductions)
-
     @cached_property
     def _scores(self) -> Counts:
         """[means, losses, metrics, 3]: how much is reproduced, as FitScore."""
-        groups = [[self._groups(one, loss) for one in self.series] for loss in self.losses]
         table = np.zeros((len(self.means), len(self.losses), len(self.series), 3), np.int64)
         for row, own in zip(table, self.means, strict=True):
             values = self.data.values(own.units)
             for metric, series in enumerate(self.series):
-                for loss, of_loss in enumerate(groups):
-                    shared = loss > 0 and not series.of_loss
-                    score = row[0, metric] if shared else _score(of_loss[metric], series, *values)
-                    row[loss, metric] = score
+                for at, loss in enumerate(self.losses):
+                    shared = at > 0 and not series.of_loss
+                    row[at, metric] = (
+                        row[0, metric] if shared else self._score(series, loss, *values)
+                    )
         return table
+
+    def _score(
+        self, series: MetricSeries, loss: LossCandidate | None, values: Numbers, sizes: Numbers
+    ) -> FitScore:
+        """Return how much of a metric is reproduced."""
+        present, steps = series.present, 0
+        for fit, reductions in self._fits(series, loss, values, sizes):
+            if ((fit.equal | ~present).all(-1) & reductions).any():
+                return FitScore(1, int(not fit.formula.unknown), 0)
+            if series.sharp and present.sum() > _LEAST_STEPS:
+                steps = max(steps, int(fit.equal[reductions].sum(-1).max()))
+        return FitScore(0, 0, steps if steps > _MOST * present.sum() else 0)
+
+    def _fits(
+        self, series: MetricSeries, loss: LossCandidate | None, values: Numbers, sizes: Numbers
+    ) -> Iterator[tuple[FittedFormula, Flags]]:
+        for formula, reductions in self.formulas[series.key, loss]:
+            yield fitted(formula, series, self.data.index, values, sizes), reductions
 
     def _totals(self, metrics: Sequence[int]) -> list[list[FitScore]]:
         """Return how much of some metrics each loss reproduces with each split."""
@@ -187,11 +159,8 @@ class LogSearch:
         totals = best.sum(2).swapaxes(0, 1).tolist()
         return [[FitScore(*one) for one in of_loss] for of_loss in totals]
 
-    def _explain_all(self, loss: LossCandidate | None, split: Split) -> tuple[Explained, ...]:
-        """Return how each metric is computed with a loss and a split.
-
-        The loss with all terms is like the logged policy loss and KL loss, if possible.
-        """
+    def _explained(self, loss: LossCandidate | None, split: Split) -> tuple[Explained, ...]:
+        """Return how each metric is computed with a loss and a split."""
         values = {
             level: self.data.values(own.units)
             for own in self.means
@@ -200,117 +169,93 @@ class LogSearch:
         }
         found: dict[str, Explained] = {}
         by_name = dict.fromkeys(("kl_loss", "pg_loss"), Explained())
+        aggregation = self.configuration.loss_config.aggregation
         ordered = sorted(self.series, key=lambda one: (one.name == "loss", one.name == "pg_loss"))
         for series in ordered:
             ways = [
                 way
                 for level, own in values.items()
-                for group in self._groups(series, loss)
-                for way in _ways(group, series, split, level, *own)
+                for fit, reductions in self._fits(series, loss, *own)
+                for way in ways_of(fit, reductions, split, level)
             ]
-            kl, policy = by_name["kl_loss"].best, by_name["pg_loss"].best
-            key = partial(self._unlikeness, kl=kl, policy=policy)
-            found[series.key] = by_name[series.name] = _explained(sorted(ways, key=key), series)
+            likely = by_name["kl_loss"].best, by_name["pg_loss"].best
+            found[series.key] = by_name[series.name] = explain(ways, series, *likely, aggregation)
         return tuple(found[one.key] for one in self.series)
 
-    def _unlikeness(
-        self, way: Way, kl: Explanation | None, policy: Explanation | None
-    ) -> tuple[Any, ...]:
-        """Return what orders ways that reproduce a metric: the simplest and most likely first."""
-        own, reduction = way.explanation, REDUCTIONS[way.explanation.reduction]
-        terms = [column for _, column in own.terms]
-        other_kl = kl is not None and bool(terms) and terms[0].name != kl.column.name
-        place = None if policy is None else (policy.reduction, policy.level)
-        return (
-            own.fitted,
-            other_kl,
-            place is not None and own.column.kind == "loss" and place != (own.reduction, own.level),
-            LEVELS.index(own.level),
-            way.order,
-            reduction.aggregation != LossConfig(self.configuration.loss).aggregation,
-            reduction.cost,
+
+@dataclass(frozen=True)
+class Sample:
+    """The steps that are searched."""
+
+    dump: Dump
+    """Of these steps, or of more."""
+    steps: list[str]
+    """Their labels."""
+    series: list[MetricSeries]
+    """The metrics that a split or a loss determines, at these steps."""
+
+    def solve(self, configuration: RunConfiguration) -> list[Solution]:
+        """Return what reproduces the most by a configuration, then by others that reproduce more.
+
+        The others have another bound, or divide by the other policy, if none is stated.
+        """
+        weights = {"is_weight", "sample_weight"} & self.dump.roles
+        losses: list[LossCandidate | None] = [None]
+        if not self.dump.missing(configuration.loss):
+            weighted = (True, False) if weights else (False,)
+            losses = [LossCandidate(configuration.loss, one) for one in weighted]
+        search = self._search(configuration, losses)
+        first = search.solve()
+        if first.loss is None or first.reproduced:
+            return [first]
+        splits = search.splits_without_loss()
+        changes = self._changes(first, first.loss, search.data, splits)
+        again = self._search(configuration, [first.loss, *changes], splits).solve()
+        return [first, again] if again.score > first.score else [first]
+
+    def _search(
+        self,
+        configuration: RunConfiguration,
+        losses: Sequence[LossCandidate | None],
+        splits: Sequence[Split] = (),
+    ) -> LogSearch:
+        """Return the search of some losses and splits; without any, of all splits."""
+
+        def computable(column: SumColumn) -> bool:
+            return self.dump.roles.issuperset(column.roles(configuration.loss))
+
+        formulas = {
+            (series.key, loss): [
+                (formula, configuration.reductions(formula.column))
+                for formula in formulas_of(series, loss, configuration, computable)
+            ]
+            for series in self.series
+            for loss in losses
+        }
+        columns = (
+            column for own in formulas.values() for formula, _ in own for column in formula.columns
         )
+        measured = self.dump.measure([*dict.fromkeys(columns)], configuration.loss)
+        data = Aggregated(measured, self.steps, configuration.loss.agg_length)
+        splits = splits or configuration.splits(data.counts)
+        return LogSearch(configuration, self.series, losses, splits, formulas, data)
 
-
-class Way(NamedTuple):
-    """A way to compute a metric, with its numbers, [s] each."""
-
-    explanation: Explanation
-    order: int
-    """Of its formula; the simplest is 0."""
-    computed: Numbers
-    equal: Flags
-
-    def reproduces(self, series: MetricSeries) -> bool:
-        """Return whether all steps are reproduced."""
-        return bool((self.equal | ~series.present).all())
-
-    def distance(self, series: MetricSeries) -> tuple[Any, ...]:
-        """Return how far it is: a constant factor, then the steps that differ, then the median."""
-        terms, present = self.explanation.fitted, series.present
-        recorded, computed = series.recorded[present], self.computed[present]
-        proportional = not terms and _proportional(recorded, computed, series.tolerance)
-        median = float(np.median(np.abs(computed - recorded)))
-        return not proportional, -int(self.equal.sum()), terms, median
-
-
-def _ways(
-    group: FormulaGroup,
-    series: MetricSeries,
-    split: Split,
-    level: Level,
-    values: Numbers,
-    magnitudes: Numbers,
-) -> Iterator[Way]:
-    """Yield the ways to compute a metric; of fitted terms those that reproduce any step."""
-    fit = group.fit(series, values, magnitudes)
-    for at, formula in enumerate(group.formulas):
-        for reduction in np.flatnonzero(group.reductions[at]):
-            place, count = (at, reduction), len(formula.unknown)
-            if count and not fit.equal[place].any():
-                continue
-            fitted = zip(map(float, fit.coefficients[place]), formula.unknown, strict=True)
-            low, high = (0.0, 0.0) if fit.ranges is None else map(float, fit.ranges[place])
-            wide = high - low > _WIDE * max(abs(low), abs(high))
-            explanation = Explanation(
-                formula.column,
-                int(reduction),
-                split,
-                level,
-                (*formula.known, *fitted),
-                count,
-                (low, high) if wide else None,
-            )
-            yield Way(explanation, at, fit.computed[place], fit.equal[place])
-
-
-def _explained(ways: Sequence[Way], series: MetricSeries) -> Explained:
-    """Return how a metric is computed; of equal ways the first."""
-    fitting = [way.explanation for way in ways if way.reproduces(series)]
-    if fitting:
-        return Explained(fitting[0], tuple(fitting[1:]), reproduced=True)
-    usual = [way for way in ways if REDUCTIONS[way.explanation.reduction].cost <= _USUAL]
-    closest = min(usual or ways, key=lambda way: way.distance(series), default=None)
-    return Explained() if closest is None else Explained(closest.explanation)
-
-
-def _score(
-    groups: Sequence[FormulaGroup], series: MetricSeries, values: Numbers, magnitudes: Numbers
-) -> FitScore:
-    """Return how much of a metric is reproduced."""
-    present, steps = series.present, 0
-    for group in groups:
-        equal = group.fit(series, values, magnitudes).equal
-        if ((equal | ~present).all(-1) & group.reductions).any():
-            return FitScore(1, int(group.unknown.shape[1] == 0), 0)
-        if series.sharp and present.sum() > _LEAST_STEPS:
-            steps = max(steps, int(equal.sum(-1).max()))
-    return FitScore(0, 0, steps if steps > _MOST * present.sum() else 0)
-
-
-def _proportional(recorded: Numbers, computed: Numbers, tolerance: float) -> bool:
-    """Return whether recorded numbers are a constant times the computed ones, [s]."""
-    if len(recorded) < _LEAST_STEPS or np.any(computed == 0):
-        return False
-    ratios = recorded / computed
-    return bool(np.ptp(ratios) <= _LOOSE * tolerance * np.abs(ratios).max())
+    def _changes(
+        self, first: Solution, loss: LossCandidate, data: Aggregated, splits: Sequence[Split]
+    ) -> list[LossCandidate]:
+        """Return the losses with other bounds and policies that may reproduce more."""
+        configuration, bases = first.configuration, [loss.options]
+        if "behaviour" not in configuration.stated:
+            other = "infer" if loss.options.behaviour == "old" else "old"
+            bases.append(loss.options.model_copy(update={"behaviour": other}))
+        bases = [one for one in bases if not self.dump.missing(one)]
+        shares = [
+            series
+            for series, one in zip(self.series, first.explained, strict=True)
+            if series.definition.kind == "clipped" and not one.reproduced
+        ]
+        changes, means, sides = bases[1:], all_means(splits, data.counts), configuration.bounds
+        for options in bases if shares and sides else ():
+            for change in bound_changes(self.dump, options, sides, shares, data, means):
+                changes.append(options.model_copy(update=change))
+        return [LossCandidate(one, loss.weighted) for one in dict.fromkeys(changes)]

@@ -2,28 +2,111 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from rlpost.analysis.replay.metrics.quantities import quantity, roles_of
+from rlpost.kernels.kl import token_kl
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum
-from rlpost.losses import DUAL, HIGH, LOW, SELECTED, Surrogate
+from rlpost.losses import DUAL, HIGH, LOW, SELECTED, Tokens, kl_loss
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.stages.tokens import kept_mask
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from torch import Tensor
 
-    from rlpost.losses import Tokens
+    from rlpost.losses import Surrogate
     from rlpost.pipeline.data import Batch
     from rlpost.recipe.loss import LossOptions
+
+POLICIES = {
+    "new": "log_probs",
+    "old": "old_log_probs",
+    "infer": "infer_log_probs",
+    "ref": "ref_log_probs",
+}
+"""The role of each policy's log-probs."""
+KL_TERMS = (
+    "k3 new/ref", "ratio k3 new/ref", "k1 new/ref", "k2 new/ref", "abs new/ref",
+    "ratio k1 new/ref", "ratio k2 new/ref", "ratio abs new/ref",
+)  # fmt: skip
+"""The KL losses that a policy loss may have, the most usual ones first."""
+
+
+def kl_term(options: LossOptions) -> str:
+    """Return the name of the KL loss of some options."""
+    return f"{'ratio ' * options.kl_loss_ratio}{options.kl_loss_estimator} new/ref"
+
+
+def kl_options(name: str) -> dict[str, str | bool]:
+    """Return the options of a KL loss.
+
+    >>> kl_options("ratio k3 new/ref")
+    {'kl_loss_estimator': 'k3', 'kl_loss_ratio': True}
+    """
+    *ratio, estimator, _ = name.split()
+    return {"kl_loss_estimator": estimator, "kl_loss_ratio": bool(ratio)}
+
+
+def roles_of(name: str, options: LossOptions) -> tuple[str, ...]:
+    """Return the roles of tokens that a quantity is computed from; arguments as of `quantity`."""
+    *kinds, last = name.split()
+    if not kinds:
+        return (name,)
+    policies = last.split("/")
+    if len(kinds) > 1 or kinds == ["k4"]:
+        policy = options.kl_loss_ratio_policy
+        policies.append(options.behaviour if policy == "behaviour" else policy)
+    return tuple(POLICIES[one] for one in policies if one in POLICIES)
+
+
+def quantity(
+    name: str, tokens: Mapping[str, Tensor], offsets: Tensor, options: LossOptions
+) -> Tensor:
+    """Return a quantity of each token, [T], also of observation tokens.
+
+        k1, k2, k3, abs a/b    estimate of KL(a ‖ b); of new/ref with the clamps of the KL loss
+        ratio k3 new/ref       the same times the ratio, as with `--kl-loss-ratio`
+        ratio a/b, prob a/b    the ratio of probabilities, and their absolute difference
+        minus a                -log-prob
+
+    Args:
+        name: any other name is that of a role or a column.
+        tokens: [T] by role.
+        offsets: of the responses.
+        options: the `kl_loss_...` fields.
+    """
+    *kinds, last = name.split()
+    if not kinds:
+        return tokens[name]
+    policies = [tokens[POLICIES[one]] for one in last.split("/")]
+    if kinds == ["minus"]:
+        return -policies[0]
+    left, right = policies
+    if kinds == ["ratio"]:
+        return (left - right).exp()
+    if kinds == ["prob"]:
+        return (left.exp() - right.exp()).abs()
+    if last != "new/ref":
+        return token_kl(left, right, estimator=kinds[0])
+    infer = tokens.get("infer_log_probs")
+    every = Tokens(
+        new=left,
+        ref=right,
+        infer=infer,
+        old=tokens.get("old_log_probs", left if infer is None else infer),
+        advantages=left,
+        mask=torch.ones_like(left, dtype=torch.bool),
+        offsets=offsets,
+    )
+    return kl_loss(every, options.model_copy(update=kl_options(name)))
+
 
 SUMS = "sums"
 """The column of responses that has all sums."""
@@ -31,14 +114,15 @@ STATES = {"low": (LOW,), "high": (HIGH,), "dual": (DUAL,), "low, high": (LOW, HI
 """The clip states that are counted, by sides."""
 
 
-class LossCandidate(NamedTuple):
-    """A policy loss whose metrics are compared with the log."""
+@dataclass(frozen=True, eq=False)
+class LossCandidate:
+    """A policy loss whose metrics are compared with the log; equal to itself alone."""
 
     options: LossOptions
     weighted: bool = False
     """Importance weights of tokens and weights of responses multiply it."""
 
-    @property
+    @cached_property
     def config(self) -> LossConfig:
         """The loss with its options."""
         return LossConfig(self.options)

@@ -1,0 +1,164 @@
+"""How a logged metric is computed from the dump: the simplest way, or the closest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS, response_weights
+from rlpost.analysis.replay.metrics.splits import LEVELS, Units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.metrics.aggregates import Aggregated
+    from rlpost.analysis.replay.metrics.formulas import FittedFormula
+    from rlpost.analysis.replay.metrics.splits import Level, Split
+    from rlpost.analysis.replay.metrics.steps import MetricSeries
+    from rlpost.analysis.replay.metrics.sums import SumColumn
+
+    Numbers = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+_USUAL = 2
+"""The highest cost of a reduction that is named as the closest."""
+_LOOSE = 10
+"""Times the tolerance: what ratios of proportional numbers may differ by."""
+_WIDE = 0.1
+"""Share of a coefficient that its range may have."""
+
+
+class Explanation(NamedTuple):
+    """How a metric is computed."""
+
+    column: SumColumn
+    reduction: int
+    split: Split
+    level: Level
+    terms: tuple[tuple[float, SumColumn], ...] = ()
+    """Coefficients and columns that are added, such as those of a KL loss."""
+    fitted: int = 0
+    """How many of these coefficients are fitted: the last ones."""
+    open: tuple[float, float] | None = None
+    """The range of a fitted coefficient, if the digits of the log leave it open."""
+
+    @property
+    def columns(self) -> tuple[SumColumn, ...]:
+        """All columns that are read."""
+        return (self.column, *(column for _, column in self.terms))
+
+    def computed(self, data: Aggregated) -> tuple[Numbers, Numbers]:
+        """Return the numbers of the steps, and the aggregated absolute values, [s] each."""
+        numbers, magnitudes = [], []
+        for step in data.steps:
+            units = Units.of(self.split, self.level, len(step))
+            weights = response_weights(step.sizes, units, data.length)[self.reduction]
+            sums = step.sums[:, data.index[self.column]]
+            for scale, column in self.terms:
+                sums = sums + scale * step.sums[:, data.index[column]]
+            numbers.append(weights @ sums)
+            magnitudes.append(weights @ np.abs(sums))
+        return np.array(numbers), np.array(magnitudes)
+
+
+class Explained(NamedTuple):
+    """How a metric is computed: the simplest way that reproduces it, else the closest."""
+
+    best: Explanation | None = None
+    """None for a metric of whole steps."""
+    others: tuple[Explanation, ...] = ()
+    """Other ways that reproduce it."""
+    reproduced: bool = False
+
+
+class Way(NamedTuple):
+    """A way to compute a metric, with its numbers, [s] each."""
+
+    explanation: Explanation
+    computed: Numbers
+    equal: Flags
+
+    def distance(self, series: MetricSeries) -> tuple[bool, int, int, float]:
+        """Return how far it is: a constant factor, then the steps that differ, then the median."""
+        terms, present = self.explanation.fitted, series.present
+        recorded, computed = series.recorded[present], self.computed[present]
+        proportional = not terms and _proportional(recorded, computed, series.tolerance)
+        median = float(np.median(np.abs(computed - recorded)))
+        return not proportional, -int(self.equal.sum()), terms, median
+
+
+def ways_of(fit: FittedFormula, reductions: Flags, split: Split, level: Level) -> Iterator[Way]:
+    """Yield the ways to compute a metric by a formula; of fitted terms those that were found.
+
+    Args:
+        fit: of the means of a split.
+        reductions: [r] those that the formula may have.
+        split: the split.
+        level: of its units.
+    """
+    formula = fit.formula
+    for at in np.flatnonzero(reductions & np.isfinite(fit.coefficients).all(1)):
+        fitted = zip(map(float, fit.coefficients[at]), formula.unknown, strict=True)
+        low, high = (0.0, 0.0) if fit.ranges is None else map(float, fit.ranges[at])
+        wide = high - low > _WIDE * max(abs(low), abs(high))
+        explanation = Explanation(
+            formula.column,
+            int(at),
+            split,
+            level,
+            (*formula.known, *fitted),
+            len(formula.unknown),
+            (low, high) if wide else None,
+        )
+        yield Way(explanation, fit.computed[at], fit.equal[at])
+
+
+def explain(
+    ways: Sequence[Way],
+    series: MetricSeries,
+    kl: Explanation | None,
+    policy: Explanation | None,
+    aggregation: str,
+) -> Explained:
+    """Return how a metric is computed.
+
+    Args:
+        ways: with simple formulas first.
+        series: the metric.
+        kl: how the logged KL loss is computed, which a loss has as its term, if possible.
+        policy: how the logged policy loss is computed, which a loss is like, if possible.
+        aggregation: of the configuration.
+    """
+
+    def unlikeness(way: Way) -> tuple[int | bool, ...]:
+        own, reduction = way.explanation, REDUCTIONS[way.explanation.reduction]
+        of_loss = own.column.kind == "loss"
+        return (
+            own.fitted,
+            kl is not None and len(own.terms) > 0 and own.terms[0][1].name != kl.column.name,
+            of_loss and policy is not None and policy[1:4:2] != own[1:4:2],
+            LEVELS.index(own.level),
+            order.index(own.columns),
+            reduction.aggregation != aggregation,
+            reduction.cost,
+        )
+
+    order = [*dict.fromkeys(way.explanation.columns for way in ways)]
+    ways = sorted(ways, key=unlikeness)
+    fitting = [way.explanation for way in ways if (way.equal | ~series.present).all()]
+    if fitting:
+        return Explained(fitting[0], tuple(fitting[1:]), reproduced=True)
+    usual = [way for way in ways if REDUCTIONS[way.explanation.reduction].cost <= _USUAL]
+    closest = min(usual or ways, key=lambda way: way.distance(series), default=None)
+    return Explained() if closest is None else Explained(closest.explanation)
+
+
+def _proportional(recorded: Numbers, computed: Numbers, tolerance: float) -> bool:
+    """Return whether recorded numbers are a constant times the computed ones, [s]."""
+    if len(recorded) == 1 or np.any(computed == 0):
+        return False
+    ratios = recorded / computed
+    return bool(np.ptp(ratios) <= _LOOSE * tolerance * np.abs(ratios).max())
