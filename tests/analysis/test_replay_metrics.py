@@ -232,6 +232,44 @@ def test_kl_term_of_a_rounded_loss_is_found(tmp_path):
     assert found["findings"][0]["finding"] == "option:kl_loss_coef"
 
 
+def other_loss(row, name):
+    """The loss of each token, and what is clipped: of cispo, and of gspo with one ratio a row."""
+    log_ratio, advantage = row["log_probs"] - row["old_log_probs"], row["advantages"]
+    if name == "cispo":
+        ratio = np.exp(log_ratio)
+        clipped = (ratio < 0.9) | (ratio > 1.3)
+        return -np.clip(ratio, 0.9, 1.3) * advantage * row["log_probs"], clipped
+    ratio = np.exp(np.full(len(log_ratio), log_ratio.mean()))
+    clipped = ((ratio < 0.98) & (advantage < 0)) | ((ratio > 1.03) & (advantage > 0))
+    plain = -advantage * ratio
+    return np.maximum(plain, -advantage * np.clip(ratio, 0.98, 1.03)), clipped
+
+
+OTHER_LOSSES = [
+    ("cispo", {"pg_clip_low": 0.1}, "--loss cispo --pg-clip-low 0.1 --pg-clip-high 0.3"),
+    (
+        "cispo",
+        {"pg_clip_low": 0.9, "cispo_bounds": "ratio"},
+        "--pg-clip-low 0.9 --pg-clip-high 1.3",
+    ),
+    ("gspo", {"pg_clip_high": 0.03}, "--loss gspo --pg-clip-low 0.02 --pg-clip-high 0.03"),
+]
+
+
+@pytest.mark.parametrize(("loss", "stated", "expected"), OTHER_LOSSES)
+def test_a_bound_of_another_loss_is_solved_for(loss, stated, expected, tmp_path):
+    table, lines = dump(steps=4, seed=21, longest=60), []
+    for step in range(1, 5):
+        rows = rows_of(table, step)
+        both = [other_loss(row, loss) for row in rows]
+        line = {"step": step, "pg_loss": mean(rows, "seq-mean-token-mean", [x for x, _ in both])}
+        lines.append(line | {"clipfrac": mean(rows, "token-mean", [x * 1.0 for _, x in both])})
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"), loss=loss, **stated)
+    text = " ".join(found["description"]["options"])
+    assert found["reproduced"], found["findings"]
+    assert expected in text, text
+
+
 def test_bounds_of_two_and_three_digits_are_solved_for(tmp_path):
     table = dump(seed=4)
     log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.17, high=0.23)

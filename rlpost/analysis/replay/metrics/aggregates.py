@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -71,66 +71,18 @@ OF_COUNTS = np.array([not one.norm for one in REDUCTIONS])
 """[r]: the reductions of what no loss aggregates, such as the share of clipped tokens."""
 
 
-class Sizes(NamedTuple):
-    """The sizes of some responses, [n] int64."""
-
-    tokens: Indices
-    """Policy tokens."""
-    length: Indices
-    """Tokens, with observations."""
-
-
-def response_weights(sizes: Sizes, units: Units, length: int | None) -> Numbers:
-    """Return the weight of each response's sum in a mean of units, [reductions, n].
-
-    Args:
-        sizes: of the responses of a step.
-        units: of the same step.
-        length: the length of seq-mean-token-sum-norm; None: the longest response's.
-    """
-    order, starts = units.order, units.starts
-
-    def total(numbers: Indices) -> torch.Tensor:
-        return torch.from_numpy(np.add.reduceat(numbers[order], starts))
-
-    tokens, rows = total(sizes.tokens), total(np.ones_like(sizes.tokens))
-    valid, every = total((sizes.tokens > 0).astype(np.int64)), total(sizes.length)
-    longest = torch.from_numpy(np.maximum.reduceat(sizes.length[order], starts))
-    divided_by = {
-        "policy tokens": tokens, "all tokens": every, "tokens and padding": longest * rows,
-    }  # fmt: skip
-    counts = np.diff(np.append(starts, len(order)))
-    weights = np.zeros((len(REDUCTIONS), len(order)))
-    for at, one in enumerate(REDUCTIONS):
-        below = denominator(
-            how=one.aggregation,
-            tokens=divided_by[one.tokens],
-            valid=valid,
-            rows=rows,
-            longest=longest,
-            count_rows=one.rows or "valid",
-            norm=one.norm or "length",
-            length=length,
-        ).numpy()
-        share = np.divide(units.weights, below, out=np.zeros(len(below)), where=below > 0)
-        weights[at, order] = np.repeat(share, counts)
-        if one.aggregation == "seq-mean-token-mean":
-            weights[at] /= np.maximum(sizes.tokens, 1)
-    return weights
-
-
 @dataclass(frozen=True)
 class StepSums:
     """The responses of a step, [n]."""
 
     sums: Numbers
     """[n, columns]."""
-    sizes: Sizes
+    tokens: Indices
+    """Policy tokens."""
+    length: Indices
+    """Tokens, with observations."""
     kept: NDArray[np.bool_]
     rewards: dict[str, Numbers]
-
-    def __len__(self) -> int:
-        return len(self.kept)
 
     @cached_property
     def columns(self) -> torch.Tensor:
@@ -146,10 +98,49 @@ class StepSums:
             tokens = measured.sums[rows, measured.columns.index(TOKENS)].astype(np.int64)
         return cls(
             measured.sums[rows],
-            Sizes(tokens, measured.length[rows]),
+            tokens,
+            measured.length[rows],
             measured.kept[rows],
             {name: numbers[rows] for name, numbers in measured.rewards.items()},
         )
+
+    def weights(self, units: Units, length: int | None) -> Numbers:
+        """Return the weight of each response's sum in a mean of units, [reductions, n].
+
+        Args:
+            units: of the step.
+            length: the length of seq-mean-token-sum-norm; None: the longest response's.
+        """
+
+        def total(numbers: NDArray[Any]) -> torch.Tensor:
+            sums = np.bincount(units.of, numbers, len(units.weights))
+            return torch.from_numpy(sums.astype(np.int64))
+
+        tokens, rows, valid = total(self.tokens), total(self.tokens >= 0), total(self.tokens > 0)
+        longest = torch.zeros_like(rows)
+        np.maximum.at(longest.numpy(), units.of, self.length)
+        divided_by = {
+            "policy tokens": tokens,
+            "all tokens": total(self.length),
+            "tokens and padding": longest * rows,
+        }
+        weights = np.zeros((len(REDUCTIONS), len(self.tokens)))
+        for at, one in enumerate(REDUCTIONS):
+            below = denominator(
+                how=one.aggregation,
+                tokens=divided_by[one.tokens],
+                valid=valid,
+                rows=rows,
+                longest=longest,
+                count_rows=one.rows or "valid",
+                norm=one.norm or "length",
+                length=length,
+            ).numpy()
+            share = np.divide(units.weights, below, out=np.zeros(len(below)), where=below > 0)
+            weights[at] = share[units.of]
+            if one.aggregation == "seq-mean-token-mean":
+                weights[at] /= np.maximum(self.tokens, 1)
+        return weights
 
 
 class Aggregated:
@@ -169,14 +160,11 @@ class Aggregated:
     @property
     def counts(self) -> list[int]:
         """The responses of each step."""
-        return [len(one) for one in self.steps]
+        return [len(one.tokens) for one in self.steps]
 
     def weights(self, units: Sequence[Units]) -> list[Numbers]:
         """Return the weight of each response's sum in the means of units, by step, [r, n] each."""
-        return [
-            response_weights(step.sizes, own, self.length)
-            for step, own in zip(self.steps, units, strict=True)
-        ]
+        return [step.weights(own, self.length) for step, own in zip(self.steps, units, strict=True)]
 
     def values(self, units: Sequence[Units]) -> tuple[Numbers, Numbers]:
         """Return all columns aggregated, and their absolute values, [columns, r, s] each."""
@@ -232,29 +220,19 @@ def step_values(definition: MetricDefinition, data: Aggregated) -> Named:
 
 def values_of_responses(definition: MetricDefinition, steps: Sequence[StepSums]) -> Named:
     """Return the numbers that a metric of rewards or lengths may be, by name, [s] each."""
-    populations = _rewards(steps) if definition.of == ("rewards",) else _lengths(steps)
-    return [
-        (
-            f"{name} of {what}",
-            np.array([reduce(one) if len(one) else np.nan for one in numbers]),
-        )
-        for name, reduce in _STATISTICS[definition.statistic].items()
-        for what, numbers in populations
-    ]
-
-
-def _rewards(steps: Sequence[StepSums]) -> list[tuple[str, list[Numbers]]]:
-    found = []
-    for column in steps[0].rewards if steps else ():
-        found.append((f"`{column}` over all responses", [one.rewards[column] for one in steps]))
+    populations: dict[str, list[Numbers]] = {}
+    if definition.of == ("lengths",):
+        populations["policy tokens of a response"] = [
+            one.tokens.astype(np.float64) for one in steps
+        ]
+        populations["tokens of a response"] = [one.length.astype(np.float64) for one in steps]
+    for column in steps[0].rewards if definition.of == ("rewards",) else ():
+        populations[f"`{column}` over all responses"] = [one.rewards[column] for one in steps]
         if not all(one.kept.all() for one in steps):
             kept = [one.rewards[column][one.kept] for one in steps]
-            found.append((f"`{column}` over kept responses", kept))
-    return found
-
-
-def _lengths(steps: Sequence[StepSums]) -> list[tuple[str, list[Numbers]]]:
+            populations[f"`{column}` over kept responses"] = kept
     return [
-        ("policy tokens of a response", [one.sizes.tokens.astype(np.float64) for one in steps]),
-        ("tokens of a response", [one.sizes.length.astype(np.float64) for one in steps]),
+        (f"{name} of {what}", np.array([reduce(x) if len(x) else np.nan for x in numbers]))
+        for name, reduce in _STATISTICS[definition.statistic].items()
+        for what, numbers in populations.items()
     ]

@@ -124,7 +124,7 @@ def _solve(
     weights: Sequence[Sequence[Numbers]],
 ) -> list[float]:
     """Return the bounds of some sides that give the most steps, those with few digits first."""
-    most, found = _MOST, dict[float, None]()
+    most, found = 0.0, dict[float, None]()
     steps = [int(at) for at in np.flatnonzero(series.present)]
     allowed, sides = series.allowed(np.abs(series.recorded)), series.definition.of
     for kind in ("clipped", "outside"):
@@ -141,11 +141,11 @@ def _solve(
                 intervals.append(tokens.interval(rest, float(allowed[at]), of_responses))
             low, high, count = overlap(*np.array(intervals).T)
             share = float(count) / len(steps)
-            if share > most:
-                most, found = share, {}
-            if share == most:
-                numbers = _values(options, unknown[0], float(low), float(high))
-                found |= dict.fromkeys(numbers[:_MOST_NUMBERS])
+            if share <= _MOST or share < most:
+                continue
+            found = found if share == most else {}
+            numbers = _values(options, unknown[0], float(low), float(high))
+            most, found = share, found | dict.fromkeys(numbers[:_MOST_NUMBERS])
     return [*found]
 
 

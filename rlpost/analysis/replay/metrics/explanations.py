@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS, response_weights
+from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.splits import LEVELS, Units
 
 if TYPE_CHECKING:
@@ -52,16 +52,11 @@ class Explanation(NamedTuple):
 
     def computed(self, data: Aggregated) -> tuple[Numbers, Numbers]:
         """Return the numbers of the steps, and the aggregated absolute values, [s] each."""
-        numbers, magnitudes = [], []
-        for step in data.steps:
-            units = Units.of(self.split, self.level, len(step))
-            weights = response_weights(step.sizes, units, data.length)[self.reduction]
-            sums = step.sums[:, data.index[self.column]]
-            for scale, column in self.terms:
-                sums = sums + scale * step.sums[:, data.index[column]]
-            numbers.append(weights @ sums)
-            magnitudes.append(weights @ np.abs(sums))
-        return np.array(numbers), np.array(magnitudes)
+        units = [Units.by(self.split, self.level, count) for count in data.counts]
+        values, magnitudes = (x[:, self.reduction] for x in data.values(units))
+        at = data.index[self.column]
+        added = sum(scale * values[data.index[column]] for scale, column in self.terms)
+        return values[at] + added, magnitudes[at]
 
 
 class Explained(NamedTuple):
