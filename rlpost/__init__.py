@@ -11,7 +11,6 @@ functions of torch tensors.
 
 from __future__ import annotations
 
-from rlpost import _moved
 from rlpost._version import __version__
 
 TYPE_CHECKING = False  # `typing` takes 10 ms to import, before the program handles signals
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
         report,
         verify,
     )
-    from rlpost.interface.functions import inspect as facts
     from rlpost.pipeline.options import Options
     from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.numerics import Numerics
@@ -54,11 +52,9 @@ _HOMES = {
     "Numerics": "rlpost.recipe.numerics",
     "Options": "rlpost.pipeline.options",
     "Recipe": "rlpost.recipe.recipe",
-    "facts": "rlpost.interface.functions",
     "loss_preset": "rlpost.recipe.presets",
     "preset": "rlpost.recipe.presets",
 }
-_NAMES = {"facts": "inspect"}  # an earlier name
 _MODULES = ("functional", "ray")
 __all__ = [
     "LossOptions",
@@ -73,7 +69,6 @@ __all__ = [
     "convert",
     "enrich",
     "export",
-    "facts",
     "functional",
     "inspect",
     "join",
@@ -96,12 +91,9 @@ def __getattr__(name: str) -> Any:
 
     if name in _MODULES:
         return import_module(f"rlpost.{name}")
-    return getattr(import_module(_HOMES[name]), _NAMES.get(name, name))
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
     """The public names, imported or not."""
     return __all__
-
-
-_moved.install()

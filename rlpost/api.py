@@ -32,13 +32,14 @@ from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.outputs import Outputs, journal_of, targets_of
-from rlpost.pipeline.update import Update, updating
-from rlpost.pipeline.update_inputs import UpdateInputs
+from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.journal import journal_of
+from rlpost.pipeline.update.files import Update, updating
+from rlpost.pipeline.update.inputs import UpdateInputs
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
@@ -72,11 +73,10 @@ def advantages(
     output: str | Path,
     recipe: Recipe | None = None,
     options: Options | None = None,
-    report: Callable[[str], None] | None = None,
 ) -> Json:
     """Run `rlpost.advantages` on Parquet files; return the summary as a plain mapping.
 
-    With `options.update`, the inputs may be dumps; `report` is called with a line about them.
+    With `options.update`, the inputs may be dumps, about which the reporter gets a note.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     if options.ray_address is not None and options.engine == "local":
@@ -85,7 +85,7 @@ def advantages(
         )
     paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     if options.update:
-        return _update(paths, parse_path(output), recipe, options, report)
+        return _update(paths, parse_path(output), recipe, options)
     if options.delete:
         raise UsageError("--delete: needs --update, which finds the outputs of vanished inputs")
     files = find_inputs([str(path) for path in paths])
@@ -98,7 +98,7 @@ def advantages(
         overwrite=options.overwrite,
         verify=options.verify,
     )
-    overwrite = options.overwrite or (journal is not None and journal.published)
+    overwrite = options.overwrite or (journal is not None and journal.entries.published)
     targets = targets_of(source.files, paths, parse_path(output), overwrite=overwrite)
     if overwrite:
         check_overwritable(targets)
@@ -115,14 +115,13 @@ def _update(
     output: AnyPath,
     recipe: Recipe,
     options: Options,
-    report: Callable[[str], None] | None,
 ) -> Json:
     """Run `advantages` on the files of an input that are new or were changed."""
     lists: Json = {name: [] for name in ("inputs", "outputs", "steps", "domains", "warnings")}
     summary: Json = {"responses": 0, **lists, "recipe": recipe.model_dump(mode="json")}
     with updating(paths, output, recipe, options) as update:
         if update.chosen:
-            with UpdateInputs.of(update, report) as inputs:
+            with UpdateInputs.of(update, options.reporter.note) as inputs:
                 if inputs.files():
                     summary |= _write_update(update, inputs, recipe, options)
                     summary["inputs"] = [str(found.path) for found in update.chosen]
@@ -135,15 +134,16 @@ def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options:
     """Write the chosen files of an update, and those that must be computed with them."""
     source = Source(inputs.files(), keep_footers=True)
     while update.kept or update.vanished or update.incomplete:
-        from rlpost.pipeline import run, update_checks  # noqa: PLC0415
+        from rlpost.pipeline import run  # noqa: PLC0415
+        from rlpost.pipeline.update import checks  # noqa: PLC0415
 
         plan = run.bind(source, recipe)
-        if update_checks.is_carried(plan) and update.wait():
+        if checks.is_carried(plan) and update.wait():
             if not update.chosen:
                 return {}
             source = Source(inputs.files(), keep_footers=True)
             continue
-        found = update_checks.coupled(update, plan)
+        found = checks.coupled(update, plan)
         if not found:
             break
         if not options.overwrite:

@@ -51,3 +51,51 @@ def uninitialised_is_nan():
     torch.use_deterministic_algorithms(mode=True)
     yield
     torch.use_deterministic_algorithms(mode=False)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """An S3 server in this process."""
+    from s3_server import Server  # noqa: PLC0415 - moto may be absent
+
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def aws(monkeypatch, tmp_path):
+    """An environment without AWS settings, for tests to set."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    from rlpost.io import stores  # noqa: PLC0415
+
+    stores.object_store.cache_clear()
+    yield monkeypatch
+    stores.object_store.cache_clear()
+
+
+@pytest.fixture
+def s3(server, aws):
+    """The server, with an empty bucket `lab`, and the environment that points to it."""
+    server.reset()
+    aws.setenv("AWS_ENDPOINT_URL", server.url)
+    aws.setenv("AWS_ACCESS_KEY_ID", "key")
+    aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    aws.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    yield server
+    assert server.uploads() == []
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Small parts and ranges, so that each loop has several iterations with little data."""
+    from rlpost.io import ranges, staged, transfers, uploads  # noqa: PLC0415
+
+    monkeypatch.setattr(ranges, "REQUEST_BYTES", 9000)
+    monkeypatch.setattr(transfers, "PART_BYTES", 20_000)
+    monkeypatch.setattr(staged, "READ_BYTES", 7000)
+    monkeypatch.setattr(uploads, "READ_BYTES", 7000)

@@ -24,12 +24,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 from rlpost.cli.main import leave
 
 IMPORTED = (
-    "rlpost.cli.commands.advantages", "rlpost.pipeline.outputs", "rlpost.pipeline.run",
+    "rlpost.cli.commands.advantages", "rlpost.pipeline.output.files", "rlpost.pipeline.run",
     "rlpost.render.summary",
     "rlpost.formats.inputs", "pandas",  # pyarrow imports it, where it is there
 )  # fmt: skip

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 SERVE = '''
 import altair, rlpost.cli.commands.advantages, rlpost.render.summary
-import rlpost.formats.inputs, rlpost.pipeline.outputs, rlpost.pipeline.run
+import rlpost.formats.inputs, rlpost.pipeline.output.files, rlpost.pipeline.run
 
 def serve(number):
     """Return, in a forked process for each request, the program that it asks for."""

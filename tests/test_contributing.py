@@ -11,7 +11,7 @@ import reference_estimators
 import reference_losses
 import torch
 from reference import Response
-from test_cli import run
+from runs import run
 
 from rlpost import Recipe, enrich
 from rlpost.analysis.loss.render import parameters

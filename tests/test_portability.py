@@ -18,7 +18,7 @@ from pathlib import PureWindowsPath
 import pyarrow as pa
 import pytest
 from prepared import Prepared
-from test_cli import rollout, save
+from runs import rollout, save
 
 from rlpost.io import system
 from rlpost.io.paths import RemotePath, parse_path

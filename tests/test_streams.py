@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import rollout
+from runs import rollout
 
 import rlpost
 from rlpost import api as streams
@@ -161,10 +161,3 @@ def test_memory_does_not_grow_with_the_stream(monkeypatch):
     assert summary["responses"] == 1000 * 96
     assert most < table.nbytes * 1000 / 4
     assert sum(batch.num_rows for batch in reader) == 1000 * 96
-
-
-def test_facts_is_public():
-    path = Path(__file__).parents[1] / "sample_data" / "arithmetic.parquet"
-    found = rlpost.facts([path], tokens=False)
-    assert found.responses == 512
-    assert rlpost.inspect is rlpost.facts

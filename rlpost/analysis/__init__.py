@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Looks at rollouts, a room for each question."""

@@ -174,7 +174,7 @@ def _disks(path: Path, scratch_dir: Path | None) -> Iterator[Json]:
     for name, folder in named.items():
         usage = shutil.disk_usage(folder)
         yield {
-            "for": name,
+            "purpose": name,
             "directory": str(folder),
             "free": usage.free,
             "total": usage.total,
@@ -188,7 +188,7 @@ def _disk_problems(disks: Iterable[Json]) -> Iterator[str]:
     for disk in {one["directory"]: one for one in [*disks][::-1]}.values():
         if not disk["writable"] or not disk["total"]:
             what = "has no disk space" if disk["writable"] else "is not writable"
-            yield f"{disk['directory']}: {what}; name another {flags[disk['for']]}"
+            yield f"{disk['directory']}: {what}; name another {flags[disk['purpose']]}"
 
 
 def _environment() -> dict[str, str]:

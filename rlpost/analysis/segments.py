@@ -1,4 +1,4 @@
-"""Sums and offsets of ragged numpy arrays, for analyses that import no torch."""
+"""Sums, extremes and offsets of ragged numpy arrays, for analyses that import no torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def segment_sums(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sums of values[offsets[i]:offsets[i + 1]], [n]; 0 for an empty row."""
-    sums = np.zeros(len(offsets) - 1)
+def segment_reduce(
+    how: np.ufunc, values: NDArray[Any], offsets: NDArray[np.int64], empty: Any
+) -> NDArray[Any]:
+    """Return a function, such as np.minimum, of values[offsets[i]:offsets[i + 1]], [n].
+
+    Args:
+        how: a function of two numbers.
+        values: [t].
+        offsets: [n + 1].
+        empty: the result of an empty row; its type is that of all results.
+    """
+    results = np.full(len(offsets) - 1, empty)
     filled = offsets[1:] > offsets[:-1]
     if filled.any():  # a segment of reduceat ends at the start of the next one
-        sums[filled] = np.add.reduceat(values, offsets[:-1][filled])
-    return sums
+        results[filled] = how.reduceat(values, offsets[:-1][filled])
+    return results
+
+
+def segment_sums(values: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the sums of values[offsets[i]:offsets[i + 1]], [n]; 0 for an empty row."""
+    return segment_reduce(np.add, values, offsets, 0.0)
 
 
 def segment_counts(flags: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -31,9 +31,9 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.engine import single_threaded_torch
-from rlpost.pipeline.file_metadata import FileMetadata, cut
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
+from rlpost.pipeline.output.metadata import FileMetadata, cut
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise
@@ -263,7 +263,7 @@ def _plan_of(run: list[EnrichedFile]) -> Iterator[Plan]:
     """Bind the recipe of a run to the columns that its files kept."""
     first = run[0]
     with _as_data_error(first):
-        inputs = _InputColumns([enriched.file for enriched in run], first.metadata.recipe)
+        inputs = _EnrichedInputs([enriched.file for enriched in run], first.metadata.recipe)
     with closing(inputs) as source:
         if first.metadata.rows not in (-1, source.rows):
             raise DataError(
@@ -281,7 +281,7 @@ def _compare(
 ) -> list[Json]:
     """Recompute the columns of all files of a run, and compare those that decode."""
     engine = engine_for(plan, options)
-    assert isinstance(plan.source, _InputColumns)
+    assert isinstance(plan.source, _EnrichedInputs)
     with single_threaded_torch(), _as_data_error(run[0]):
         responses = engine.responses(plan.source.written, part=True)
         options.reporter.start("compare", plan.source.rows)
@@ -323,7 +323,7 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
     """Add the columns that do not decode to the verdict on a file."""
     nothing = {"rows": None, "first_row": None, "largest_difference": None}
     damaged = [
-        {"column": name, "verdict": "damaged", **nothing, "why": why}
+        {"column": name, "verdict": "damaged", **nothing, "reason": why}
         for name, why in damage.items()
     ]
     return {
@@ -334,8 +334,8 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
 
 
 UNCHECKED = (
-    "kept columns are decoded only: the file has no checksums of them (rlpost wrote it before "
-    "semantics 2, or another program wrote it again)"
+    "kept columns are decoded only: the file has no checksums of them (another program wrote it "
+    "again)"
 )
 
 
@@ -371,7 +371,7 @@ class EnrichedFile(NamedTuple):
     metadata: FileMetadata
 
 
-class _InputColumns(Source):
+class _EnrichedInputs(Source):
     """Enriched files without the columns that the recipe added."""
 
     page_checksums = True
@@ -387,12 +387,12 @@ class _InputColumns(Source):
         del self.columns
 
 
-def _inputs_of(plan: Plan) -> _InputColumns:
-    assert isinstance(plan.source, _InputColumns)
+def _inputs_of(plan: Plan) -> _EnrichedInputs:
+    assert isinstance(plan.source, _EnrichedInputs)
     return plan.source
 
 
-def _check_roles(source: _InputColumns, enriched: EnrichedFile) -> None:
+def _check_roles(source: _EnrichedInputs, enriched: EnrichedFile) -> None:
     """Raise DataError if the file lacks an input column of its recipe."""
     if enriched.metadata.summary is None:
         return

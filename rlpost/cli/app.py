@@ -19,9 +19,9 @@ from typer.core import TyperCommand
 from rlpost._version import __version__
 from rlpost.cli.help_screen import NAMES, Group
 from rlpost.cli.shells import REQUEST, completion
+from rlpost.display.controls import ascii_signs, printable
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.shutdown import INTERRUPTED
-from rlpost.io.text import ascii_signs, printable
 
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
 COMMANDS = {

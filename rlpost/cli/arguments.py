@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import UsageError
-from rlpost.recipe.estimators import NAMES, READERS
+from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
@@ -50,17 +50,8 @@ class Setting(NamedTuple):
         return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
 
 
-_BOUNDS = ("difficulty_mask", "no prompt group is dropped by its mean reward without a mask")
-EFFECTS = {
-    "rollout_reward": (
-        "rollout_id",
-        "rows are no rollouts without --rollout-id COLUMN, which names the column of rollout ids",
-    ),
-    "difficulty_low": _BOUNDS,
-    "difficulty_high": _BOUNDS,
-    "kl_horizon": ("kl_target", "the KL coefficient is constant without a target"),
-}
-"""Options without effect unless another one is set: that one, and why."""
+NOT_IN_NUMBERS = ("emit", "emit_only", "replace", "max_response_length", "tokenizer")
+"""Options that choose columns, warn of lengths, or are checked with the input."""
 
 
 class Settings:
@@ -148,7 +139,7 @@ class Settings:
         A preset may replace the requested estimator by another one with other norms.
         """
         name = self._requested_estimator or usual_estimator(self.preset or DEFAULT)
-        return {"preset": self.preset, "asked_estimator": name}
+        return {"preset": self.preset, "requested_estimator": name}
 
     @property
     def _requested_estimator(self) -> str | None:
@@ -236,33 +227,22 @@ class Settings:
         if name is None or of_preset:
             own = {key: x for key, x in self._recipe_options.items() if key != "estimator"}
             recipe = Recipe.of(values_of(DEFAULT, own), "", self.sources)
-            self._check_effects(recipe, readers={})
+            self._check_effects(recipe, any_estimator=True)
         else:
             self._check_effects(self.recipe)
 
-    def _check_effects(
-        self, recipe: Recipe, readers: Mapping[str, Sequence[str]] = READERS
-    ) -> None:
-        """Raise UsageError if a flag sets an option without effect.
+    def _check_effects(self, recipe: Recipe, *, any_estimator: bool = False) -> None:
+        """Raise UsageError if a flag sets an option that changes no number.
 
-        Either another option is off, where variables are checked as well, or the estimator reads
-        none of the kind. Presets and recipe files may have such a field for every input.
+        Variables, presets and recipe files may have such a field for every input.
         """
-        options = self._recipe_options
-        for name, (other, why) in EFFECTS.items():
-            if name in options and getattr(recipe, other) in (None, False):
-                flag = flag_of(name)
-                raise UsageError(f"{flag}: {why}; add {flag_of(other)}, or leave {flag} out")
-        if recipe.estimator not in NAMES:  # the user's own may read every field
-            return
-        for name, estimators in readers.items():
-            typed = name in options and name not in self.variables
-            changed = getattr(recipe, name) != Recipe.model_fields[name].default
-            if typed and changed and recipe.estimator not in estimators:
-                raise UsageError(
-                    f"{flag_of(name)}: estimator {recipe.estimator} does not read it; "
-                    f"leave it out, or choose an --estimator that does: {', '.join(estimators)}"
-                )
+        names = {*self._recipe_options} - {*self.variables, *TABLES, *NOT_IN_NUMBERS}
+        fields = Recipe.model_fields
+        typed = [name for name in sorted(names) if getattr(recipe, name) != fields[name].default]
+        if typed:
+            from rlpost.pipeline.effects import check_effects  # noqa: PLC0415 - torch
+
+            check_effects(recipe, typed, any_estimator=any_estimator)
 
     def losses(self, sweep: Sequence[str]) -> list[tuple[LossOptions, Values]]:
         """Return the losses, each with the values that distinguish it from the others.

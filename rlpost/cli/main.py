@@ -73,6 +73,7 @@ def process_start() -> float:
 def _run() -> int:
     """Run the command line and return its exit code."""
     # Even these take a while to import, and Ctrl-C may come any time.
+    from rlpost.cleanups import run_cleanups  # noqa: PLC0415
     from rlpost.io import shutdown  # noqa: PLC0415
 
     # numpy's linear algebra has only small products to compute here. A thread pool of its own would
@@ -80,7 +81,7 @@ def _run() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # The objects of imported modules stay: collecting garbage among them repeatedly takes 0.2 s.
     gc.set_threshold(100_000)
-    atexit.register(shutdown.run_cleanups)  # first, so it runs last: nothing unfinished is left
+    atexit.register(run_cleanups)  # first, so it runs last: nothing unfinished is left
     shutdown.install_handlers()
     try:
         from rlpost.cli.app import main  # noqa: PLC0415

@@ -145,7 +145,7 @@ RUN = ("preset", "config", *OF_RUNS)
 _METAVARS = {bool: "", int: "INT", float: "FLOAT", str: "TEXT"}
 
 
-class Format(Enum):
+class OutputFormat(Enum):
     """The output formats of commands that only read."""
 
     table = "table"
@@ -226,7 +226,7 @@ SummaryJson = Annotated[
     str | None,
     option("--summary-json", metavar="PATH", help="Write the summary as JSON; - is stdout."),
 ]
-Output = Annotated[Format, option("--format", help="Output format on stdout.")]
+Output = Annotated[OutputFormat, option("--format", help="Output format on stdout.")]
 Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print errors only.")]
 Device = Annotated[
     str,

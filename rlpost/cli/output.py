@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rlpost.io.text import printable
+from rlpost.display.controls import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlpost.display.reporter import Reporter
 
 
 def echo(text: str) -> None:
@@ -18,9 +24,32 @@ def echo(text: str) -> None:
     typer.echo(printable(text), err=True)
 
 
+@contextmanager
+def reporting(*, quiet: bool = False, bars: bool = True) -> Iterator[Reporter]:
+    """Yield a reporter that prints notes on stderr, and draws progress bars there.
+
+    Args:
+        quiet: do neither, and log errors only.
+        bars: draw progress bars.
+    """
+    from rlpost.display.progress import progress  # noqa: PLC0415 - rich takes a while to import
+
+    if quiet:
+        silence_warnings()
+    with progress(quiet=quiet or not bars, print_note=None if quiet else echo) as reporter:
+        yield reporter
+
+
 def silence_warnings() -> None:
     """Log errors only."""
     logging.getLogger("rlpost").setLevel(logging.ERROR)
+
+
+def check_summary(path: str | None) -> None:
+    """Raise an error before the work if a summary can't be written to a path."""
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415 - pyarrow
+
+    check_writable(None if path == "-" else path)
 
 
 def write_json(summary: dict[str, Any], path: str) -> None:
@@ -38,17 +67,11 @@ def write_text(text: str, target: Path) -> None:
     Raises:
         ReadWriteError: the file can't be written.
     """
-    from rlpost.io.staged import StagedFile, file_errors  # noqa: PLC0415
+    from rlpost.io.publish import write_file  # noqa: PLC0415
+    from rlpost.io.staged import file_errors  # noqa: PLC0415
 
     if target.exists() and not target.is_file():  # a pipe, or /dev/stderr
         with file_errors(target, "cannot be written"):
             target.write_text(text, encoding="utf-8")
-        return
-    staged = StagedFile(target)
-    try:
-        staged.write(0, text.encode())
-        staged.complete()
-        staged.publish()
-    except BaseException:
-        staged.discard()
-        raise
+    else:
+        write_file(target, text.encode())

@@ -15,7 +15,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from rlpost.display.charts import ascii_chart
-from rlpost.io.text import printable, printable_line
+from rlpost.display.controls import printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

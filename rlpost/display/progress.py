@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.display.console import console
-from rlpost.io.progress import SilentReporter
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.display.reporter import SilentReporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
+
+    PrintNote = Callable[[str], None] | None
 
 _AFTER, _EVERY = 0.5, 0.1
 """Seconds until a notebook shows a bar, so that a short run shows none, and between updates."""
@@ -27,7 +29,8 @@ _AFTER, _EVERY = 0.5, 0.1
 class _Bar(SilentReporter):
     """Draws a progress bar for each pass."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: Progress, print_note: PrintNote) -> None:
+        super().__init__(print_note)
         self._bars = bars
         self._task: Any = None
 
@@ -47,7 +50,8 @@ class _CellBar(SilentReporter):
     It is a display that is updated: this needs no widgets, and other outputs of the cell stay.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, print_note: PrintNote) -> None:
+        super().__init__(print_note)
         self._display: Any = None
         self._next = time.monotonic() + _AFTER
         self._purpose, self._total, self._done = "", None, 0  # type: str, int | None, int
@@ -95,27 +99,28 @@ def in_notebook() -> bool:
 
 
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Reporter]:
+def progress(*, quiet: bool, print_note: PrintNote = None) -> Iterator[Reporter]:
     """Yield a reporter that draws, in a notebook or on stderr if that is a terminal; else silent.
 
     Args:
         quiet: draw nothing anywhere.
+        print_note: is called with each note, quiet or not; None: notes are dropped.
     """
     if not quiet and in_notebook():
-        cell = _CellBar()
+        cell = _CellBar(print_note)
         try:
             yield cell
         finally:
             cell.close()
     elif quiet or not sys.stderr.isatty():
-        yield SilentReporter()
+        yield SilentReporter(print_note)
     else:
-        with _bars() as bar:
+        with _bars(print_note) as bar:
             yield bar
 
 
 @contextmanager
-def _bars() -> Iterator[Reporter]:
+def _bars(print_note: PrintNote) -> Iterator[Reporter]:
     columns = (
         TextColumn("{task.description:<26}"),
         BarColumn(bar_width=20),
@@ -125,6 +130,6 @@ def _bars() -> Iterator[Reporter]:
     with Progress(*columns, console=console(sys.stderr), transient=True) as bars:
         register_cleanup(bars, bars.console.show_cursor)
         try:
-            yield _Bar(bars)
+            yield _Bar(bars, print_note)
         finally:
             unregister_cleanup(bars)

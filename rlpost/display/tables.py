@@ -24,7 +24,7 @@ from rich.text import Text
 
 from rlpost.display.charts import PATTERN, is_chart
 from rlpost.display.console import UNLIMITED, console, wrap
-from rlpost.io.text import escape_json, printable, printable_line
+from rlpost.display.controls import escape_json, printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -249,7 +249,8 @@ def elided(rows: Sequence[Row], most: int = MOST_ROWS) -> list[Row]:
 def show_list(headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str) -> None:
     """Print rows on stdout, as a `table` or `markdown` of text, or as `json` of any values."""
     if how == "json":
-        show_json([dict(zip(headings, row, strict=True)) for row in rows])
+        keys = [heading.replace(" ", "_") for heading in headings]
+        show_json([dict(zip(keys, row, strict=True)) for row in rows])
     elif how == "markdown":
         show_markdown(headings, rows)
     else:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from rlpost.io.keys import of_one_type
 from rlpost.pipeline.data import Responses
 
 if TYPE_CHECKING:
@@ -123,20 +124,13 @@ def keyed_table(chunks: Sequence[Mapping[str, Tensor | pa.Array]]) -> pa.Table:
         if isinstance(parts[0], Tensor):
             columns[name] = pa.chunked_array([_array(part) for part in parts])
         else:
-            columns[_KEY + name] = pa.chunked_array(_of_one_type(parts))
+            columns[_KEY + name] = pa.chunked_array(of_one_type(parts))
     return pa.table(columns)
 
 
 def key_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     """Return a key of a `keyed_table`; None if it has no key of that name."""
     return table[_KEY + name] if _KEY + name in table.schema.names else None
-
-
-def _of_one_type(keys: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return keys as strings if only some of them are numbers."""
-    if len({part.type for part in keys}) == 1:
-        return list(keys)
-    return [part.cast(pa.string()) for part in keys]
 
 
 def table_of(chunks: Sequence[Mapping[str, Tensor]]) -> pa.Table:

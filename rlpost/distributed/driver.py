@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from rlpost.distributed import tasks
 from rlpost.distributed.executor import BatchRef, Call
 from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
-from rlpost.pipeline.data import ordered
-from rlpost.pipeline.output import emitted
+from rlpost.io.keys import step_order
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
 from rlpost.pipeline.stages.rewards import RowsDiffer
@@ -244,7 +244,7 @@ def _labels(notes: Sequence[Json]) -> tuple[Labels, list[Labels]]:
     for name in ("step", "domain"):
         labels = _first_seen([note[name] for note in notes])
         if name == "step":
-            labels = [labels[number] for number in ordered(labels)]
+            labels = [labels[number] for number in step_order(labels)]
         every[name] = labels
         numbers = {str(label): number for number, label in enumerate(labels)}
         for note, partition in zip(notes, own, strict=True):

@@ -6,7 +6,6 @@ other processes read them. `rlpost.distributed.ray` has the executor of a Ray cl
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -14,15 +13,16 @@ import pyarrow as pa
 
 from rlpost.distributed.blocks import ArrowBlock
 from rlpost.distributed.partition import LoadedBatch
+from rlpost.io.publish import write_file
 from rlpost.io.staged import file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from rlpost.display.reporter import Reporter
     from rlpost.distributed.partition import Json, TaskContext
     from rlpost.distributed.tasks import TaskOutput
-    from rlpost.io.progress import Reporter
 
 
 _SUFFIX, _SHARED = ".arrow", ".shared.arrow"
@@ -116,7 +116,7 @@ def write_block(folder: Path, name: str, block: ArrowBlock) -> None:
     """Write a block under a name; raises ReadWriteError."""
     for suffix, data in ((_SUFFIX, block.rows), (_SHARED, block.shared)):
         if data is not None:
-            write_whole(folder / (name + suffix), data)
+            write_file(folder / (name + suffix), memoryview(data), lock=False)
 
 
 def delete_block(folder: Path, name: str) -> None:
@@ -137,14 +137,3 @@ def read_batches(folder: Path, batches: Iterable[BatchRef]) -> Iterator[LoadedBa
 def _mapped(path: Path) -> pa.Buffer:
     with file_errors(path, "cannot be read"), pa.memory_map(str(path)) as file:
         return file.read_buffer()
-
-
-def write_whole(path: Path, data: bytes | pa.Buffer) -> None:
-    """Write a file that never exists incomplete; raises ReadWriteError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with file_errors(path, "cannot be written"):
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)

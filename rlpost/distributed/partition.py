@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.source import RowGroupRange
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.engine import Engine
-    from rlpost.pipeline.file_metadata import FileMetadata
+    from rlpost.pipeline.output.metadata import FileMetadata
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe

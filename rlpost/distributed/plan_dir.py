@@ -19,7 +19,7 @@ from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import RowGroupRange
 from rlpost.io.paths import parse_path
 from rlpost.io.staged import file_errors
-from rlpost.pipeline.file_metadata import FileMetadata
+from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.summary import ResponseFacts
 from rlpost.recipe import semantics
@@ -108,7 +108,7 @@ class Manifest:
                     f"{path}: rlpost {table['rlpost']} wrote this plan, and this is {__version__}: "
                     "run `rlpost plan` again"
                 )
-            if (number := semantics.parse(table.get("semantics"))) != SEMANTICS:
+            if (number := semantics.parse(table["semantics"])) != SEMANTICS:
                 raise UsageError(
                     f"{path}: a plan of {semantics.describe(number)}. Files of both must not be "
                     "mixed: run `rlpost plan --overwrite` again"

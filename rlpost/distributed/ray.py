@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import ray
@@ -41,15 +41,16 @@ from rlpost.distributed.partition import (
 )
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
-from rlpost.io.progress import Clock
+from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import device_kind
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import emitted
-from rlpost.pipeline.outputs import Outputs, check_writable
+from rlpost.pipeline.output.columns import emitted
+from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.run import bind, check_clash
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.recipe.recipe import Recipe
@@ -57,13 +58,12 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.distributed.executor import Call
     from rlpost.distributed.partition import Json
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile, InputMetadata
-    from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 
 _RETRIES = 8  # of a task whose worker was lost; a task that fails fails at once
@@ -381,7 +381,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
         tables = executor.describe(refs)
         schema = pa.unify_schemas([schema for schema, rows in tables if rows] or [tables[0][0]])
         source = _EmptySource(schema, sum(rows for _, rows in tables))
-        state, _ = load_state(options.state, recipe, source)
+        state = load_state(options.state)
         plan = bind(source, recipe, state)
         check_clash(plan, emitted(plan.resolved))
         context = TaskContext(
@@ -421,11 +421,11 @@ def advantages(
     """Write an enriched copy of every file; raises and returns as `rlpost.api.advantages`."""
     check_writable(options.state)
     clock = Clock(options.started, options.cpu_started)
-    with connected(options.ray_address), Outputs(targets):
+    with connected(options.ray_address), StagedFiles(targets):
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
         free = slots(options.workers or 1, options.device)
         survey = executor.survey(files)
-        state, warnings = load_state(options.state, recipe, cast("Source", survey))
+        state = load_state(options.state)
         run = prepare(survey, staged.paths, recipe, state, options, free)
         staged.create()
         try:
@@ -445,7 +445,6 @@ def advantages(
     seconds = clock.seconds
     return {
         **summary,
-        "warnings": [*warnings, *summary["warnings"]],
-        "engine": {"name": "ray", "tasks_at_once": free, "lots": len(run.partitions)},
+        "engine": {"name": "ray", "tasks_at_once": free, "partitions": len(run.partitions)},
         "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]), "limits": {}},
     }

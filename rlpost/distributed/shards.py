@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rlpost.distributed.driver import (
     join_call,
@@ -35,7 +35,6 @@ from rlpost.distributed.executor import (
     delete_block,
     read_batches,
     write_block,
-    write_whole,
 )
 from rlpost.distributed.partition import check_inputs
 from rlpost.distributed.plan_dir import (
@@ -47,28 +46,28 @@ from rlpost.distributed.plan_dir import (
 )
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
 from rlpost.io.paths import parse_path
-from rlpost.io.progress import Clock
+from rlpost.io.publish import StagedFiles, write_file
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.device import check_name, devices_named
-from rlpost.pipeline.outputs import Outputs, check_writable, targets_of
+from rlpost.pipeline.output.files import check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.distributed.executor import Call
     from rlpost.distributed.partition import Json, TaskContext
     from rlpost.distributed.tasks import TaskOutput
     from rlpost.io.parquet.inputs import InputFile
-    from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -113,7 +112,7 @@ def plan(
     if options.overwrite:
         check_overwritable(targets)
     targets = [target.absolute() if isinstance(target, Path) else target for target in targets]
-    with Outputs(targets):
+    with StagedFiles(targets):
         _remove_plan(state_dir)
         return _planned(files, targets, state_dir, recipe, options)
 
@@ -142,7 +141,7 @@ def _planned(
 ) -> Json:
     """Plan a run whose outputs this process has locked, and store it in the state directory."""
     survey, staged = input_metadata(files), StagedOutputs(targets)
-    before, warnings = load_state(options.state, recipe, cast("Source", survey))
+    before = load_state(options.state)
     run = prepare(survey, staged.paths, recipe, before, options, _SLOTS)
     run_directory = RunDirectory(state_dir / staged.run, run.partitions)
     try:
@@ -164,7 +163,7 @@ def _planned(
             state,
             options.overwrite,
         )
-        write_whole(state_dir / _MANIFEST, manifest.to_json().encode())
+        write_file(state_dir / _MANIFEST, manifest.to_json().encode())
     except BaseException:
         staged.discard()
         shutil.rmtree(run_directory.folder, ignore_errors=True)
@@ -173,11 +172,10 @@ def _planned(
     return {
         "responses": run.plan.source.rows,
         "files": len(files),
-        "lots": len(run.partitions),
+        "partitions": len(run.partitions),
         "tables": run.context.buckets,
-        "together": run.plan.why_one_table,
+        "one_table_reason": run.plan.why_one_table,
         "bytes": sum(path.stat().st_size for path in run_directory.blocks.iterdir()),
-        "warnings": warnings,
     }
 
 
@@ -294,7 +292,7 @@ def _write(
                 if output.rows is not None:
                     write_block(run_directory.blocks, run_directory.encoded(number), output.rows)
                 facts = {**output.note, **dict(zip(_START_UP, start_up, strict=True))}
-                write_whole(note, json.dumps(facts).encode())
+                write_file(note, json.dumps(facts).encode(), lock=False)
                 start_up = 0.0, 0.0
         reporter.advance(partition.rows)
 
@@ -316,7 +314,7 @@ def _join(run_directory: RunDirectory, manifest: Manifest, context: TaskContext)
             first = manifest.partitions[own.start].first
             with StagedOutputs([manifest.targets[first]], manifest.run).locked():
                 output = _run(run_directory, context, call)
-            write_whole(note, json.dumps(output.note).encode())
+            write_file(note, json.dumps(output.note).encode(), lock=False)
         for number in own:
             delete_block(run_directory.blocks, run_directory.encoded(number))
 
@@ -346,7 +344,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
         if manifest.state is not None:
             save_state(Path(manifest.state), manifest.context.state.after(manifest.reduced.after))
         summary = _summary_of(manifest, notes, perf_counter() - begun)
-        write_whole(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode())
+        write_file(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode(), lock=False)
         return summary
 
 
@@ -362,7 +360,7 @@ def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Jso
             manifest.inputs,
             manifest.targets,
         ),
-        "engine": {"name": "shards", "lots": len(manifest.partitions)},
+        "engine": {"name": "shards", "partitions": len(manifest.partitions)},
         "seconds": {
             "total": start_up + write + publishing,
             "start_up": start_up,

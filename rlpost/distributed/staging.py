@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import STAGING_PREFIX, FileLock
 from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.io.paths import RemotePath, remote_errors
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
+from rlpost.io.publish import CompleteFile, publish_files
 from rlpost.io.staged import file_errors
-from rlpost.io.system import sync_folder
 from rlpost.io.transfers import abort_leftover_uploads
 
 if TYPE_CHECKING:
@@ -108,12 +108,11 @@ class StagedOutputs:
                 with remote_errors(path, "cannot be renamed"):
                     if path.exists():
                         path.store.move(path.path, target.path)  # type: ignore[union-attr]
-                continue
-            with file_errors(target, "cannot be written"), suppress(FileNotFoundError):
-                path.replace(Path(str(target)))
-        for folder in self._local():
-            with file_errors(folder, "cannot be written"):
-                sync_folder(folder.parent)
+        publish_files(
+            CompleteFile(path, target)
+            for path, target in zip(self.paths, self.targets, strict=True)
+            if isinstance(path, Path) and isinstance(target, Path)
+        )
         self.discard()
 
     def _check_complete(self, digests: Sequence[str]) -> None:

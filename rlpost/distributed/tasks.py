@@ -30,12 +30,13 @@ from rlpost.distributed.blocks import (
 )
 from rlpost.distributed.partition import ROW, assemble_responses
 from rlpost.distributed.staging import digest_of
+from rlpost.io.clock import Clock
+from rlpost.io.keys import KeyColumn
 from rlpost.io.parquet.encode import EncodedWriter, read_encoded
 from rlpost.io.parquet.indexes import indexed_row_groups_of
-from rlpost.io.progress import Clock
 from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import reduced, response_table, with_mapped
-from rlpost.pipeline.output import emitted
+from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import (
     encoder_of,
     enrich_table,
@@ -107,11 +108,9 @@ def _buckets(steps: pa.ChunkedArray | None, rows: int, buckets: int) -> NDArray[
     """Return the bucket of each row, [rows]: a hash of its step, so that all tasks agree."""
     if steps is None or buckets == 1:
         return np.zeros(rows, dtype=np.int64)
-    codes = pa.chunked_array(steps).combine_chunks().dictionary_encode()
-    names = [str(label) for label in codes.dictionary.to_pylist()]
-    of_step = np.array([crc32(name.encode()) % buckets for name in names])
-    own: NDArray[np.int64] = of_step[np.asarray(codes.indices)]
-    return own
+    keys = KeyColumn.of(steps.chunks)
+    names = [str(label) for label in keys.labels.to_pylist()]
+    return np.array([crc32(name.encode()) % buckets for name in names])[keys.codes]
 
 
 def reduce(context: TaskContext, number: int, batches: Iterable[LoadedBatch]) -> TaskOutput:

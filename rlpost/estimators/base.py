@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -122,6 +123,12 @@ class Estimator:
         """The fields of the recipe, or of its numerics, that its functions read."""
         functions = (self.function, self.rewards, self.token_weights)
         return tuple(dict.fromkeys(name for each in functions if each for name in _keywords(each)))
+
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """The options as fields of a recipe; those of its numerics are `numerics.NAME`."""
+        numerics = Numerics.model_fields
+        return frozenset(f"numerics.{name}" if name in numerics else name for name in self.options)
 
     def __call__(
         self,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
@@ -17,16 +17,15 @@ from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps,
 from rlpost.formats.exported import is_exported
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
-from rlpost.io.locks import FileLock
+from rlpost.io.input_paths import without_paths
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.progress import SilentReporter
-from rlpost.io.shutdown import signals_deferred
+from rlpost.io.publish import StagedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 
 Json = dict[str, Any]
@@ -59,8 +58,8 @@ def convert(
     )
     with fetched_inputs(paths, tables=True) as local:
         summary = _convert(local.paths, target, source, options, reporter, overwrite=overwrite)
-        for key in ("inputs", "passed_over"):
-            summary[key] = [local.with_urls(path) for path in summary[key]]
+        for key in ("inputs", "skipped_files"):
+            summary[key] = without_paths(summary[key], local.names)
     return summary
 
 
@@ -94,11 +93,11 @@ def _convert(
         "sources": {
             name: field for name, field in dump_format.sources(options).items() if name in columns
         },
-        "lacks": dict(missing_roles(dump_format, columns)),
+        "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": "" if exported else dump_format.notes(options.map),
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [*_nonfinite_warnings(nonfinite), *_layout_warnings(options)],
-        "passed_over": [str(path) for path in found.skipped],
+        "skipped_files": [str(path) for path in found.skipped],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
@@ -182,34 +181,10 @@ def write_all(
 ) -> list[CanonicalFile]:
     """Write all files, and publish them when the last is complete."""
     reporter.start("convert", None)
-    folders: list[Path] = []
     files: list[CanonicalFile] = []
-    try:
-        for target in plan:
-            folders += make_folders(target)
-        with FileLock([target for target in plan if isinstance(target, Path)]):
-            for target, dumps in plan.items():
-                file = CanonicalFile(target)
-                files.append(file)
-                write_dumps(file, dumps, options, reporter)
-            with signals_deferred():
-                for file in files:
-                    file.publish()
-    finally:
-        for file in files:
-            file.abort()
-        for folder in reversed(folders):
-            with suppress(OSError):  # it is not empty: a file was published
-                folder.rmdir()
+    with StagedFiles(plan) as staged:
+        for target, dumps in plan.items():
+            files.append(CanonicalFile(staged.stage(target)))
+            write_dumps(files[-1], dumps, options, reporter)
+        staged.publish()
     return files
-
-
-def make_folders(target: AnyPath) -> list[Path]:
-    """Create the folders of a target; return the new ones."""
-    missing = [folder for folder in target.parents if not folder.exists()][::-1]
-    try:
-        for folder in missing:
-            folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    return missing

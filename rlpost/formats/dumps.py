@@ -23,10 +23,10 @@ from rlpost.recipe.roles import ROLES, closest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rlpost.display.reporter import Reporter
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.writer import CanonicalFile
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 
 _WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl")

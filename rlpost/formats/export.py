@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,31 +14,28 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rlpost._version import __version__
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.formats.convert import make_folders
 from rlpost.formats.exported import SUFFIX
 from rlpost.formats.targets import target_named
 from rlpost.formats.targets.base import STDOUT, held_columns
 from rlpost.formats.targets.rows import Rows
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, is_list
-from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.progress import SilentReporter
-from rlpost.io.shutdown import signals_deferred
+from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import StandardOutput, file_errors
-from rlpost.io.uploads import stage_file
 from rlpost.recipe.roles import ROLES, TOKEN_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.formats.targets.base import Held, Sink, Target, Writable
+    from rlpost.display.reporter import Reporter
+    from rlpost.formats.targets.base import ExportColumns, ExportSink, ExportTarget, Writable
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
 
 Json = dict[str, Any]
 WEIGHTS = ("sample_weight", "is_weight")
@@ -114,7 +111,7 @@ def export(
     }
 
 
-def _output(output: str | Path, target: Target) -> AnyPath:
+def _output(output: str | Path, target: ExportTarget) -> AnyPath:
     """Return the path of OUT; raise UsageError if it does not fit the target."""
     path = parse_path(output)
     if path != STDOUT:
@@ -125,7 +122,9 @@ def _output(output: str | Path, target: Target) -> AnyPath:
     return path
 
 
-def _use(target: Target, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]], text: str) -> str:
+def _use(
+    target: ExportTarget, output: AnyPath, plan: Mapping[int, Sequence[AnyPath]], text: str
+) -> str:
     """Return how the target reads the output, in the words of a text with the paths left out."""
     out = "FILE" if output == STDOUT else str(output)
     if [output] in plan.values():
@@ -138,7 +137,7 @@ def _folder(path: AnyPath) -> AnyPath:
     return path.parent if isinstance(path, Path) else parse_path(path.url.rpartition("/")[0])
 
 
-def _steps_of(source: Source, held: Held, target: Target) -> list[int]:
+def _steps_of(source: Source, held: ExportColumns, target: ExportTarget) -> list[int]:
     """Return the step of each row, if the target has a file for each; else [].
 
     Raises:
@@ -161,7 +160,7 @@ def _steps_of(source: Source, held: Held, target: Target) -> list[int]:
 
 
 def _plan(
-    output: AnyPath, target: Target, steps: list[int], source: Source, *, overwrite: bool
+    output: AnyPath, target: ExportTarget, steps: list[int], source: Source, *, overwrite: bool
 ) -> dict[int, list[AnyPath]]:
     """Return the files of each step; a target without steps has step 0 alone.
 
@@ -189,7 +188,7 @@ def _plan(
     return plan
 
 
-def _check_kind(output: AnyPath, target: Target, *, is_folder: bool, name: str) -> None:
+def _check_kind(output: AnyPath, target: ExportTarget, *, is_folder: bool, name: str) -> None:
     """Raise UsageError if the target writes a file and OUT is a directory, or the reverse."""
     if target.layout == "file" and is_folder:
         raise UsageError(f"{name}: is a directory; --to {target.name} writes one file: name it")
@@ -206,7 +205,7 @@ def _check_kind(output: AnyPath, target: Target, *, is_folder: bool, name: str) 
 
 
 def _other_steps(
-    output: AnyPath, target: Target, plan: Mapping[int, Sequence[AnyPath]]
+    output: AnyPath, target: ExportTarget, plan: Mapping[int, Sequence[AnyPath]]
 ) -> list[str]:
     """Return a warning of files of other steps in the directory, which a framework reads, too."""
     if target.layout != "steps" or not isinstance(output, Path) or not output.is_dir():
@@ -234,8 +233,8 @@ def _check(paths: Sequence[AnyPath], source: Source, *, overwrite: bool) -> None
 
 def _texts(
     plan: Mapping[int, list[AnyPath]],
-    held: Held,
-    target: Target,
+    held: ExportColumns,
+    target: ExportTarget,
     source: Source,
     *,
     overwrite: bool,
@@ -254,7 +253,7 @@ def _texts(
 
 def _stale(
     output: AnyPath,
-    target: Target,
+    target: ExportTarget,
     texts: Mapping[AnyPath, str],
     source: Source,
     *,
@@ -280,7 +279,7 @@ def _stale(
 
 
 def _read(
-    source: Source, held: Held, steps: list[int]
+    source: Source, held: ExportColumns, steps: list[int]
 ) -> Iterator[tuple[Rows, np.ndarray[Any, Any]]]:
     """Yield the rows of the input in pieces of bounded size, and the step of each row."""
     names = [*dict.fromkeys([*held.columns.values(), *held.others])]
@@ -291,7 +290,7 @@ def _read(
         yield rows, of_rows[rows.numbers]
 
 
-def _lengths(held: Held) -> str:
+def _lengths(held: ExportColumns) -> str:
     """Return a column with a list per response for targets without a field for it, or ""."""
     names = [*TOKEN_IDS["response_token_ids"], *ROLES["mask"].aliases, "advantages"]
     kinds = {one.name: one.type for one in held.schema}
@@ -310,7 +309,7 @@ def _counts(rows: Rows, lengths: str) -> Counter[str]:
     return Counter(tokens=tokens, trained=trained, bad=bad)
 
 
-def _training_warnings(source: Source, held: Held, target: Target) -> list[str]:
+def _training_warnings(source: Source, held: ExportColumns, target: ExportTarget) -> list[str]:
     """Return warnings of a training that differs from that of the file's own columns."""
     if not target.trains:
         return []
@@ -330,7 +329,7 @@ def _training_warnings(source: Source, held: Held, target: Target) -> list[str]:
     return found
 
 
-def _count_warnings(counts: Counter[str], held: Held) -> list[str]:
+def _count_warnings(counts: Counter[str], held: ExportColumns) -> list[str]:
     """Return warnings of rewards that are no numbers, and of an export that trains nothing."""
     found = []
     if counts["bad"]:
@@ -373,47 +372,33 @@ class _Files:
         plan: Mapping[int, list[AnyPath]],
         texts: Mapping[AnyPath, str],
         rows: Mapping[int, int],
-        held: Held,
-        target: Target,
+        held: ExportColumns,
+        target: ExportTarget,
         stale: Path | None,
     ) -> None:
         self._plan, self._texts, self._rows = plan, texts, dict(rows)
         self._stale = stale
         self._held, self._target = held, target
-        self._staged: list[Writable] = []
-        self._sinks: dict[int, Sink] = {}
-        self._folders: list[Path] = []
-        self._lock = ExitStack()
+        paths = [*chain.from_iterable(plan.values()), *texts]
+        self._stdout = StandardOutput()
+        self._staged = StagedFiles(path for path in paths if path != STDOUT)
+        self._sinks: dict[int, ExportSink] = {}
         self.warnings: list[str] = []
 
     def __enter__(self) -> Self:
-        every = [*(path for paths in self._plan.values() for path in paths), *self._texts]
-        if STDOUT in every:
-            return self
-        for path in every:
-            self._folders += make_folders(path)
-        self._lock.enter_context(FileLock([path for path in every if isinstance(path, Path)]))
-        for path, text in self._texts.items():
-            with file_errors(path, "cannot be written"):
-                self._stage(path).path.write_text(text, encoding="utf-8")
+        self._staged.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for staged in self._staged:
-            staged.discard()
-        self._lock.close()
-        for folder in reversed(self._folders):
-            with suppress(OSError):  # it is not empty: a file was published
-                folder.rmdir()
+        self._staged.__exit__(*error)
 
-    def _stage(self, path: AnyPath) -> Any:
-        self._staged.append(StandardOutput() if path == STDOUT else stage_file(path))
-        return self._staged[-1]
+    def _open(self, path: AnyPath) -> Writable:
+        return self._stdout if path == STDOUT else self._staged.stage(path)
 
     def add(self, step: int, rows: Rows) -> None:
         """Write rows of a step."""
         if step not in self._sinks:
-            files = [self._stage(path) for path in self._plan[step]]
+            files = [self._open(path) for path in self._plan[step]]
             self._sinks[step] = self._target.open(files, self._held, step)
         sink = self._sinks[step]
         path = self._plan[step][0]
@@ -425,12 +410,16 @@ class _Files:
                 del self._sinks[step]
 
     def publish(self) -> None:
-        """Rename the completed files to their targets."""
-        for staged in self._staged:
-            staged.complete()
-        with signals_deferred():
-            if self._stale is not None:
-                with file_errors(self._stale, "cannot be removed"):
-                    self._stale.unlink()
-            for staged in self._staged:
-                staged.publish()
+        """Complete the files, and rename them to their targets."""
+        for path, text in self._texts.items():
+            with file_errors(path, "cannot be written"):
+                self._staged.stage(path).path.write_text(text, encoding="utf-8")
+        if not self._staged.targets:
+            self._stdout.flush()
+        self._staged.complete()
+        self._staged.publish(self._remove_stale)
+
+    def _remove_stale(self) -> None:
+        if self._stale is not None:
+            with file_errors(self._stale, "cannot be removed"):
+                self._stale.unlink()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import glob
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import ReadWriteError, RlpostError, UsageError
+from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.dumps import common_format, find_dumps, is_dump_table, write_dumps
 from rlpost.formats.exported import SUFFIX
 from rlpost.formats.generic import JSONL
 from rlpost.formats.writer import CanonicalFile, missing_roles
+from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.paths import (
     RemotePath,
@@ -26,7 +28,7 @@ from rlpost.io.paths import (
     remote_errors,
     why_missing,
 )
-from rlpost.io.progress import SilentReporter
+from rlpost.io.staged import StagedFile
 from rlpost.io.stores import HTTP_SCHEMES
 from rlpost.recipe.roles import kind_of
 
@@ -41,29 +43,14 @@ JOINED = "dumps.parquet"
 """The name of the temporary file for several dumps that are one input."""
 
 
-@dataclass
-class LocalInputs:
-    """Inputs as local paths."""
-
-    paths: list[str] = field(default_factory=list)
-    urls: dict[str, str] = field(default_factory=dict)
-    """Local path -> the URL that it is a copy of."""
-
-    def with_urls(self, text: str) -> str:
-        """Return a text with URLs in place of the paths of local copies."""
-        for path in sorted(self.urls, key=len, reverse=True):
-            text = text.replace(path, self.urls[path])
-        return text
-
-
 @contextmanager
 def canonical_inputs(
     paths: Sequence[str | Path],
     beside: AnyPath | None = None,
     *,
     overwrite: bool = True,
-    report: Callable[[str], None] | None = None,
-) -> Iterator[list[str]]:
+    note: Callable[[str], None] = lambda _: None,
+) -> Iterator[InputPaths]:
     """Yield inputs of any kind as paths of Parquet files, which exist until the block ends.
 
     Parquet files of responses are returned unchanged. Errors from within the block name the
@@ -74,53 +61,30 @@ def canonical_inputs(
         beside: the output, whose folder also has the temporary files. None: the system's
             temporary folder.
         overwrite: whether the output may exist; otherwise that is an error before any work.
-        report: is called with a line or two per input of dumps; None: no reports.
+        note: is called with a line or two per input of dumps.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
     """
-    if any(isinstance(parse_path(path), RemotePath) for path in paths):
-        with fetched_inputs(paths, tables=False) as local:
-            with_urls = None if report is None else lambda line: report(local.with_urls(line))
-            with _canonical_inputs(local.paths, beside, with_urls, overwrite=overwrite) as inputs:
-                yield inputs
-        return
-    with _canonical_inputs(paths, beside, report, overwrite=overwrite) as inputs:
-        yield inputs
-
-
-def names_of(inputs: Sequence[str], paths: Sequence[str | Path]) -> dict[str, str]:
-    """Return the inputs as typed, by the path that `canonical_inputs` yields for each."""
-    if len(inputs) != len(paths):  # one file of all dumps, or a URL with several files
-        return {}
-    return {own: str(path) for own, path in zip(inputs, paths, strict=True) if own != str(path)}
-
-
-@contextmanager
-def _canonical_inputs(
-    paths: Sequence[str | Path],
-    beside: AnyPath | None,
-    report: Callable[[str], None] | None,
-    *,
-    overwrite: bool,
-) -> Iterator[list[str]]:
-    if not any(_is_dump(path) for path in paths):
-        yield [str(path) for path in paths]
-        return
-    if beside is not None and beside.is_file() and not overwrite:
-        raise UsageError(f"{beside}: exists already; --overwrite replaces it")
-    with _staging(beside) as folder:
+    with fetched_inputs(paths, tables=False) as local:
+        if not any(_is_dump(path) for path in local.paths):
+            yield local
+            return
+        if beside is not None and beside.is_file() and not overwrite:
+            raise UsageError(f"{beside}: exists already; --overwrite replaces it")
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
-        try:
-            yield convert_inputs(paths, folder, report, joined=joined)
-        except RlpostError as error:
-            raise type(error)(_with_input_names(str(error), folder, paths)) from None
+        with _staging(beside) as folder, naming_errors(names := _names(folder, local.paths)):
+            named = partial(without_paths, names=local.names)
+            made = convert_inputs(
+                local.paths, folder, lambda line: note(named(line)), joined=joined
+            )
+            yield InputPaths(made, names).made_of(local)
 
 
 def convert_inputs(
     paths: Sequence[str | Path],
     staging: Path,
-    report: Callable[[str], None] | None = None,
+    note: Callable[[str], None] = lambda _: None,
     *,
     joined: bool = False,
 ) -> list[str]:
@@ -129,8 +93,7 @@ def convert_inputs(
     Args:
         paths: files, directories and globs.
         staging: an empty folder.
-        report: is called with a line per input of converted dumps, and the notes of each format
-            once.
+        note: is called with a line per input of converted dumps, and the notes of each format once.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
 
     Raises:
@@ -140,8 +103,7 @@ def convert_inputs(
         dumps = find_dumps(paths, None).dumps
         if len(dumps) > 1 or not Path(paths[0]).is_file():
             file = convert_dumps(dumps, staging / JOINED)
-            if report is not None:
-                report(converted_line(dumps, [file], joined=True))
+            note(converted_line(dumps, [file], joined=True))
             return [str(staging / JOINED)]
     converted: list[str] = []
     noted = {""}
@@ -153,10 +115,9 @@ def convert_inputs(
         top = staging / str(number)
         targets = [top / dump.relative.with_suffix(".parquet") for dump in dumps]
         files = [convert_dumps([dump], target) for dump, target in zip(dumps, targets, strict=True)]
-        if report is not None:
-            line, _, note = converted_line(dumps, files).partition("\n")
-            report(line if note in noted else f"{line}\n{note}")
-            noted.add(note)
+        line, _, about = converted_line(dumps, files).partition("\n")
+        note(line if about in noted else f"{line}\n{about}")
+        noted.add(about)
         single = len(dumps) == 1 and Path(path).is_file()
         converted.append(str(targets[0] if single else top))
     return converted
@@ -188,12 +149,10 @@ def convert_dumps(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    file = CanonicalFile(target)
-    try:
+    with StagedFile(target) as staged:
+        file = CanonicalFile(staged)
         write_dumps(file, dumps, ReadOptions(), SilentReporter())
-        file.publish()
-    finally:
-        file.abort()
+        staged.publish()
     return file
 
 
@@ -233,19 +192,19 @@ def _staging(beside: AnyPath | None) -> Iterator[Path]:
         yield folder
 
 
-def _with_input_names(text: str, folder: Path, paths: Sequence[str | Path]) -> str:
-    """Return the text of an error with the dump's name in place of the converted file's."""
-    text = text.replace(str(folder / JOINED), ", ".join(map(str, paths)))
+def _names(folder: Path, paths: Sequence[str]) -> dict[str, str]:
+    """Return the input by the path of each file and folder of `convert_inputs`."""
+    names = {str(folder / JOINED): ", ".join(paths)}
     for number, path in enumerate(paths):
         top = folder / str(number)
+        names[str(top)] = path
         if Path(path).is_file():
-            text = text.replace(str(top / Path(path).with_suffix(".parquet").name), str(path))
-        text = text.replace(str(top), str(path))
-    return text
+            names[str(top / Path(path).with_suffix(".parquet").name)] = path
+    return names
 
 
 @contextmanager
-def fetched_inputs(paths: Sequence[str | Path], *, tables: bool) -> Iterator[LocalInputs]:
+def fetched_inputs(paths: Sequence[str | Path], *, tables: bool) -> Iterator[InputPaths]:
     """Yield inputs with local copies in place of URLs, which exist until the block ends.
 
     Errors from within the block name the URLs.
@@ -259,18 +218,19 @@ def fetched_inputs(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Loc
         ReadWriteError: a URL cannot be read, a glob matches nothing, or the temporary folder is
             full.
     """
-    local = LocalInputs()
-    with scratch_folder(None) as folder:
+    if not any(isinstance(parse_path(path), RemotePath) for path in paths):
+        yield InputPaths([*map(str, paths)])
+        return
+    local: list[str] = []
+    urls: dict[str, str] = {}
+    with scratch_folder(None) as folder, naming_errors(urls):
         for number, path in enumerate(paths):
             url = parse_path(path)
             if isinstance(url, RemotePath) and (tables or not _has_tables(url)):
-                local.paths += _fetch(url, folder / str(number), local.urls)
+                local += _fetch(url, folder / str(number), urls)
             else:
-                local.paths.append(str(path))
-        try:
-            yield local
-        except RlpostError as error:
-            raise type(error)(local.with_urls(str(error))) from None
+                local.append(str(path))
+        yield InputPaths(local, urls)
 
 
 def _has_tables(url: RemotePath) -> bool:

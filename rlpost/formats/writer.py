@@ -1,4 +1,4 @@
-"""Writer of converted Parquet files, whose target appears only when it is complete."""
+"""Writer of converted Parquet files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import nonfinite_numbers
-from rlpost.io.uploads import stage_file
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from rlpost.formats.base import Format
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.uploads import OutputFile
 
 
 ROW_GROUP_BYTES = 64 << 20
@@ -33,15 +32,15 @@ class CanonicalFile:
     The columns are those with a value in the first row group. Lists of floats, such as log-probs,
     use byte-stream split, because zstd compresses their exponent bytes better side by side.
 
-    Raises:
-        ReadWriteError: the target cannot be written.
+    Args:
+        staged: the file, which `complete` completes and the caller publishes.
     """
 
-    def __init__(self, target: AnyPath) -> None:
-        self.target = target
+    def __init__(self, staged: OutputFile) -> None:
+        self.target = staged.target
         self.rows = 0
         self.tokens = 0
-        self._staged = stage_file(target)
+        self._staged = staged
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
@@ -112,7 +111,7 @@ class CanonicalFile:
             {
                 "rlpost.version": __version__,
                 "rlpost.format": dump_format.name,
-                "rlpost.lacks": json.dumps(missing, ensure_ascii=False),
+                "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
             }
         )
         try:
@@ -120,14 +119,6 @@ class CanonicalFile:
         except OSError as error:
             raise self._write_error(error) from None
         self._staged.complete()
-
-    def publish(self) -> None:
-        """Rename the completed file to the target."""
-        self._staged.publish()
-
-    def abort(self) -> None:
-        """Remove the unfinished file; does nothing after `publish`."""
-        self._staged.discard()
 
     def _flush(self) -> None:
         if not self._batches:

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import pyarrow.parquet as pq
 
+from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError
-from rlpost.interface.inputs import (
-    Inputs,
-    input_names,
-    input_paths,
-    path_names,
-    table_paths,
-)
+from rlpost.interface.inputs import Inputs, OpenInputs, open_inputs, path_names, table_paths
 from rlpost.interface.results import (
     Bundle,
     Comparison,
@@ -32,10 +27,10 @@ from rlpost.interface.results import (
     Summary,
     Verification,
 )
+from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
-from rlpost.io.paths import without_paths
-from rlpost.io.progress import SilentReporter
+from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
@@ -53,6 +48,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
+Progress = bool | Reporter | None
 
 
 def advantages(
@@ -61,7 +57,7 @@ def advantages(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Summary:
     """Post-process the rewards of rollouts and write them enriched with advantages.
 
@@ -72,7 +68,7 @@ def advantages(
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed; with `update=True`, only files that are new or were changed.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
-            terminal. None: in notebooks only.
+            terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
 
     Returns:
         The summary, as `rlpost advantages --summary-json` prints it.
@@ -90,16 +86,10 @@ def advantages(
     if options.update:
         with _reporting(options, progress=progress) as run:
             return Summary(api.advantages(_files_of_update(inputs), output, recipe, run))
-    with (
-        input_paths(inputs, output, overwrite=options.overwrite) as paths,
-        _reporting(options, progress=progress) as run,
-    ):
-        if options.resume and paths != input_names(inputs):
-            raise UsageError("resume=True needs Parquet files: rlpost.convert makes them of dumps")
-        summary = Summary(api.advantages(paths, output, recipe, run))
-    if paths != input_names(inputs):
-        summary["inputs"] = input_names(inputs)  # what was converted for this run is gone
-    return summary
+    with _opened(inputs, output, options, progress=progress) as (own, run):
+        if options.resume and own.names:
+            raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
+        return Summary(own.result(api.advantages(own.paths, output, recipe, run)))
 
 
 @overload
@@ -108,7 +98,7 @@ def enrich(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> tuple[pl.LazyFrame, Summary]: ...
 
 
@@ -118,7 +108,7 @@ def enrich(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> tuple[T, Summary]: ...
 
 
@@ -128,7 +118,7 @@ def enrich(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> tuple[pa.RecordBatchReader, Summary]: ...
 
 
@@ -137,7 +127,7 @@ def enrich(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> tuple[Any, Summary]:
     """Enrich a table in memory, or a stream of record batches, like `advantages` does files.
 
@@ -177,7 +167,7 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
 
@@ -203,9 +193,9 @@ def inspect(
     """
     from rlpost.analysis.inspect import facts  # noqa: PLC0415 - polars takes a while to import
 
-    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+    with _opened(inputs, progress=progress) as (own, run):
         found = facts.inspect(
-            paths,
+            own.paths,
             columns_map=columns_map,
             tokens=tokens,
             pass_threshold=pass_threshold,
@@ -213,7 +203,7 @@ def inspect(
             rollout_reward=rollout_reward,
             reporter=run.reporter,
         )
-    return _of_inputs(found, paths, inputs)
+        return _of_inputs(found, own)
 
 
 def loss(
@@ -224,7 +214,7 @@ def loss(
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> LossSummary:
     """Compute what a policy loss clips, and where it leaves no gradient, as `rlpost loss` does.
 
@@ -251,18 +241,11 @@ def loss(
     _check_recipe(recipe)
     if sweep and output is not None:
         raise UsageError("sweep and output exclude each other: a file has the loss of one setting")
-    own, axes = loss or LossOptions(), dict(sweep or {})
+    chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = [LossConfig(LossOptions(**own.model_dump() | point), point) for point in points]
-    options = options or Options()
-    with (
-        input_paths(inputs, output, overwrite=options.overwrite) as paths,
-        _reporting(options, progress=progress) as run,
-    ):
-        summary = LossSummary(work.loss(paths, output, recipe, configs, run))
-    if paths != input_names(inputs):
-        summary["inputs"] = input_names(inputs)
-    return summary
+    configs = [LossConfig(LossOptions(**chosen.model_dump() | point), point) for point in points]
+    with _opened(inputs, output, options, progress=progress) as (own, run):
+        return LossSummary(own.result(work.loss(own.paths, output, recipe, configs, run)))
 
 
 def compare(
@@ -272,7 +255,7 @@ def compare(
     columns_map: Mapping[str, str] | None = None,
     column: str | None = None,
     count: int = 5,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Comparison:
     """Compare the advantages of several inputs, or of one input under several recipes.
 
@@ -305,13 +288,13 @@ def compare(
     from rlpost.analysis.compare import compare as work  # noqa: PLC0415 - polars is slow to import
 
     columns_map = columns_map or {}
-    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+    with _opened(inputs, progress=progress) as (own, run):
         options: Any = {"column": column, "count": count, "reporter": run.reporter}
         if recipes:
-            found = work.compare_recipes(paths, [*recipes.items()], columns_map, **options)
+            found = work.compare_recipes(own.paths, [*recipes.items()], columns_map, **options)
         else:
-            found = work.compare_files(paths, columns_map, **options)
-    return Comparison(_renamed(found, dict(zip(paths, input_names(inputs), strict=True))))
+            found = work.compare_files(own.paths, columns_map, names=own.inputs, **options)
+        return Comparison(without_paths(found, own.names))
 
 
 def replay(
@@ -328,7 +311,7 @@ def replay(
     micro_batch: int | None = None,
     ranks: int | None = None,
     updates: int | None = None,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Replay:
     """Compare the numbers that a trainer recorded with those of a recipe, as `rlpost replay` does.
 
@@ -373,9 +356,9 @@ def replay(
         "metrics": metrics, "keys": metric_keys, "given": fixed, "sample_tokens": sample_tokens,
     }  # fmt: skip
     request = {name: value for name, value in request.items() if value is not None}
-    own = {"recipe", "columns_map", "tolerance"}
-    own |= {"given", "sample_tokens"} if metrics is None else {*_OF_METRICS}
-    if unread := sorted(request.keys() - own):
+    read = {"recipe", "columns_map", "tolerance"}
+    read |= {"given", "sample_tokens"} if metrics is None else {*_OF_METRICS}
+    if unread := sorted(request.keys() - read):
         other = "needs metrics" if metrics is None else "excludes metrics"
         raise UsageError(f"{_OF_REPLAY.get(unread[0], unread[0])} {other}")
     if metrics is not None and loss is None:
@@ -387,20 +370,19 @@ def replay(
         raise UsageError("recipe and fixed exclude each other: fixed is for a search")
     if fixed:
         Recipe.of({name: x for name, x in fixed.items() if name != "estimator"}, "fixed")
-    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+    with _opened(inputs, progress=progress) as (own, run):
         if metrics is None:
             from rlpost.analysis.replay import run as work  # noqa: PLC0415 - it imports torch
 
             request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
-            found = work.replay(paths, work.Request(**request))
+            found = work.replay(own.paths, work.Request(**request))
         else:
             from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
 
             request |= {"stated": frozenset(loss.model_fields_set if loss else ())}
             request["split"] = {name: request.pop(name) for name in _SPLIT if name in request}
-            found = metric_run.replay_log(paths, metric_run.MetricRequest(**request))
-    names = input_names(inputs)
-    return Replay(found if paths == names else found | {"input": ", ".join(names)})
+            found = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
+    return Replay(found | {"input": ", ".join(own.inputs)} if own.names else found)
 
 
 def _check_recipe(recipe: object) -> None:
@@ -429,8 +411,9 @@ def report(
     examples: int = 6,
     seed: int = 0,
     recipe: Recipe | None = None,
+    named: str = "the recipe",
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Report:
     """Return one HTML page about rollouts; it opens from disk and needs no network.
 
@@ -445,6 +428,7 @@ def report(
         seed: of the random responses.
         recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
             in the metadata of enriched files.
+        named: what the page calls `recipe`.
         overwrite: replace an existing page.
         progress: show a progress bar, as of `advantages`.
 
@@ -462,12 +446,12 @@ def report(
     need("the report", "report", "altair", "vl_convert")
     from rlpost.analysis.report import run as work  # noqa: PLC0415 - altair is slow to import
 
-    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
-        files = work.files_of(paths)
+    with _opened(inputs, progress=progress) as (own, run):
+        files = work.files_of(own.paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
         found, page = work.build(
-            paths,
+            own.paths,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
@@ -475,14 +459,14 @@ def report(
             examples=examples,
             seed=seed,
             recipe=recipe,
+            named=named,
             reporter=run.reporter,
-            shown=partial(_of_inputs, paths=paths, inputs=inputs),
+            shown=partial(_of_inputs, own=own),
         )
-        names = dict(zip(paths, input_names(inputs), strict=True))
-        page = without_paths(page, {path: name for path, name in names.items() if path != name})
+        page = without_paths(page, own.names)
     if output is not None:
-        work.write(page, Path(output))
-    return Report.of(found, page, files)
+        write_file(Path(output), page.encode())
+    return Report(**vars(found), page=page, files=files)
 
 
 def convert(
@@ -496,7 +480,7 @@ def convert(
     tokenizer: str | None = None,
     nonfinite: Literal["keep", "error"] = "keep",
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Conversion:
     """Convert dumps of RL frameworks to Parquet that `advantages` reads.
 
@@ -537,7 +521,7 @@ def export(
     columns_map: Mapping[str, str] | None = None,
     lossy: bool = False,
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Export:
     """Export rollouts to files that a training framework reads, as `rlpost export` does.
 
@@ -565,9 +549,9 @@ def export(
     """
     from rlpost.formats import export as work  # noqa: PLC0415 - pyarrow is slow to import
 
-    with input_paths(inputs) as paths, _reporting(progress=progress) as run:
+    with _opened(inputs, progress=progress) as (own, run):
         found = work.export(
-            paths,
+            own.paths,
             output,
             to,
             columns_map,
@@ -575,9 +559,7 @@ def export(
             overwrite=overwrite,
             reporter=run.reporter,
         )
-    if paths != input_names(inputs):
-        found["inputs"] = input_names(inputs)
-    return Export(found)
+        return Export(own.result(found))
 
 
 def bundle(
@@ -627,9 +609,9 @@ def bundle(
     from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
 
     ids = [prompt_id] if isinstance(prompt_id, str) else [*prompt_id]
-    with input_paths(inputs) as paths:
+    with open_inputs(inputs, reporter=SilentReporter()) as own:
         found = work.bundle(
-            paths,
+            own.paths,
             output,
             Choice(rows, groups, ids),
             Computation(recipe, loss),
@@ -638,9 +620,7 @@ def bundle(
             with_texts=with_texts,
             overwrite=overwrite,
         )
-    if paths != input_names(inputs):
-        found["inputs"] = input_names(inputs)
-    return Bundle(found)
+        return Bundle(own.result(found))
 
 
 @overload
@@ -652,7 +632,7 @@ def join(
     *,
     replace: bool = False,
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Join: ...
 
 
@@ -664,7 +644,7 @@ def join(
     on: str | Sequence[str] = (),
     *,
     replace: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> tuple[pl.LazyFrame, Join]: ...
 
 
@@ -676,7 +656,7 @@ def join(
     on: str | Sequence[str] = (),
     *,
     replace: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> tuple[T, Join]: ...
 
 
@@ -688,7 +668,7 @@ def join(
     *,
     replace: bool = False,
     overwrite: bool = False,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Any:
     """Add the new columns of a sidecar to the columns of its input, as `rlpost join` does.
 
@@ -714,20 +694,20 @@ def join(
         DataError: rows do not match: file, row and column are named; or a file is damaged.
         ReadWriteError: reading or writing failed; no output is left behind.
     """
-    from rlpost.pipeline import join as work  # noqa: PLC0415 - pyarrow is slow to import
+    from rlpost.sidecars import join as work  # noqa: PLC0415 - pyarrow is slow to import
 
     names = [on] if isinstance(on, str) else [*on]
     if output is None and not is_table(inputs):
         raise UsageError("join: inputs is a path, so an output is needed: rlpost.join(A, B, OUT)")
     with (
-        table_paths([inputs, sidecar]) as paths,
+        table_paths([inputs, sidecar]) as own,
         scratch_folder(None) as folder,
         _reporting(progress=progress) as run,
     ):
         target = folder / "joined.parquet" if output is None else output
         found = work.join(
-            paths[0],
-            paths[1],
+            own.paths[0],
+            own.paths[1],
             target,
             names,
             replace=replace,
@@ -735,9 +715,7 @@ def join(
             reporter=run.reporter,
         )
         joined = None if output is not None else pq.read_table(target)
-    of_inputs = dict(zip(paths, input_names([inputs, sidecar]), strict=True))
-    for key in ("inputs", "sidecars", "decoded", "warnings"):
-        found[key] = [without_paths(text, of_inputs) for text in found[key]]
+    found = without_paths(found, own.names)
     if joined is None:
         return Join(found)
     return like(joined, inputs), Join(found | {"outputs": []})
@@ -747,7 +725,7 @@ def verify(
     paths: str | Path | Sequence[str | Path],
     options: Options | None = None,
     *,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> Verification:
     """Recompute the columns of enriched files by the recipe in their metadata, and compare.
 
@@ -783,37 +761,44 @@ def _files_of_update(inputs: Inputs) -> list[str]:
 
 
 @contextmanager
-def _reporting(options: Options | None = None, *, progress: bool | None) -> Iterator[Options]:
-    """Yield options with a reporter that draws if `progress` requests it; their own if None."""
+def _opened(
+    inputs: Inputs,
+    output: str | Path | None = None,
+    options: Options | None = None,
+    *,
+    progress: Progress,
+) -> Iterator[tuple[OpenInputs, Options]]:
+    """Yield the inputs as paths, and the options with a reporter; both until the block ends."""
+    with (
+        _reporting(options, progress=progress) as run,
+        open_inputs(inputs, output, overwrite=run.overwrite, reporter=run.reporter) as own,
+    ):
+        yield own, run
+
+
+@contextmanager
+def _reporting(options: Options | None = None, *, progress: Progress) -> Iterator[Options]:
+    """Yield options with the reporter that `progress` requests; their own if None."""
     from rlpost.display import progress as bars  # noqa: PLC0415 - rich takes a while to import
 
     options = options or Options()
     if progress is None and type(options.reporter) is not SilentReporter:
         yield options
-        return
-    wanted = bars.in_notebook() if progress is None else progress
-    with bars.progress(quiet=not wanted) as reporter:
-        yield replace(options, reporter=reporter)
+    elif progress is not None and not isinstance(progress, bool):
+        yield replace(options, reporter=progress)
+    else:
+        wanted = bars.in_notebook() if progress is None else progress
+        with bars.progress(quiet=not wanted) as reporter:
+            yield replace(options, reporter=reporter)
 
 
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """Return a result with names in place of temporary paths, which are keys or values."""
-    if isinstance(value, dict):
-        return {names.get(key, key): _renamed(one, names) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_renamed(one, names) for one in value]
-    return names.get(value, value) if isinstance(value, str) else value
-
-
-def _of_inputs(facts: Facts, paths: Sequence[str], inputs: Inputs) -> Inspection:
+def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:
     """Return facts that name the inputs, where their paths are those of temporary files."""
     from rlpost.analysis.inspect.facts import with_names  # noqa: PLC0415 - polars is slow to import
 
-    names = input_names(inputs)
-    facts = with_names(facts, names, dict(zip(paths, names, strict=True)))
-    files, stored = facts.input.files, facts.input
-    several = inputs if isinstance(inputs, list | tuple) else [inputs]
-    if not any(isinstance(one, str | Path) for one in several):  # the storage is temporary
-        files = [replace(file, bytes=0, row_groups=0, writer="") for file in files]
-        stored = replace(stored, files=files, bytes=0, row_groups=0, columns=[])
-    return Inspection(**vars(replace(facts, input=stored)))
+    facts = with_names(facts, own.inputs, own.names)
+    if own.of_tables:  # the storage is temporary
+        files = [replace(file, bytes=0, row_groups=0, writer="") for file in facts.input.files]
+        stored = replace(facts.input, files=files, bytes=0, row_groups=0, columns=[])
+        facts = replace(facts, input=stored)
+    return Inspection(**vars(facts))

@@ -4,57 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 import pyarrow.parquet as pq
 
-from rlpost.errors import DataError, RlpostError, UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.formats.inputs import canonical_inputs
+from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import ArrowStream, arrow_table, is_table
-from rlpost.io.paths import parse_path, without_paths
+from rlpost.io.paths import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import polars as pl
 
+    from rlpost.display.reporter import Reporter
+
 Input = Union[str, Path, ArrowStream, "pl.LazyFrame"]
 Inputs = Input | Sequence[Input]
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OpenInputs(InputPaths):
+    """Inputs as paths of Parquet files, and how results name them."""
+
+    inputs: list[str] = field(default_factory=list)
+    """Paths as they were passed, tables by their type."""
+    of_tables: bool = False
+    """No input is a path."""
+
+    def result(self, found: Json) -> Json:
+        """Return a result with the names of inputs, if what it read was temporary."""
+        return {**without_paths(found, self.names), "inputs": self.inputs} if self.names else found
 
 
 @contextmanager
-def input_paths(
-    inputs: Inputs, output: str | Path | None = None, *, overwrite: bool = False
-) -> Iterator[list[str]]:
+def open_inputs(
+    inputs: Inputs,
+    output: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    reporter: Reporter,
+) -> Iterator[OpenInputs]:
     """Yield inputs as paths of Parquet files, which exist until the block ends.
 
-    Tables are written to temporary files, and dumps are converted, as by the commands. Errors from
-    within the block name the tables and dumps.
+    Tables are written to temporary files, and dumps are converted; the reporter gets a note about
+    each input of dumps. Errors from within the block name the tables and dumps.
 
     Args:
         inputs: one or several paths, directories, globs, URLs or tables.
         output: the output, whose folder also has the converted dumps.
         overwrite: whether the output may exist.
+        reporter: gets the notes.
 
     Raises:
         UsageError: there is no input, or an input is neither a path nor a table.
         DataError, ReadWriteError: as `rlpost convert`.
     """
-    several: list[Any] = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+    several, note = _listed(inputs), reporter.note
     if not several:
         raise UsageError("no input: a path or a table is needed")
-    target = None if output is None else parse_path(output)
+    if any(one == "-" for one in several if _is_path(one)):
+        raise UsageError("-: rollouts are not read from standard input: name files")
+    beside = None if output is None else parse_path(output)
     with (
-        table_paths(several) as paths,
-        canonical_inputs(paths, target, overwrite=overwrite) as canonical,
+        table_paths(several) as tables,
+        canonical_inputs(tables.paths, beside, overwrite=overwrite, note=note) as paths,
     ):
-        yield canonical
+        yield replace(tables, paths=paths.paths, names=paths.made_of(tables).names)
 
 
 @contextmanager
-def table_paths(inputs: Sequence[Input]) -> Iterator[list[str]]:
+def table_paths(inputs: Sequence[Input]) -> Iterator[OpenInputs]:
     """Yield inputs as paths: tables are written to temporary files; other paths are unchanged.
 
     Errors from within the block name the tables.
@@ -62,21 +88,24 @@ def table_paths(inputs: Sequence[Input]) -> Iterator[list[str]]:
     Raises:
         UsageError: an input is neither a path nor a table.
     """
+    names = [_name(one, number) for number, one in enumerate(inputs)]
+    tables = {name for name, one in zip(names, inputs, strict=True) if not _is_path(one)}
+    if not tables:
+        yield OpenInputs(names, inputs=names)
+        return
     with scratch_folder(None) as folder:
-        names: dict[str, str] = {}
-        paths = [_path(one, folder, number, names) for number, one in enumerate(inputs)]
-        try:
-            yield paths
-        except RlpostError as error:
-            raise type(error)(without_paths(str(error), names)) from None
+        files = {str(folder / name): name for name in tables}
+        with naming_errors(files):
+            paths = [_path(one, folder / name) for one, name in zip(inputs, names, strict=True)]
+            yield OpenInputs(paths, files, names, of_tables=len(tables) == len(names))
 
 
-def input_names(inputs: Inputs) -> list[str]:
-    """Return the inputs as results name them: paths as they were passed, tables by their type."""
-    several = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
-    return [
-        str(one) if isinstance(one, str | Path) else _name(one, i) for i, one in enumerate(several)
-    ]
+def _listed(inputs: Inputs) -> list[Any]:
+    return [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+
+
+def _is_path(one: object) -> bool:
+    return isinstance(one, str | Path)
 
 
 def path_names(inputs: Inputs, where: str, of: str) -> list[str]:
@@ -90,31 +119,33 @@ def path_names(inputs: Inputs, where: str, of: str) -> list[str]:
     Raises:
         UsageError: an input is a table.
     """
-    several = [*inputs] if isinstance(inputs, list | tuple) else [inputs]
+    several = _listed(inputs)
     for one in several:
-        if not isinstance(one, str | Path):
+        if not _is_path(one):
             raise UsageError(
                 f"{where}: {type(one).__name__} came; a path is needed, or a list of paths, of {of}"
             )
     return [str(one) for one in several]
 
 
-def _path(one: Any, folder: Path, number: int, names: dict[str, str]) -> str:
-    """Return a path as it is; write a table to a file of its name, and return its path."""
-    if isinstance(one, str | Path):
+def _path(one: Any, file: Path) -> str:
+    """Return a path as it is; write a table to the file, and return its path."""
+    if _is_path(one):
         return str(one)
     if not is_table(one):
         raise UsageError(
             f"{type(one).__name__} came; a path or a table with Arrow's interface (polars, pandas, "
             "duckdb, pyarrow, datasets) is needed"
         )
-    table, file = arrow_table(one), folder / _name(one, number)
+    table = arrow_table(one)
     if not table.num_columns:
         raise DataError(f"{file.name}: there are no columns, so there is nothing to read")
     pq.write_table(table, file, compression="lz4", use_dictionary=False)
-    names[str(file)] = file.name
     return str(file)
 
 
-def _name(table: object, number: int) -> str:
-    return f"{type(table).__name__} {number}" if number else type(table).__name__
+def _name(one: object, number: int) -> str:
+    """Return what results call an input: its path, or its type and number."""
+    if _is_path(one):
+        return str(one)
+    return f"{type(one).__name__} {number}" if number else type(one).__name__

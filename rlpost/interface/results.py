@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,18 +62,14 @@ class Inspection(View, Facts):
         return charts_of_facts(self)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Report(Inspection):
     """A page about rollouts, and the statistics that it shows. A notebook shows the page."""
 
     page: str
     """HTML; it needs no network."""
-
-    @classmethod
-    def of(cls, found: Facts, page: str, files: Sequence[AnyPath]) -> Report:
-        """Return statistics with their page; `save` does not overwrite these files."""
-        report = cls(**vars(found))
-        vars(report).update(page=page, _files=files)
-        return report
+    files: Sequence[AnyPath]
+    """Of the input, which `save` does not overwrite."""
 
     def save(self, output: str | Path, *, overwrite: bool = False) -> None:
         """Write the page.
@@ -86,9 +83,10 @@ class Report(Inspection):
             ReadWriteError: writing failed. No output is left behind.
         """
         from rlpost.analysis.report import run  # noqa: PLC0415 - altair is slow to import
+        from rlpost.io.publish import write_file  # noqa: PLC0415
 
-        run.check_output(Path(output), vars(self)["_files"], overwrite=overwrite)
-        run.write(self.page, Path(output))
+        run.check_output(Path(output), self.files, overwrite=overwrite)
+        write_file(Path(output), self.page.encode())
 
     def _repr_html_(self) -> str:
         """Return the page in a frame for a notebook."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -131,6 +131,43 @@ def is_number(kind: pa.DataType) -> bool:
     )
 
 
+def is_string(kind: pa.DataType) -> bool:
+    """Return whether a type is text, stored in any way but as a dictionary."""
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def without_dictionary(array: pa.Array) -> pa.Array:
+    """Return a column as its values, without codes of a dictionary."""
+    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+
+
+def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
+    """Return a type that has the values of several types without loss; None: there is none.
+
+    Numbers become integers if all are integers or bools, and otherwise floats. A type of nulls
+    goes with any type.
+    """
+    plain = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds)
+    own = [kind for kind in dict.fromkeys(plain) if not pa.types.is_null(kind)]
+    if len(own) < 2:  # noqa: PLR2004
+        return own[0] if own else pa.null()
+    if all(map(is_list, own)):
+        inner = common_type(kind.value_type for kind in own)
+        return None if inner is None else pa.large_list(inner)
+    if all(map(is_string, own)):
+        return pa.large_string()
+    if all(map(is_number, own)):
+        own = [pa.uint8() if pa.types.is_boolean(kind) else kind for kind in own]
+        if pa.uint64() in own and any(map(pa.types.is_signed_integer, own)):
+            return pa.float64()  # Arrow returns int64
+    try:
+        schemas = [pa.schema([("", kind)]) for kind in own]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
+
+
 def content_kind(kind: pa.DataType) -> str:
     """Return what a column contains: floats or integers (lists), number, text, or other."""
     if is_list(kind):
@@ -139,9 +176,7 @@ def content_kind(kind: pa.DataType) -> str:
         return "integers" if is_number(kind.value_type) else "other"
     if is_number(kind):
         return "number"
-    if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "text"
-    return "other"
+    return "text" if pa.types.is_dictionary(kind) or is_string(kind) else "other"
 
 
 def is_tokens(kind: pa.DataType) -> bool:
@@ -244,12 +279,11 @@ def truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
         return is_true(array)
     if pa.types.is_null(kind):
         return np.zeros(len(array), np.bool_)
-    if pa.types.is_dictionary(kind):
-        array = array.cast(kind.value_type)
+    array = without_dictionary(array)
+    if not is_string(array.type):
+        raise location.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
     if pa.types.is_string_view(array.type):
         array = array.cast(pa.large_string())
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        raise location.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
     reasons = string_array(sorted(_TRUNCATED)).cast(array.type)
     return is_true(pc.is_in(array, value_set=reasons))
 
@@ -265,12 +299,10 @@ def key(array: pa.Array, location: CellLocation) -> pa.Array:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise location.error(row, "is null", "every row needs a value: fill or drop the row")
     if pa.types.is_dictionary(kind):
-        return key(array.cast(kind.value_type), location)
+        return key(without_dictionary(array), location)
     if pa.types.is_integer(kind):
         return _integers(array, location)
-    if pa.types.is_string(kind):
-        return array
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_string(kind):
         return array.cast(pa.string())
     if pa.types.is_floating(kind):
         return _integers(array, location)

@@ -20,8 +20,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.system import LOCK_OFFSETS, NO_FOLLOW, close_locked, is_same_file, lock_byte
 
 if TYPE_CHECKING:

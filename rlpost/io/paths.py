@@ -19,13 +19,13 @@ from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from rlpost.display.controls import printable
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.stores import FOLDER, HTTP_SCHEMES, OBJECT_SCHEMES, FsspecStore, object_store
-from rlpost.io.text import printable
 from rlpost.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from rlpost.io.stores import ObjectInfo, Store
 
@@ -368,10 +368,3 @@ _DENIED = re.compile(
 _LOST = re.compile(
     r"Connection|Timeout|ClientOSError|Disconnected|IncompleteRead|Payload|HTTPClie|HTTP error"
 )
-
-
-def without_paths(text: str, names: Mapping[str, str]) -> str:
-    """Return a text with names in place of the paths of temporary files."""
-    for path in sorted(names, key=len, reverse=True):
-        text = text.replace(path, names[path])
-    return text

@@ -1,4 +1,4 @@
-"""Shutdown: signals, their exit codes, and cleanup of unfinished files.
+"""Shutdown: signals, their exit codes, and the end of a process that one of them stops.
 
 The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt or SystemExit in the main thread, whose
 context managers then close files and remove unfinished output. Later signals change nothing. While
@@ -17,11 +17,13 @@ import signal
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rlpost.cleanups import run_cleanups
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
 
@@ -29,30 +31,6 @@ GRACE = 1.3  # seconds from a signal until the watchdog ends the process
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # Windows has the last, and no SIGHUP
 EXIT_CODES = {number: 128 + number for number in signal.Signals if number.name in SIGNALS}
 INTERRUPTED, TERMINATED = EXIT_CODES[signal.SIGINT], EXIT_CODES[signal.SIGTERM]
-
-_cleanups: dict[object, Callable[[], object]] = {}
-
-
-def register_cleanup(key: object, undo: Callable[[], object]) -> None:
-    """Register a function that removes something unfinished if the process ends early.
-
-    Args:
-        key: identifies the thing, for `unregister_cleanup`.
-        undo: removes it; may raise OSError.
-    """
-    _cleanups[key] = undo
-
-
-def unregister_cleanup(key: object) -> None:
-    """Unregister a cleanup: the thing is finished, or removed already."""
-    _cleanups.pop(key, None)
-
-
-def run_cleanups() -> None:
-    """Remove everything unfinished, the latest first; call it when the process ends."""
-    while _cleanups:
-        with suppress(OSError, KeyError):
-            _cleanups.popitem()[1]()
 
 
 class _State:
@@ -122,13 +100,13 @@ def received_exit_code() -> int | None:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Defer signals to the end of the block, for a few steps that must not be separated."""
-    _State.deferred = True
+    """Defer signals to the end of the outermost block, for steps that must not be separated."""
+    outer, _State.deferred = _State.deferred, True
     try:
         yield
     finally:
-        _State.deferred = False
-    if _State.received:
+        _State.deferred = outer
+    if _State.received and not outer:
         _raise(_State.received)
 
 

@@ -7,13 +7,13 @@ import secrets
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 from zlib import crc32
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import temporary_name
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.system import BINARY, read_into, sync_data, sync_folder, write_at
 from rlpost.io.threads import map_ordered
 
@@ -82,6 +82,8 @@ def read_range(source: OpenFile, span: ByteRange, target: AnyPath) -> bytes:
 class StagedFile:
     """A local file that is written beside its target, and renamed to it when it is complete.
 
+    The end of a `with` block discards it unless it was renamed or kept.
+
     Raises:
         ReadWriteError: from every method: the folder is not writable, or the disk is full.
     """
@@ -107,6 +109,12 @@ class StagedFile:
         """Whether `write` computes `checksums`, which takes time."""
         self.checksums: list[tuple[int, int, int]] = []
         """Offset, size and CRC-32 of each write, to verify the file by reading it again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
 
     def write(self, at: int, data: bytes | memoryview) -> int:
         """Write bytes at an offset; return the offset behind them."""
@@ -225,7 +233,7 @@ class StagedFile:
 
 
 class StandardOutput:
-    """Standard output with the methods of `StagedFile`; what is written cannot be discarded.
+    """Standard output, written as a `StagedFile` is; what is written cannot be discarded.
 
     Raises:
         BrokenPipeError: the reader closed it.
@@ -241,15 +249,9 @@ class StandardOutput:
             buffer.write(data)
         return at + len(data)
 
-    def complete(self) -> None:
+    def flush(self) -> None:
         """Send what is in the buffer."""
         sys.stdout.flush()
-
-    def publish(self) -> None:
-        """Everything is sent already."""
-
-    def discard(self) -> None:
-        """Nothing can be discarded."""
 
 
 def write_all(file: int, data: bytes | memoryview, at: int) -> int:

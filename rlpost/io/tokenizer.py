@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.io.arrow import is_string, without_dictionary
 from rlpost.optional import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from rlpost.io.arrow import CellLocation
@@ -88,10 +89,9 @@ def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[
         DataError: a value is null or no text.
         UnavailableError, UsageError, ReadWriteError: as `load_tokenizer`.
     """
-    if pa.types.is_dictionary(texts.type):
-        texts = texts.cast(texts.type.value_type)
+    texts = without_dictionary(texts)
     kind = texts.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_view(kind)):
+    if not is_string(kind):
         raise location.error(0, f"is {kind}", "a text is needed, whose tokens --tokenizer counts")
     if texts.null_count:
         row = texts.is_null().index(True).as_py()
@@ -103,10 +103,6 @@ def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[
         for one in tokenizer.encode_batch_fast(batch, add_special_tokens=False)
     ]
     return np.array(counts, dtype=np.int64)
-
-
-def _is_view(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string_view(kind))
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:

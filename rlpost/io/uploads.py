@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.io.ranges import close_file, read_at
-from rlpost.io.shutdown import register_cleanup, unregister_cleanup
 from rlpost.io.staged import (
     READ_BYTES,
     ByteRange,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _REQUESTS = 3  # to a remote source, at a time
 
 
-def stage_file(target: AnyPath) -> StagedFile | Upload:
+def stage_file(target: AnyPath) -> OutputFile:
     """Open a file that appears under its target's name when it is complete."""
     return StagedFile(target) if isinstance(target, Path) else Upload(target)
 
@@ -202,3 +202,7 @@ class Upload:
             with suppress(OSError):
                 os.close(file)
                 self.path.unlink()
+
+
+OutputFile = StagedFile | Upload
+"""A file that appears under its target's name when it is complete."""

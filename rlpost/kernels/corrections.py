@@ -204,15 +204,3 @@ def divergence(
     else:
         values = at_level(values, mask, offsets, level=level)
     return values.exp() if measure == "ratio" else values
-
-
-def chi_square(excess: Tensor) -> Tensor:
-    """Return exp(2d) - 1 for exp(d) - 1; its engine-token mean estimates χ²(trainer ‖ engine)."""
-    return excess * (excess + 2)
-
-
-def confident_disagreement(
-    old: Tensor, infer: Tensor, *, probability: float = 0.5, nats: float = 2.0
-) -> Tensor:
-    """Return tokens of at least this engine probability and this |old - infer|, [T] bool."""
-    return (infer >= math.log(probability)) & ((old - infer).abs() > nats)

@@ -7,13 +7,13 @@ batch are exact; sums within a group run over its responses in canonical order.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rlpost.kernels import codes as integers
 from rlpost.kernels.segments import (
     count_true,
     lengths,
@@ -135,13 +135,6 @@ def integers_of(digits: Tensor) -> list[int]:
     return [int.from_bytes(data[at : at + width], "little", signed=True) for at in ends]
 
 
-def fractions_of(digits: Tensor) -> list[Fraction]:
-    """Return sums [n, digits] as exact fractions."""
-    used = used_digits(digits)
-    unit = 1 << scale_of(used)
-    return [Fraction(number, unit) for number in integers_of(digits[:, used])]
-
-
 def exact_sums(values: Tensor, keys: Tensor, count: int) -> Tensor:
     """Return correctly rounded sums of finite float64 values by key, [count]; 0 for no value."""
     return round_digits(exact_digits(values, keys, count))
@@ -153,7 +146,6 @@ def exact_means(values: Tensor, keys: Tensor, numbers: Tensor) -> Tensor:
 
 
 _MOST_BITS = 63
-_MOST_GAPS = 4  # with more possible codes per row than this, sorting is faster than counting
 
 
 def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
@@ -200,23 +192,16 @@ def dense_codes(codes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the codes that occur, ascending, and the index of each row's code in them, [N].
 
     Args:
-        codes: [N] int64 in [0, count).
+        codes: [N] int64 in [0, count), on the CPU.
         count: the number of possible codes.
     """
-    if count > _MOST_GAPS * max(len(codes), 1):
-        unique: tuple[Tensor, Tensor] = torch.unique(codes, return_inverse=True)
-        return unique
-    occurs = torch.bincount(codes, minlength=count) > 0
-    if bool(occurs.all()):
-        return torch.arange(count), codes
-    rank = occurs.cumsum(0) - 1
-    return occurs.nonzero().squeeze(1), rank[codes]
+    occurring, dense = integers.dense_codes(codes.numpy(), count)
+    return torch.from_numpy(occurring), torch.from_numpy(dense)
 
 
 def joint_codes(*codes: Tensor) -> Tensor:
     """Return one code for each tuple of codes that occurs, from 0 without gaps, [N]."""
-    unique: tuple[Tensor, Tensor] = torch.unique(torch.stack(codes), dim=1, return_inverse=True)
-    return unique[1]
+    return torch.from_numpy(integers.joint_codes(*(own.numpy() for own in codes)))
 
 
 def group_offsets(codes: Tensor, count: int) -> Tensor:
@@ -338,7 +323,5 @@ def pooled_moments(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
 
 def keyed_extremes(values: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the smallest and largest value of each key, [count] each; inf and -inf for none."""
-    low = torch.full((count,), torch.inf, dtype=values.dtype)
-    high = torch.full((count,), -torch.inf, dtype=values.dtype)
-    low = low.scatter_reduce(0, keys, values, "amin")
-    return low, high.scatter_reduce(0, keys, values, "amax")
+    low, high = integers.keyed_extremes(values.numpy(), keys.numpy(), count)
+    return torch.from_numpy(low), torch.from_numpy(high)

@@ -22,8 +22,6 @@ _SIDE = (_COARSEST - _FINEST) << _STEPS
 _BIAS = 127  # of a float32's exponent, whose mantissa has 23 bits
 _MANTISSA = 23
 BINS = 2 * _SIDE + 1
-ERROR = 2.0 ** -(_STEPS + 1)
-"""Largest relative error of a quantile, for absolute values from 2^-20 to 2^6."""
 
 
 def bins_of(values: Tensor) -> Tensor:
@@ -52,21 +50,17 @@ def count_codes(codes: Tensor, count: int) -> Tensor:
     return ones.new_zeros(count).scatter_add_(0, codes.to(torch.int64), ones)
 
 
-def quantile(counts: Tensor, share: float) -> float:
-    """Return the smallest number that at least this share of all numbers does not exceed.
+def quantiles(counts: Tensor, shares: Sequence[float]) -> list[float]:
+    """Return for each share the smallest number that at least this share of all does not exceed.
 
     Args:
         counts: [BINS] count of numbers by bin, with a sum of at least 1.
-        share: 0 to 1.
+        shares: each 0 to 1.
 
     Returns:
-        The middle of the number's bin, with a relative error of at most ERROR; 0 below 2^-20.
+        The middles of the numbers' bins; 0 for absolute values below 2^-20. The relative error is
+        at most 1/64 for those up to 2^6.
     """
-    return quantiles(counts, (share,))[0]
-
-
-def quantiles(counts: Tensor, shares: Sequence[float]) -> list[float]:
-    """Return `quantile` of several shares."""
     below = counts.cumsum(0)
     count = float(below[-1])
     # 1 - 2^-40: rounding must not make 0.1 · 10 the second of ten numbers

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Runs: the passes over an input, the stages that compute, totals, and what is written."""

@@ -9,23 +9,43 @@ from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from rlpost.io.arrow import to_numpy
-from rlpost.kernels.moments import dense_codes
+from rlpost.io.keys import KeyColumn, encode_keys, step_order
+from rlpost.kernels.moments import dense_codes, joint_codes
 from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.pipeline.transfer import Sent
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
 
     from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.recipe import Recipe
+
+
+def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset[str]:
+    """Return the fields that decide which columns the table of responses has, and its codes.
+
+    Args:
+        recipe: the recipe.
+        rows_only: the input is processed without tokens.
+        coupled: responses are compared with others, which batches separate.
+    """
+    components = {"component_weights", "numerics.missing_components"}
+    return frozenset(
+        {
+            "columns",
+            "reward_components",
+            *(["numerics.batch"] if coupled else ()),
+            *(components if recipe.reward_components else ()),
+            *(["tokenizer"] if rows_only else ()),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -142,7 +162,8 @@ class Batch:
         if self.all_are("valid"):
             return self
         inside = spread(self.responses["valid"], self.offsets)
-        return self.with_(**{name: torch.where(inside, x, 0.0) for name, x in self.tokens.items()})
+        columns = self.tokens.items()
+        return self.with_(**{name: torch.where(inside, x, x.new_zeros(())) for name, x in columns})
 
     def beside(self, responses: Responses, start: int, transfers: Transfers) -> Batch:
         """Return the batch with its rows of the table, which begin at `start`."""
@@ -191,7 +212,7 @@ class Collector:
         self._numbers.append({**numbers, **mapped})
         for name, value in rows.items():
             if not isinstance(value, Tensor):
-                self._keys.setdefault(name, []).append(value.dictionary_encode())
+                self._keys.setdefault(name, []).append(encode_keys(value))
 
     def finish(self, recipe: Recipe) -> Responses:
         """Return the table, with codes instead of keys; it needs at least one row, and one call.
@@ -213,9 +234,10 @@ class Collector:
         codes: dict[str, Tensor] = {}
         labels: dict[str, list[Label]] = {}
         for name in list(self._keys):
-            codes[name], dictionary = _encoded(self._keys.pop(name))
+            keys = KeyColumn.of(self._keys.pop(name))
+            codes[name] = torch.from_numpy(keys.codes)
             if name in ("batch", "domain"):  # there may be millions of groups
-                labels[name] = dictionary.to_pylist()
+                labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
@@ -232,7 +254,7 @@ class Collector:
             "step": step,
             "batch": batch,
             "domain": domain,
-            "group": _group_codes(batch, len(batches), own),
+            "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = _cells(step, len(steps), domain, len(domains))
         ids = {"rollout", "traj_id", "state_id"}
@@ -262,42 +284,14 @@ def _finite(columns: Mapping[str, Tensor], count: int, *, skip: bool) -> Tensor:
     return finite
 
 
-def _encoded(chunks: list[pa.DictionaryArray]) -> tuple[Tensor, pa.Array]:
-    """Return codes in order of first appearance, [N] int64, and their labels."""
-    if len({chunk.type for chunk in chunks}) > 1:  # one file's ids are numbers, another's strings
-        chunks = [_as_strings(chunk) for chunk in chunks]
-    unified = pa.chunked_array(chunks).unify_dictionaries()
-    indices = np.empty(len(unified), dtype=np.int64)
-    at = 0
-    for chunk in unified.chunks:
-        indices[at : at + len(chunk)] = to_numpy(chunk.indices)
-        at += len(chunk)
-    return torch.from_numpy(indices), unified.chunk(0).dictionary
-
-
-def _as_strings(chunk: pa.DictionaryArray) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pa.string()))
-
-
 def _step_codes(codes: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
     """Return codes of steps in step order, and their labels."""
-    order = ordered(labels)
+    order = step_order(labels)
     if order == [*range(len(labels))]:
         return codes, labels
     rank = torch.empty(len(labels), dtype=torch.int64)
     rank[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(labels))
     return rank[codes], [labels[index] for index in order]
-
-
-def ordered(labels: Sequence[Label]) -> list[int]:
-    """Return the indices of step labels in step order.
-
-    Labels that are all whole numbers are sorted as numbers; others keep the order of the input.
-    """
-    try:
-        return sorted(range(len(labels)), key=lambda index: int(labels[index]))
-    except ValueError:
-        return list(range(len(labels)))
 
 
 def _batches(
@@ -319,11 +313,3 @@ def _cells(step: Tensor, steps: int, domain: Tensor, domains: int) -> tuple[Tens
     """Return the (step, domain) pairs that occur, as one number each, and each row's index."""
     both = step if domains == 1 else step * domains + domain
     return dense_codes(both, steps * domains)
-
-
-def _group_codes(batch: Tensor, batches: int, group: Tensor) -> Tensor:
-    """Return codes of (batch, group), from 0 without gaps."""
-    if batches == 1:
-        return group
-    groups = int(group.max()) + 1 if group.numel() else 1
-    return dense_codes(batch * groups + group, batches * groups)[1]

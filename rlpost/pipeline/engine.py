@@ -18,7 +18,7 @@ from rlpost.kernels.host import on_host
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.pipeline.data import Collector, concat_columns
 from rlpost.pipeline.kept import Kept
-from rlpost.pipeline.output import record_batch, written_columns
+from rlpost.pipeline.output.columns import record_batch, written_columns
 from rlpost.pipeline.plan import roles_of
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from rlpost.display.reporter import Reporter
+    from rlpost.io.clock import Clock
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Chunks, RowChunk
-    from rlpost.io.progress import Clock, Reporter
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.device import Devices
     from rlpost.pipeline.plan import Pass, Phase, Plan
@@ -44,7 +45,7 @@ _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
 @dataclass(frozen=True)
-class NewColumns:
+class ComputedChunk:
     """The new columns of a chunk of rows of one file, and their totals."""
 
     parts: list[tuple[int, Any]]
@@ -201,7 +202,7 @@ class Engine:
         responses: Responses,
         names: tuple[str, ...],
         encode: Callable[[pa.RecordBatch], Any],
-    ) -> Iterator[NewColumns]:
+    ) -> Iterator[ComputedChunk]:
         """Run the last pass over one file; yield its new columns in row order.
 
         Args:
@@ -213,7 +214,7 @@ class Engine:
         step = self._passes[-1]
         tokens = self.plan.needs_tokens(step, names)
 
-        def make(chunks: Chunks) -> tuple[NewColumns, int]:
+        def make(chunks: Chunks) -> tuple[ComputedChunk, int]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses, tokens=tokens)
                 counted = self.plan.count(batch)
@@ -227,7 +228,7 @@ class Engine:
                 parts = [
                     (group, encode(part)) for group, part in split_by_row_group(chunks, columns)
                 ]
-                return NewColumns(parts, totals), count_rows(chunks)
+                return ComputedChunk(parts, totals), count_rows(chunks)
 
         columns = self._columns(step, responses) if tokens else ()
         most = self.chunk_tokens if tokens else _MOST_TOKENS

@@ -27,7 +27,7 @@ IN_MEMORY = 128 << 20
 """Bytes of tokens that stay in memory; more are stored in a file."""
 
 
-class _Column(NamedTuple):
+class _StoredColumn(NamedTuple):
     """Where a column is stored: all tokens of the input in order."""
 
     dtype: np.dtype[np.generic]
@@ -113,7 +113,7 @@ class Kept:
         self._offsets = np.concatenate([[0], lengths.cumsum(dtype=np.int64)])
         self._reserved, self._devices = reserved, devices
         self._lock = threading.Lock()
-        self._columns: dict[str, _Column] | None = None
+        self._columns: dict[str, _StoredColumn] | None = None
         self._storage: _OnHost | _OnDevice | None = None
         self._device: torch.device | None = None
 
@@ -207,9 +207,9 @@ class Kept:
                 self._fail(error)
         self.folder = None if in_memory else self.folder
 
-    def _layout(self, batch: Batch) -> tuple[dict[str, _Column], int]:
+    def _layout(self, batch: Batch) -> tuple[dict[str, _StoredColumn], int]:
         """Return where the columns of a batch are stored, and the bytes of all of them."""
-        columns: dict[str, _Column] = {}
+        columns: dict[str, _StoredColumn] = {}
         first: dict[int, str] = {}
         size, tokens = 0, int(self._offsets[-1])
         for name in self.names:
@@ -218,7 +218,7 @@ class Kept:
             same = first.setdefault(id(batch[name]), name)
             if same == name:
                 dtype = torch.empty(0, dtype=batch[name].dtype).numpy().dtype
-                columns[name] = _Column(dtype, size, name)
+                columns[name] = _StoredColumn(dtype, size, name)
                 size += (tokens * dtype.itemsize + 7) // 8 * 8
             else:
                 columns[name] = columns[same]

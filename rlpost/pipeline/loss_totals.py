@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rlpost.errors import DataError
 from rlpost.kernels.aggregate import AggregateTotals
+from rlpost.kernels.divergence import chi_square, kl_terms
 from rlpost.kernels.host import like, on_host
 from rlpost.kernels.moments import round_digits
 from rlpost.kernels.quantiles import BINS, bins_of, count_codes
@@ -61,7 +62,7 @@ BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
 
 
 @dataclass(frozen=True)
-class TokenTotals:
+class TokenSetTotals:
     """The totals of a set of tokens."""
 
     sums: Totals
@@ -106,22 +107,22 @@ class LossTotals:
             self.configs, self.cells.compact(), self.positions.compact(), self.batches.compact()
         )
 
-    def total(self) -> TokenTotals:
+    def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
         return self.over(self.cells.keys)
 
-    def over(self, cells: Sequence[int]) -> TokenTotals:
+    def over(self, cells: Sequence[int]) -> TokenSetTotals:
         """Return the totals over some cells."""
         if not self.cells:
             none = torch.zeros(self.configs * KINDS, dtype=torch.int64)
-            return TokenTotals(Totals(), _by_kind(none), None)
+            return TokenSetTotals(Totals(), _by_kind(none), None)
         kinds, bins = self.cells.counted(cells)
-        return TokenTotals(self.cells.over(cells), _by_kind(kinds), bins)
+        return TokenSetTotals(self.cells.over(cells), _by_kind(kinds), bins)
 
-    def at(self, position: int) -> TokenTotals:
+    def at(self, position: int) -> TokenSetTotals:
         """Return the totals of a range of positions."""
         (kinds,) = self.positions.counted([position])
-        return TokenTotals(self.positions.over([position]), _by_kind(kinds), None)
+        return TokenSetTotals(self.positions.over([position]), _by_kind(kinds), None)
 
     def parts(self, name: str, batches: int) -> AggregateTotals:
         """Return the sum of each batch, with the numbers that it may be divided by.
@@ -163,7 +164,7 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
     counted = []
     for rows, part in blocks(tokens):
         own = None if weights is None else weights[rows]
-        block = _Block(part, own, local[rows], int(present.numel()), configs)
+        block = _TokenBlock(part, own, local[rows], int(present.numel()), configs)
         block.add_ratios(both=both)
         block.add_losses()
         block.add_kl_losses()
@@ -231,7 +232,7 @@ def _check_finite(
         )
 
 
-class _Block:
+class _TokenBlock:
     """The numbers of a block of whole responses, by stretch and by response.
 
     Args:
@@ -276,18 +277,18 @@ class _Block:
         # Masked-out tokens have a log ratio of 0, so that they add 0 to each of these sums.
         log_ratio = self.base.log_ratio.clamp(-MOST_NATS, MOST_NATS)
         excess = torch.expm1(log_ratio)
-        self._add("log_ratio", log_ratio)
-        self._add("k3", excess - log_ratio)
+        for name, term in kl_terms(log_ratio, excess).items():
+            self._add(name, term)
         self._add("excess", excess)  # Σr is this plus the number of tokens
-        self._add("excess2", excess * (excess + 2))  # Σr² is this plus the number of tokens
+        self._add("excess2", chi_square(excess))  # Σr² is this plus the number of tokens
         self._add_span("log_ratio", self.base.log_ratio)
         self.bins = self._histogram(log_ratio)
         if both:
             assert tokens.infer is not None, "tokens without log-probs of the rollout engine"
             distance = torch.where(tokens.mask, tokens.old - tokens.infer, 0.0)
             distance = distance.clamp(-MOST_NATS, MOST_NATS)
-            self._add("engine.log_ratio", distance)
-            self._add("engine.k3", torch.expm1(distance) - distance)
+            for name, term in kl_terms(distance, torch.expm1(distance)).items():
+                self._add(f"engine.{name}", term)
         self._add("advantage.total", tokens.masked_advantages)
         self._add("advantage.squares", tokens.masked_advantages.square())
         self._add_rows("advantage.count", self.count, BY_CELL)

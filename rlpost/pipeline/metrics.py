@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rlpost.kernels.corrections import chi_square, confident_disagreement, reduce_responses
+from rlpost.kernels.corrections import reduce_responses
+from rlpost.kernels.divergence import (
+    chi_square,
+    confident_disagreement,
+    effective_sample_size,
+    kl_terms,
+)
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
 from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
@@ -371,11 +377,12 @@ def _divergences(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor
     clamped = distance.clamp(-most, most)
     whole = reduce_responses(distance, mask, batch.offsets, level="sequence").clamp(-most, most)
     excess = torch.expm1(clamped)
-    values = {"k1": -clamped, "k3": excess - clamped, "chi2": chi_square(excess)}
+    values = kl_terms(clamped, excess) | {"chi2": chi_square(excess)}
+    disagree = confident_disagreement(infer, (old - infer).abs())
     return {
         **{f"is.{name}": segment_sum(value, batch.offsets) for name, value in values.items()},
         "is.chi2_sequence": chi_square(torch.expm1(whole)),
-        "is.sure_but_wrong": count_true(confident_disagreement(old, infer) & mask, batch.offsets),
+        "is.confident_disagreement": count_true(disagree & mask, batch.offsets),
         "is.identical": count_true((old == infer) & mask, batch.offsets),
     }
 
@@ -406,13 +413,13 @@ def _report_correction(totals: Totals, resolved: ResolvedRecipe) -> Json:
             "token": totals.share("is.chi2", "is.tokens"),
             "sequence": totals.share("is.chi2_sequence", "is.responses"),
         },
-        "sure_but_wrong": totals.count("is.sure_but_wrong"),
+        "confident_disagreement": totals.count("is.confident_disagreement"),
         "identical": totals.count("is.identical"),
     }
     if "is_weight" in totals:
         number, total, squares = (totals.total(f"is_weight.{part}") for part in SPREADS)
         entry["weight"] = totals.statistic("is_weight")
-        entry["ess"] = float(total * total / (number * squares)) if squares else None
+        entry["ess"] = effective_sample_size(number, total, squares)
     return entry
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
-from rlpost.io.progress import Reporter, SilentReporter
+from rlpost.display.reporter import Reporter, SilentReporter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Options:
         verify: read each written file again and compare it with the input before it is published.
         engine: `local`, or `ray` for tasks on a Ray cluster; the result is the same.
         ray_address: address of the cluster; None: RAY_ADDRESS, else a new cluster on this machine.
-        asked: what the user requested: `preset`, and `asked_estimator` by the framework's name;
+        asked: what the user requested: `preset`, and `requested_estimator` by the framework's name;
             stored in the metadata of the files.
         started: when the run began, by `time.perf_counter`; None: when the function is called.
         scratch_dir: directory for a file of what a pass keeps for the next one; None: that of the

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlpost.io.tokenizer import load_tokenizer
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
+from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
@@ -18,8 +19,8 @@ from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, st
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
-from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
-from rlpost.recipe.roles import LOG_PROBS, ROLES
+from rlpost.recipe.recipe import ROW_COLUMNS
+from rlpost.recipe.roles import LOG_PROBS, RECORDED, RECORDED_ROWS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -159,14 +160,11 @@ class Plan:
         A group is within a step, and so are batch statistics. State that is carried from batch to
         batch is not, and neither are statistics of the whole input.
         """
-        recipe, estimator = self.resolved.recipe, self.resolved.estimator
+        estimator, coupling = self.resolved.estimator, coupling_of(self.resolved)
         reasons = {
             "the input has no steps": "batch" not in self.columns,
-            "the whole input is one batch": recipe.numerics.batch == "all",
-            "running reward statistics are carried from batch to batch": "running"
-            in self.resolved.norm,
-            "the KL coefficient adapts batch by batch": recipe.kl_target is not None,
-            f"estimator {estimator.name} uses responses of several steps": estimator.beyond_steps,
+            "the whole input is one batch": self.resolved.recipe.numerics.batch == "all",
+            f"{coupling.why} uses responses of several steps": coupling.scope == "run",
             f"estimator {estimator.name} has a baseline per position": bool(
                 estimator.token_weights
             ),
@@ -367,27 +365,9 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["rollout"] if recipe.rollout_id else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
+        *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *[name for name in estimator.needs if name in ROLES and name not in _TOKEN_ROLES],
     ]
-
-
-def group_reasons(resolved: ResolvedRecipe) -> list[str]:
-    """Return the parts of a recipe that need groups."""
-    recipe, estimator = resolved.recipe, resolved.estimator
-    mean_of, std_of = resolved.norm
-    on_groups = estimator.level == "response" and "offsets" in estimator.parameters
-    grouped = {
-        f"--norm-mean {mean_of}": mean_of in ("group", "others"),
-        f"--norm-std {std_of}": std_of in ("group", "others"),
-        f"estimator {estimator.name}": on_groups
-        or not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs),
-        "--difficulty-mask": recipe.difficulty_mask,
-        "--drop-zero-variance": recipe.drop_zero_variance,
-        "--drop-single": recipe.drop_single,
-        "--group-length-penalty": recipe.group_length_penalty is not None,
-        "--emit of a group column": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
-    }
-    return [why for why, needs in grouped.items() if needs]
 
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:
@@ -409,6 +389,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         "the off-policy correction",
     )
     charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
+    charged &= "kl" not in resolved.recorded and not resolved.rewards_recorded
     asked = (
         (policy, "--teacher", bool(recipe.teachers)),
         (policy, penalty, charged),

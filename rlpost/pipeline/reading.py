@@ -275,9 +275,7 @@ class Decoder:
             turns = ragged.numbers(array, location)
             return torch.from_numpy(np.where(np.isfinite(turns), turns, -1).astype(np.int64))
         if role == ROLLOUT:
-            if pa.types.is_dictionary(array.type):
-                array = array.cast(array.type.value_type)
-            return array.cast(pa.string()).fill_null("")
+            return ragged.without_dictionary(array).cast(pa.string()).fill_null("")
         if kind == "key":
             return ragged.key(array, location)
         if kind == "flag":

@@ -11,7 +11,7 @@ from rlpost.estimators.raw import raw
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS, Recipe
-from rlpost.recipe.roles import closest
+from rlpost.recipe.roles import RECORDED, closest
 
 if TYPE_CHECKING:
     from rlpost.estimators import Estimator
@@ -53,6 +53,25 @@ class ResolvedRecipe:
     `length_reasons` are errors."""
     grouped: bool = True
     """The input has prompt groups."""
+    recorded: frozenset[str] = frozenset()
+    """Written columns that are read as a trainer recorded them, in place of being computed."""
+
+    @property
+    def rewards_recorded(self) -> bool:
+        """Token rewards, or what follows from them, are recorded, so that no reward is computed.
+
+        With the KL penalty in the reward before its normalisation, recorded token rewards come
+        before the normalisation, too.
+        """
+        early = self.recipe.numerics.kl_credit == "response"
+        return "raw_advantages" in self.recorded or (
+            "token_level_rewards" in self.recorded and not early
+        )
+
+    @property
+    def charges_kl(self) -> bool:
+        """The KL penalty of each token is subtracted from its own advantage."""
+        return self.charged and self.recipe.numerics.kl_credit == "token"
 
     @property
     def constant(self) -> bool:
@@ -105,6 +124,11 @@ class ResolvedRecipe:
             f"estimator {estimator.name}": not {"tokens", "length"}.isdisjoint(estimator.needs),
         }
         return [why for why, needs in reasons.items() if needs]
+
+    @property
+    def reads_rewards(self) -> bool:
+        """The estimator reads rewards, and so the KL penalty that is subtracted from them."""
+        return _reads_rewards(self.estimator)
 
     @property
     def kl(self) -> bool:
@@ -165,9 +189,13 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     """Resolve a recipe: which parts of the pipeline compute on tokens, which on responses."""
     estimator = estimator_of(recipe)
     _check(recipe, estimator)
+    recorded = columns.recorded
     process = process_rewards(recipe, estimator) if "token_rewards" in columns else None
+    process = None if recorded & {"token_level_rewards", "raw_advantages"} else process
     in_rewards = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
+    early = recipe.numerics.kl_credit == "response"
     varying = in_rewards or recipe.whiten_rewards or process == "token"
+    varying |= "token_level_rewards" in recorded and not early
     one_end = columns.rows_only or (
         recipe.numerics.terminal_reward == "last_policy_token"
         and recipe.numerics.observations not in ("restart", "cut")
@@ -179,6 +207,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
     plain = estimator.level == "response" or plain_return
     charged = own or (bool(recipe.teachers) and "distillation" not in estimator.columns)
+    if "raw_advantages" in recorded:
+        plain = charged = False
     kl_reads = _kl_reads(recipe, columns)
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
     unread = bool(kl_reads) and rows_alone and plain and not charged and recipe.kl_coef == 0
@@ -199,6 +229,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         kl_unread=unread,
         lengths=lengths if columns.rows_only else "tokens",
         grouped="group" in columns,
+        recorded=recorded,
     )
 
 
@@ -217,14 +248,18 @@ def estimator_of(recipe: Recipe) -> Estimator:
     return replace(estimator, function=raw, undiscounted_is_constant=False, returns="advantages")
 
 
-REWARDS = frozenset({"rewards", "token_rewards", "step_score"})
+_REWARDS = frozenset({"rewards", "token_rewards", "step_score"})
 """Columns of an estimator that have rewards, and so the KL penalty that is subtracted from them."""
 _TOKEN_BASELINES = frozenset({"values", "reward_baseline", "position_baseline"})
 
 
+def _reads_rewards(estimator: Estimator) -> bool:
+    return not _REWARDS.isdisjoint(estimator.needs)
+
+
 def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
     """Return how an estimator gets process rewards; None if it reads no rewards to add them to."""
-    if REWARDS.isdisjoint(estimator.needs):
+    if not _reads_rewards(estimator):
         return None
     if recipe.numerics.process_rewards != "auto":
         return recipe.numerics.process_rewards
@@ -292,6 +327,8 @@ def _check_options(estimator: Estimator) -> None:
 
 
 def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:
+    if "kl" in columns.recorded:
+        return frozenset({f"{RECORDED}kl"})
     policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
     reads = {policy, "ref_log_probs"}
     if not all(role in columns for role in reads):

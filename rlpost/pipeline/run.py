@@ -9,46 +9,47 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
+from rlpost.io.clock import Clock
 from rlpost.io.parquet.sink import encoder_for, open_sink
 from rlpost.io.parquet.source import TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
-from rlpost.io.progress import Clock
 from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.device import Devices, devices_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
-from rlpost.pipeline.file_metadata import FileMetadata
-from rlpost.pipeline.output import constant_per_response, emitted, mask_metadata, schema_of
-from rlpost.pipeline.outputs import check_writable, run_identity
+from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
+from rlpost.pipeline.output.files import check_writable
+from rlpost.pipeline.output.journal import run_identity
+from rlpost.pipeline.output.metadata import FileMetadata
+from rlpost.pipeline.output.readback import check_written
 from rlpost.pipeline.plan import Plan, loss_plan, plan_of
-from rlpost.pipeline.readback import check_written
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
-from rlpost.pipeline.update_run import UpdateRun
+from rlpost.pipeline.update.run import UpdateRun
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rlpost.io.parquet.encode import Encoder
     from rlpost.io.parquet.sink import Sink
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
-    from rlpost.io.uploads import Upload
+    from rlpost.io.uploads import OutputFile
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.options import Options
-    from rlpost.pipeline.outputs import Outputs
+    from rlpost.pipeline.output.files import Outputs
     from rlpost.pipeline.totals import ExactTotals
-    from rlpost.pipeline.update import Update
+    from rlpost.pipeline.update.files import Update
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -75,7 +76,7 @@ def advantages(
         options: how it is computed.
         update: the source has its chosen files; None: the run is no update.
     """
-    state, warnings = load_state(options.state, recipe, source)
+    state = load_state(options.state)
     check_writable(options.state)
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
@@ -105,15 +106,14 @@ def advantages(
         own.published()
     elif options.state is not None:
         save_state(options.state, state.after(responses.notes))
-    warnings = [*warnings, *outputs.warnings, *summary["warnings"]]
     clock = engine.clock
-    return {**summary, "warnings": warnings, "bytes": clock.bytes, "seconds": clock.seconds}
+    return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}
 
 
 def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
     """Add the new columns to a table; raises and returns as `rlpost.api.enrich`."""
     source = TableSource(table)
-    state, warnings = load_state(options.state, recipe, source)
+    state = load_state(options.state)
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
@@ -125,7 +125,6 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
     summary = summarise(plan, responses, totals)
-    summary["warnings"] = [*warnings, *summary["warnings"]]
     return enriched, summary | {"recipe": plan.resolved.recipe.model_dump(mode="json")}
 
 
@@ -157,9 +156,21 @@ def enrich_table(
     return kept.replace_schema_metadata(metadata or None), totals
 
 
-def bind(source: Source | TableSource, recipe: Recipe, state: RunState | None = None) -> Plan:
-    """Return the plan of a recipe on an open source; raises as `rlpost.api.plan`."""
-    columns = _columns(source, recipe)
+def bind(
+    source: Source | TableSource,
+    recipe: Recipe,
+    state: RunState | None = None,
+    recorded: Mapping[str, str] | None = None,
+) -> Plan:
+    """Return the plan of a recipe on an open source; raises as `rlpost.api.plan`.
+
+    Args:
+        source: the input.
+        recipe: what is computed.
+        state: before the first batch.
+        recorded: columns of the input that are read in place of computing written ones, by name.
+    """
+    columns = _columns(source, recipe).with_recorded(recorded or {})
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 
@@ -355,7 +366,7 @@ def sink_of(
     plan: Plan,
     index: int,
     target: AnyPath,
-    begun: StagedFile | Upload | None = None,
+    begun: OutputFile | None = None,
     *,
     names: tuple[str, ...],
 ) -> Sink:

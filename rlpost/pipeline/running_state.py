@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.locks import FileLock
-from rlpost.io.staged import StagedFile, file_errors
+from rlpost.io.publish import write_file
+from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
-from rlpost.pipeline.columns import columns_of
 from rlpost.recipe import semantics
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from rlpost.io.parquet.source import Source, TableSource
-    from rlpost.recipe.recipe import Recipe
 
 
 Json = dict[str, Any]
@@ -68,49 +63,36 @@ class RunState:
         return RunState({**self.running, **later}, notes.get("kl_coef", self.kl_coef))
 
 
-def load_state(
-    path: Path | None, recipe: Recipe, source: Source | TableSource
-) -> tuple[RunState, list[str]]:
-    """Return the state before a run, and warnings.
-
-    It is empty if the file does not exist yet, or if it has older semantics and a change since
-    then concerns the recipe: a mean over rewards of two definitions has no meaning.
-
-    Args:
-        path: of the file; None for an empty state.
-        recipe: of the run.
-        source: its input.
+def load_state(path: Path | None) -> RunState:
+    """Return the state before a run; an empty one without a file.
 
     Raises:
         ReadWriteError: the file cannot be read.
-        DataError: it is not a state file of this version.
-        UsageError: the recipe does not fit the input.
+        DataError: it is not a state file of this version, or it has other semantics: a mean over
+            rewards of two definitions has no meaning.
     """
     if path is None:
-        return RunState(), []
+        return RunState()
     try:
         if not path.exists():
-            return RunState(), []
+            return RunState()
         table = json.loads(path.read_text(encoding="utf-8"))
         if table["version"] != _VERSION:
             raise DataError(f"{path}: state of version {table['version']}; {_VERSION} is needed")
         state = RunState.of(table | {"running": table["running"]})
-        number = semantics.parse(table.get("semantics"))
+        number = semantics.parse(table["semantics"])
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(
             f"{path}: is not a state file; --state needs a file that rlpost wrote, or a new path"
         ) from None
-    if number == SEMANTICS:
-        return state, []
-    changes = semantics.applying(number, recipe, columns_of(source, recipe).columns)
-    text = f"--state {path}: has {semantics.describe(number, changes)}"
-    if number < SEMANTICS and not changes:
-        return state, [text]
-    kept = _older(path, number)
-    anew = "running statistics start anew, and the old ones are kept in"
-    return RunState(), [f"{text}; {anew} {kept}"]
+    if number != SEMANTICS:
+        raise DataError(
+            f"--state {path}: has {semantics.describe(number)}, and its statistics cannot be "
+            "continued; a new path starts anew"
+        )
+    return state
 
 
 def state_text(state: RunState) -> str:
@@ -122,30 +104,8 @@ def state_text(state: RunState) -> str:
 def save_state(path: Path, state: RunState) -> None:
     """Write the state after a run; the old file stays until the new one is complete.
 
-    A file of other semantics is kept under another name.
-
     Raises:
         ReadWriteError: the file cannot be written.
     """
-    with FileLock([path]), file_errors(path, "cannot be written"):
-        staged = StagedFile(path)
-        try:
-            staged.write(0, state_text(state).encode())
-            staged.complete()
-            _keep_older(path)
-            staged.publish()
-        finally:
-            staged.discard()
-
-
-def _older(path: Path, number: int) -> Path:
-    """Return where the statistics of other semantics are kept."""
-    return path.with_name(f"{path.name}.semantics-{number}")
-
-
-def _keep_older(path: Path) -> None:
-    """Rename a state file of other semantics."""
-    with suppress(FileNotFoundError, ValueError):
-        number = semantics.parse(json.loads(path.read_text(encoding="utf-8")).get("semantics"))
-        if number != SEMANTICS:
-            path.replace(_older(path, number))
+    with file_errors(path, "cannot be written"):
+        write_file(path, state_text(state).encode())

@@ -19,7 +19,8 @@ from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
-from rlpost.pipeline.resolved import REWARDS, compares_rows
+from rlpost.pipeline.resolved import compares_rows
+from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.totals import cells_of
@@ -209,7 +210,7 @@ def run_summary(
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
         "devices": [str(device) for device in devices],
-        "halved_pieces": splits,
+        "split_chunks": splits,
     }
 
 
@@ -349,7 +350,7 @@ def _missed_kl(resolved: ResolvedRecipe) -> list[str]:
     if recipe.kl_coef == 0 or credit == "token":
         return []
     advice = "--numerics kl_credit=token subtracts it from the advantage of each token"
-    if REWARDS.isdisjoint(estimator.needs):
+    if not resolved.reads_rewards:
         components = "components" in estimator.columns
         what = "reads reward components alone" if components else "reads no reward"
         return [f"--kl-coef has no effect: estimator {estimator.name} {what}; {advice}"]
@@ -426,11 +427,10 @@ def _unwhitened(number: int) -> list[str]:
 
 def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
     """Return the warnings of a generation limit: it drops nothing, or responses exceed it."""
-    recipe, longer = plan.resolved.recipe, facts.over_limit
-    limit = recipe.max_response_length
+    limit, longer = plan.resolved.recipe.max_response_length, facts.over_limit
     likely = [
         (
-            limit is not None and not recipe.max_len_mask,
+            limit is not None and "max_response_length" not in fields_of(plan.stages),
             f"--max-response-length {limit} drops no response without --max-len-mask",
         ),
         (

@@ -13,7 +13,7 @@ from rlpost.kernels.host import with_host_copy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.io.progress import Clock
+    from rlpost.io.clock import Clock
 
 
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]

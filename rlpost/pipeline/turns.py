@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rlpost.kernels.codes import joint_codes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -103,14 +105,12 @@ def turn_evidence(group: Codes, rollout: Codes | None, turn: Codes | None) -> Ev
     if not len(group):
         return evidence
     if rollout is not None:
-        _, first, inverse, sizes = np.unique(
-            group * (int(rollout.max()) + 1) + rollout,
-            return_index=True,
-            return_inverse=True,
-            return_counts=True,
-        )
-        evidence[sizes[inverse] > 1] |= _SHARES_ID
-        evidence[np.bincount(group[first])[group] > 1] |= _SEVERAL_IDS
+        unit = joint_codes(group, rollout)
+        sizes = np.bincount(unit)
+        group_of = np.empty_like(sizes)
+        group_of[unit] = group
+        evidence[sizes[unit] > 1] |= _SHARES_ID
+        evidence[np.bincount(group_of)[group] > 1] |= _SEVERAL_IDS
     if turn is not None:
         evidence |= _counting(group, turn)
     return evidence

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Recipes: the options of a run, presets, and the roles of columns."""

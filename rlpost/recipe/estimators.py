@@ -30,31 +30,6 @@ NAMES = (
     "raw",
 )
 """The estimators of rlpost; their functions are in `rlpost.estimators`."""
-READERS = {
-    "gamma": (
-        "gae",
-        "reinforce",
-        "grpo",
-        "reinforce_pp",
-        "remax",
-        "optimal_token_baseline",
-        "gigpo",
-        "step_reinforce",
-        "agentic_reinforce",
-    ),
-    "lam": ("gae",),
-    "lambda_policy": ("gae",),
-    "lambda_value": ("gae",),
-    "length_adaptive_alpha": ("gae",),
-    "step_gamma": ("gigpo", "step_reinforce"),
-    "episode_weight": ("gigpo",),
-    "step_weight": ("gigpo",),
-    "episode_domains": ("hierarchical_grpo",),
-    "f_norm": ("gpg",),
-    "ema_decay": ("rae",),
-    "otb_is_cap": ("optimal_token_baseline",),
-}
-"""The fields of a recipe that estimators alone read, and which of them do."""
 GROUP = "rlpost.estimators"
 """Entry-point group in which a package registers estimators."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import DataError, UsageError
@@ -23,6 +23,9 @@ _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "tokens": ("floats",),
     "text": ("text",),
 }
+RECORDED = "recorded:"
+"""How the role of a column begins that a trainer recorded; the name of the written one follows."""
+RECORDED_ROWS = (f"{RECORDED}sample_mask", f"{RECORDED}response_level_rewards")
 LOG_PROBS = ("log_probs", "old_log_probs", "infer_log_probs", "ref_log_probs")
 
 
@@ -145,10 +148,12 @@ def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def kind_of(role: str) -> Kind:
-    """Return the kind of a role, or of a `component:`, `teacher:` or id column of a recipe."""
+    """Return the kind of a role, or of a component, teacher, recorded or id column."""
     if role in ROLES:
         return ROLES[role].kind
-    kinds: dict[str, Kind] = {"component": "number", "teacher": "tokens"}
+    if role in RECORDED_ROWS:
+        return "number"
+    kinds: dict[str, Kind] = {"component": "number", "teacher": "tokens", "recorded": "tokens"}
     return kinds.get(role.partition(":")[0], "key")
 
 
@@ -162,6 +167,17 @@ class ColumnMap:
     """By role, the other columns that have a name of the role and serve no role."""
     rows_only: bool = False
     """The input is processed without tokens: one number per response is all that is computed."""
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """The written columns that have a recorded one, in place of being computed."""
+        return frozenset(one.removeprefix(RECORDED) for one in self.columns if RECORDED in one)
+
+    def with_recorded(self, columns: Mapping[str, str]) -> ColumnMap:
+        """Return the same columns with those that a trainer recorded, by written column."""
+        own = {f"{RECORDED}{name}": column for name, column in columns.items()}
+        how = dict.fromkeys(own, "map")
+        return replace(self, columns={**self.columns, **own}, how={**self.how, **how})
 
     def column(self, role: str) -> str:
         """Return the column of a role that has one."""

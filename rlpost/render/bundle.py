@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, labelled, markdown_table, show_json
 from rlpost.display.text import counted, size
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,7 +62,9 @@ def _facts(summary: Json) -> dict[str, str]:
     counts += [counted(rows["groups"], "prompt group")] if rows["groups"] else []
     counts += [counted(rows["steps"], "step")]
     named = [f"preset {summary['preset']}"] if summary["preset"] else []
-    named += [f"estimator {summary['asked_estimator']}"] if summary["asked_estimator"] else []
+    named += (
+        [f"estimator {summary['requested_estimator']}"] if summary["requested_estimator"] else []
+    )
     origin = "of the metadata of the input" if summary["recipe_of_file"] else ""
     recipe = ", ".join([*named, *([origin] if origin else [])]) or "of the options"
     return {

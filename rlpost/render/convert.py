@@ -10,11 +10,11 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, labelled, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats import FORMATS
 from rlpost.formats.dumps import GENERIC
-from rlpost.io.text import printable_line
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def show_formats(how: str) -> None:
             out.print(Text.assemble((one.name, "bold"), "  ", one.title))
             out.print(labelled(_roles_of(one), "  "))
         return
-    headings = ("format", "reads", "gives", "lacks", "note", "source")
+    headings = ("format", "reads", "roles", "missing roles", "note", "source")
     rows = [
         (
             one.name,
@@ -104,10 +104,10 @@ def show_converted(summary: Json, out: Console | None = None) -> None:
     parts: list[RenderableType] = [
         _paths(summary),
         _roles(summary),
-        *([_missing(summary["lacks"])] if summary["lacks"] else []),
+        *([_missing(summary["missing_roles"])] if summary["missing_roles"] else []),
         *([Text(summary["note"], style="dim")] if summary["note"] else []),
         *(Text(f"! {printable_line(text)}", "yellow") for text in summary["warnings"]),
-        *([Text(_skipped(summary["passed_over"]), "yellow")] if summary["passed_over"] else []),
+        *([Text(_skipped(summary["skipped_files"]), "yellow")] if summary["skipped_files"] else []),
     ]
     spaced = [line for part in parts for line in (part, Text(""))][:-1]
     title = f"rlpost convert · {summary['format']}"

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import labelled, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.formats.targets import TARGETS
 from rlpost.formats.targets.base import lost_text
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from rlpost.formats.targets.base import Target
+    from rlpost.formats.targets.base import ExportTarget
 
 Json = dict[str, Any]
 
 
 def show_targets(how: str) -> None:
-    """Print the targets on stdout: what each needs, holds and loses."""
+    """Print the targets on stdout: what each needs, can hold and loses."""
     if how == "table":
         out = console(sys.stdout)
         for i, one in enumerate(TARGETS.values()):
@@ -37,7 +37,7 @@ def show_targets(how: str) -> None:
             facts = {**target_facts(one), "note": notes_of(one)}
             out.print(labelled({name: text for name, text in facts.items() if text}, "  "))
         return
-    headings = ("target", "writes", "needs", "holds", "other columns", "note", "source")
+    headings = ("target", "writes", "needs", "optional", "other columns", "note", "source")
     rows = [
         (one.name, one.title, *target_facts(one).values(), notes_of(one), one.source)
         for one in TARGETS.values()
@@ -45,17 +45,17 @@ def show_targets(how: str) -> None:
     show_list(headings, rows, how)
 
 
-def target_facts(target: Target) -> dict[str, str]:
+def target_facts(target: ExportTarget) -> dict[str, str]:
     """Return what a target needs, what else it holds, and what becomes of other columns."""
-    holds = [item for item in target.fields if item not in target.needs]
+    optional = [item for item in target.fields if item not in target.needs]
     return {
         "needs": ", ".join(target.needs),
-        "holds": ", ".join(holds),
+        "optional": ", ".join(optional),
         "other columns": target.others or "lost",
     }
 
 
-def notes_of(target: Target) -> str:
+def notes_of(target: ExportTarget) -> str:
     """Return what becomes different in a target, and what it cannot represent."""
     return " ".join(text for text in (target.note, target.limits) if text)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import labelled
 from rlpost.display.text import counted, size
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,9 @@ def _rows(summary: Json) -> str:
     """Return the number of rows and how they were matched."""
     on = summary["on"]
     how = f"by the key {', '.join(on)}" if on else "by their order"
-    if summary["shared"]:
-        how += f" ({summary['shared']:,} have the key of an earlier row)"
-    equal = [name for name in summary["checked"] if name not in on]
+    if summary["repeated_keys"]:
+        how += f" ({summary['repeated_keys']:,} have the key of an earlier row)"
+    equal = [name for name in summary["equal_columns"] if name not in on]
     checked = f"; equal in both: {', '.join(equal)}" if equal else ""
     return f"{counted(summary['rows'], 'row')}, joined {how}{checked}"
 

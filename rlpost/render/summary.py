@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided
 from rlpost.display.text import (
     counted,
@@ -21,8 +22,7 @@ from rlpost.display.text import (
     run_times,
     size,
 )
-from rlpost.io.text import printable_line
-from rlpost.pipeline.update import REASONS
+from rlpost.pipeline.update.files import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ _ROLLOUT_REWARD = {
 
 def show_plan(plan: Plan) -> None:
     """Print the passes over the input on stdout."""
-    from rlpost.pipeline.output import emitted  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - torch takes a second to import
 
     passes = plan.passes(emitted(plan.resolved), keeping=True)
     rows = [
@@ -69,7 +69,7 @@ def show_plan(plan: Plan) -> None:
     out = console(sys.stdout)
     out.print(f"{printable_line(plan.source.name)}: {counted(plan.source.rows, 'response')}")
     out.print(TextTable(("pass", "reads", "columns"), rows, text=(0, 2), row_notes=notes))
-    out.print(f"Stages: {', '.join(stage.name for stage in plan.stages)}")
+    out.print(f"Stages: {', '.join(stage.name for stage in plan.stages if stage.runs)}")
     scope = f"all steps together: {plan.why_one_table}" if plan.why_one_table else "step by step"
     out.print(f"Response-level statistics on Ray and in shards: {scope}")
 
@@ -109,7 +109,7 @@ def _update(facts: Json) -> Text:
             "file is of no format that rlpost reads",
             "files are of no format that rlpost reads",
         ),
-        ("vanished", f"input {vanished}", f"inputs {several}"),
+        ("missing_inputs", f"input {vanished}", f"inputs {several}"),
         (
             "deleted",
             "output of a vanished input is deleted",
@@ -148,7 +148,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         *([_times(summary)] if "seconds" in summary else []),
     ]
     spaced = [line for part in parts for line in (part, Text(""))][:-1]
-    title = f"rlpost advantages · {summary.get('asked_estimator', summary['estimator'])}"
+    title = f"rlpost advantages · {summary.get('requested_estimator', summary['estimator'])}"
     if summary.get("preset"):
         title += f" · preset {summary['preset']}"
     if out.is_terminal:
@@ -334,7 +334,7 @@ def _divergence(facts: Json) -> Iterator[str]:
     yield f"χ²: {number(chi['token'])} per token, {number(chi['sequence'])} per response"
     if facts["ess"] is not None:
         yield f"effective sample size: {percent(facts['ess'])} of the weighted tokens"
-    surprising = counted(facts["sure_but_wrong"], "token")
+    surprising = counted(facts["confident_disagreement"], "token")
     yield f"{surprising} with engine probability ≥ 0.5 and trainer over 2 nats lower"
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import show_json, show_markdown
 from rlpost.display.text import counted
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def _verdict(column: Json) -> str:
     if column["verdict"] == "missing":
         return "DIFFERS: the column is missing"
     if column["verdict"] == "damaged":
-        return f"DAMAGED: it does not decode: {column['why']}"
+        return f"DAMAGED: it does not decode: {column['reason']}"
     if column["verdict"] == "changed":
         return _changed(column["chunks"])
     if column["verdict"] not in ("differs", OTHER_SEMANTICS):

@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io import arrow as ragged
-from rlpost.io.arrow import CellLocation, to_numpy
+from rlpost.io.arrow import CellLocation
+from rlpost.io.keys import KeyColumn, encode_keys
+from rlpost.kernels.codes import joint_codes
 from rlpost.training.order import RowFacts
 
 if TYPE_CHECKING:
@@ -25,18 +27,6 @@ _CHUNK_TOKENS = 1 << 19
 _SHOWN = 8  # rollout steps that an error shows
 
 
-def _codes(chunks: list[list[pa.Array]]) -> NDArray[np.int64]:
-    """Return codes of keys: of each chunk, the columns that are a key together."""
-    codes = np.zeros(sum(len(one[0]) for one in chunks), np.int64)
-    for parts in zip(*chunks, strict=True):
-        kinds = {part.type for part in parts}
-        texts = [part.cast(pa.string()) for part in parts] if len(kinds) > 1 else parts
-        encoded = pa.chunked_array(texts).combine_chunks().dictionary_encode()
-        own = to_numpy(encoded.indices).astype(np.int64)
-        _, codes = np.unique(codes * len(encoded.dictionary) + own, return_inverse=True)
-    return codes
-
-
 class _StepFilter:
     """Which responses are of the rollout steps to train on."""
 
@@ -47,11 +37,10 @@ class _StepFilter:
 
     def kept(self, column: pa.Array) -> NDArray[np.bool_]:
         """Return which rows are kept, [n]."""
-        encoded = column.dictionary_encode()
-        values = encoded.dictionary.to_pylist()
+        steps = KeyColumn.of([column])
+        values = steps.labels.to_pylist()
         self._present.update(values)
-        inside = np.array([value in self._steps for value in values], np.bool_)
-        return np.take(inside, to_numpy(encoded.indices))
+        return np.array([value in self._steps for value in values], np.bool_)[steps.codes]
 
     def check(self, where: str) -> None:
         """Raise UsageError if a step is absent; of a range only if all of its steps are."""
@@ -93,7 +82,7 @@ def row_facts(
     names = list(dict.fromkeys([*columns.of_facts, *([step] if chosen and step else [])]))
     inside: list[NDArray[np.bool_]] = []
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
-    keys: list[list[pa.Array]] = []
+    keys: list[list[pa.DictionaryArray]] = []
     for chunk in source.read(names, _CHUNK_TOKENS, columns.lengths or ""):
         parts.append(_sizes(chunk, source, columns))
         if chosen is not None and step is not None:
@@ -101,12 +90,13 @@ def row_facts(
             inside.append(chosen.kept(ragged.key(array, _location(source, chunk, step))))
         keys.append(
             [
-                ragged.key(chunk.table.column(name), _location(source, chunk, name))
+                encode_keys(ragged.key(chunk.table.column(name), _location(source, chunk, name)))
                 for name in columns.keys
             ]
         )
     tokens, length, prompt = (np.concatenate(part) for part in zip(*parts, strict=True))
-    group = _codes(keys) if columns.keys else np.arange(len(tokens))
+    codes = [KeyColumn.of(chunks).codes for chunks in zip(*keys, strict=True)]
+    group = joint_codes(*codes) if codes else np.arange(len(tokens))
     pa.default_memory_pool().release_unused()  # of the keys' texts
     rows = [
         footer.row_group(number).num_rows

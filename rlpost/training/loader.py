@@ -53,11 +53,11 @@ _EPOCH, _BATCH, _LOOP, _BY_WORKERS = range(4)
 """Elements of `TrainingData._position`."""
 
 
-class Batch(dict[str, Any]):
+class TrainingBatch(dict[str, Any]):
     """A batch: a dict, which a DataLoader leaves as it is."""
 
 
-def _collate(batches: list[Batch], *, collate_fn_map: object) -> Batch:  # noqa: ARG001
+def _collate(batches: list[TrainingBatch], *, collate_fn_map: object) -> TrainingBatch:  # noqa: ARG001
     """Return the one batch that a DataLoader with the default `batch_size=1` collects.
 
     Raises:
@@ -71,10 +71,10 @@ def _collate(batches: list[Batch], *, collate_fn_map: object) -> Batch:  # noqa:
     return batches[0]
 
 
-default_collate_fn_map[Batch] = _collate
+default_collate_fn_map[TrainingBatch] = _collate
 
 
-class TrainingData(IterableDataset[Batch]):
+class TrainingData(IterableDataset[TrainingBatch]):
     """Enriched files as batches for a training loop: `rlpost.load(paths, batch_size=64)`.
 
     It is an iterable, and a data set for `torch.utils.data.DataLoader(data, batch_size=None)`. With
@@ -279,7 +279,7 @@ class TrainingData(IterableDataset[Batch]):
         self._begun.zero_()
         self._done = 0
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[TrainingBatch]:
         """Return the batches of this rank: all, or in the first loop those after a loaded state."""
         worker = get_worker_info()
         number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
@@ -305,14 +305,14 @@ class TrainingData(IterableDataset[Batch]):
         self._position[_BY_WORKERS] = int(worker is not None)
         return int(self._position[_BATCH]) if is_first else 0
 
-    def _loop(self, number: int, first: int, every: int) -> Iterator[Batch]:
+    def _loop(self, number: int, first: int, every: int) -> Iterator[TrainingBatch]:
         """Yield each of `every` batches of the epoch of a number, from the first on."""
         epoch, accumulate = self._order(number), self._options.accumulate
         order = epoch.ranks[self._rank]
         numbers = range(first, len(order), every)
         if not numbers:
             return
-        held = _Held(self._source, self._columns, epoch, order, numbers)
+        held = _LoadedSlices(self._source, self._columns, epoch, order, numbers)
         layout = padded if self._layout == "padded" else packed
         step, totals = -1, epoch.totals(first // accumulate)
         try:
@@ -323,7 +323,7 @@ class TrainingData(IterableDataset[Batch]):
                 rows, pieces = held.batch(batch)
                 step_end = (batch + 1) % accumulate == 0 or batch + 1 == len(order)
                 self._done = batch + 1 if step_end else step * accumulate
-                yield Batch(
+                yield TrainingBatch(
                     **layout(pieces, len(rows)),
                     **of_rows(pieces, len(rows)),
                     rows=torch.from_numpy(rows.copy()),
@@ -361,7 +361,7 @@ class TrainingData(IterableDataset[Batch]):
         return file_facts(self._source)
 
 
-class _Held:
+class _LoadedSlices:
     """The slices in memory: those of windows that were read, with rows of later batches."""
 
     def __init__(

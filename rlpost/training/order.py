@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from rlpost.errors import DataError, UsageError
+from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +69,7 @@ class BatchOptions:
     """Tokens of a window, about."""
 
 
-class Totals(NamedTuple):
+class StepTotals(NamedTuple):
     """What a whole optimiser step has, over all ranks and batches."""
 
     tokens: int
@@ -127,7 +128,7 @@ class Epoch:
         """The number of optimiser steps."""
         return max(-(-len(rank) // self.options.accumulate) for rank in self.ranks)
 
-    def totals(self, step: int) -> Totals:
+    def totals(self, step: int) -> StepTotals:
         """Return what all batches of a step have together."""
         first, last = (k * self.options.accumulate for k in (step, step + 1))
         parts = [
@@ -136,7 +137,7 @@ class Epoch:
         ]
         rows = np.concatenate(parts)
         tokens = self.facts.tokens[rows]
-        return Totals(
+        return StepTotals(
             tokens=int(tokens.sum()),
             responses=int((tokens > 0).sum()),
             rows=len(rows),
@@ -188,7 +189,7 @@ def _slices(
 
 
 @dataclass(frozen=True)
-class _Units:
+class _WindowUnits:
     """Units in the order of the windows: rows [K], and [U+1] the first row of each unit."""
 
     rows: Ints
@@ -197,12 +198,12 @@ class _Units:
     """[U] the window of each unit, not decreasing."""
 
 
-def _units(facts: RowFacts, options: BatchOptions, slices: Slices, position: Ints) -> _Units:
+def _units(facts: RowFacts, options: BatchOptions, slices: Slices, position: Ints) -> _WindowUnits:
     rows = np.flatnonzero(facts.included)
     if not options.keep_groups:
         rows = rows[np.argsort(position[rows], kind="stable")]
-        return _Units(rows, np.arange(len(rows) + 1), slices.window[position[rows]])
-    _, codes = np.unique(facts.group[rows], return_inverse=True)
+        return _WindowUnits(rows, np.arange(len(rows) + 1), slices.window[position[rows]])
+    codes = joint_codes(facts.group[rows])
     latest = np.zeros(codes.max() + 1, np.int64)
     np.maximum.at(latest, codes, position[rows])
     ends = latest[codes]
@@ -210,7 +211,7 @@ def _units(facts: RowFacts, options: BatchOptions, slices: Slices, position: Int
     _check_scattered(facts, options, rows, slices.window[position[rows]], slices.window[ends])
     rows, codes = rows[order], codes[order]
     bounds = np.concatenate([np.flatnonzero(np.diff(codes, prepend=-1)), [len(rows)]])
-    return _Units(rows, bounds, slices.window[latest[codes[bounds[:-1]]]])
+    return _WindowUnits(rows, bounds, slices.window[latest[codes[bounds[:-1]]]])
 
 
 def _check_scattered(
@@ -241,7 +242,7 @@ class _Cut:
 
 
 def _dealt(
-    options: BatchOptions, units: _Units, random: np.random.Generator | None
+    options: BatchOptions, units: _WindowUnits, random: np.random.Generator | None
 ) -> list[tuple[Ints, Ints, Ints]]:
     """Divide each window's units among the ranks, and shuffle those of each.
 

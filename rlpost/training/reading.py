@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lists:
+class RaggedColumn:
     """A column of lists: flat values [T], and offsets [n+1]."""
 
     values: NDArray[Any]
@@ -39,7 +39,7 @@ class SliceData:
 
     numbers: NDArray[np.int64]
     """The row numbers, ascending."""
-    lists: dict[str, Lists]
+    lists: dict[str, RaggedColumn]
     rows: dict[str, NDArray[Any]]
     others: dict[str, pa.Array]
 
@@ -53,7 +53,7 @@ class SliceData:
             begins, ends = one.offsets[places], one.offsets[places + 1]
             parts = [one.values[i:j] for i, j in zip(begins.tolist(), ends.tolist(), strict=True)]
             offsets = np.concatenate([[0], (ends - begins).cumsum()])
-            lists[name] = Lists(np.concatenate(parts), offsets)
+            lists[name] = RaggedColumn(np.concatenate(parts), offsets)
         others = {name: one.take(pa.array(places)) for name, one in self.others.items()}
         values = {name: one[places] for name, one in self.rows.items()}
         return SliceData(rows, lists, values, others)
@@ -209,7 +209,7 @@ def _slice_data(
     decoded = {}
     for name, column in lists.items():
         offsets, values = ragged.list_values(batch.column(column), at(column))
-        decoded[name] = Lists(values, offsets)
+        decoded[name] = RaggedColumn(values, offsets)
     decoded["mask"] = _mask(batch, columns, at)
     _check_lengths(decoded, at, columns)
     if columns.input_ids:
@@ -229,10 +229,10 @@ def _numbers(array: pa.Array, location: CellLocation) -> NDArray[Any]:
     return ragged.numbers(array, location).astype(np.float32)
 
 
-def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> Lists:
+def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> RaggedColumn:
     """Return the mask of the tokens that are trained on, bool."""
     if columns.lengths is None:
-        return Lists(np.zeros(0, np.bool_), np.zeros(batch.num_rows + 1, np.int64))
+        return RaggedColumn(np.zeros(0, np.bool_), np.zeros(batch.num_rows + 1, np.int64))
     if columns.mask is not None:
         offsets, values = ragged.mask(batch.column(columns.mask), at(columns.mask))
     else:
@@ -243,10 +243,10 @@ def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> Lists:
         kept = ragged.numbers(batch.column(column), at(column)) != 0
         if not kept.all():
             values = values & np.repeat(kept, np.diff(offsets))
-    return Lists(values, offsets)
+    return RaggedColumn(values, offsets)
 
 
-def _without_first(mask: Lists, prompts: Lists | None) -> Lists:
+def _without_first(mask: RaggedColumn, prompts: RaggedColumn | None) -> RaggedColumn:
     """Return the mask without the first tokens of responses that have no prompt."""
     first = mask.offsets[:-1][np.diff(mask.offsets) > 0]
     if prompts is not None:
@@ -256,10 +256,10 @@ def _without_first(mask: Lists, prompts: Lists | None) -> Lists:
         return mask
     values = mask.values.copy()
     values[first] = False
-    return Lists(values, mask.offsets)
+    return RaggedColumn(values, mask.offsets)
 
 
-def _check_lengths(decoded: dict[str, Lists], at: Any, columns: TrainingColumns) -> None:
+def _check_lengths(decoded: dict[str, RaggedColumn], at: Any, columns: TrainingColumns) -> None:
     """Raise DataError if a list of a row has another length than the mask."""
     offsets = decoded["mask"].offsets
     ids = {"response_token_ids": columns.response_token_ids}

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost.analysis import doctor
 from rlpost.cli.render.doctor import show

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import rollout, run, save, strict_json
 from strategies import recipes, rollouts, to_table
-from test_cli import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.analysis import verify
@@ -26,8 +26,8 @@ from rlpost.io.parquet import reader
 from rlpost.io.parquet.checksums import CHECKSUMS_KEY, changed_chunks
 from rlpost.io.parquet.splice import SpliceSink
 from rlpost.io.staged import StagedFile
-from rlpost.pipeline.file_metadata import RUN_KEY
-from rlpost.pipeline.readback import same_values
+from rlpost.pipeline.output.metadata import RUN_KEY
+from rlpost.pipeline.output.readback import same_values
 from rlpost.recipe import presets
 
 GOOD = " equal "
@@ -593,7 +593,7 @@ def test_a_file_that_is_cut_short_is_found(sabotaged):
 def test_a_bit_in_columns_that_are_encoded_anew_is_found(sabotaged, monkeypatch):
     monkeypatch.setattr("rlpost.io.parquet.sink._splice", lambda *_: "a test wants it so")
     monkeypatch.setattr(
-        "rlpost.pipeline.readback._check_sums", lambda _: None
+        "rlpost.pipeline.output.readback._check_sums", lambda _: None
     )  # they find it at once
     ran = sabotaged(flipped("reward"))
     assert ran.code == 4

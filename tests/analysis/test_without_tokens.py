@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
-from test_cli import run
+from runs import run
 from typer.testing import CliRunner
 
 import rlpost

@@ -57,7 +57,7 @@ def _median(runs: list[Measured]) -> Measured:
 
 
 def ratios(cases: Sequence[Case], medians: dict[str, Measured], files: Files) -> dict[str, Json]:
-    """Return the entries of all cases: seconds, CPU seconds, peak MB, and what was asked."""
+    """Return the entries of all cases: seconds, CPU seconds, peak MB, and the target."""
     entries: dict[str, Json] = {}
     for case in (case for case in cases if case.name in medians):
         done, base = medians[case.name], medians.get(case.of)
@@ -72,7 +72,7 @@ def ratios(cases: Sequence[Case], medians: dict[str, Measured], files: Files) ->
         if own and other:
             entry |= {"ratio": own / other, "of": case.of}
         if case.most is not None:
-            entry["asked"] = case.most
+            entry["target"] = case.most
         entries[case.name] = {
             name: round(value, 4) if isinstance(value, float) else value
             for name, value in entry.items()
@@ -100,13 +100,13 @@ def growth(folder: Path, responses: int, rounds: int) -> Json:
 
 
 def show(entries: dict[str, Json]) -> None:
-    """Print medians and ratios, and whether each is what was asked for."""
-    print(f"\n{'':28} {'seconds':>8} {'CPU s':>7} {'peak MB':>8} {'ratio':>6} {'asked':>6}")
+    """Print medians and ratios, and whether each meets its target."""
+    print(f"\n{'':28} {'seconds':>8} {'CPU s':>7} {'peak MB':>8} {'ratio':>6} {'target':>6}")
     for name, entry in entries.items():
         ratio = entry.get("ratio", entry.get("without_start_up"))
-        asked = entry.get("asked")
-        texts = (f"{value:6.3f}" if value else " " * 6 for value in (ratio, asked))
-        verdict = "" if not (ratio and asked) else "  met" if ratio <= asked else "  MISSED"
+        target = entry.get("target")
+        texts = (f"{value:6.3f}" if value else " " * 6 for value in (ratio, target))
+        verdict = "" if not (ratio and target) else "  met" if ratio <= target else "  MISSED"
         speed = f"  {entry['mb_per_cpu_second']:.0f} MB/s a core" if name == "convert" else ""
         print(
             f"{name:28} {entry['seconds']:8.2f} {entry['cpu']:7.2f} {entry['peak_mb']:8.0f} "

@@ -40,7 +40,7 @@ class Case:
     of: str = "copy"
     """The case that it is compared with."""
     most: float | None = None
-    """The ratio of times that is asked for."""
+    """The largest ratio of times that meets the target."""
     group: str = "commands"
     peer: bool = False
 

@@ -19,7 +19,7 @@ def run(source: str, target: str, recipe: str, options: str) -> dict[str, Any]:
     """Run once; recipe and options are the fields of `Recipe` and `Options` as JSON."""
     settings = rlpost.Options(**json.loads(options), overwrite=True, started=STARTED)
     summary = rlpost.advantages(source, target, rlpost.Recipe(**json.loads(recipe)), settings)
-    found = {name: summary[name] for name in ("seconds", "bytes", "halved_pieces")}
+    found = {name: summary[name] for name in ("seconds", "bytes", "split_chunks")}
     return {**found, "size": Path(target).stat().st_size, **_peaks(settings.device)}
 
 

@@ -20,28 +20,25 @@ def record(results: Json) -> None:
 
 
 def chart() -> str:
-    """Return the ratios of each machine's first and newest run as Markdown, with bars.
+    """Return the ratios of each machine's newest run as Markdown, with bars.
 
     A bar of full width is the time of the case that the ratio divides by.
     """
-    runs: dict[tuple[str, int], list[Json]] = {}
+    runs: dict[tuple[str, int], Json] = {}
     for line in HISTORY.read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
-        runs.setdefault((run["machine"]["cpu"], run["machine"]["cores"]), []).append(run)
-    return "\n\n".join(_machine(*key, all_runs) for key, all_runs in runs.items())
+        runs[run["machine"]["cpu"], run["machine"]["cores"]] = run
+    return "\n\n".join(_machine(*key, run) for key, run in runs.items())
 
 
-def _machine(cpu: str, cores: int, runs: list[Json]) -> str:
-    first, last = runs[0], runs[-1]
-    headings = ["command", "time / copy", f"at {first['commit']}", "target", ""]
-    lines = [f"{cpu}, {cores} cores, commit {last['commit']}:", "", *_row(headings)]
+def _machine(cpu: str, cores: int, run: Json) -> str:
+    headings = ["command", "time / copy", "target", ""]
+    lines = [f"{cpu}, {cores} cores, commit {run['commit']}:", "", *_row(headings)]
     lines += _row(["---"] * len(headings))
-    for name, case in last["cases"].items():
-        if case.get("of") == "copy" and "asked" in case:
-            before = first["cases"].get(name, {}).get("ratio")
-            texts = (f"{value:.2f}" if value else "" for value in (before, case["asked"]))
-            drawn = bar(case["ratio"], 1.0, WIDTH)
-            lines += _row([name, f"{case['ratio']:.2f}", *texts, drawn])
+    for name, case in run["cases"].items():
+        if case.get("of") == "copy" and "target" in case:
+            ratios = (f"{case[key]:.2f}" for key in ("ratio", "target"))
+            lines += _row([name, *ratios, bar(case["ratio"], 1.0, WIDTH)])
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlpost.io.progress import Clock
+from rlpost.io.clock import Clock
 from rlpost.kernels.corrections import importance_weights, log_weights
 from rlpost.kernels.host import like, with_host_copy
 from rlpost.kernels.kl import token_kl

@@ -161,7 +161,7 @@ def many_files(top: Path, files: int, rows: int, groups: int, tokens: int) -> di
     return {
         "responses": summary["responses"],
         "groups": summary["groups"]["count"],
-        "lots": summary["engine"]["lots"],
+        "partitions": summary["engine"]["partitions"],
         "driver_peak_mb": peak_mb(),
         "driver_peak_mb_before": before,
         "seconds": summary["seconds"],

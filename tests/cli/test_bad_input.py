@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 FLOATS = pa.list_(pa.float32())
 
@@ -383,3 +383,23 @@ def test_a_summary_goes_to_a_file_whole_or_not_at_all(here):
     ran = run("advantages", "in.parquet", "two.parquet", "-q", "--summary-json", "/dev/full")
     assert (ran.code, ran.out) == (4, "")
     assert "/dev/full: cannot be written: No space left" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "advantages - out.parquet",
+        "loss -",
+        "inspect in.parquet -",
+        "inspect - --row 0",
+        "compare in.parquet -",
+        "export - out.jsonl --to jsonl",
+        "bundle - -o case.zip",
+        "replay -",
+    ],
+)
+def test_no_command_reads_rollouts_from_standard_input(words, here):
+    before = tree(here)
+    text = "rlpost: -: rollouts are not read from standard input: name files\n"
+    assert run(*words.split()) == (2, "", text)
+    assert tree(here) == before

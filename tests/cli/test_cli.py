@@ -1,11 +1,7 @@
-"""The command line: exit codes, streams, and whole processes; test_recipe.py has the options.
-
-The tests beside this one start the command line through `run` and take their data from `rollout`.
-"""
+"""The command line: exit codes, streams, and whole processes; test_recipe.py has the options."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -14,73 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from runs import PROGRAM, Ran, rollout, run, save, start, strict_json
 
-from rlpost.cli.app import COMMANDS, main
+from rlpost.cli.app import COMMANDS
 from rlpost.errors import ReadWriteError
 from rlpost.recipe.loss import DEFAULTS
 
-PROGRAM = Path(sys.executable).with_name("rlpost")
 COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-9]|4[0-9]|9[0-7]|10[0-7])[0-9;]*m")
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def run(*words: object, out: io.StringIO | None = None) -> Ran:
-    """`rlpost WORDS` in this process; what `main` does not translate to an exit code is raised."""
-    out, err = out or io.StringIO(), io.StringIO()
-    argv = ["rlpost", *map(str, words)]
-    with mock.patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            return Ran(int(end.code or 0), out.getvalue(), err.getvalue())
-    return Ran(0, out.getvalue(), err.getvalue())
-
-
-def rollout(count: int = 12, size: int = 4) -> pa.Table:
-    """Groups of `size` responses of 1 to 5 tokens, the second of five an observation."""
-    lengths = [1 + i * 7 % 5 for i in range(count)]
-    masks = [[int(n < 5 or t != 1) for t in range(n)] for n in lengths]
-    old = [[-(1 + (i + t) % 7) / 4 for t in range(n)] for i, n in enumerate(lengths)]
-    ref = [[-(1 + (i + 2 * t) % 5) / 4 for t in range(n)] for i, n in enumerate(lengths)]
-    floats = pa.list_(pa.float32())
-    return pa.table(
-        {
-            "prompt_id": [f"p{i // size}" for i in range(count)],
-            "reward": pa.array([i * 5 % 8 / 8 for i in range(count)], pa.float32()),
-            "response_mask": pa.array(masks, pa.list_(pa.uint8())),
-            "old_log_probs": pa.array(old, floats),
-            "ref_log_probs": pa.array(ref, floats),
-        }
-    )
-
-
-def save(table: pa.Table, path: Path, rows: int = 4) -> Path:
-    """The table as a Parquet file with row groups of that many rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, row_group_size=rows)
-    return path
-
-
-def strict_json(text: str):
-    """JSON without NaN and Infinity, which many readers refuse."""
-
-    def refuse(name):
-        raise AssertionError(f"{name} is no JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 # In this process
@@ -224,15 +164,6 @@ def test_the_summary_as_json_goes_to_a_file_or_to_stdout(tmp_path):
 
 
 # Whole processes
-
-
-def start(*words: object, env: dict[str, str] | None = None, **streams):
-    """`rlpost WORDS` as a process of its own, without the colour settings of this one."""
-    own = {
-        name: text for name, text in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}
-    }
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **streams}
-    return subprocess.Popen([PROGRAM, *map(str, words)], env=own | (env or {}), **pipes)
 
 
 def finished(process) -> Ran:

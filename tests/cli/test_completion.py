@@ -19,7 +19,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import run
+from runs import run
 
 from rlpost.cli.app import COMMANDS
 from rlpost.cli.completion import names

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import torch
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 from typer.main import get_command
 
 from rlpost.analysis import doctor

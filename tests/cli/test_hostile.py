@@ -26,8 +26,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fuzz import loops, seeds, targets
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
+from rlpost.display.controls import escape_json, printable, printable_line
 from rlpost.errors import DataError
 from rlpost.formats.convert import convert
 from rlpost.io.parquet.checks import MAX_NESTING, read_metadata
@@ -43,7 +44,6 @@ from rlpost.io.parquet.footer import (
     decode,
     encode,
 )
-from rlpost.io.text import escape_json, printable, printable_line
 from rlpost.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -228,8 +228,8 @@ def test_a_page_that_claims_gigabytes_gets_none(tmp_path):
     longer = len(header) - used  # what follows is overwritten: it is never reached
     path.write_bytes(data[:at] + header + data[at + used + longer :])
     code = (
-        "import sys; sys.path.insert(0, 'tests/cli')\n"
-        "from pathlib import Path; from test_cli import run\n"
+        "import sys; sys.path.insert(0, 'tests/support')\n"
+        "from pathlib import Path; from runs import run\n"
         f"print(run('advantages', {str(path)!r}, {str(tmp_path / 'o.parquet')!r}).code)\n"
         # ru_maxrss would be that of the process which started this one, if that is larger
         "print(int(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0]) >> 10)"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 import rlpost
 from rlpost.recipe.flags import FLAGS, field_of, flag_of

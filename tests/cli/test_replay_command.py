@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from manual.program import ROOT, run
-from test_cli import strict_json
+from runs import strict_json
 
 import rlpost
 from rlpost import manual

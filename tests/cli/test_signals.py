@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from test_cli import rollout, save
+from runs import rollout, save
 
 from rlpost.io import shutdown
 
@@ -78,8 +78,7 @@ def python(code, *arguments, cwd=None):
 def test_nothing_slow_is_imported_before_signals_are_handled():
     modules = {*python(MODULES).stdout.split()} - BUILT_IN
     assert {name for name in modules if not name.startswith("rlpost")} == set()
-    assert modules == {"rlpost", "rlpost._moved", "rlpost._version", "rlpost.cli",
-                       "rlpost.cli.main"}  # fmt: skip
+    assert modules == {"rlpost", "rlpost._version", "rlpost.cli", "rlpost.cli.main"}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +150,7 @@ def test_handlers_of_other_programs_stay_theirs():
 
 SWALLOWED = """
 import os
+from rlpost.cleanups import register_cleanup
 from rlpost.io import shutdown
 
 class Late:
@@ -158,7 +158,7 @@ class Late:
         os.kill(os.getpid(), 15)
 
 shutdown.install_handlers()
-shutdown.register_cleanup("file", lambda: print("cleaned", flush=True))
+register_cleanup("file", lambda: print("cleaned", flush=True))
 late = Late()
 del late
 print("went on")

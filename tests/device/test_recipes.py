@@ -11,7 +11,7 @@ import torch
 
 import rlpost
 from rlpost.kernels import corrections, kl, scans, segments
-from rlpost.pipeline import output
+from rlpost.pipeline.output import columns as output
 from tests.device.inputs import rollouts
 from tests.device.recipes import WEIGHTS, all_recipes, estimators
 

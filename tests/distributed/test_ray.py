@@ -16,8 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_paths import aws, s3, server  # noqa: F401 - fixtures
-from test_shards import MANNER, facts, same_files, steps_table, write_files
+from distributed_runs import (
+    LOCAL,
+    MANNER,
+    RAY,
+    facts,
+    recipes_of,
+    same_columns,
+    same_files,
+    steps_table,
+    write_files,
+)
 
 import rlpost
 from rlpost.distributed import driver
@@ -25,7 +34,7 @@ from rlpost.distributed.executor import Call
 from rlpost.distributed.partition import TaskContext
 from rlpost.distributed.tasks import TaskOutput
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
-from rlpost.io.progress import Clock
+from rlpost.io.clock import Clock
 from rlpost.manual import page
 
 if find_spec("ray") is None:
@@ -35,27 +44,12 @@ if find_spec("ray") is None:
 
 import ray
 import ray.data
-from ray.cluster_utils import Cluster
 
 import rlpost.ray
 from rlpost.distributed import ray as on_ray
 
 # Ray's own, of what Ray itself does.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-RAY = rlpost.Options(chunk_tokens=30, engine="ray")
-LOCAL = rlpost.Options(chunk_tokens=30, workers=2)
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Two nodes of one core each, one with what Ray takes for two GPUs, and a connected driver."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    made.add_node(num_cpus=1, num_gpus=2)
-    ray.init(address=made.address, log_to_driver=False, logging_level="error")
-    yield made
-    ray.shutdown()
-    made.shutdown()
 
 
 RECIPES = {
@@ -75,49 +69,13 @@ def test_ray_leaves_the_bytes_of_a_run_in_one_process(cluster, tmp_path, options
     with mock.patch.object(driver, "ROWS_A_BUCKET", 50):
         got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
     assert facts(got) == facts(want)
-    assert got["engine"] == {"name": "ray", "tasks_at_once": 2, "lots": got["engine"]["lots"]}
-    assert got["engine"]["lots"] > 4
+    assert got["engine"] == {
+        "name": "ray",
+        "tasks_at_once": 2,
+        "partitions": got["engine"]["partitions"],
+    }
+    assert got["engine"]["partitions"] > 4
     same_files(tmp_path / "ray", tmp_path / "local")
-
-
-KILLER = '''
-import os, signal, time
-from pathlib import Path
-FOLDER = Path({folder!r})
-
-def deadly(token_rewards, offsets):
-    """The rewards; the first of all workers to get here is killed before it answers."""
-    try:
-        (FOLDER / "killed").touch(exist_ok=False)
-    except FileExistsError:
-        return token_rewards
-    if {kill}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    while not (FOLDER / "go").exists():
-        time.sleep(0.02)
-    return token_rewards
-
-def harmless(token_rewards, offsets):
-    """The rewards"""
-    return token_rewards
-'''
-
-
-def recipes_of(folder, *, kill):
-    """A recipe that kills, or waits, once, in the middle of a pass; and one that does not."""
-    path = folder / "own.py"
-    path.write_text(KILLER.format(folder=str(folder), kill=kill))
-    names = ("deadly", "harmless")
-    return [rlpost.Recipe(estimator=f"{path}:{name}", kl_coef=0.1) for name in names]
-
-
-def same_columns(got, want):
-    """The new columns; the metadata name the recipe, which is another."""
-    names = ["advantages", "returns", "response_level_rewards"]
-    for path in sorted(want.iterdir()):
-        table = pq.read_table(got / path.name)
-        assert table.select(names).equals(pq.read_table(path, columns=names))
-    assert len(list(got.iterdir())) == len(list(want.iterdir()))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -353,7 +311,7 @@ def test_the_command_line_joins_a_cluster(cluster, tmp_path):
     same_files(tmp_path / "out", tmp_path / "local")
 
 
-def test_a_cluster_of_its_own_reads_and_writes_an_object_store(s3, tmp_path, monkeypatch):  # noqa: F811
+def test_a_cluster_of_its_own_reads_and_writes_an_object_store(s3, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     write_files(steps_table(60), tmp_path / "in", 3)
     for path in (tmp_path / "in").iterdir():

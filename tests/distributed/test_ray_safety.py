@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from test_paths import aws, s3, server  # noqa: F401 - fixtures
-from test_ray import LOCAL, RAY, cluster, recipes_of, same_columns  # noqa: F401 - fixtures
-from test_shards import same_files, steps_table, write_files
-from test_shards_safety import below
+from distributed_runs import (
+    LOCAL,
+    RAY,
+    below,
+    recipes_of,
+    same_columns,
+    same_files,
+    steps_table,
+    write_files,
+)
 
 import rlpost
 from rlpost.analysis.verify import verify
@@ -98,7 +104,7 @@ def test_a_second_run_on_the_same_output_is_refused(tmp_path):
     assert rlpost.advantages(tmp_path / "in", tmp_path / "out", None, RAY)["responses"] == 60
 
 
-def started(cluster, top, given, out):  # noqa: F811
+def started(cluster, top, given, out):
     """A run of the command line, some of whose files are complete, while one task waits."""
     recipes_of(top, kill=False)
     words = [given, out, "--estimator", "own.py:deadly", "--kl-coef", "0.1", "--engine", "ray"]
@@ -107,7 +113,7 @@ def started(cluster, top, given, out):  # noqa: F811
     return subprocess.Popen(argv, cwd=top, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_what_a_killed_driver_leaves_goes_with_the_next_run(cluster, tmp_path):  # noqa: F811
+def test_what_a_killed_driver_leaves_goes_with_the_next_run(cluster, tmp_path):
     write_files(steps_table(120), tmp_path / "in", 6)
     out = tmp_path / "out"
     with started(cluster, tmp_path, "in", "out") as run:
@@ -125,13 +131,13 @@ def test_what_a_killed_driver_leaves_goes_with_the_next_run(cluster, tmp_path): 
     same_files(out, tmp_path / "local")
 
 
-def to_store(s3, top, files):  # noqa: F811
+def to_store(s3, top, files):
     write_files(steps_table(), top / "in", files)
     for path in (top / "in").iterdir():
         s3.put(f"in/{path.name}", path.read_bytes())
 
 
-def test_what_a_killed_worker_had_sent_to_a_store_does_not_stay(s3, tmp_path, monkeypatch):  # noqa: F811
+def test_what_a_killed_worker_had_sent_to_a_store_does_not_stay(s3, tmp_path, monkeypatch):
     """Ray's workers get the environment of the driver: this cluster is one of the run's own."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     to_store(s3, tmp_path, 3)
@@ -147,7 +153,7 @@ def test_what_a_killed_worker_had_sent_to_a_store_does_not_stay(s3, tmp_path, mo
     assert done.stdout.endswith("}\n")
 
 
-def test_what_a_killed_driver_had_sent_to_a_store_goes_with_the_next_run(s3, tmp_path):  # noqa: F811
+def test_what_a_killed_driver_had_sent_to_a_store_goes_with_the_next_run(s3, tmp_path):
     to_store(s3, tmp_path, 3)
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     recipes_of(tmp_path, kill=False)
@@ -178,7 +184,7 @@ def test_one_large_file_is_spread_over_workers(tmp_path, monkeypatch, kill):
     options = replace(CHECKED, chunk_tokens=30)
     recipe = own if kill else harmless
     got = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
-    assert got["engine"]["lots"] > 4  # of up to 8 row groups each
+    assert got["engine"]["partitions"] > 4  # of up to 8 row groups each
     assert (tmp_path / "killed").exists() == kill
     same_columns(tmp_path / "out", tmp_path / "local")
     if not kill:

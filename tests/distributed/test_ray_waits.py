@@ -14,11 +14,12 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from distributed_runs import steps_table, write_files
 from signal_sweep import MARK, marked
-from test_shards import steps_table, write_files
 
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import UnavailableError
-from rlpost.io.progress import Clock, SilentReporter
+from rlpost.io.clock import Clock
 
 if find_spec("ray") is None:
     pytest.skip("ray is not installed: pip install 'rlpost[ray]'", allow_module_level=True)

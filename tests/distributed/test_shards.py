@@ -1,12 +1,9 @@
 """Runs in shards: planned once, written by many, with the very files of a run in one process."""
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -15,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from distributed_runs import LOCAL, facts, rlpost_command, same_files, steps_table, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import run as run_command
 from strategies import recipes, rollouts, to_table
-from test_cli import run as run_command
-from test_paths import aws, s3, server  # noqa: F401 - fixtures
 
 import rlpost
 from rlpost.distributed import driver, shards
@@ -29,22 +26,8 @@ from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
 from rlpost.estimators import ESTIMATORS
 from rlpost.pipeline.data import Responses
 
-MANNER = {"outputs", "seconds", "engine"}
-LOCAL = {"bytes", "scratch"}  # entries of local runs alone
-PIECES = rlpost.Options(chunk_tokens=30, workers=2)
 
-
-def write_files(table, folder, files, **options):
-    """The table as files of about the same size; one more has no rows."""
-    folder.mkdir(parents=True)
-    bounds = [round(table.num_rows * part / files) for part in range(files + 1)]
-    bounds.append(table.num_rows)
-    for place, (start, stop) in enumerate(pairwise(bounds)):
-        part = table.slice(start, stop - start)
-        pq.write_table(part, folder / f"part-{place}.parquet", row_group_size=3, **options)
-
-
-def in_shards(top, recipe, count, options=PIECES):
+def in_shards(top, recipe, count, options=LOCAL):
     """The summary of a run in shards, the last first."""
     shards.plan([top / "in"], top / "shards", top / "state", recipe, options)
     for index in reversed(range(count)):
@@ -62,24 +45,13 @@ def attempt(run):
         return type(error), str(error)
 
 
-def facts(summary):
-    return json.dumps({key: value for key, value in summary.items() if key not in MANNER | LOCAL})
-
-
-def same_files(got, want):
-    names = sorted(path.name for path in want.iterdir())
-    assert sorted(path.name for path in got.iterdir()) == names
-    for name in names:
-        assert (got / name).read_bytes() == (want / name).read_bytes(), name
-
-
 def check(table, recipe, files, count, rows_a_bucket, *, divide=False, indexed=False):
     """A run in shards leaves the bytes that a run in one process leaves, or fails as it does."""
     least = 1 if divide else partitions.PART_BYTES
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         write_files(table, top / "in", files, write_page_index=indexed)
-        want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, PIECES))
+        want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, LOCAL))
         with (
             mock.patch.object(driver, "ROWS_A_BUCKET", rows_a_bucket),
             mock.patch.object(partitions, "PART_BYTES", least),
@@ -138,42 +110,6 @@ def test_page_indexes_are_the_same_where_a_file_is_divided(options):
     check(steps_table(36), recipe, files=2, count=2, rows_a_bucket=9, divide=True, indexed=True)
 
 
-def steps_table(rows=60, step=str):
-    """Rows of six steps whose groups lie in several files."""
-    rng = np.random.default_rng(3)
-    sizes = rng.integers(1, 6, rows)
-    offsets = pa.array(np.concatenate([[0], sizes.cumsum()]), pa.int32())
-
-    def tokens(low=-2.0):
-        values = pa.array(rng.uniform(low, 0, sizes.sum()), pa.float32())
-        return pa.ListArray.from_arrays(offsets, values)
-
-    ones = pa.array(np.ones(sizes.sum()), pa.uint8())
-    return pa.table(
-        {
-            "prompt_id": [f"p{place % 7}" for place in range(rows)],
-            "step": [step(5 - place // 3 % 6) for place in range(rows)],
-            "domain": [("math", "code", "chat")[place % 7 % 3] for place in range(rows)],
-            "reward": rng.integers(0, 3, rows) / 2,
-            "response_mask": pa.ListArray.from_arrays(offsets, ones),
-            "old_log_probs": tokens(),
-            "ref_log_probs": tokens(),
-            "infer_log_probs": tokens(),
-            "log_probs": tokens(),
-            "values": tokens(),
-            "sum_pi_squared": tokens(0.0),
-            "correctness": rng.integers(0, 2, rows) / 1.0,
-            "format": rng.integers(0, 2, rows) / 1.0,
-            "reward_baseline": rng.random(rows),
-            "traj_id": [f"t{place % 4}" for place in range(rows)],
-            "turn": np.arange(rows) // 28,
-            "state_id": [f"s{place % 3}" for place in range(rows)],
-            "step_score": rng.random(rows),
-            "episode_score": rng.random(rows),
-        }
-    )
-
-
 STATEFUL = {
     "running moments": {"norm_mean": "running", "norm_std": "running"},
     "an adaptive coefficient": {"kl_coef": 0.1, "kl_target": 0.01},
@@ -203,7 +139,7 @@ def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_pat
     only = names.filter(pa.compute.equal(names["step"], "all"))
     pq.write_table(only, tmp_path / "in" / "part-9.parquet")
     recipe = rlpost.Recipe(estimator="rloo")
-    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, PIECES)
+    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
     with mock.patch.object(driver, "ROWS_A_BUCKET", 11):
         got = in_shards(tmp_path, recipe, 3)
     assert facts(got) == facts(want)
@@ -240,7 +176,7 @@ def test_a_sample_mask_of_the_input_gives_the_same(name, options):
 def planned(tmp_path):
     """A folder with files that are planned, but not written."""
     write_files(steps_table(), tmp_path / "in", 4)
-    shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", rlpost.Recipe(), PIECES)
+    shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", rlpost.Recipe(), LOCAL)
     return tmp_path
 
 
@@ -258,40 +194,40 @@ def test_the_number_of_shards_may_change_and_a_lot_is_written_once(planned):
 
 
 def test_a_shard_that_is_done_again_after_all_says_the_same(planned):
-    first = shards.shard(planned / "state", 0, 1, PIECES)
-    assert json.dumps(shards.shard(planned / "state", 1, 5, PIECES)) == json.dumps(first)
+    first = shards.shard(planned / "state", 0, 1, LOCAL)
+    assert json.dumps(shards.shard(planned / "state", 1, 5, LOCAL)) == json.dumps(first)
 
 
 def test_an_input_that_changed_since_the_plan_is_refused(planned):
     path = planned / "in" / "part-1.parquet"
     pq.write_table(pq.read_table(path).slice(1), path)
     with pytest.raises(ReadWriteError, match=r"part-1\.parquet: was changed"):
-        shards.shard(planned / "state", 0, 1, PIECES)
+        shards.shard(planned / "state", 0, 1, LOCAL)
     assert not list((planned / "out").glob("*.parquet"))
 
 
 def test_two_plans_do_not_share_a_folder(planned):
     with pytest.raises(UsageError, match="has a plan already"):
-        shards.plan([planned / "in"], planned / "b", planned / "state", rlpost.Recipe(), PIECES)
-    assert shards.shard(planned / "state", 0, 1, PIECES)
-    over = replace(PIECES, overwrite=True)
+        shards.plan([planned / "in"], planned / "b", planned / "state", rlpost.Recipe(), LOCAL)
+    assert shards.shard(planned / "state", 0, 1, LOCAL)
+    over = replace(LOCAL, overwrite=True)
     shards.plan([planned / "in"], planned / "b", planned / "state", rlpost.Recipe(), over)
-    assert shards.shard(planned / "state", 0, 2, PIECES) is None
+    assert shards.shard(planned / "state", 0, 2, LOCAL) is None
 
 
 def test_a_shard_needs_a_plan_of_this_version(planned, tmp_path):
     with pytest.raises(ReadWriteError, match="rlpost plan"):
-        shards.shard(tmp_path / "none", 0, 1, PIECES)
+        shards.shard(tmp_path / "none", 0, 1, LOCAL)
     with pytest.raises(UsageError, match="0 to 2 is needed"):
-        shards.shard(planned / "state", 3, 3, PIECES)
+        shards.shard(planned / "state", 3, 3, LOCAL)
     path = planned / "state" / "plan.json"
     text = path.read_text()
     path.write_text(text.replace(f'"rlpost": "{rlpost.__version__}"', '"rlpost": "0.0.0"'))
     with pytest.raises(UsageError, match=r"rlpost 0\.0\.0"):
-        shards.shard(planned / "state", 0, 1, PIECES)
+        shards.shard(planned / "state", 0, 1, LOCAL)
     path.write_text(text[: len(text) // 2])
     with pytest.raises(DataError, match="`rlpost plan` did not write this file"):
-        shards.shard(planned / "state", 0, 1, PIECES)
+        shards.shard(planned / "state", 0, 1, LOCAL)
 
 
 def test_the_state_is_kept_when_the_last_shard_ends(tmp_path):
@@ -301,21 +237,22 @@ def test_the_state_is_kept_when_the_last_shard_ends(tmp_path):
     recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True, **norms, **kl)  # settles twice
     for name in ("local", "shards"):
         (tmp_path / f"{name}.json").write_text(
-            '{"version": 1, "running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'
+            '{"version": 1, "semantics": 1, '
+            '"running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'
         )
-    options = {n: replace(PIECES, state=tmp_path / f"{n}.json") for n in ("local", "shards")}
+    options = {n: replace(LOCAL, state=tmp_path / f"{n}.json") for n in ("local", "shards")}
     rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, options["local"])
     before = (tmp_path / "shards.json").read_text()
     shards.plan([tmp_path / "in"], tmp_path / "shards", tmp_path / "s", recipe, options["shards"])
-    shards.shard(tmp_path / "s", 0, 2, PIECES)
+    shards.shard(tmp_path / "s", 0, 2, LOCAL)
     assert (tmp_path / "shards.json").read_text() == before
-    shards.shard(tmp_path / "s", 1, 2, PIECES)
+    shards.shard(tmp_path / "s", 1, 2, LOCAL)
     assert (tmp_path / "shards.json").read_text() == (tmp_path / "local.json").read_text()
     assert json.loads((tmp_path / "shards.json").read_text())["kl_coef"] != 0.2
     same_files(tmp_path / "shards", tmp_path / "local")
 
 
-def test_shards_on_an_object_store_leave_the_bytes_of_a_local_run(s3, tmp_path):  # noqa: F811
+def test_shards_on_an_object_store_leave_the_bytes_of_a_local_run(s3, tmp_path):
     write_files(steps_table(), tmp_path / "in", 3)
     for path in (tmp_path / "in").iterdir():
         s3.put(f"in/{path.name}", path.read_bytes())
@@ -330,11 +267,6 @@ def test_shards_on_an_object_store_leave_the_bytes_of_a_local_run(s3, tmp_path):
     made = {key: s3.get(key) for key in names if not key.startswith("in/")}
     want = {f"out/{path.name}": path.read_bytes() for path in (tmp_path / "local").iterdir()}
     assert made == want
-
-
-def rlpost_command(*words, cwd):
-    argv = [Path(sys.executable).with_name("rlpost"), *map(str, words)]
-    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 def test_an_array_job_by_the_command_line(tmp_path):
@@ -421,11 +353,11 @@ def test_each_reader_of_a_block_reads_its_rows_alone():
 
 def test_start_up_is_that_of_the_process_in_wall_and_cpu_time(planned):
     began = time.perf_counter() - 5.0
-    options = replace(PIECES, started=began)
+    options = replace(LOCAL, started=began)
     cpu = time.process_time()
     assert cpu > 0.5  # of imports
     shards.shard(planned / "state", 0, 2, options)
-    seconds = shards.shard(planned / "state", 1, 2, PIECES)["seconds"]  # begins with the call
+    seconds = shards.shard(planned / "state", 1, 2, LOCAL)["seconds"]  # begins with the call
     assert 5.0 < seconds["start_up"] < 9.0
     assert cpu < seconds["cpu"]["start_up"] < seconds["cpu"]["total"]
     assert seconds["cpu"]["start_up"] < 2 * cpu

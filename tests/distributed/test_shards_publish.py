@@ -4,9 +4,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from test_paths import aws, s3, server  # noqa: F401 - fixtures
-from test_shards import PIECES, rlpost_command, steps_table, write_files
-from test_shards_safety import OVER, below, hidden, plan, planned, shard  # noqa: F401 - fixture
+from distributed_runs import (
+    LOCAL,
+    OVER,
+    below,
+    hidden,
+    plan,
+    rlpost_command,
+    shard,
+    steps_table,
+    write_files,
+)
 
 import rlpost
 from rlpost.analysis.verify import verify
@@ -17,7 +25,7 @@ FOREIGN = pytest.mark.parametrize("foreign", [b"notes of somebody", b""])
 
 
 @FOREIGN
-def test_a_file_that_came_after_the_plan_is_not_replaced(planned, foreign):  # noqa: F811
+def test_a_file_that_came_after_the_plan_is_not_replaced(planned, foreign):
     assert shard(planned, 0, 2) is None
     path = planned / "out" / "part-2.parquet"
     path.write_bytes(foreign)
@@ -32,8 +40,8 @@ def test_a_file_that_came_after_the_plan_is_not_replaced(planned, foreign):  # n
     assert hidden(planned) == []
 
 
-def test_the_result_of_a_run_between_plan_and_shards_is_not_replaced(planned):  # noqa: F811
-    rlpost.advantages(planned / "in", planned / "out", rlpost.Recipe(estimator="rloo"), PIECES)
+def test_the_result_of_a_run_between_plan_and_shards_is_not_replaced(planned):
+    rlpost.advantages(planned / "in", planned / "out", rlpost.Recipe(estimator="rloo"), LOCAL)
     wanted = {path.name: path.read_bytes() for path in (planned / "out").glob("*.parquet")}
     with pytest.raises(ReadWriteError, match="exists now, and did not when the run began"):
         shard(planned, 0, 1)
@@ -50,7 +58,7 @@ def test_a_file_that_came_after_a_plan_with_overwrite_is_replaced(tmp_path, fore
     assert verify([tmp_path / "out"])["ok"]
 
 
-def test_publishing_that_was_stopped_midway_is_gone_on_with(planned, monkeypatch):  # noqa: F811
+def test_publishing_that_was_stopped_midway_is_gone_on_with(planned, monkeypatch):
     """What has its name already is of this plan, by its digest."""
     replace_file, done = Path.replace, []
 
@@ -70,7 +78,7 @@ def test_publishing_that_was_stopped_midway_is_gone_on_with(planned, monkeypatch
     assert verify([planned / "out"])["ok"]
 
 
-def test_an_object_that_came_after_the_plan_is_not_replaced(s3, tmp_path):  # noqa: F811
+def test_an_object_that_came_after_the_plan_is_not_replaced(s3, tmp_path):
     write_files(steps_table(), tmp_path / "in", 2)
     out, own = "s3://lab/out/", rlpost.Options()
     shards.plan([tmp_path / "in"], out, tmp_path / "state", rlpost.Recipe(), own)
@@ -84,7 +92,7 @@ def test_an_object_that_came_after_the_plan_is_not_replaced(s3, tmp_path):  # no
 
 @pytest.mark.parametrize("harm", ["touch", "remove", "cut"])
 @pytest.mark.parametrize("lot", ["written", "to come"])
-def test_an_input_that_changes_while_shards_write_is_noticed_before_publishing(planned, harm, lot):  # noqa: F811
+def test_an_input_that_changes_while_shards_write_is_noticed_before_publishing(planned, harm, lot):
     own = shards.planned(planned / "state").partitions
     assert shard(planned, 0, 2) is None
     path = own[0 if lot == "written" else 1].files[0].path

@@ -11,8 +11,18 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from test_paths import aws, s3, server  # noqa: F401 - fixtures
-from test_shards import PIECES, rlpost_command, same_files, steps_table, write_files
+from distributed_runs import (
+    LOCAL,
+    OVER,
+    below,
+    hidden,
+    plan,
+    rlpost_command,
+    same_files,
+    shard,
+    steps_table,
+    write_files,
+)
 
 import rlpost
 from rlpost.analysis.verify import verify
@@ -24,36 +34,6 @@ from rlpost.io.locks import FileLock, temporary_name
 from rlpost.io.parquet import source
 from rlpost.io.parquet.footer import ColumnMeta, FileMeta, Wire, file_end, read_footer
 from rlpost.io.parquet.splice_plan import column_metas
-
-OVER = replace(PIECES, overwrite=True)
-
-
-def below(s3, prefix):  # noqa: F811
-    """The keys that begin so."""
-    keys = s3.keys()
-    return [key for key in keys if key.startswith(prefix)]
-
-
-def plan(top, recipe=None, options=PIECES, state="state"):
-    return shards.plan([top / "in"], top / "out", top / state, recipe or rlpost.Recipe(), options)
-
-
-def shard(top, index, count, options=PIECES, state="state"):
-    return shards.shard(top / state, index, count, options)
-
-
-@pytest.fixture
-def planned(tmp_path):
-    write_files(steps_table(), tmp_path / "in", 4)
-    plan(tmp_path)
-    return tmp_path
-
-
-def hidden(top):
-    """What is in the output besides files that have their names."""
-    out = top / "out"
-    names = [str(path.relative_to(out)) for path in out.rglob("*")]
-    return sorted(name for name in names if name.startswith("."))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +48,7 @@ def test_files_of_shards_are_what_they_claim(tmp_path, options):
     recipe = rlpost.Recipe(**options)
     plan(tmp_path, recipe)
     for index in range(2):
-        shard(tmp_path, index, 2, replace(PIECES, verify=True))
+        shard(tmp_path, index, 2, replace(LOCAL, verify=True))
     told = verify([tmp_path / "out"])
     assert told["ok"], told
     assert len(told["files"]) == 4
@@ -81,7 +61,7 @@ def test_files_of_shards_are_what_they_claim(tmp_path, options):
 def test_a_single_file_is_planned_and_written_under_its_name(tmp_path):
     pq.write_table(steps_table(), tmp_path / "in.parquet")
     out = tmp_path / "new" / "out.parquet"
-    shards.plan([tmp_path / "in.parquet"], out, tmp_path / "s", rlpost.Recipe(), PIECES)
+    shards.plan([tmp_path / "in.parquet"], out, tmp_path / "s", rlpost.Recipe(), LOCAL)
     assert shard(tmp_path, 0, 1, state="s")["responses"] == 60
     assert [path.name for path in out.parent.iterdir()] == ["out.parquet"]
     assert verify([out])["ok"]
@@ -123,14 +103,14 @@ def test_a_shard_waits_for_nobody_but_a_run_on_the_same_files(planned):
             with pytest.raises(ReadWriteError, match="shard 0 of 2 is already running"):
                 shard(planned, 0, 2)
             with pytest.raises(ReadWriteError, match="another rlpost process writes this file"):
-                rlpost.advantages(planned / "in", planned / "out", None, PIECES)
+                rlpost.advantages(planned / "in", planned / "out", None, LOCAL)
             with pytest.raises(ReadWriteError, match="another rlpost process writes this file"):
                 plan(planned, state="other")
             assert shard(planned, 1, 2) is None
         finally:
             go.set()
             first.join()
-    rlpost.advantages(planned / "in", planned / "local", None, PIECES)
+    rlpost.advantages(planned / "in", planned / "local", None, LOCAL)
     assert shard(planned, 0, 2)["responses"] == 60
     same_files(planned / "out", planned / "local")
     assert hidden(planned) == []
@@ -150,7 +130,7 @@ def test_of_two_runs_over_one_output_the_later_wins_and_the_earlier_says_so(plan
     assert shard(planned, 0, 2) is None
     assert hidden(planned)
     if later == "local":
-        rlpost.advantages(planned / "in", planned / "out", recipe, PIECES)
+        rlpost.advantages(planned / "in", planned / "out", recipe, LOCAL)
         assert hidden(planned) == []
     else:
         plan(planned, recipe, state="other")
@@ -228,7 +208,7 @@ def test_what_a_killed_shard_had_begun_goes_when_it_is_started_again(tmp_path):
     same_files(tmp_path / "out", tmp_path / "local")
 
 
-def test_what_killed_shards_had_sent_to_a_store_goes_when_one_is_started_again(s3, tmp_path):  # noqa: F811
+def test_what_killed_shards_had_sent_to_a_store_goes_when_one_is_started_again(s3, tmp_path):
     write_files(steps_table(), tmp_path / "in", 3)
     for path in (tmp_path / "in").iterdir():
         s3.put(f"in/{path.name}", path.read_bytes())
@@ -239,7 +219,7 @@ def test_what_killed_shards_had_sent_to_a_store_goes_when_one_is_started_again(s
     assert len(below(s3, "out/")) == 4
 
 
-def test_a_later_plan_removes_what_an_earlier_one_sent_to_a_store(s3, tmp_path):  # noqa: F811
+def test_a_later_plan_removes_what_an_earlier_one_sent_to_a_store(s3, tmp_path):
     write_files(steps_table(), tmp_path / "in", 3)
     for path in (tmp_path / "in").iterdir():
         s3.put(f"in/{path.name}", path.read_bytes())
@@ -273,9 +253,9 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
 
     monkeypatch.setattr("rlpost.io.staged.StagedFile.complete", harmed)
     with pytest.raises(ReadWriteError, match="reads back wrong"):
-        shard(planned, 0, 1, replace(PIECES, verify=True))
+        shard(planned, 0, 1, replace(LOCAL, verify=True))
     monkeypatch.undo()
-    assert shard(planned, 0, 1, replace(PIECES, verify=True))["responses"] == 60
+    assert shard(planned, 0, 1, replace(LOCAL, verify=True))["responses"] == 60
 
 
 @pytest.fixture
@@ -285,7 +265,7 @@ def divided(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
     write_files(steps_table(36), tmp_path / "in", 1)
     found = plan(tmp_path)
-    assert found["lots"] > 9
+    assert found["partitions"] > 9
     return tmp_path
 
 
@@ -303,12 +283,12 @@ def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, opti
         table = table.append_column("advantages", [[0.5]] * 36)
     write_files(table, tmp_path / "in", 1)
     recipe = rlpost.Recipe(estimator="gae", length_weight=True, **options)
-    assert plan(tmp_path, recipe)["lots"] > 9
-    assert shard(tmp_path, 1, 2, replace(PIECES, verify=True)) is None
+    assert plan(tmp_path, recipe)["partitions"] > 9
+    assert shard(tmp_path, 1, 2, replace(LOCAL, verify=True)) is None
     assert parts_of(tmp_path)
-    assert shard(tmp_path, 0, 2, replace(PIECES, verify=True))["responses"] == 36
+    assert shard(tmp_path, 0, 2, replace(LOCAL, verify=True))["responses"] == 36
     assert parts_of(tmp_path) == []
-    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, PIECES)
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
     same_files(tmp_path / "out", tmp_path / "local")
 
 
@@ -331,9 +311,9 @@ def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypat
     monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
     write_files(steps_table(), tmp_path / "in", 1)
     shared_chunks(tmp_path / "in" / "part-0.parquet", "format", "correctness")
-    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", None, PIECES)
+    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", None, LOCAL)
     assert want["rewritten"]
-    assert plan(tmp_path)["lots"] <= 2
+    assert plan(tmp_path)["partitions"] <= 2
     assert shard(tmp_path, 0, 1)["rewritten"] == want["rewritten"]
     same_files(tmp_path / "out", tmp_path / "local")
 
@@ -348,7 +328,7 @@ def test_bad_data_in_a_part_is_named_by_its_row_in_the_file(tmp_path, monkeypatc
     write_files(table.set_column(place, "values", [values]), tmp_path / "in", 1)
     recipe = rlpost.Recipe(estimator="gae")
     with pytest.raises(rlpost.errors.DataError) as caught:
-        rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, PIECES)
+        rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
     told = str(caught.value)
     assert "part-0.parquet, row 29: " in told
     plan(tmp_path, recipe)
@@ -374,9 +354,9 @@ def test_a_shard_that_is_killed_while_it_joins_is_gone_on_with(divided, monkeypa
     monkeypatch.undo()
     assert len(parts_of(divided)) > 9
     counted = mock.Mock()
-    assert shard(divided, 3, 9, replace(PIECES, reporter=counted))["responses"] == 36
+    assert shard(divided, 3, 9, replace(LOCAL, reporter=counted))["responses"] == 36
     assert counted.advance.mock_calls == []
-    rlpost.advantages(divided / "in", divided / "local", None, PIECES)
+    rlpost.advantages(divided / "in", divided / "local", None, LOCAL)
     same_files(divided / "out", divided / "local")
 
 

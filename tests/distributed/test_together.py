@@ -18,16 +18,18 @@ from rlpost.io.parquet import source
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import RangeSource, Source, join_chunks, row_group_ranges
 from rlpost.io.parquet.splice_plan import SPARK_SCHEMA
+from rlpost.io.progress import SilentReporter
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "calculator.parquet"
 GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
 COLUMNS = ["response_mask", "reward"]
 
 
-class Steps:
+class Steps(SilentReporter):
     """A reporter that notes how many rows were worked on at a time, pass by pass."""
 
     def __init__(self):
+        super().__init__()
         self.passes = []
 
     def start(self, purpose, rows):

@@ -20,84 +20,69 @@ if TYPE_CHECKING:
 
 Leaves = dict[str, Any]
 
+MASKS = (
+    *("all", "nonfinite", "sample_mask", "max_len", "error_max_len", "truncated"),
+    *("difficulty", "zero_variance", "single_response", "off_policy"),
+)
+
 # Keys of JSON that were renamed on purpose, old to new: dotted names without list indices, as
 # "groups.old_name": "groups.new_name". Each needs a reason beside it.
 RENAMED: dict[str, str] = {
-    # The data of a report's page, which nothing but its own script reads.
-    "html.whys": "html.reasons",
-    "groups.responses.why": "groups.responses.reasons",
-    "groups.responses.place": "groups.responses.location",
+    # Terms of the field in place of words of our own.
+    "halved_pieces": "split_chunks",
+    "sure_but_wrong": "confident_disagreement",
+    "asked_estimator": "requested_estimator",
+    "passed_over": "skipped_files",
+    "said": "text",
+    "lots": "partitions",
+    "together": "one_table_reason",
+    "advantages_aside": "unused_advantages",
+    "own_ratio": "loss_ratio",
+    "disks.for": "disks.purpose",
+    "shifts.here": "shifts.difference",
+    "shifts.there": "shifts.difference_at_lag",
+    "duplicates.of": "duplicates.column",
+    "duplicates.alone": "duplicates.unique",
+    "update.vanished": "update.missing_inputs",
+    "checked": "equal_columns",
+    "shared": "repeated_keys",
+    "unused": "unused_rows",
+    "files.columns.why": "files.columns.reason",
+    "stdout 0.why": "stdout 0.meaning",
+    # `missing_roles` is what the formats call them.
+    "lacks": "missing_roles",
+    "gives": "roles",
+    "holds": "optional",
+    # Keys without blanks and colons.
+    "other columns": "other_columns",
+    "earlier code": "earlier_code",
+    "estimators and losses of its own": "own_estimators_and_losses",
+    **{f"rates.masked: {name}": f"rates.masked_{name}" for name in MASKS},
 }
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
-ADDED = {
-    "process_reward",  # statistics of process rewards, and how they are added
-    "numerics.process_rewards",  # the option for that
-    "recipe.rollout_reward",  # the reward of a rollout of several rows
-    "recipe.tokenizer",  # what counts the tokens of texts
-    "lacks.response_length",  # dumps of texts have no lengths, and errors have the reason
-    "truncated",  # inspect counts truncated responses if their lengths are unknown, too
-    "bytes.copied",  # bytes that a run decoded and wrote
-    "bytes.decoded",  # likewise
-    "bytes.written",  # likewise
-    "bytes.to_device",  # bytes that were sent to a device
-    "bytes.to_host",  # and fetched from it
-    "devices[0]",  # a summary names the devices
-    "devices length",
-    "scratch.device",  # and the one whose memory kept tokens
-    "seconds.cpu",  # CPU time by kind of work
-    "seconds.limits",  # what the results of the passes waited for
-    "seconds.start_up",  # `seconds` is the time of the whole process
-    "seconds.publishing",  # likewise
-    "html.checks",  # a page says how many checks found nothing
-    "advantages.histogram",  # inspect shows how advantages are distributed
-    "advantages.left_out",  # and how many responses are in none of these numbers
-    "rlpost.checksums",  # metadata have checksums of all column chunks
-    "checksums",  # which `verify` compares
-    "rlpost.semantics",  # metadata have the number of the defaults
-    "x-semantics",  # and so has the schema
-    "semantics",  # likewise what `verify` prints, and a state file
-    "population",  # `compare` names the tokens that count
-    "of",  # and a summary those of each clip fraction
-    "warnings",  # of what `compare` and `plan` print
-    "groups.of",  # inspect counts responses or rollouts
-    "checks",  # inspect lists which checks ran
-    "left_out",  # and counts responses whose sample mask is 0
-    "null",  # nulls of token columns are no NaN
-    "clamped",  # tokens whose difference is beyond 40 nats
-    "kl_clamped",  # likewise, to the reference
-    "other_value",  # of a mask that is not binary
-    "ignored",  # columns with a name of a role that another column serves
-    "needs",  # of a check, in `inspect --checks`
-    "clip.selected",  # tokens that clip_cov and kl_cov select, of any loss
-    "options.kl_loss_aggregation",  # the KL loss may be aggregated otherwise
-    "loss.kl_loss_aggregation",  # likewise in metadata
-    "recipe.estimator_name",  # the framework's name of an estimator
-    "recipe.drop_single",  # a mask of single responses
-    "numerics.outcome",  # details in which frameworks differ
-    "numerics.gdpo_batch",  # likewise
-    "numerics.correction",  # likewise
-    "kl.credit",  # where the KL penalty is subtracted
-    "scratch",  # where the tokens are that a pass keeps for the next
-    "measured",  # no KL in a summary of a run that reads no tokens
-    "rlpost.sidecar",  # the input of a file that --emit-only wrote
-    "rlpost.sample_mask",  # where a written sample mask comes from
-}
+ADDED: set[str] = set()
 
 # Columns that were added on purpose, likewise.
-ADDED_COLUMNS = {
-    "data_parallel_rank",  # dumps of slime's trainer have the rank of each response
-    "dumped_kl",  # and its KL
+ADDED_COLUMNS: set[str] = set()
+
+# Keys of JSON that were removed on purpose, likewise; the name of the file comes first.
+REMOVED = {
+    "plan.json.warnings",  # of state files that were of other semantics, which are an error
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
 IGNORED = {
     "seconds",  # timings
     "busy",  # timings of threads
+    "written",  # bytes of files, whose metadata have texts and names of keys
     "rlpost_version",
     "version",
     "rlpost.version",
+    "semantics",  # a number that changed defaults and formulas raise
+    "x-semantics",
+    "rlpost.semantics",
     "run",  # a random number in the metadata that ties the files of a run together
 }
 # Keys below which there are names for people, which are worded like texts.
@@ -110,6 +95,7 @@ VALUE = "(value)"  # in place of an ignored value
 SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 _ON_PURPOSE = re.compile("|".join(rf"\.{re.escape(name)}(?![\w])" for name in ADDED) or "(?!)")
+_REMOVED = re.compile("|".join(rf"{re.escape(name)}(?!\w)" for name in REMOVED) or "(?!)")
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
 
@@ -315,7 +301,11 @@ def differences(old: Leaves, new: Leaves) -> dict[str, str]:
         for path in old
         if path in new and _differ(old[path], new[path])
     }
-    found |= {path: f"{_shown(old[path])} -> absent" for path in old if path not in new}
+    found |= {
+        path: f"{_shown(old[path])} -> absent"
+        for path in old
+        if path not in new and not _REMOVED.match(path)
+    }
     found |= {
         path: f"absent -> {_shown(new[path])}"
         for path in new

@@ -81,7 +81,7 @@ def facts() -> None:
     import rlpost
 
     for name in ("calculator", "steps"):
-        found = rlpost.facts([str(INPUTS / f"{name}.parquet")], tokens=True)
+        found = rlpost.inspect([str(INPUTS / f"{name}.parquet")], tokens=True)
         kept(found.as_json(), f"{name}.json")
 
 

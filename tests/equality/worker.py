@@ -22,7 +22,6 @@ import traceback
 from pathlib import Path
 
 LONGEST = 240  # seconds of a command
-LATE = 124
 WITHOUT = ("ray", "browse", "__main__")  # imported where they are used: they start other things
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from estimator_rows import close, responses, written
+from runs import run
 from strategies import to_table
-from test_cli import run
-from test_estimators import close, responses, written
 
 import rlpost
 from rlpost.errors import RlpostError, UsageError

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import reference_estimators as est
 import torch
+from estimator_rows import close, responses, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import Response
 from reference_pipeline import pipeline
 from strategies import ESSENTIALS, rollouts, to_table
 
@@ -27,7 +27,6 @@ from rlpost.estimators.reinforce import reinforce
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
 RECIPE = rlpost.Recipe()
-WRITTEN = ("advantages", "returns")
 DEVICES = [
     "cpu",
     pytest.param(
@@ -46,40 +45,8 @@ def without(rows, *roles):
     return [replace(r, **dict.fromkeys(roles)) for r in rows]
 
 
-def responses(rewards, *, masks=None, group="p", **fields):
-    """A group of responses, of three policy tokens unless masks say otherwise."""
-    masks = masks or [[1, 1, 1]] * len(rewards)
-    tokens = {"values": 0.5, "old": -0.5, "ref": -0.75, "sum_pi_squared": 0.5}
-    return [
-        Response(
-            group=group,
-            reward=x,
-            mask=m,
-            reward_baseline=0.25,
-            components={"correctness": x, "format": 0.5},
-            traj_id=f"t{place}",
-            step_score=x,
-            episode_score=x,
-            **{name: [value] * len(m) for name, value in tokens.items()},
-            **fields,
-        )
-        for place, (x, m) in enumerate(zip(rewards, masks, strict=True))
-    ]
-
-
-def written(rows, name, **options):
-    """Advantages and returns of all tokens, [T] each."""
-    recipe = rlpost.Recipe(**{**ESSENTIALS.get(name, {}), "estimator": name, **options})
-    table, _ = rlpost.enrich(to_table(rows), recipe)
-    return [table.column(column).combine_chunks().flatten().to_numpy() for column in WRITTEN]
-
-
 def flat(lists):
     return np.array([x for xs in lists for x in xs], dtype=np.float64)
-
-
-def close(got, want):
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def agrees(rows, name, **options):

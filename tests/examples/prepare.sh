@@ -32,7 +32,7 @@ trap 'rm -f "$unchecked"' EXIT
 code=0
 rlpost inspect "$in" --strict --format json >"$findings" || code=$?
 if [ "$code" -eq 1 ]; then
-  jq -r '.findings[] | "\(.severity): \(.said); \(.advice)"' "$findings" >&2
+  jq -r '.findings[] | "\(.severity): \(.text); \(.advice)"' "$findings" >&2
 fi
 [ "$code" -eq 0 ] || exit "$code"
 

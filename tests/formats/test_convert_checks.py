@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import FORMATS
@@ -231,7 +231,7 @@ def test_equal_prompts_are_a_group_if_no_field_is_a_group_key(kind, tmp_path):
     table, _ = table_of(records, tmp_path, kind, map={"group": "none"})
     assert "prompt_id" not in table.column_names
     _, summary = table_of([{"reward": 1.0}], tmp_path, kind)
-    assert "--group-size N" in summary["lacks"]["group"]
+    assert "--group-size N" in summary["missing_roles"]["group"]
     assert "--map ROLE=" in summary["note"]
 
 

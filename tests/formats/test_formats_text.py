@@ -102,7 +102,7 @@ def dump(request, tmp_path):
 def test_rewards_groups_texts_and_lengths_come_back(dump):
     name, path, out = dump
     table = converted(path, out)
-    assert json.loads(pq.read_metadata(out).metadata[b"rlpost.lacks"]).keys() <= {
+    assert json.loads(pq.read_metadata(out).metadata[b"rlpost.missing_roles"]).keys() <= {
         *FORMATS[name].missing_roles
     }
     assert pq.read_metadata(out).metadata[b"rlpost.format"].decode() == name
@@ -140,7 +140,7 @@ def test_what_a_format_gives_is_there_and_what_it_lacks_is_not(dump):
     summary = convert(path, out)
     never = {*FORMATS[name].missing_roles} - {*FORMATS[name].roles}
     assert {*summary["roles"]} == {*FORMATS[name].roles}
-    assert {*summary["lacks"]} == never
+    assert {*summary["missing_roles"]} == never
 
 
 # Formats with tokens: enriched, equal to what was put in
@@ -323,14 +323,14 @@ def test_advantages_says_why_a_dump_of_texts_will_not_do(name, recipe, role, tmp
 def test_a_table_in_memory_says_so_too():
     lacks = {"mask": "the writer left them out"}
     table = pa.table({"prompt_id": ["a", "a"], "reward": [0.0, 1.0], "ids": [[1], [2, 3]]})
-    told = table.replace_schema_metadata({"rlpost.lacks": json.dumps(lacks)})
+    told = table.replace_schema_metadata({"rlpost.missing_roles": json.dumps(lacks)})
     with pytest.raises(DataError, match="the writer left them out"):
         rlpost.enrich(told, rlpost.Recipe(whiten_rewards=True))
     assert "response_advantage" in rlpost.enrich(told)[0].column_names
     for noted in (b"", b"not json", b"[1]"):
         with pytest.raises(DataError, match="no column for mask"):
             rlpost.enrich(
-                table.replace_schema_metadata({b"rlpost.lacks": noted}),
+                table.replace_schema_metadata({b"rlpost.missing_roles": noted}),
                 rlpost.Recipe(estimator="grpo"),
             )
 
@@ -494,7 +494,7 @@ def test_a_skyrl_evaluation_by_itself_has_no_step(tmp_path):
     path = path.rename(tmp_path / "eval_only" / path.name)
     summary = convert(path, tmp_path / "o.parquet")
     assert not {"batch", "truncated"} & {*summary["roles"]}
-    assert "global_step_" in summary["lacks"]["batch"]
+    assert "global_step_" in summary["missing_roles"]["batch"]
 
 
 def test_skyrls_metrics_beside_the_dump_are_no_dump(tmp_path):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost import Recipe, enrich, preset, replay
 from rlpost.errors import DataError, UsageError
@@ -145,7 +145,7 @@ def test_a_dump_gives_what_its_format_says(writer, tmp_path):
     assert {*summary["roles"]} <= {*one.roles}
     assert {*one.roles} <= {*summary["roles"], *one.missing_roles}
     assert {*one.roles, *one.missing_roles} <= ROLES.keys()
-    assert summary["lacks"].keys().isdisjoint(summary["roles"])
+    assert summary["missing_roles"].keys().isdisjoint(summary["roles"])
 
 
 # The traps of each format
@@ -160,7 +160,7 @@ def test_nemo_rl_log_probs_that_are_all_zero_were_not_computed(tmp_path):
     dump = writers.nemo_rl(tmp_path / "in", samples("nemo_rl"), on_policy=True)
     summary = convert(dump, tmp_path / "out.parquet")
     assert "old_log_probs" not in summary["columns"]
-    assert "force_on_policy_ratio" in summary["lacks"]["old_log_probs"]
+    assert "force_on_policy_ratio" in summary["missing_roles"]["old_log_probs"]
 
 
 def test_nemo_rl_fields_without_the_batch_of_one_are_read_as_well(tmp_path):
@@ -222,7 +222,7 @@ def slime_whitened(dump, sets) -> None:
 @pytest.mark.parametrize(
     ("sets", "finding", "text"),
     [
-        ([{0, 1}], "option:whiten_advantages", "`--whiten-advantages` reproduces"),
+        ([{0, 1}], "option:whiten_advantages", "reproduced by `--whiten-advantages`"),
         ([{0}, {1}], "within-sets", "within each `data_parallel_rank`"),
     ],
 )
@@ -235,7 +235,7 @@ def test_slime_advantages_are_whitened_over_all_ranks_or_within_each(sets, findi
     charged = replay(dump, preset("slime", estimator="grpo", kl_coef=0.1))
     assert charged.first == "kl"
     assert charged.stages[1]["column"] == "dumped_kl"
-    assert found.findings[0]["finding"] == finding
+    assert found.findings[0]["name"] == finding
     assert text in found.findings[0]["text"]
 
 

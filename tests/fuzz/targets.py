@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz import mutate, seeds
-from test_cli import run
+from runs import run
 from typer.main import get_command
 
 from rlpost import api

@@ -83,14 +83,6 @@ def has_gaps(table) -> bool:
     return any((~row[: max(np.flatnonzero(row), default=0)]).any() for row in masks(table))
 
 
-def has_empty(table) -> bool:
-    return any(not row.any() for row in masks(table))
-
-
-def has_singles(table) -> bool:
-    return min(pc.value_counts(table["prompt_id"]).field("counts").to_pylist()) == 1
-
-
 def width(table) -> int:
     """The frameworks pad responses to the longest one of a case."""
     return pc.max(pc.list_value_length(table["response_mask"])).as_py()
@@ -113,11 +105,6 @@ def replaced(table, **columns) -> pa.Table:
 
 def one_domain(table) -> pa.Table:
     return replaced(table, domain=pa.array(["all"] * table.num_rows))
-
-
-def no_mask(table) -> pa.Table:
-    """The framework takes no notice of the mask."""
-    return table.drop_columns(["response_mask"])
 
 
 def nothing_for_empty(table) -> pa.Table:

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import rlpost
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 
 SAMPLE = "sample_data/arithmetic.parquet"
@@ -105,6 +106,20 @@ def test_a_dump_is_converted_as_by_the_command(tmp_path):
     summary = rlpost.advantages(dump, tmp_path / "out.parquet")
     assert summary.inputs == [str(dump)]
     assert summary.tokens == {"all": 24, "policy": 16}
+
+
+def test_notes_and_results_name_the_dump_and_not_the_file_that_is_made_of_it(tmp_path):
+    enriched, _ = rlpost.enrich(FRAME.head(16))
+    dumps = [tmp_path / name / "dump.jsonl" for name in "ab"]
+    for dump in dumps:
+        dump.parent.mkdir()
+        rlpost.export(enriched, dump, "jsonl")
+    notes = []
+    found = rlpost.compare(dumps, progress=SilentReporter(notes.append))
+    assert [note.partition(": ")[0] for note in notes] == [str(dump) for dump in dumps]
+    assert "read as jsonl, 16 responses" in notes[0]
+    assert [side["name"] for side in found.sides] == [str(dump) for dump in dumps]
+    assert "rlpost-" not in json.dumps(found)
 
 
 def test_a_users_script_passes_strict_type_checks(tmp_path):

@@ -1,4 +1,4 @@
-"""Spark, for tests of the files that it reads and writes: one process for all of them."""
+"""Spark, in one process for all tests; and a proxy that cuts connections to the S3 server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 
@@ -76,3 +77,26 @@ def spark(tmp_path_factory):
     made = Spark(tmp_path_factory.mktemp("spark"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def cut(s3, aws):
+    """Start a proxy of the server; a function selects the connections that it cuts."""
+    from s3_server import Proxy  # noqa: PLC0415 - moto may be absent
+
+    from rlpost.io import cloud  # noqa: PLC0415
+
+    made = []
+    for name, seconds in (("init_backoff", 0.02), ("max_backoff", 0.1)):
+        aws.setitem(cloud._BACKOFF, name, timedelta(seconds=seconds))
+
+    def put(rule):
+        proxy = Proxy(s3.port, rule)
+        made.append(proxy)
+        aws.setenv("AWS_ENDPOINT_URL", proxy.url)
+        aws.setenv("AWS_MAX_ATTEMPTS", "2")
+        return proxy
+
+    yield put
+    for proxy in made:
+        proxy.close()

@@ -27,9 +27,8 @@ from urllib.request import Request, urlopen
 import fsspec
 import pyarrow.parquet as pq
 import pytest
+from runs import long_rollout, rollout, run, save
 from s3_server import Proxy, QuietServer
-from test_cli import rollout, run, save
-from test_paths import aws, long_rollout, s3, server, small_steps  # noqa: F401 - fixtures
 
 from rlpost.errors import ReadWriteError
 from rlpost.io import cloud, stores, transfers, uploads
@@ -98,7 +97,7 @@ def azure(azurite, monkeypatch):
 
 
 @pytest.fixture
-def gcs(s3, monkeypatch):  # noqa: F811
+def gcs(s3, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", s3.url)
     return s3
 
@@ -319,14 +318,14 @@ def test_files_of_http_servers_are_read(web, tmp_path):
 # S3's settings
 
 
-def test_a_bucket_in_another_region_is_found(s3, aws, tmp_path):  # noqa: F811
+def test_a_bucket_in_another_region_is_found(s3, aws, tmp_path):
     aws.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
     assert run("advantages", url, "s3://lab/out.parquet", "-q").code == 0
     assert stores.object_store("s3").s3.client("lab").meta.region_name == "us-east-1"
 
 
-def test_a_public_bucket_is_read_without_credentials(s3, aws, tmp_path):  # noqa: F811
+def test_a_public_bucket_is_read_without_credentials(s3, aws, tmp_path):
     url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
     s3.client.put_object_acl(Bucket="lab", Key="in.parquet", ACL="public-read")
     aws.delenv("AWS_ACCESS_KEY_ID")
@@ -336,7 +335,7 @@ def test_a_public_bucket_is_read_without_credentials(s3, aws, tmp_path):  # noqa
 
 
 @pytest.mark.usefixtures("s3")
-def test_a_profile_that_does_not_exist_is_an_error(aws, tmp_path):  # noqa: F811
+def test_a_profile_that_does_not_exist_is_an_error(aws, tmp_path):
     aws.setenv("AWS_PROFILE", "gone")
     ran = run("advantages", "s3://lab/in.parquet", tmp_path / "out.parquet", "-q")
     reason = "cannot be accessed: The config profile (gone) could not be found"
@@ -344,7 +343,7 @@ def test_a_profile_that_does_not_exist_is_an_error(aws, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", ["default profile", "process", "web identity"])
-def test_other_sources_of_credentials_are_read(s3, aws, tmp_path, kind):  # noqa: F811
+def test_other_sources_of_credentials_are_read(s3, aws, tmp_path, kind):
     aws.delenv("AWS_ACCESS_KEY_ID")
     aws.delenv("AWS_SECRET_ACCESS_KEY")
     config = tmp_path / "aws-config"
@@ -366,7 +365,7 @@ def test_other_sources_of_credentials_are_read(s3, aws, tmp_path, kind):  # noqa
     assert s3.keys() == ["in.parquet", "out.parquet"]
 
 
-def test_settings_of_fsspec_are_read_or_named(s3, aws, tmp_path, caplog):  # noqa: F811
+def test_settings_of_fsspec_are_read_or_named(s3, aws, tmp_path, caplog):
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         aws.delenv(name)
     caplog.set_level("WARNING", "rlpost")
@@ -378,7 +377,7 @@ def test_settings_of_fsspec_are_read_or_named(s3, aws, tmp_path, caplog):  # noq
     assert line.startswith("rlpost: s3:// has the settings use_ssl in fsspec's configuration")
 
 
-def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_path):  # noqa: F811
+def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_path):
     for step in range(12):
         path = save(rollout(), tmp_path / f"{step}.parquet")
         s3.put(f"in/{step}.parquet", path.read_bytes())
@@ -392,7 +391,7 @@ def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_pat
     assert len(s3.keys()) == 24
 
 
-def test_a_large_object_is_copied_in_parts(s3, aws):  # noqa: F811
+def test_a_large_object_is_copied_in_parts(s3, aws):
     aws.setattr(cloud, "_COPY_BYTES", 6 << 20)
     data = os.urandom(13 << 20)
     path = RemotePath(s3.put("d/large", data))
@@ -402,7 +401,7 @@ def test_a_large_object_is_copied_in_parts(s3, aws):  # noqa: F811
 
 
 @pytest.mark.parametrize("size", [1000, 6 << 20])
-def test_all_objects_are_encrypted_as_the_environment_wants(s3, aws, size):  # noqa: F811
+def test_all_objects_are_encrypted_as_the_environment_wants(s3, aws, size):
     aws.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
     aws.setenv("AWS_SSE_KMS_KEY_ID", "key-of-the-lab")
     aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
@@ -417,7 +416,7 @@ def test_all_objects_are_encrypted_as_the_environment_wants(s3, aws, size):  # n
             path.store.move(path.path, "lab/moved")
 
 
-def test_globs_list_folders_that_consoles_show(s3):  # noqa: F811
+def test_globs_list_folders_that_consoles_show(s3):
     for key in ("d/", "d/a/", "d/a/x.parquet", "d/b/", "d/empty.parquet", "d/é +%20#.parquet"):
         s3.put(key, b"x" if "x" in key else b"")
     top = RemotePath("s3://lab/d")
@@ -437,7 +436,7 @@ def test_keys_that_obstore_cannot_name_are_errors(tmp_path):
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_an_upload_leaves_no_upload(s3, aws, tmp_path, signal_):  # noqa: F811
+def test_a_signal_during_an_upload_leaves_no_upload(s3, aws, tmp_path, signal_):
     """The parts are sent slowly: the server's responses to them never come."""
     source = save(long_rollout(), tmp_path / "in.parquet", 90)
     proxy = Proxy(s3.port, lambda _: None)

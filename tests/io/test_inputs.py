@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 from rlpost import enrich
 from rlpost.errors import ReadWriteError, UsageError

@@ -3,94 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import format_writers as writers
 import fsspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from s3_server import Proxy, Server
-from test_cli import rollout, run, save
+from runs import long_rollout, rollout, run, save
 
 import rlpost
 from rlpost import Options, Recipe
 from rlpost.errors import ReadWriteError, UnavailableError, UsageError
-from rlpost.io import cloud, paths, ranges, staged, stores, transfers, uploads
+from rlpost.io import paths, transfers, uploads
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.sink import open_sink
-from rlpost.io.parquet.source import Source
 from rlpost.io.paths import RemotePath, parse_path
 
 # A connection that was cut leaves its socket to the garbage collector, in the clients, too.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-
-
-@pytest.fixture(scope="module")
-def server():
-    server = Server()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def aws(monkeypatch, tmp_path):
-    """An environment without AWS settings, for tests to set."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    stores.object_store.cache_clear()
-    yield monkeypatch
-    stores.object_store.cache_clear()
-
-
-@pytest.fixture
-def s3(server, aws):
-    """The server, with an empty bucket `lab`, and the environment that points to it."""
-    server.reset()
-    aws.setenv("AWS_ENDPOINT_URL", server.url)
-    aws.setenv("AWS_ACCESS_KEY_ID", "key")
-    aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    aws.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    yield server
-    assert server.uploads() == []
-
-
-@pytest.fixture
-def small_steps(monkeypatch):
-    """Small parts and ranges, so that each loop has several iterations with little data."""
-    monkeypatch.setattr(ranges, "REQUEST_BYTES", 9000)
-    monkeypatch.setattr(transfers, "PART_BYTES", 20_000)
-    monkeypatch.setattr(staged, "READ_BYTES", 7000)
-    monkeypatch.setattr(uploads, "READ_BYTES", 7000)
-
-
-def long_rollout(count: int = 400) -> pa.Table:
-    """Return some 300 kB of incompressible data."""
-    rng = np.random.default_rng(7)
-    lengths = rng.integers(20, 160, count)
-    lists = [rng.normal(-1, 0.5, n).astype(np.float32) for n in lengths]
-    return pa.table(
-        {
-            "prompt_id": [f"p{i // 4}" for i in range(count)],
-            "reward": rng.random(count).astype(np.float32),
-            "response_mask": [np.ones(n, np.uint8) for n in lengths],
-            "old_log_probs": lists,
-            "ref_log_probs": [values + np.float32(0.1) for values in lists],
-        }
-    )
 
 
 def local_run(source, tmp_path, *options):
@@ -445,25 +383,6 @@ def test_other_missing_clients_are_named_by_fsspec(monkeypatch):
 # Broken connections
 
 
-@pytest.fixture
-def cut(s3, aws):
-    """Start a proxy of the server; a function selects the connections that it cuts."""
-    made = []
-    for name, seconds in (("init_backoff", 0.02), ("max_backoff", 0.1)):
-        aws.setitem(cloud._BACKOFF, name, timedelta(seconds=seconds))
-
-    def put(rule):
-        proxy = Proxy(s3.port, rule)
-        made.append(proxy)
-        aws.setenv("AWS_ENDPOINT_URL", proxy.url)
-        aws.setenv("AWS_MAX_ATTEMPTS", "2")
-        return proxy
-
-    yield put
-    for proxy in made:
-        proxy.close()
-
-
 def first_times(what, up, down):
     """Cut the first attempt of each request that contains `what`."""
     seen = set()
@@ -596,46 +515,6 @@ def test_an_interrupted_run_leaves_nothing(s3, tmp_path, monkeypatch):
 
 
 # Ranged reads
-
-
-def test_only_announced_columns_are_fetched_and_in_few_requests(s3, cut, tmp_path):
-    table = long_rollout().append_column("text", [["x" * 50] * 400])
-    url = s3.put("in.parquet", save(table, tmp_path / "in.parquet", 100).read_bytes())
-    proxy = cut(lambda _: None)
-    source = Source(find_inputs([url]))
-    before = len(proxy.requests)
-    pieces = list(source.read(["reward", "response_mask"], 1 << 20, "response_mask"))
-    assert pa.Table.from_batches([piece.table for piece in pieces]).equals(
-        pq.read_table(tmp_path / "in.parquet", columns=["reward", "response_mask"])
-    )
-    assert len([line for line in proxy.requests[before:] if line.startswith("GET")]) == 8
-
-
-@pytest.mark.parametrize("piece", [700, 3000, 1 << 20])
-def test_ranges_are_the_bytes_of_the_file_in_any_order(s3, monkeypatch, piece):
-    monkeypatch.setattr(ranges, "REQUEST_BYTES", piece)
-    data = np.random.default_rng(1).bytes(40_000)
-    file = ranges.PrefetchedFile(ranges.RemoteFile(RemotePath(s3.put("data", data))))
-    file.announce(0, [(100, 9000), (9000, 30_000)])
-    file.announce(1, [(30_000, 39_000)])
-    for at, size in ((100, 10), (110, 5000), (9000, 50), (5110, 3890), (9050, 9000), (29_999, 2)):
-        file.seek(at)
-        assert file.read(size) == data[at : at + size]
-        assert file.tell() == at + size
-    file.forget(1)
-    file.seek(-9000, os.SEEK_END)
-    assert file.read() == data[-9000:]
-    assert file.read(5) == b""
-    file.seek(0)
-    assert file.read(40_001) == data
-    file.close()
-
-
-def test_an_object_that_shrinks_is_an_error(s3):
-    file = ranges.RemoteFile(RemotePath(s3.put("data", b"x" * 100)))
-    s3.put("data", b"x" * 50)
-    with pytest.raises(ReadWriteError, match=r"^s3://lab/data: changed during the run"):
-        file.read_at(60, 0)
 
 
 def test_an_error_within_arrow_keeps_its_text(s3, tmp_path):

@@ -8,19 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_values import DOUBLE, NONE, double
 
 from rlpost.kernels import moments, rewards, scans, segments
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
-DOUBLE = torch.float64
-NONE = torch.zeros(1, dtype=torch.int64)
-"""Offsets of no segments."""
 SCOPES = ("group", "others", "none")
-
-
-def double(xs):
-    return torch.tensor(xs, dtype=DOUBLE)
 
 
 def whole(xs):
@@ -57,19 +51,6 @@ def test_many_rows_with_equal_numbers_stay_in_order():
 @pytest.mark.parametrize("low", [0, -(2**62), -(2**63)])
 def test_codes_at_the_limit_of_sorting_code_and_index_as_one_word(span, low):
     assert moments.canonical_order(whole([low + span, low])).tolist() == [1, 0]
-
-
-@given(st.lists(st.integers(0, 6), max_size=9), st.sampled_from([7, 40, 1000]))
-def test_dense_codes_are_indices_among_the_codes_that_occur(codes, count):
-    found, places = moments.dense_codes(whole(codes), count)
-    there = sorted(set(codes))
-    assert found.tolist() == there
-    assert places.tolist() == [there.index(code) for code in codes]
-
-
-def test_codes_without_gaps_are_dense_codes_already():
-    found, places = moments.dense_codes(whole([2, 0, 1, 2]), 3)
-    assert (found.tolist(), places.tolist()) == ([0, 1, 2], [2, 0, 1, 2])
 
 
 # Moments
@@ -175,11 +156,6 @@ def test_nan_is_left_out_of_z_scores_and_gets_0():
     assert got.tolist() == pytest.approx([-step, 0, step, 0], rel=1e-12)
     assert rewards.z_scores(double([math.nan]), whole([0])).tolist() == [0.0]
     assert rewards.z_scores(double([]), whole([])).tolist() == []
-
-
-def test_joint_codes_are_one_code_for_each_tuple_of_codes():
-    got = moments.joint_codes(whole([1, 0, 1, 1]), whole([5, 5, 5, 2]))
-    assert got.tolist() == [2, 0, 2, 1]
 
 
 # Segments and scans

@@ -50,7 +50,7 @@ USES = {
 """What a direct dependency is for; a new one needs a line."""
 MODULES = {"ray": "ray.data", "vl-convert-python": "vl_convert"}
 """Modules with another name than their package."""
-LEFT_OUT = ("test", "readers", "gcs", "s3")  # extras of tests, earlier names of another extra
+LEFT_OUT = ("test", "readers")  # extras of tests
 
 
 def needed(names: list[str]) -> set[str]:

@@ -13,6 +13,9 @@ from manual.program import COMMANDS, commands, run
 
 from rlpost import Numerics, functional
 from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.replay import findings as replay
+from rlpost.analysis.replay.findings.base import Phase
+from rlpost.analysis.replay.metrics import findings as metrics
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
 from rlpost.estimators import ESTIMATORS
@@ -23,7 +26,6 @@ from rlpost.manual import OF_COMMANDS, TOPICS
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
-from rlpost.recipe.semantics import HISTORY
 from rlpost.render.export import notes_of, target_facts
 
 USES = {
@@ -144,7 +146,7 @@ def aggregations() -> str:
 
 def presets() -> str:
     listed = json.loads(run(["presets", "--format", "json"]).out)
-    headings = tuple(listed[0])[:-1]
+    headings = tuple(name.replace("_", " ") for name in listed[0])[:-1]
     rows = [(code(first), *others) for first, *others, _ in (tuple(x.values()) for x in listed)]
     return table(headings, rows)
 
@@ -157,13 +159,6 @@ def numerics() -> str:
         default = code(_value(info.default))
         rows.append((code(name), shown, default, info.description or ""))
     return table(("field", "values", "default", "meaning"), rows)
-
-
-def semantics() -> str:
-    """The history of the semantics number; 1 is that of files without a number."""
-    changes = {1: ["rlpost 0.1.0"]} | {n: [c.text for c in own] for n, own in HISTORY.items()}
-    rows = [(str(number), text) for number, own in sorted(changes.items()) for text in own]
-    return table(("semantics", "what changed"), rows)
 
 
 def _value(value: Any) -> str:
@@ -191,7 +186,7 @@ def export() -> str:
         (code(one.name), one.title, *target_facts(one).values(), notes_of(one), one.source)
         for one in TARGETS.values()
     ]
-    headings = ("`--to`", "writes", "needs", "also holds", "other columns", "note", "read by")
+    headings = ("`--to`", "writes", "needs", "optional", "other columns", "note", "read by")
     return table(headings, rows)
 
 
@@ -228,6 +223,23 @@ def findings() -> str:
         for one in FINDINGS.values()
     ]
     return table(("finding", "severity", "needs", "meaning"), rows)
+
+
+def replay_findings() -> str:
+    phases = get_args(Phase)
+    return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
+
+
+def metric_findings() -> str:
+    return _findings(metrics.FINDINGS.values())
+
+
+def _findings(checks: Any) -> str:
+    rows = [
+        (code("option:FIELD" if one.name == "option" else one.name), one.meaning, one.advice)
+        for one in checks
+    ]
+    return table(("finding", "what it is", "why it matters, and what to do"), rows)
 
 
 def functions() -> str:
@@ -299,12 +311,13 @@ TABLES = {
     "aggregations": aggregations,
     "presets": presets,
     "numerics": numerics,
-    "semantics": semantics,
     "formats": formats,
     "export": export,
     "recorded": recorded,
     "format-notes": format_notes,
     "findings": findings,
+    "replay-findings": replay_findings,
+    "metric-findings": metric_findings,
     "functional": functions,
     "options": options,
 }

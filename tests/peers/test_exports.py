@@ -1,17 +1,12 @@
 """Exports are read by the targets themselves: `python -m tests.peers verl tinker`."""
 
 import json
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
-
-from test_export import changed, datum_of, every_column, rollouts
+from exported_rows import changed, datum_of, every_column, rollouts
 
 import rlpost
 from rlpost.analysis.peers.base import quiet

@@ -45,7 +45,7 @@ def recorded(folder, estimator, config, kl):
     module["COMPONENTS"][:] = verl.COMPONENTS if estimator == "gdpo" else []
     for number in range(STEPS):
         turns = estimator != "optimal_token_baseline"  # verl's own fault, see rlpost's cases
-        step = verl.Step(estimator, rollouts(number, turns=turns), config=config, kl=kl)
+        step = verl.VerlStep(estimator, rollouts(number, turns=turns), config=config, kl=kl)
         with quiet():
             batch = verl.their_batch(step)
         module["record"](batch, number, folder / f"{number}.parquet")

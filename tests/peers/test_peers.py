@@ -6,10 +6,10 @@ import types
 
 import pytest
 import torch
-from test_cli import run
+from runs import run
 
 from rlpost.analysis import peers
-from rlpost.analysis.peers.base import Case, Outcome, Peer, compare, outcome
+from rlpost.analysis.peers.base import Outcome, Peer, PeerCase, compare, outcome
 from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.errors import DataError
 
@@ -45,7 +45,7 @@ def test_a_column_that_only_the_framework_has_is_an_error():
 
 
 def case(theirs=1.0, ours=1.0, **fields):
-    return Case("gae: text", lambda: numbers(ours), lambda: numbers(theirs), **fields)
+    return PeerCase("gae: text", lambda: numbers(ours), lambda: numbers(theirs), **fields)
 
 
 def raising(error):
@@ -65,16 +65,18 @@ def test_a_documented_fault_must_differ():
 
 
 def test_what_a_function_raises_is_a_difference():
-    theirs = outcome(Case("x", case().ours, raising(AttributeError("no compute_gae"))))
+    theirs = outcome(PeerCase("x", case().ours, raising(AttributeError("no compute_gae"))))
     assert str(theirs) == "the framework raises AttributeError: no compute_gae"
-    ours = outcome(Case("x", raising(DataError("no\nresponse")), case().theirs))
+    ours = outcome(PeerCase("x", raising(DataError("no\nresponse")), case().theirs))
     assert str(ours) == "rlpost raises DataError: no response"
     assert not theirs.passed
     assert not ours.passed
 
 
 def test_a_part_of_the_framework_that_needs_more_is_not_run(framework):
-    framework(case(), Case("b", case().ours, raising(ModuleNotFoundError("", name="queue_of_it"))))
+    framework(
+        case(), PeerCase("b", case().ours, raising(ModuleNotFoundError("", name="queue_of_it")))
+    )
     ran = run("presets", "--verify", "verl")
     assert ran.code == 0
     assert ran.out.splitlines() == [
@@ -112,7 +114,9 @@ def test_agreement_is_one_line_and_exit_code_0(framework):
 
 
 def test_a_difference_is_printed_with_its_numbers_and_exit_code_1(framework):
-    framework(case(), case(2.0, 2.5), Case("b", case().ours, raising(TypeError("two arguments"))))
+    framework(
+        case(), case(2.0, 2.5), PeerCase("b", case().ours, raising(TypeError("two arguments")))
+    )
     ran = run("presets", "--verify", "verl")
     assert ran.code == 1
     assert "differs from your a_framework 0.9.1 in 2 of 3 cases" in ran.out
@@ -126,7 +130,7 @@ def test_a_difference_is_printed_with_its_numbers_and_exit_code_1(framework):
     assert (found["agree"], found["cases"], len(found["different"])) == (False, 3, 2)
     assert found["different"][0] == {
         "case": "gae: text",
-        "why": "advantages: 1 of 1 numbers, most by 0.5 (framework 2, rlpost 2.5)",
+        "difference": "advantages: 1 of 1 numbers, most by 0.5 (framework 2, rlpost 2.5)",
     }
     markdown = run("presets", "--verify", "verl", "--format", "markdown")
     assert "| gae: text | 0.5 | 2 | 2.5 |" in markdown.out
@@ -194,5 +198,5 @@ def test_what_a_preset_leaves_out_on_purpose_is_no_drift(uncovered, drifted):
     this, texts = lines("trl", found)
     assert this == drifted
     assert texts[1:] == (["  not covered: policy loss new"] if drifted else [])
-    one = {"case": "gae", "why": "advantages"}
+    one = {"case": "gae", "difference": "advantages"}
     assert lines("trl", {**found, "different": [one]})[1][1] == "  gae: advantages"

@@ -220,7 +220,7 @@ def test_the_summary_says_how_far_the_policies_are_apart(rows):
     for name, value in slow.chi_squares(rows).items():
         assert facts["chi_square"][name] == pytest.approx(value, rel=1e-6, abs=1e-9)
     wrong = sum(math.exp(i) >= 0.5 and abs(o - i) > 2 for o, i in own)
-    assert facts["sure_but_wrong"] == wrong
+    assert facts["confident_disagreement"] == wrong
     assert facts["tokens"] == len(own)
 
 
@@ -396,6 +396,14 @@ def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
     out, summary = rlpost.enrich(table, recipe)
     assert lists(out, "is_weight") == [[0.0, 0.0], [1.0]]
     assert summary["correction"]["tokens"] == 1
+
+
+def test_a_filter_of_tokens_beside_a_response_that_is_left_out():
+    rows = [row([-1.0, -1.0], [-1.0, -9.0]), row([-1.0], [-1.0])]
+    table = to_table(rows).append_column("sample_mask", pa.array([True, False]))
+    recipe = Recipe(estimator="raw", is_filter=("token:ratio:0.5:2",))
+    enriched, _ = rlpost.enrich(table, recipe)
+    assert lists(enriched, "advantages") == [[1.0, 0.0], [0.0]]
 
 
 def columns_of_passes(tmp_path, **options):

@@ -46,8 +46,8 @@ def test_a_piece_that_does_not_fit_is_halved_and_gives_the_same(recipe, tmp_path
     whole = rlpost.advantages(SAMPLE, tmp_path / "whole.parquet", recipe)
     crowded(monkeypatch, 40)
     halved = rlpost.advantages(SAMPLE, tmp_path / "halved.parquet", recipe)
-    assert whole["halved_pieces"] == 0
-    assert halved["halved_pieces"] > 0
+    assert whole["split_chunks"] == 0
+    assert halved["split_chunks"] > 0
     left, right = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "halved"))
     # Blocks of a scan begin elsewhere in half a piece, so its last bit may differ.
     assert_frame_equal(left, right, check_exact=False, rel_tol=1e-6, abs_tol=1e-7)

@@ -18,6 +18,7 @@ from strategies import layouts, recipes, rollouts, same_length, to_table
 
 import rlpost
 from rlpost.errors import DataError
+from rlpost.io.progress import SilentReporter
 
 EVERYTHING = 1 << 20
 OUTCOMES = (
@@ -33,10 +34,11 @@ SCANS = (
 MANNER = {"inputs", "outputs", "seconds", "rewritten"}
 
 
-class Pieces:
+class Pieces(SilentReporter):
     """A reporter that notes how many rows each piece had."""
 
     def __init__(self):
+        super().__init__()
         self.rows = []
 
     def start(self, purpose, rows):

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from runs import rollout, run, save
 from strategies import recipes, rollouts, to_table
-from test_cli import rollout, run, save
 from test_invariance import OUTCOMES, SCANS, bits
 
 import rlpost

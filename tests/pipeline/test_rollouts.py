@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Response
 from reference_pipeline import pipeline
+from runs import run
 from strategies import rollouts, to_table
-from test_cli import run
 from test_left_out import close, flat, written
 
 import rlpost

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference_pipeline import pipeline
+from runs import run
 from strategies import recipes, rollouts, to_table
-from test_cli import run
 from test_left_out import FACTS, close, domains, flat, responses, same_facts, written
 
 import rlpost

@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 import pytest
-from test_cli import rollout, run, save
+from runs import rollout, run, save
 
 import rlpost
 from rlpost.errors import DataError
-from rlpost.io.progress import Clock
+from rlpost.io.clock import Clock
 
 L = 12  # the longest response
 EMIT = (

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from estimator_rows import close, responses, written
 from strategies import to_table
-from test_estimators import close, responses, written
 
 import rlpost
 from rlpost.recipe.numerics import Numerics

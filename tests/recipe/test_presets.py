@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import rollout, run, save
-from test_recipe import asked  # noqa: F401 - a fixture
+from runs import rollout, run, save
 
 import rlpost
 from rlpost.errors import UsageError
@@ -80,13 +79,13 @@ def test_a_loss_is_selected_by_the_frameworks_name():
         loss_preset("verl", pg_clip=-1)
 
 
-def test_advantages_ignores_the_loss_table_of_a_recipe_file(asked, tmp_path):  # noqa: F811
+def test_advantages_ignores_the_loss_table_of_a_recipe_file(asked, tmp_path):
     config = tmp_path / "recipe.toml"
     config.write_text('preset = "trl"\n[loss]\nloss = "gspo"\n')
     assert asked("--config", str(config))[2] == preset("trl")
 
 
-def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):  # noqa: F811
+def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):
     config = tmp_path / "recipe.toml"
     config.write_text(
         'estimator = "gae"\nlam = 0.5\n[numerics]\nsingle = "zero"\nwhiten_ddof = 0\n'
@@ -99,7 +98,7 @@ def test_flags_override_the_file_which_overrides_the_preset(asked, tmp_path):  #
     )
 
 
-def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypatch):  # noqa: F811
+def test_a_file_or_the_environment_may_name_the_preset(asked, tmp_path, monkeypatch):
     config = tmp_path / "recipe.toml"
     config.write_text('preset = "trl"\n')
     assert asked("--config", str(config))[2] == preset("trl")
@@ -116,7 +115,7 @@ def test_preset_and_requested_estimator_are_on_screen_in_json_and_in_the_file(
     save(rollout(), Path("in.parquet"))
     ran = run("advantages", "in.parquet", "out.parquet", *words, "--summary-json", "-")
     assert ran.err.startswith("rlpost advantages · grpo · preset verl\n")
-    told = {"preset": "verl", "asked_estimator": "grpo"}
+    told = {"preset": "verl", "requested_estimator": "grpo"}
     assert told.items() <= json.loads(ran.out).items()
     noted = pq.read_schema("out.parquet").metadata
     assert json.loads(noted[b"rlpost.preset"]) == told
@@ -156,7 +155,7 @@ def test_the_list_has_a_line_for_each_preset():
             source.commit, source.date, source.release,
         )  # fmt: skip
         assert len(source.commit) >= 8 or (source.release and source.date)
-        assert all(one.startswith(row["preset"] + "@") for one in row["earlier code"].split())
+        assert all(one.startswith(row["preset"] + "@") for one in row["earlier_code"].split())
 
 
 @pytest.mark.parametrize("name", SUPERSEDED)
@@ -177,14 +176,14 @@ def test_an_unknown_commit_is_answered_with_those_there_are():
 def test_differences_of_two_frameworks_have_a_description():
     found = {one.field: one for one in differences(preset("verl"), preset("trl"))}
     assert found["norm_eps"][1:3] == (1e-6, 1e-4)
-    assert found["norm_eps"].why.startswith("ε added to the standard deviation")
+    assert found["norm_eps"].meaning.startswith("ε added to the standard deviation")
     assert differences(preset("verl"), preset("verl")) == []
     ran = run("presets", "diff", "verl", "trl")
     lines = ran.out.splitlines()
     assert lines[0].split() == ["field", "verl", "trl"]
     line = next(line for line in lines if line.startswith("norm_eps"))
     assert line.split() == ["norm_eps", "1e-06", "0.0001"]
-    assert f"  {found['norm_eps'].why}" in lines  # a pipe wraps no sentence
+    assert f"  {found['norm_eps'].meaning}" in lines  # a pipe wraps no sentence
 
 
 def test_differences_include_the_policy_loss():
@@ -194,7 +193,7 @@ def test_differences_include_the_policy_loss():
         0.2,
         3e-4,
     )
-    assert found["loss.pg_clip_low"]["why"]
+    assert found["loss.pg_clip_low"]["meaning"]
     usual = json.loads(run("presets", "diff", "prime-rl", "verl", "--format", "json").out)
     (loss,) = [row for row in usual if row["field"] == "loss.loss"]
     assert (loss["prime-rl"], loss["verl"]) == ("ipo", "ppo")

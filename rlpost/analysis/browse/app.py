@@ -21,9 +21,9 @@ from rlpost.analysis.browse.navigation import Navigation
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
+from rlpost.display.controls import printable
 from rlpost.errors import RlpostError
-from rlpost.io.paths import without_paths
-from rlpost.io.text import printable
+from rlpost.io.input_paths import without_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable

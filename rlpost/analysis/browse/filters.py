@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from rlpost.analysis.responses.columns import is_text, text_of
 from rlpost.analysis.responses.index import stream_chunks
 from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import without_dictionary
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.responses.index import Index
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
 
 
 _CONDITION = re.compile(r"^(\w+)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*)$")
@@ -148,8 +149,7 @@ def search_rows(text: str, index: Index, reporter: Reporter | None = None) -> ND
 
 
 def _matches(array: pa.Array, text: str) -> NDArray[np.bool_]:
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+    array = without_dictionary(array)
     if pa.types.is_nested(array.type):
         array = pa.array([text_of(value) for value in array.to_pylist()], pa.large_string())
     found = pc.fill_null(pc.match_substring(array, text, ignore_case=True), False)  # noqa: FBT003

@@ -10,17 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.text import Text
 
-from rlpost.analysis.browse.listing import Column, Listing, decimal, share, tenths, whole
+from rlpost.analysis.browse.listing import Listing, ListingColumn, decimal, share, tenths, whole
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
 from rlpost.display.charts import spark
+from rlpost.kernels.codes import joint_codes, keyed_extremes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.responses.index import Index, KeyColumn
+    from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response
+    from rlpost.io.keys import KeyColumn
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
@@ -57,12 +59,12 @@ class Listings:
         group_step, constant = self._groups(rank)
         equal = np.bincount(group_step[constant], minlength=len(ids))
         columns = [
-            Column("step", ids.astype(np.float64), self._step_name()),
-            Column("responses", np.bincount(own), whole),
-            Column("groups", np.bincount(group_step, minlength=len(ids)), whole),
-            Column("equal", equal, whole),
-            Column("reward", _means(reward, own), decimal),
-            Column("std", _deviations(reward, own), decimal),
+            ListingColumn("step", ids.astype(np.float64), self._step_name()),
+            ListingColumn("responses", np.bincount(own), whole),
+            ListingColumn("groups", np.bincount(group_step, minlength=len(ids)), whole),
+            ListingColumn("equal", equal, whole),
+            ListingColumn("reward", _means(reward, own), decimal),
+            ListingColumn("std", _deviations(reward, own), decimal),
             *self._lengths(own),
             *self._means_of_measures(own),
         ]
@@ -73,15 +75,12 @@ class Listings:
 
         A group of one row does not count as equal.
         """
-        if not len(self.rows):
-            return self.rows, np.zeros(0, dtype=np.bool_)
-        codes = self.index.group[self.rows]
-        order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.append(True, np.diff(codes[order]) != 0))
-        reward = self.index.reward[self.rows][order]
-        low, high = np.minimum.reduceat(reward, starts), np.maximum.reduceat(reward, starts)
-        several = np.diff(np.append(starts, len(order))) > 1
-        return np.unique(rank[order][starts], return_inverse=True)[1], several & (low == high)
+        codes = joint_codes(self.index.group[self.rows])
+        sizes = np.bincount(codes)
+        low, high = keyed_extremes(self.index.reward[self.rows], codes, len(sizes))
+        rank_of = np.empty_like(sizes)
+        rank_of[codes] = rank
+        return joint_codes(rank_of), (sizes > 1) & (low == high)
 
     def _step_name(self) -> Callable[[float], str]:
         index = self.index
@@ -98,10 +97,10 @@ class Listings:
         reward = self.index.reward[rows]
         columns = [*self._names(rows[first], with_step=step is None)]
         columns += [
-            Column("n", np.bincount(own, minlength=len(ids)), whole),
-            Column("reward", _means(reward, own), decimal),
-            Column("std", _deviations(reward, own), decimal),
-            Column("rewards", np.arange(len(ids)), self._bars(rows, own), right=False),
+            ListingColumn("n", np.bincount(own, minlength=len(ids)), whole),
+            ListingColumn("reward", _means(reward, own), decimal),
+            ListingColumn("std", _deviations(reward, own), decimal),
+            ListingColumn("rewards", np.arange(len(ids)), self._bars(rows, own), right=False),
             *self._lengths(own, rows),
             *self._means_of_measures(own, rows),
         ]
@@ -129,52 +128,54 @@ class Listings:
         elif step is not None:
             rows = rows[self.index.step_rank[rows] == step]
         index = self.index
-        columns = [Column("row", rows.astype(np.float64), lambda row: str(int(row)))]
+        columns = [ListingColumn("row", rows.astype(np.float64), lambda row: str(int(row)))]
         columns += self._names(rows, with_step=step is None) if group is None else []
-        columns.append(Column("reward", index.reward[rows], decimal))
+        columns.append(ListingColumn("reward", index.reward[rows], decimal))
         if index.columns_for("length"):
-            columns.append(Column("tokens", index.length[rows], whole))
+            columns.append(ListingColumn("tokens", index.length[rows], whole))
         observed = (index.tokens - index.length)[rows]
         if index.sized_by and observed.any():
-            columns.append(Column("observed", observed, whole))
-        columns += [Column(NAMES[n], index.measures[n][rows], decimal) for n in self._measured]
+            columns.append(ListingColumn("observed", observed, whole))
+        columns += [
+            ListingColumn(NAMES[n], index.measures[n][rows], decimal) for n in self._measured
+        ]
         if index.truncated is not None and index.truncated.any():
             cut = index.truncated[rows].astype(np.float64)
-            columns.append(Column("cut", cut, lambda cut: "cut" if cut else "", right=False))
+            columns.append(ListingColumn("cut", cut, lambda cut: "cut" if cut else "", right=False))
         if index.domain is not None and len(index.domain.labels) > 1 and group is None:
             columns.append(_label_column("domain", index.domain, rows))
         return Listing.of("responses", rows, columns)
 
-    def _names(self, rows: Codes, *, with_step: bool) -> list[Column]:
+    def _names(self, rows: Codes, *, with_step: bool) -> list[ListingColumn]:
         """Return the columns of step and prompt."""
         index = self.index
         columns = []
         if with_step and index.step is not None:
             rank = index.step_rank[rows]
-            columns.append(Column("step", rank.astype(np.float64), self._step_name()))
+            columns.append(ListingColumn("step", rank.astype(np.float64), self._step_name()))
         if index.prompt is not None:
             columns.append(_label_column("prompt", index.prompt, rows))
         return columns
 
-    def _lengths(self, own: Codes, rows: Codes | None = None) -> list[Column]:
+    def _lengths(self, own: Codes, rows: Codes | None = None) -> list[ListingColumn]:
         """Return the columns of mean tokens and of the share of truncated responses."""
         rows, columns = self.rows if rows is None else rows, []
         if self.index.columns_for("length"):
-            columns.append(Column("tokens", _means(self.index.length[rows], own), tenths))
+            columns.append(ListingColumn("tokens", _means(self.index.length[rows], own), tenths))
         if self.index.truncated is not None and self.index.truncated.any():
             cut = self.index.truncated[rows].astype(np.float64)
-            columns.append(Column("cut", _means(cut, own), share))
+            columns.append(ListingColumn("cut", _means(cut, own), share))
         return columns
 
-    def _means_of_measures(self, own: Codes, rows: Codes | None = None) -> list[Column]:
+    def _means_of_measures(self, own: Codes, rows: Codes | None = None) -> list[ListingColumn]:
         rows = self.rows if rows is None else rows
         return [
-            Column(NAMES[name], _means(self.index.measures[name][rows], own), decimal)
+            ListingColumn(NAMES[name], _means(self.index.measures[name][rows], own), decimal)
             for name in self._measured
         ]
 
 
-def _label_column(name: str, keys: KeyColumn, rows: Codes) -> Column:
+def _label_column(name: str, keys: KeyColumn, rows: Codes) -> ListingColumn:
     """Return a column of labels, sorted as numbers or as text."""
     codes = np.unique(keys.codes[rows])
     labels = keys.labels.take(pa.array(codes))
@@ -182,7 +183,7 @@ def _label_column(name: str, keys: KeyColumn, rows: Codes) -> Column:
     rank = np.empty(len(codes), dtype=np.int64)
     rank[order] = np.arange(len(codes))
     values = rank[np.searchsorted(codes, keys.codes[rows])]
-    return Column(
+    return ListingColumn(
         name,
         values.astype(np.float64),
         lambda value: " ".join(str(labels[int(order[int(value)])].as_py()).split()),
@@ -202,15 +203,17 @@ def tokens(response: Response, colour: str | None) -> Listing:
         return Text(visible_text(response.token_texts[i]), style=style)
 
     columns = [
-        Column("token", positions.astype(np.float64), lambda position: str(int(position))),
-        Column("text", positions, token_text, right=False),
-        Column("mask", response.mask.astype(np.float64), lambda policy: "" if policy else "obs"),
+        ListingColumn("token", positions.astype(np.float64), lambda position: str(int(position))),
+        ListingColumn("text", positions, token_text, right=False),
+        ListingColumn(
+            "mask", response.mask.astype(np.float64), lambda policy: "" if policy else "obs"
+        ),
     ]
-    columns += [Column(NAMES[n], response.token_measures[n], decimal) for n in COLOURS
+    columns += [ListingColumn(NAMES[n], response.token_measures[n], decimal) for n in COLOURS
                 if n in response.token_measures]  # fmt: skip
     listed = [id(values) for values in response.token_measures.values()]
     columns += [
-        Column(name, values, whole if (values == values.round()).all() else decimal)
+        ListingColumn(name, values, whole if (values == values.round()).all() else decimal)
         for name, values in response.tokens.items()
         if id(values) not in listed
     ]

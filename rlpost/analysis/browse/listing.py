@@ -19,7 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from rlpost.io.text import printable_line
+from rlpost.display.controls import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ MOST_WIDE = 36
 
 
 @dataclass(frozen=True)
-class Column:
+class ListingColumn:
     """A column of a listing: a number for each row to sort by, and its format."""
 
     name: str
@@ -64,13 +64,13 @@ class Listing:
 
     level: str
     ids: NDArray[np.int64]
-    columns: tuple[Column, ...]
+    columns: tuple[ListingColumn, ...]
     order: NDArray[np.int64]
     by: str | None = None
     descending: bool = False
 
     @classmethod
-    def of(cls, level: str, ids: NDArray[np.int64], columns: list[Column]) -> Listing:
+    def of(cls, level: str, ids: NDArray[np.int64], columns: list[ListingColumn]) -> Listing:
         """Return a listing in the order of the rows."""
         return cls(level, ids, tuple(columns), np.arange(len(ids)))
 

@@ -15,8 +15,8 @@ from rlpost.analysis.browse.listing import decimal
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, coloured_tokens, legend
 from rlpost.analysis.responses.views import facts, field_lines, heading, shortened
 from rlpost.display.charts import bar
+from rlpost.display.controls import printable, printable_line
 from rlpost.display.text import counted
-from rlpost.io.text import printable, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rlpost.analysis.browse.navigation import Navigation
-    from rlpost.analysis.responses.index import Index, KeyColumn
+    from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response
+    from rlpost.io.keys import KeyColumn
 
 
 _BINS = 12

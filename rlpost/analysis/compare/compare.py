@@ -14,10 +14,10 @@ from rlpost.analysis.compare import matching
 from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
 from rlpost.analysis.compare.sides import POPULATION, RESPONSES, RecipeSide, file_side
 from rlpost.analysis.responses import columns as lists
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.progress import SilentReporter
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS, map_ordered
 from rlpost.recipe.roles import resolve
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
     from rlpost.analysis.compare.sides import Side
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -135,9 +135,9 @@ def compare(
     """
     keep_freed_memory()
     matched = matching.match(inputs) if len(inputs) > 1 else None
-    totals, by_response = _Totals(len(sides)), any(side.by_response for side in sides)
+    totals, by_response = _ComparisonTotals(len(sides)), any(side.by_response for side in sides)
     chunks = matching.align(_advantage_columns(sides, inputs, matched, mask))
-    of_chunk = partial(_Totals.of, masked=mask is not None, by_response=by_response)
+    of_chunk = partial(_ComparisonTotals.of, masked=mask is not None, by_response=by_response)
     reporter = reporter or SilentReporter()
     reporter.start("compare", len(matched.rows[0]) if matched else inputs[0].count)
     for part in map_ordered(of_chunk, chunks, min(cores(), MOST_WORKERS)):
@@ -174,7 +174,7 @@ def compare(
     }
 
 
-class _Totals:
+class _ComparisonTotals:
     """Statistics of all sides and pairs, added up chunk by chunk."""
 
     def __init__(self, sides: int) -> None:
@@ -187,7 +187,7 @@ class _Totals:
     @classmethod
     def of(
         cls, columns: Sequence[ColumnChunk], *, masked: bool, by_response: bool = False
-    ) -> _Totals:
+    ) -> _ComparisonTotals:
         """Return the statistics of the same rows of every side; if masked, the mask is last.
 
         By response, a side's numbers are the means of responses, and there are none of tokens.
@@ -216,7 +216,7 @@ class _Totals:
             totals.pairs[left, right] = Agreement.of(*pair)
         return totals
 
-    def add(self, part: _Totals) -> None:
+    def add(self, part: _ComparisonTotals) -> None:
         """Add the statistics of the next rows."""
         for pair, agreement in part.pairs.items():
             self.pairs[pair].add(agreement)
@@ -253,7 +253,7 @@ def _advantage_columns(
 
 
 def _row_facts(
-    matched: Match | None, inputs: Sequence[RowKeys], count: int, totals: _Totals
+    matched: Match | None, inputs: Sequence[RowKeys], count: int, totals: _ComparisonTotals
 ) -> Json:
     return {
         "count": count,

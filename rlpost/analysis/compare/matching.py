@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.io.arrow import is_list, is_number, to_numpy
+from rlpost.io.arrow import is_list, is_number
+from rlpost.io.keys import KeyColumn, of_one_type, plain_keys
 from rlpost.io.threads import prefetch
+from rlpost.kernels.codes import joint_codes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -84,11 +85,11 @@ def read_keys(source: Source, columns: ColumnMap) -> RowKeys:
     rewards = [np.zeros(0)]
     for chunk in source.read(names or source.columns[:1], CHUNK_TOKENS, reward or ""):
         for key, name in keys.items():
-            values[key].append(_key_values(chunk.table.column(name)))
+            values[key].append(plain_keys(chunk.table.column(name)))
         missing = np.full(chunk.table.num_rows, np.nan)
         rewards.append(_rewards(chunk.table.column(reward)) if reward else missing)
     key_columns = {
-        key: pa.chunked_array(_common_type(parts)) for key, parts in values.items() if parts
+        key: pa.chunked_array(of_one_type(parts)) for key, parts in values.items() if parts
     }
     return RowKeys(source.name, source.rows, key_columns, np.concatenate(rewards))
 
@@ -98,17 +99,6 @@ def _rewards(array: pa.Array) -> NDArray[np.float64]:
         offsets, values = lists.flat(array)
         return segment_sums(values, offsets)
     return lists.numbers(array) if is_number(array.type) else np.full(len(array), np.nan)
-
-
-def _key_values(array: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    return array.cast(pa.int64() if pa.types.is_integer(array.type) else pa.string())
-
-
-def _common_type(parts: list[pa.Array]) -> list[pa.Array]:
-    same = len({part.type for part in parts}) == 1
-    return parts if same else [part.cast(pa.string()) for part in parts]
 
 
 def match(inputs: Sequence[RowKeys]) -> Match:
@@ -127,7 +117,7 @@ def match(inputs: Sequence[RowKeys]) -> Match:
                 "rows"
             )
         return Match((), ordinal=False, rows=[np.arange(one.count) for one in inputs])
-    codes = _joint_codes(inputs, keys)
+    codes = _codes(inputs, keys)
     ordinals = [_ordinals(own) for own in codes]
     ordinal = any(bool(own.any()) for own in ordinals)
     most = 1 + max(int(own.max(initial=0)) for own in ordinals)
@@ -144,16 +134,11 @@ def _names_and_counts(inputs: Sequence[RowKeys]) -> str:
     return ", ".join(f"{keys.name} ({counted(keys.count, 'row')})" for keys in inputs)
 
 
-def _joint_codes(inputs: Sequence[RowKeys], keys: Sequence[str]) -> list[Codes]:
+def _codes(inputs: Sequence[RowKeys], keys: Sequence[str]) -> list[Codes]:
     """Return a number for each row that is equal if all keys are equal, over all inputs."""
-    joint = np.zeros(sum(one.count for one in inputs), dtype=np.int64)
-    for key in keys:
-        arrays = [chunk for one in inputs for chunk in one.keys[key].chunks]
-        encoded = pa.chunked_array(_common_type(arrays)).combine_chunks()
-        own = to_numpy(pc.rank(encoded, tiebreaker="dense")).astype(np.int64)
-        joint = np.unique(joint * (int(own.max(initial=0)) + 1) + own, return_inverse=True)[1]
-    ends = np.cumsum([one.count for one in inputs])[:-1]
-    return [np.asarray(part, dtype=np.int64) for part in np.split(joint, ends)]
+    chunks = ([chunk for one in inputs for chunk in one.keys[key].chunks] for key in keys)
+    joint = joint_codes(*(KeyColumn.of(own).codes for own in chunks))
+    return np.split(joint, np.cumsum([one.count for one in inputs])[:-1])
 
 
 def _ordinals(codes: Codes) -> Codes:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted, number, percent
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ _NOTE = (
     "each side is divided by its root mean square over those responses."
 )
 _RATE_NAMES = {
-    "masked: all": "masked responses",
+    "masked_all": "masked responses",
     "reward_clip": "clipped rewards",
     "token_reward_clip": "clipped token rewards",
     "advantage_clip": "clipped advantages",
@@ -97,7 +97,7 @@ def _sides(comparison: Json) -> TextTable:
     rows.append(["zero advantage", *(_share(side["advantage"], "zeros") for side in sides)])
     for name in dict.fromkeys(name for side in sides for name in side["rates"] or {}):
         rates = [(side["rates"] or {}).get(name) for side in sides]
-        if name == "masked: nonfinite" and not any(rate and rate["count"] for rate in rates):
+        if name == "masked_nonfinite" and not any(rate and rate["count"] for rate in rates):
             continue
         label = _RATE_NAMES.get(name, name.replace("_", " "))
         rows.append([label, *(_rate(rate) for rate in rates)])

@@ -98,7 +98,7 @@ class FileSide:
 
     def warnings(self) -> list[str]:
         """Return warnings of advantages with other semantics than this version computes."""
-        from rlpost.pipeline.file_metadata import semantics_warnings  # noqa: PLC0415 - torch
+        from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415 - torch
 
         return semantics_warnings(self.source.files, self.source.footers)
 
@@ -182,7 +182,7 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
 def _rates(summary: Json) -> Json:
     """Return the mask and clip rates of a run by name."""
     rates = {
-        f"masked: {name}": {"count": facts["responses"], "rate": facts["rate"]}
+        f"masked_{name}": {"count": facts["responses"], "rate": facts["rate"]}
         for name, facts in summary["masked"].items()
     }
     for name in _CLIPS:

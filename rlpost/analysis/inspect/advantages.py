@@ -10,16 +10,16 @@ import polars as pl
 
 from rlpost.analysis.inspect.columns import lists_of, numbers_of
 from rlpost.analysis.inspect.model import AdvantageFacts, AdvantageSlice
-from rlpost.analysis.segments import kept_offsets, segment_counts, segment_sums
+from rlpost.analysis.segments import kept_offsets, segment_counts, segment_reduce, segment_sums
 from rlpost.io.arrow import is_list
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import Lists
+    from rlpost.analysis.inspect.columns import ListColumn
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import GrowingHistogram
     from rlpost.io.arrow import CellLocation
 
@@ -33,7 +33,7 @@ COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, NONFINITE = (
 def advantage_rows(
     array: pa.Array,
     location: CellLocation,
-    mask: Lists | None,
+    mask: ListColumn | None,
     kept: NDArray[np.bool_] | None,
     histogram: GrowingHistogram,
 ) -> dict[str, NDArray[Any]]:
@@ -71,13 +71,13 @@ def advantage_rows(
         TOTAL: segment_sums(values, offsets),
         SQUARES: segment_sums(values * values, offsets),
         ZEROS: segment_counts(values == 0, offsets).astype(np.int32),
-        LOW: _extremes(np.minimum, values, offsets),
-        HIGH: _extremes(np.maximum, values, offsets),
+        LOW: segment_reduce(np.minimum, values, offsets, np.nan),
+        HIGH: segment_reduce(np.maximum, values, offsets, np.nan),
         NONFINITE: nonfinite.astype(np.int32),
     }
 
 
-def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_] | None:
+def _is_policy(lists: ListColumn, mask: ListColumn | None) -> NDArray[np.bool_] | None:
     """Return which values belong to policy tokens, [t]; None if all do."""
     if mask is None or mask.values.all():
         return None
@@ -87,18 +87,7 @@ def _is_policy(lists: Lists, mask: Lists | None) -> NDArray[np.bool_] | None:
     return policy
 
 
-def _extremes(
-    better: np.ufunc, values: NDArray[np.float64], offsets: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the least or the largest value of each row, [n]; NaN for an empty row."""
-    extremes = np.full(len(offsets) - 1, np.nan)
-    filled = offsets[1:] > offsets[:-1]
-    if filled.any():
-        extremes[filled] = better.reduceat(values, offsets[:-1][filled])
-    return extremes
-
-
-def advantage_facts(reading: Reading) -> AdvantageFacts | None:
+def advantage_facts(reading: PassResult) -> AdvantageFacts | None:
     """Return the statistics of the advantages; None if the input has none."""
     rows, column = reading.rows, reading.selection.advantages
     if column is None or COUNT not in rows:

@@ -13,7 +13,7 @@ import polars as pl
 from rlpost.analysis.inspect.model import MaskFacts, Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
 from rlpost.analysis.segments import segment_sums
-from rlpost.io.arrow import fill_nulls
+from rlpost.io.keys import KeyColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import TokenTotals
     from rlpost.analysis.inspect.tokens import Block
 
@@ -170,12 +170,12 @@ def add_step_shifts(block: Block, steps: pl.Series, totals: TokenTotals) -> None
         totals: gets, by step, the sums `PAIR.LAG` and the count `PAIR.tokens`.
     """
     pairs = [pair for pair in LOG_PROB_PAIRS if {*pair} <= block.values.keys()]
-    encoded = steps.to_arrow(compat_level=pl.CompatLevel.oldest()).dictionary_encode()
-    if not pairs or len(encoded.dictionary) > MOST_STEPS:
+    keys = KeyColumn.of([steps.to_arrow(compat_level=pl.CompatLevel.oldest())])
+    labels = keys.labels.drop_null().to_pylist()
+    if not pairs or len(labels) > MOST_STEPS:
         return
-    codes = fill_nulls(encoded.indices, -1)
-    for code, step in enumerate(encoded.dictionary.to_pylist()):
-        rows = np.flatnonzero(codes == code)
+    for code, step in enumerate(labels):
+        rows = np.flatnonzero(keys.codes == code)
         tokens, ends = _tokens_of(_first_rows(rows, block.offsets), block.offsets)
         if len(tokens) < 2:  # noqa: PLR2004 - no neighbours
             continue
@@ -208,7 +208,7 @@ def _tokens_of(
 # For the whole input.
 
 
-def mask_facts(reading: Reading) -> MaskFacts | None:
+def mask_facts(reading: PassResult) -> MaskFacts | None:
     """Return the statistics of the mask; None without a mask."""
     rows = reading.rows
     if reading.selection.lists != "mask" or not len(rows):
@@ -229,7 +229,7 @@ def mask_facts(reading: Reading) -> MaskFacts | None:
     )
 
 
-def shifts_of(reading: Reading, pairs: Sequence[tuple[str, str]]) -> list[Shift]:
+def shifts_of(reading: PassResult, pairs: Sequence[tuple[str, str]]) -> list[Shift]:
     """Return the best lag of each pair of columns, and of the mask against log-probs."""
     totals, shifts = reading.totals, []
     for pair in pairs:
@@ -261,7 +261,7 @@ def _best_lag(pair: tuple[str, str], sums: Mapping[int, float], tokens: int) -> 
     return Shift(pair, best, means[0], means[best], tokens)
 
 
-def _mask_shifts(reading: Reading) -> list[Shift]:
+def _mask_shifts(reading: PassResult) -> list[Shift]:
     """Return, for log-probs against the mask, the lag with the largest mean jump.
 
     Jumps are in standard errors.

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.segments import segment_sums
+from rlpost.analysis.segments import segment_reduce, segment_sums
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, fill_nulls, is_list, is_number, is_true, to_numpy
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Lists(NamedTuple):
+class ListColumn(NamedTuple):
     """A list column: row i has values[offsets[i]:offsets[i + 1]]."""
 
     offsets: NDArray[np.int64]
@@ -34,7 +34,7 @@ class Lists(NamedTuple):
         return np.diff(self.offsets)
 
 
-def lists_of(array: pa.Array, location: CellLocation) -> Lists:
+def lists_of(array: pa.Array, location: CellLocation) -> ListColumn:
     """Return a list column; a null row is empty, a null value NaN.
 
     Raises:
@@ -42,7 +42,7 @@ def lists_of(array: pa.Array, location: CellLocation) -> Lists:
     """
     if pa.types.is_null(array.type):
         empty = np.zeros(0, np.float32)
-        return Lists(np.zeros(len(array) + 1, np.int64), empty, np.ones(len(array), np.bool_))
+        return ListColumn(np.zeros(len(array) + 1, np.int64), empty, np.ones(len(array), np.bool_))
     if is_list(array.type) and pa.types.is_null(array.type.value_type):
         array = array.cast(pa.large_list(pa.float32()))
     if not is_list(array.type) or not is_number(array.type.value_type):
@@ -56,7 +56,7 @@ def lists_of(array: pa.Array, location: CellLocation) -> Lists:
         null_values = is_true(values.is_null())
         values = values.cast(pa.float64())
     nulls = is_true(array.is_null()) if array.null_count else None
-    return Lists(offsets, fill_nulls(values, math.nan), nulls, null_values)
+    return ListColumn(offsets, fill_nulls(values, math.nan), nulls, null_values)
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
@@ -144,7 +144,7 @@ def characters_of(array: pa.Array) -> NDArray[np.int64]:
     return fill_nulls(lengths, 0).astype(np.int64)
 
 
-def _hashes(lists: Lists) -> NDArray[np.uint64]:
+def _hashes(lists: ListColumn) -> NDArray[np.uint64]:
     """Return Σ mix(value) · power(position) of each row, modulo 2⁶⁴, plus the row's length."""
     values = lists.values
     bits = values.astype(np.int64) if values.dtype.kind != "f" else values.astype(np.float64)
@@ -154,8 +154,5 @@ def _hashes(lists: Lists) -> NDArray[np.uint64]:
     longest = int(lists.lengths.max(initial=0))
     powers = np.cumprod(np.full(longest, 0x94D049BB133111EB, np.uint64), dtype=np.uint64)
     mixed *= powers[np.arange(len(values)) - np.repeat(lists.offsets[:-1], lists.lengths)]
-    sums = np.zeros(len(lists.lengths), np.uint64)
-    filled = lists.lengths > 0
-    if filled.any():
-        sums[filled] = np.add.reduceat(mixed, lists.offsets[:-1][filled])
+    sums = segment_reduce(np.add, mixed, lists.offsets, np.uint64(0))
     return sums + lists.lengths.astype(np.uint64)

@@ -39,9 +39,9 @@ from rlpost.analysis.inspect.tokens import (
     mismatch_facts,
 )
 from rlpost.errors import DataError, UsageError
+from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.paths import without_paths
 from rlpost.pipeline.columns import LENGTH, without_effect
 from rlpost.recipe.roles import resolve
 
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import InputFacts, RoleFacts
     from rlpost.analysis.inspect.reading import ChunkUser
-    from rlpost.analysis.inspect.selection import Reading
-    from rlpost.io.progress import Reporter
+    from rlpost.analysis.inspect.selection import PassResult
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap
 
@@ -209,7 +209,7 @@ def _columns(
     return columns
 
 
-def _token_facts(reading: Reading) -> TokenFacts | None:
+def _token_facts(reading: PassResult) -> TokenFacts | None:
     """Return the statistics of tokens; None if no column of tokens or texts was read."""
     roles, rows, totals = reading.selection.tokens, reading.rows, reading.totals
     if not roles and "copy" not in rows:

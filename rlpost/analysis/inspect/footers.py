@@ -64,11 +64,14 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
     if b"rlpost.version" not in metadata:
         return None
     origin: Json = {"version": metadata[b"rlpost.version"].decode(errors="replace")}
-    recipe, lacks = _json(metadata, b"rlpost.recipe"), _json(metadata, b"rlpost.lacks")
+    recipe, lacks = _json(metadata, b"rlpost.recipe"), _json(metadata, b"rlpost.missing_roles")
     if recipe:
         origin |= {"estimator": recipe.get("estimator"), "recipe": recipe}
     if b"rlpost.format" in metadata:
-        origin |= {"format": metadata[b"rlpost.format"].decode(errors="replace"), "lacks": lacks}
+        origin |= {
+            "format": metadata[b"rlpost.format"].decode(errors="replace"),
+            "missing_roles": lacks,
+        }
     return origin
 
 

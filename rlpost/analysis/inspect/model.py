@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rlpost.analysis.findings import Finding
+
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Label = str | int
@@ -59,7 +61,7 @@ class PassRates:
 
 
 @dataclass(frozen=True)
-class GroupFacts:
+class PromptGroup:
     """Responses of one prompt within one step; those without a finite reward do not count."""
 
     count: int
@@ -233,7 +235,7 @@ class Mismatch:
     estimate may be negative by chance, if ratios are below 1 in most tokens."""
     ess: float
     """(Σw)² / (nΣw²) of the token weights w = exp(d)."""
-    sure_but_wrong: int
+    confident_disagreement: int
     """Tokens with an engine probability of at least 0.5 and a difference of more than 2 nats."""
     identical: int
     by_position: list[Bucket]
@@ -245,8 +247,8 @@ class Shift:
 
     columns: tuple[str, str]
     lag: int
-    here: float
-    there: float
+    difference: float
+    difference_at_lag: float
     """At lag 0 and at `lag`: mean |difference|, each at most 5 nats, or the size of the jump at
     mask edges."""
     tokens: int
@@ -271,8 +273,8 @@ class TokenFacts:
     edges: dict[str, Json]
     """By role: responses that look `padded`, padded on the `left`, or `shifted`."""
     duplicates: Json | None
-    """Responses that repeat an earlier one of their group: `of` (the column that is compared),
-    `rows`, `share`, `long_rows` (of 32 tokens or more); `alone`: responses without a copy."""
+    """Responses that repeat an earlier one of their group: `column` (which is compared),
+    `rows`, `share`, `long_rows` (of 32 tokens or more); `unique`: responses without a copy."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,7 @@ class FileFacts:
     writer: str
     rlpost: Json | None
     """How rlpost wrote it: `version`; `estimator` and `recipe` of an enriched file; `format` and
-    `lacks` (role to reason) of a converted dump."""
+    `missing_roles` (role to reason) of a converted dump."""
 
 
 @dataclass(frozen=True)
@@ -366,31 +368,26 @@ class RoleFacts:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class FindingEvidence:
     """A row or a group that shows a finding."""
 
     file: str
     row: int | None = None
     group: Label | None = None
-    said: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A problem that affects training."""
+class InputFinding(Finding):
+    """A problem of an input that affects training."""
 
-    name: str
     severity: Severity
     harm: float
     """0 to 100; findings are in this order."""
-    said: str
-    """The problem, with numbers."""
-    advice: str
-    """The advice."""
     count: int
     """Responses, groups, tokens or columns that show it."""
     of: int
-    evidence: list[Evidence] = field(default_factory=list)
+    evidence: list[FindingEvidence] = field(default_factory=list)
     """The first of them."""
 
 
@@ -415,7 +412,7 @@ class Facts:
     responses: int
     tokens: Json | None
     """`all` and `policy`; None if lengths are unknown. `all` is None without a list column."""
-    groups: GroupFacts | None
+    groups: PromptGroup | None
     rewards: RewardFacts | None
     lengths: LengthFacts | None
     masks: MaskFacts | None
@@ -423,7 +420,7 @@ class Facts:
     steps: list[Slice]
     """In order; none without a step column."""
     domains: list[Slice]
-    findings: list[Finding]
+    findings: list[InputFinding]
     """The most harmful first."""
     checks: list[CheckRun]
     """Every check, and why it did not run if it did not."""
@@ -439,12 +436,13 @@ class Facts:
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""
-        plain = _plain(dataclasses.asdict(self))
-        assert isinstance(plain, dict)
-        return {"schema_version": plain.pop("schema_version"), **plain}
+        names = [one.name for one in dataclasses.fields(Facts)]
+        return {name: _plain(getattr(self, name)) for name in ("schema_version", *names)}
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

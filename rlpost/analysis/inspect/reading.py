@@ -12,13 +12,13 @@ import pyarrow as pa
 from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.advantages import advantage_rows
-from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, Reading
+from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, PassResult
 from rlpost.analysis.inspect.tokens import Block
 from rlpost.analysis.segments import segment_sums
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_true
 from rlpost.io.parquet.source import RowChunk
-from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import Prefetcher
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.columns import Lists
+    from rlpost.analysis.inspect.columns import ListColumn
     from rlpost.analysis.inspect.statistics import TokenTotals
+    from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
-    from rlpost.io.progress import Reporter
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
@@ -51,7 +51,7 @@ def read(
     selection: ColumnSelection,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
-) -> Reading:
+) -> PassResult:
     """Read the input once, in chunks, on a thread of its own.
 
     Args:
@@ -66,7 +66,7 @@ def read(
     """
     if not source.columns:
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
-    reading = Reading(selection, pl.DataFrame())
+    reading = PassResult(selection, pl.DataFrame())
     names = selection.names or source.columns[:1]
     every = list(dict.fromkeys([*names, *(name for one in beside for name in one.read)]))
     chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
@@ -109,7 +109,7 @@ def _concatenated(parts: list[pl.Series]) -> pl.Series:
     return pl.concat(parts)
 
 
-def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
+def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any]:
     """Return numbers per response of a chunk; the reading gets totals."""
     selection = reading.selection
     table, count = chunk.table, chunk.table.num_rows
@@ -124,7 +124,7 @@ def _rows(chunk: RowChunk, source: Source, reading: Reading) -> dict[str, Any]:
         "row": np.arange(chunk.first_row, chunk.first_row + count),
     }
     rows |= _keys_and_numbers(column, selection)
-    lists: dict[str, Lists] = {}
+    lists: dict[str, ListColumn] = {}
     if selection.lists is not None:
         lists = {
             role: decode.lists_of(*column(role))
@@ -172,7 +172,7 @@ def _keys_and_numbers(
 
 
 def _tokens(
-    lists: dict[str, Lists], reading: Reading, steps: pl.Series | None
+    lists: dict[str, ListColumn], reading: PassResult, steps: pl.Series | None
 ) -> dict[str, NDArray[Any]]:
     """Return numbers per response of its tokens; the reading gets totals."""
     selection, totals = reading.selection, reading.totals
@@ -211,7 +211,7 @@ def _tokens(
     return rows
 
 
-def _entries(lists: Lists) -> NDArray[np.int32]:
+def _entries(lists: ListColumn) -> NDArray[np.int32]:
     """Return the number of values of each row, -1 without a list, [n]."""
     entries = lists.lengths.astype(np.int32)
     if lists.nulls is not None:
@@ -239,7 +239,9 @@ def _to_all_rows(
     return wide
 
 
-def _mask(lists: Lists, totals: TokenTotals) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
+def _mask(
+    lists: ListColumn, totals: TokenTotals
+) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_]]:
     """Return the mask, None if it is 1 everywhere, and the rows with values other than 0 and 1."""
     values, rows = lists.values, len(lists.lengths)
     one = values == 1
@@ -258,7 +260,7 @@ def _block_of(
     good: NDArray[np.bool_],
     own: NDArray[np.int64],
     mask: NDArray[np.bool_] | None,
-    lists: Mapping[str, Lists],
+    lists: Mapping[str, ListColumn],
 ) -> Block:
     """Return the block of the good rows."""
     offsets = np.concatenate([[0], np.diff(own)[good].cumsum()])

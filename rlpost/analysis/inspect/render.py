@@ -16,9 +16,9 @@ from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.charts import bar, spark
 from rlpost.display.console import console, print_page
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided, hanging, show_json, show_list
 from rlpost.display.text import counted, number, percent, share, size
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import (
         AdvantageSlice,
         ColumnFacts,
-        Evidence,
         Facts,
-        Finding,
+        FindingEvidence,
         InputFacts,
+        InputFinding,
         RoleFacts,
         Slice,
         Spread,
@@ -100,7 +100,7 @@ def _paragraph(lines: Sequence[str]) -> Text:
 
 
 def _print_markdown(
-    title: str, lines: Sequence[str], findings: Sequence[Finding], tables: Sequence[TextTable]
+    title: str, lines: Sequence[str], findings: Sequence[InputFinding], tables: Sequence[TextTable]
 ) -> None:
     parts = [f"# {_escaped(title)}\n", "".join(f"- {_escaped(line)}\n" for line in lines)]
     if findings:
@@ -108,8 +108,8 @@ def _print_markdown(
     sys.stdout.write("\n".join([*parts, *(table.markdown() for table in tables)]))
 
 
-def _markdown_finding(one: Finding) -> str:
-    text = f"- **{one.name}** ({one.severity}): {_escaped(one.said)}\n"
+def _markdown_finding(one: InputFinding) -> str:
+    text = f"- **{one.name}** ({one.severity}): {_escaped(one.text)}\n"
     shown_by = f"  - {_escaped(evidence(one))}\n" if one.evidence else ""
     return f"{text}  - {_escaped(one.advice)}\n{shown_by}"
 
@@ -146,7 +146,7 @@ def _findings(facts: Facts) -> RenderableType:
     for one in facts.findings:
         name = f"{MARKS[one.severity]} {one.name}"
         head = Text.assemble(
-            (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.said)}"
+            (name, f"bold {STYLES[one.severity]}"), f"  {printable_line(one.text)}"
         )
         parts.append(hanging(head))
         parts.append(Padding(Text(f"→ {printable_line(one.advice)}"), (0, 0, 0, 4), expand=False))
@@ -155,7 +155,7 @@ def _findings(facts: Facts) -> RenderableType:
     return Group(*parts)
 
 
-def evidence(finding: Finding) -> str:
+def evidence(finding: InputFinding) -> str:
     """Return `e.g. row 3 (prompt-01: 8 responses); row 5 (prompt-02: 7 responses)`.
 
     If the rows are of several files, with their names.
@@ -165,13 +165,13 @@ def evidence(finding: Finding) -> str:
     return "e.g. " + "; ".join(_evidence(one, named=several) for one in first)
 
 
-def _evidence(one: Evidence, *, named: bool) -> str:
+def _evidence(one: FindingEvidence, *, named: bool) -> str:
     name = printable_line(one.file.rpartition("/")[2])
     text = name if one.row is None else f"row {one.row}" + (f" of {name}" if named else "")
     group = None
     if one.group is not None:
         group = textwrap.shorten(printable_line(str(one.group)), MOST_KEY, placeholder="…")
-    notes = ": ".join(part for part in (group, printable_line(one.said)) if part)
+    notes = ": ".join(part for part in (group, printable_line(one.text)) if part)
     return f"{text} ({notes})" if notes else text
 
 
@@ -267,7 +267,7 @@ def _roles(facts: Facts) -> TextTable:
     lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
     lacks: dict[str, str] = {}
     for file in facts.input.files:
-        lacks |= (file.rlpost or {}).get("lacks") or {}
+        lacks |= (file.rlpost or {}).get("missing_roles") or {}
     reasons: dict[str, list[str]] = {}
     for role in missing:
         if role in lacks:
@@ -421,8 +421,8 @@ def _mismatch(facts: Facts) -> TextTable | None:
         *_clamped("KL and effective sample size", gap.clamped),
         f"KL k1 {number(gap.k1)}, k3 {number(gap.k3)}; effective sample size {percent(gap.ess)}",
         (
-            f"{counted(gap.sure_but_wrong, 'token')} with high engine probability and low trainer "
-            "probability"
+            f"{counted(gap.confident_disagreement, 'token')} with high engine probability and low "
+            "trainer probability"
         ),
     ]
     largest = max((one.mean_abs for one in gap.by_position), default=0.0)

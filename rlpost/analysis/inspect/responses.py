@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import (
-    GroupFacts,
     LengthFacts,
     PassAtK,
     PassRates,
+    PromptGroup,
     RewardFacts,
     Slice,
     Truncation,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Json, Label
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap
 
@@ -93,7 +93,7 @@ _REWARD_OF = {
 
 def group_facts(
     groups: pl.DataFrame | None, columns: ColumnMap, pass_threshold: float, *, by_rollout: bool
-) -> GroupFacts | None:
+) -> PromptGroup | None:
     """Return the statistics of groups; None without a group column."""
     if groups is None:
         return None
@@ -102,7 +102,7 @@ def group_facts(
     has_rewards = "passed" in groups
     several = groups.filter(pl.col("rows") > 1)
     rates = (groups["passed"] / groups["rows"]).to_numpy() if has_rewards else np.zeros(0)
-    return GroupFacts(
+    return PromptGroup(
         count=len(size),
         of="rollout" if by_rollout else "response",
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
@@ -184,7 +184,7 @@ def pass_at_k(sizes: NDArray[np.int64], passed: NDArray[np.int64]) -> list[PassA
     return results
 
 
-def reward_facts(reading: Reading) -> RewardFacts | None:
+def reward_facts(reading: PassResult) -> RewardFacts | None:
     """Return the statistics of the reward column; None without one."""
     if "reward" not in reading.rows:
         return None
@@ -202,7 +202,7 @@ def reward_facts(reading: Reading) -> RewardFacts | None:
     )
 
 
-def length_facts(reading: Reading) -> LengthFacts | None:
+def length_facts(reading: PassResult) -> LengthFacts | None:
     """Return the statistics of lengths; None without a column of lists or lengths."""
     rows, column = reading.rows, reading.selection.lengths_column
     if "tokens" not in rows or column is None:
@@ -219,7 +219,7 @@ def length_facts(reading: Reading) -> LengthFacts | None:
     )
 
 
-def truncation(reading: Reading) -> Truncation | None:
+def truncation(reading: PassResult) -> Truncation | None:
     """Return how many responses are cut off; None without a column."""
     if "truncated" not in reading.rows:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
-from rlpost.io.arrow import content_kind, is_list, is_number
+from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.pipeline.columns import LENGTH, TEXT, content_of
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import kind_of
@@ -228,11 +228,7 @@ def _types(source: Source, column: str) -> Iterator[pa.DataType]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    return is_string(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def _is_numbers(kind: pa.DataType) -> bool:
@@ -258,7 +254,7 @@ def _usable(role: str, kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PassResult:
     """The result of the pass.
 
     `rows` has a row per response: `file`, `row` (in its file), the keys, `reward`, `truncated`,

@@ -17,6 +17,8 @@ from rlpost.analysis.inspect.model import Bucket, Mismatch, TokenColumn
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 from rlpost.analysis.inspect.statistics import quantiles_of
 from rlpost.analysis.segments import kept_offsets, segment_sums
+from rlpost.kernels.divergence import FAR, confident_disagreement, effective_sample_size
+from rlpost.recipe.numerics import Numerics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,15 +26,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Json
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import TokenTotals
 
     Rows = dict[str, NDArray[Any]]
 
 
 ROUNDING = 1e-3  # nats by which a log-prob may exceed 0
-LOG_RATIO_CLAMP = 40.0  # as in the numerics of `rlpost advantages`
-SURE, FAR = math.log(0.5), 2.0  # a likely token, and a large difference, in nats
+LOG_RATIO_CLAMP = Numerics().log_ratio_clamp
 FIRST_BUCKET = 128
 LONG = 32  # tokens: longer responses are hardly equal by chance
 LONG_TEXT = 128  # characters, if no list has the number of tokens
@@ -139,7 +140,7 @@ def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
     totals.add("gap.excess", excess.sum())
     totals.add("gap.excess_squared", np.einsum("i,i", excess, excess))
     if most > FAR:
-        totals.add("gap.sure", np.count_nonzero((infer >= SURE) & (size > FAR)))
+        totals.add("gap.sure", np.count_nonzero(confident_disagreement(infer, size)))
     k3 = np.subtract(excess, gap, out=excess)
     cells = _add_by_position({"abs": size, "k3": k3}, offsets, totals)
     return {"k3": cells["k3"].sum(1), "compared": np.diff(offsets).astype(np.int32)}
@@ -198,7 +199,7 @@ def reference_kl(policy: Block, totals: TokenTotals) -> Rows:
 # For the whole input.
 
 
-def column_facts(role: str, reading: Reading) -> TokenColumn:
+def column_facts(role: str, reading: PassResult) -> TokenColumn:
     """Return the statistics of a column of token numbers."""
     totals, rows = reading.totals, reading.rows
     means = rows[f"mean:{role}"].to_numpy()
@@ -226,6 +227,7 @@ def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
     if not count:
         return None
     excess, squares = totals.total("gap.excess"), totals.total("gap.excess_squared")
+    chi_square = squares + 2 * excess
     return Mismatch(
         tokens=count,
         mean_abs=totals.total("gap.abs") / count,
@@ -233,9 +235,9 @@ def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
         max_abs=totals.highs["gap"],
         k1=-totals.total("gap.sum") / count,
         k3=totals.total("gap.k3") / count,
-        chi_square=(squares + 2 * excess) / count,
-        ess=(count + excess) ** 2 / (count * (count + 2 * excess + squares)),
-        sure_but_wrong=totals.count("gap.sure"),
+        chi_square=chi_square / count,
+        ess=effective_sample_size(count, count + excess, count + chi_square) or 0.0,
+        confident_disagreement=totals.count("gap.sure"),
         identical=totals.count("old_log_probs/infer_log_probs.equal"),
         by_position=_buckets(totals),
     )
@@ -251,21 +253,21 @@ def _buckets(totals: TokenTotals) -> list[Bucket]:
     ]
 
 
-def duplicates_of(reading: Reading) -> Json | None:
+def duplicates_of(reading: PassResult) -> Json | None:
     """Return how many responses have the text or tokens of an earlier one of their group."""
     rows, selection = reading.rows, reading.selection
     if "copy" not in rows or not len(rows):
         return None
     copies = is_copy(rows)
     role = selection.copies_role
-    of = selection.text or (role and selection.columns.column(role))
+    column = selection.text or (role and selection.columns.column(role))
     long = copies & is_long(rows)
     return {
-        "of": of,
+        "column": column,
         "rows": int(copies.sum()),
         "share": int(copies.sum()) / len(rows),
         "long_rows": int(long.sum()),
-        "alone": int(rows.select(~_has_copy(rows)).to_series().sum()),
+        "unique": int(rows.select(~_has_copy(rows)).to_series().sum()),
     }
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, elided, show_json
 from rlpost.display.text import counted, number, percent, role_columns, run_times
-from rlpost.io.text import printable_line
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
 if TYPE_CHECKING:
@@ -130,12 +130,12 @@ def _advantages(summary: Json) -> str:
         return "not read by this loss; it uses the log ratio to the reference"
     if not summary["estimator"]:
         return f"column {summary['advantages_from']} of the input"
-    text = f"computed by {summary.get('asked_estimator') or summary['estimator']}"
+    text = f"computed by {summary.get('requested_estimator') or summary['estimator']}"
     if summary.get("preset"):
         text += f", preset {summary['preset']}"
-    if summary["advantages_aside"] is None:
+    if summary["unused_advantages"] is None:
         return f"{text}, since the input has none"
-    return f"{text}; column {summary['advantages_aside']} of the input is not used"
+    return f"{text}; column {summary['unused_advantages']} of the input is not used"
 
 
 def _ratio_formula(summary: Json, behaviour: str) -> str:
@@ -302,7 +302,7 @@ def _ratios(summary: Json) -> TextTable:
         ratio["max"],
     )
     rows = [("token", *map(number, values))]
-    own = summary["settings"][0]["own_ratio"] if len(summary["settings"]) == 1 else None
+    own = summary["settings"][0]["loss_ratio"] if len(summary["settings"]) == 1 else None
     if own:
         name = summary["settings"][0]["options"]["loss"]
         ends = (number(own["mean"]), number(own["min"]), "", "", "", number(own["max"]))

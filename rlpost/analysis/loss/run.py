@@ -16,10 +16,10 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.engine import single_threaded_torch
-from rlpost.pipeline.file_metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output import LOSS_COLUMNS, emitted, mask_metadata
-from rlpost.pipeline.outputs import Outputs, targets_of
+from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
+from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.run import bind_losses, check_clash, engine_for, write_files
 from rlpost.pipeline.summary import run_summary
 from rlpost.recipe.loss import LossOptions

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.display.text import counted
+from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.quantiles import quantiles
 from rlpost.kernels.segments import POSITION_RANGES, position_range
 from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.loss_totals import LossTotals, TokenTotals
+    from rlpost.pipeline.loss_totals import LossTotals, TokenSetTotals
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.totals import Totals
 
@@ -81,7 +82,7 @@ def summarise_losses(
         ],
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
-        "advantages_aside": None if read else _unused_advantages(plan),
+        "unused_advantages": None if read else _unused_advantages(plan),
     }
 
 
@@ -91,14 +92,14 @@ def _unused_advantages(plan: Plan) -> str | None:
     return next((name for name in names if name in plan.source.columns), None)
 
 
-class _Part(NamedTuple):
+class _TokenPart(NamedTuple):
     """A part of the tokens: its label and its totals."""
 
     label: Json
-    totals: TokenTotals
+    totals: TokenSetTotals
 
 
-def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_Part]]:
+def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_TokenPart]]:
     """Return the tokens by position, step and domain."""
     return {
         "positions": _by_position(totals),
@@ -107,29 +108,29 @@ def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_Part]]:
     }
 
 
-def _by_position(totals: LossTotals) -> list[_Part]:
+def _by_position(totals: LossTotals) -> list[_TokenPart]:
     """Return the ranges of positions that have policy tokens."""
     parts = []
     for position in range(POSITION_RANGES) if totals.positions else ():
         first, last = position_range(position)
-        part = _Part({"from": first, "to": last}, totals.at(position))
+        part = _TokenPart({"from": first, "to": last}, totals.at(position))
         if part.totals.policy_tokens:
             parts.append(part)
     return parts
 
 
-def _by_column(responses: Responses, totals: LossTotals, column: str) -> list[_Part]:
+def _by_column(responses: Responses, totals: LossTotals, column: str) -> list[_TokenPart]:
     """Return each step or domain, if the input has that column."""
     labels = responses.labels
     if labels[column] == ["all"]:
         return []
     return [
-        _Part({column: label}, totals.over(cells))
+        _TokenPart({column: label}, totals.over(cells))
         for label, cells in cells_of(labels, totals.cells.keys, column)
     ]
 
 
-def _row(part: _Part, index: int) -> Json:
+def _row(part: _TokenPart, index: int) -> Json:
     """Return the numbers of a part of the tokens under one config."""
     totals = part.totals
     return {
@@ -195,28 +196,21 @@ def _mean(values: list[float | None]) -> float | None:
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
-def _divergence(totals: TokenTotals) -> Json:
+def _divergence(totals: TokenSetTotals) -> Json:
     """Return the ratio and the divergence between policies, which no config changes."""
     sums, count = totals.sums, totals.policy_tokens
     weight, squares = (sums.total(name) + count for name in ("excess", "excess2"))
-    engine = "engine.k3" in sums
     return {
         "ratio": _ratio(totals),
-        "kl": {
-            "k1": _over(-sums.total("log_ratio"), count),
-            "k3": _over(sums.total("k3"), count),
-        },
-        "engine_kl": {
-            "k1": _over(-sums.total("engine.log_ratio"), count),
-            "k3": _over(sums.total("engine.k3"), count),
-        }
-        if engine
+        "kl": {name: _over(sums.total(name), count) for name in ("k1", "k3")},
+        "engine_kl": {name: _over(sums.total(f"engine.{name}"), count) for name in ("k1", "k3")}
+        if "engine.k3" in sums
         else None,
-        "ess": float(weight * weight / (count * squares)) if count and squares else None,
+        "ess": effective_sample_size(count, weight, squares),
     }
 
 
-def _ratio(totals: TokenTotals) -> Json:
+def _ratio(totals: TokenSetTotals) -> Json:
     """Return the mean, the extremes and quantiles of the ratio of a token.
 
     The log ratio of a quantile is within 1/64 of itself, and within the extremes.
@@ -238,7 +232,7 @@ def _ratio(totals: TokenTotals) -> Json:
     }
 
 
-def _outcomes(totals: TokenTotals, index: int) -> Json:
+def _outcomes(totals: TokenSetTotals, index: int) -> Json:
     """Return the tokens that a config clips, and those whose gradient is 0."""
     kinds, count, sums = totals.kinds[index], totals.policy_tokens, totals.sums
     by_sign = kinds[:OUTSIDE].sum((1, 2)).tolist()
@@ -260,14 +254,14 @@ def _outcomes(totals: TokenTotals, index: int) -> Json:
         }
     clip = {name: _clip(kinds[:, :, state].sum(1), by_sign) for name, state in BRANCHES.items()}
     return {
-        "own_ratio": _own_ratio(totals, index),
+        "loss_ratio": _own_ratio(totals, index),
         "token_loss": _over(sums.total(f"{index}.value"), count),
         "clip": {**clip, "any": _clip(kinds[:, :, 1:].sum((1, 2)), by_sign)},
         "no_gradient": no_gradient,
     }
 
 
-def _own_ratio(totals: TokenTotals, index: int) -> Json | None:
+def _own_ratio(totals: TokenSetTotals, index: int) -> Json | None:
     """Return the ratio that the loss uses, if that is not the ratio of a token."""
     name, count = f"{index}.ratio", totals.policy_tokens
     if name not in totals.sums.lows or not count:
@@ -387,7 +381,7 @@ def unused_options(
             f"{', '.join(map(flag_of, fields))}: without effect, since the input has advantages, "
             f"`{column}`; --map advantages=none computes them anew"
         )
-    if summary["advantages_aside"] == DUMPED:
+    if summary["unused_advantages"] == DUMPED:
         texts.append(
             f"the input has {DUMPED}, which its framework computed: "
             f"--map advantages={DUMPED} uses them"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from rlpost.analysis.peers.base import Case, Outcome, Peer, Verdict, run
+from rlpost.analysis.peers.base import Outcome, Peer, PeerCase, Verdict, run
 from rlpost.errors import UsageError
 from rlpost.recipe.presets import source_of
 
-__all__ = ["PEERS", "Case", "Outcome", "Peer", "Verdict", "peer_of", "verify"]
+__all__ = ["PEERS", "Outcome", "Peer", "PeerCase", "Verdict", "peer_of", "verify"]
 
 PEERS = ("trl", "verl")
 """Presets with a live comparison; the module of each has its name, with underscores."""

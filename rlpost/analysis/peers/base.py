@@ -28,7 +28,7 @@ RTOL = ATOL = 1e-5
 
 
 @dataclass(frozen=True)
-class Case:
+class PeerCase:
     """The same numbers, computed twice."""
 
     name: str
@@ -54,11 +54,9 @@ class Peer:
     """Its name on PyPI and in Python."""
     modules: tuple[str, ...]
     """The modules whose functions the cases call."""
-    cases: Callable[[], Sequence[Case]]
+    cases: Callable[[], Sequence[PeerCase]]
     uncovered: Callable[[], Sequence[str]] = tuple
     """Returns what the framework has and the preset lacks, such as `policy loss dro`."""
-    left_out: tuple[str, ...] = ()
-    """What the preset lacks on purpose: the same texts."""
 
     @property
     def extra(self) -> str:
@@ -81,7 +79,7 @@ class Peer:
             ) from error
 
 
-class Difference(NamedTuple):
+class PeerDifference(NamedTuple):
     """Where two results differ most."""
 
     name: str
@@ -107,7 +105,7 @@ class Outcome(NamedTuple):
     """What a case showed."""
 
     case: str
-    difference: Difference | None = None
+    difference: PeerDifference | None = None
     error: str = ""
     """The error that the framework's function, or rlpost, raised."""
     fault: str = ""
@@ -176,7 +174,7 @@ def run(peer: Peer) -> Verdict:
     return Verdict(peer.preset, peer.package, installed, release, outcomes, uncovered)
 
 
-def outcome(case: Case) -> Outcome:
+def outcome(case: PeerCase) -> Outcome:
     """Compute a case twice, and compare."""
     try:
         theirs = case.theirs()
@@ -195,7 +193,7 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def compare(theirs: Numbers, ours: Numbers) -> Difference | None:
+def compare(theirs: Numbers, ours: Numbers) -> PeerDifference | None:
     """Return the largest difference; None if all numbers agree to 1e-5, absolute and relative.
 
     Args:
@@ -206,9 +204,9 @@ def compare(theirs: Numbers, ours: Numbers) -> Difference | None:
     return max(filter(None, found), key=lambda one: one.largest, default=None)
 
 
-def _difference(name: str, theirs: Tensor, ours: Tensor) -> Difference | None:
+def _difference(name: str, theirs: Tensor, ours: Tensor) -> PeerDifference | None:
     if theirs.shape != ours.shape:
-        return Difference(name, 1, 1, torch.inf, float(theirs.numel()), float(ours.numel()))
+        return PeerDifference(name, 1, 1, torch.inf, float(theirs.numel()), float(ours.numel()))
     expected, came = (x.detach().to(torch.float64).flatten() for x in (theirs, ours))
     wrong = ~torch.isclose(came, expected, rtol=RTOL, atol=ATOL, equal_nan=True)
     if not bool(wrong.any()):
@@ -216,7 +214,7 @@ def _difference(name: str, theirs: Tensor, ours: Tensor) -> Difference | None:
     gap = torch.where(wrong, (came - expected).abs().nan_to_num(torch.inf), -1.0)
     worst = int(gap.argmax())
     numbers = (float(x[worst]) for x in (gap, expected, came))
-    return Difference(name, int(wrong.sum()), wrong.numel(), *numbers)
+    return PeerDifference(name, int(wrong.sum()), wrong.numel(), *numbers)
 
 
 @contextmanager

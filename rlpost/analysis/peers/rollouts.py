@@ -30,7 +30,7 @@ _NOTHING = 0.2  # rewards that are 0
 
 
 @dataclass(frozen=True, eq=False)
-class Rollouts:
+class PeerRollouts:
     """Responses with ragged tokens."""
 
     columns: Mapping[str, Any]
@@ -45,10 +45,10 @@ class Rollouts:
         """Tokens of each response."""
         return [len(row) for row in self.columns["response_mask"]]
 
-    def with_(self, **columns: Any) -> Rollouts:
+    def with_(self, **columns: Any) -> PeerRollouts:
         """Return the rollouts with columns added or replaced; None removes one."""
         both = {**self.columns, **columns}
-        return Rollouts({name: x for name, x in both.items() if x is not None})
+        return PeerRollouts({name: x for name, x in both.items() if x is not None})
 
     def table(self) -> pa.Table:
         """Return the rollouts as rlpost reads them."""
@@ -82,7 +82,7 @@ class Rollouts:
 
     def ragged(self, column: pa.ChunkedArray) -> Tensor:
         """Return a written column of tokens as a padded tensor, [N, T] float64."""
-        return Rollouts({**self.columns, "written": column.to_pylist()}).padded("written")
+        return PeerRollouts({**self.columns, "written": column.to_pylist()}).padded("written")
 
 
 def _mask(rng: Generator, length: int, *, turns: bool) -> np.ndarray:
@@ -104,7 +104,7 @@ def rollouts(
     process: bool = False,
     apart: float = 1.0,
     steps: int = 1,
-) -> Rollouts:
+) -> PeerRollouts:
     """Return random rollouts, the same for the same arguments.
 
     Args:
@@ -133,7 +133,7 @@ def rollouts(
 
     added = {"token_rewards": tokens(0.2)} if process else {}
     old = [-rng.exponential(apart, length) for length in lengths]
-    return Rollouts(
+    return PeerRollouts(
         {
             "prompt_id": np.array([f"p{group}" for group in groups]),
             "reward": _rewards(rng, groups),

@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 import torch
 
 from rlpost.analysis.loss.run import loss as run_loss
-from rlpost.analysis.peers.base import Case, Peer
+from rlpost.analysis.peers.base import Peer, PeerCase
 from rlpost.api import enrich
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.options import Options
@@ -102,7 +102,7 @@ LOSSES: list[tuple[str | None, Json, Json]] = [
 
 
 @dataclass
-class Update:
+class TrlUpdate:
     """One evaluation of a trainer's loss."""
 
     inputs: Json
@@ -112,7 +112,7 @@ class Update:
 
 
 @dataclass
-class Step:
+class TrlStep:
     """What a trainer saw."""
 
     trainer: Any
@@ -120,7 +120,7 @@ class Step:
     """Of each completion, by reward function."""
     generated: Json = field(default_factory=dict)
     """The batch with its advantages."""
-    updates: list[Update] = field(default_factory=list)
+    updates: list[TrlUpdate] = field(default_factory=list)
     """On the batch, in order."""
 
 
@@ -158,7 +158,7 @@ def _recording(base: type) -> type:
     """Return a trainer class that keeps what it sees in its `step`."""
 
     class Recording(base):  # type: ignore[misc]
-        step: Step
+        step: TrlStep
 
         def _generate(self, prompts: Any) -> Any:
             parts = list(super()._generate(prompts))
@@ -188,11 +188,11 @@ def _recording(base: type) -> type:
             self.step.updates.append(self.update(inputs, self.log_probs[-1], loss))
             return loss
 
-        def update(self, inputs: Json, log_probs: Tensor, loss: Tensor) -> Update:
+        def update(self, inputs: Json, log_probs: Tensor, loss: Tensor) -> TrlUpdate:
             """Return an evaluation of the loss, with the metrics that it appended."""
             mode = "train" if self.model.training else "eval"
             metrics = {name: values[-1] for name, values in self._metrics[mode].items()}
-            return Update(dict(inputs), log_probs, float(loss.detach()), metrics)
+            return TrlUpdate(dict(inputs), log_probs, float(loss.detach()), metrics)
 
     return Recording
 
@@ -220,7 +220,7 @@ def _step(
     functions: int = 1,
     unscored: bool = False,  # noqa: FBT001
     options: tuple[tuple[str, Any], ...] = (),
-) -> Step:
+) -> TrlStep:
     """Train two updates on one batch, and return what the trainer saw.
 
     RLOOTrainer generates a second batch, by a policy that is no longer the reference.
@@ -256,13 +256,13 @@ def _step(
     )
     transformers = import_module("transformers")
     trainer.remove_callback(transformers.PrinterCallback)
-    trainer.step = Step(trainer, rewards)
+    trainer.step = TrlStep(trainer, rewards)
     trainer.train()
-    step: Step = trainer.step
+    step: TrlStep = trainer.step
     return step
 
 
-def _on_random_log_probs(trainer: Any, *, far: bool = False) -> Update:
+def _on_random_log_probs(trainer: Any, *, far: bool = False) -> TrlUpdate:
     """Evaluate a trainer's loss on random log-probs, advantages and masks.
 
     Args:
@@ -299,7 +299,7 @@ def _on_random_log_probs(trainer: Any, *, far: bool = False) -> Update:
     name, result = "_get_per_token_logps_and_entropies", (current, -current, None)
     with mock.patch.object(type(trainer).__mro__[1], name, return_value=result):
         trainer.compute_loss(trainer.model, inputs)
-    update: Update = trainer.step.updates.pop()
+    update: TrlUpdate = trainer.step.updates.pop()
     return update
 
 
@@ -320,7 +320,7 @@ def _table(inputs: Json, **columns: Tensor) -> pa.Table:
     return pa.table({"prompt_id": prompts, **rows})
 
 
-def _our_advantages(step: Step, options: Json) -> Numbers:
+def _our_advantages(step: TrlStep, options: Json) -> Numbers:
     """Return the advantages that rlpost computes from the rewards of a step."""
     names = COMPONENTS[: len(step.rewards[0])]
     seen = step.generated["log_probs"]
@@ -333,7 +333,7 @@ def _our_advantages(step: Step, options: Json) -> Numbers:
     return {"advantages": torch.tensor([row[0] for row in written["advantages"].to_pylist()])}
 
 
-def _our_weights(step: Step, options: Json) -> Numbers:
+def _our_weights(step: TrlStep, options: Json) -> Numbers:
     """Return the importance weights that rlpost computes from the log-probs of a step."""
     batch = step.generated
     columns = {
@@ -349,7 +349,7 @@ def _our_weights(step: Step, options: Json) -> Numbers:
     return {"is_weight": torch.tensor([x for x, of_policy in weights if by_token or of_policy])}
 
 
-def _their_weights(step: Step) -> Numbers:
+def _their_weights(step: TrlStep) -> Numbers:
     """Return TRL's importance ratios: of all tokens, or of completions at their policy tokens."""
     batch = step.generated
     compared = batch["completion_mask"].bool()
@@ -359,7 +359,7 @@ def _their_weights(step: Step) -> Numbers:
     return {"is_weight": ratios.expand_as(compared)[compared]}
 
 
-def _our_loss(update: Update, name: str | None, options: Json) -> Numbers:
+def _our_loss(update: TrlUpdate, name: str | None, options: Json) -> Numbers:
     """Return what `rlpost loss` computes from the inputs of a trainer's loss."""
     inputs = update.inputs
     advantages = inputs["advantages"][:, None] * torch.ones_like(update.log_probs)
@@ -385,7 +385,7 @@ def _our_loss(update: Update, name: str | None, options: Json) -> Numbers:
     return {key: torch.tensor(x, dtype=torch.float64) for key, x in numbers.items()}
 
 
-def _their_loss(update: Update, config: Json) -> Numbers:
+def _their_loss(update: TrlUpdate, config: Json) -> Numbers:
     """Return the loss and the metrics of a trainer that rlpost prints, too.
 
     With ratios of sequences TRL counts clipped sequences, rlpost their tokens; TRL's mean KL is
@@ -403,7 +403,7 @@ def _their_loss(update: Update, config: Json) -> Numbers:
 # --- the cases -----------------------------------------------------------------------------------
 
 
-def _our_kl(update: Update) -> Numbers:
+def _our_kl(update: TrlUpdate) -> Numbers:
     """Return the mean KL of policy tokens, from the inputs of a trainer's loss."""
     inputs = update.inputs
     columns = {"log_probs": update.log_probs, "ref_log_probs": inputs["ref_per_token_logps"]}
@@ -415,21 +415,21 @@ def _our_kl(update: Update) -> Numbers:
     return {"kl": torch.tensor(total / tokens, dtype=torch.float64)}
 
 
-def _kl_cases() -> Iterator[Case]:
+def _kl_cases() -> Iterator[PeerCase]:
     config = {"beta": 0.1, "use_bias_correction_kl": False}
     for far in (False, True):
         update = partial(
             lambda far: _on_random_log_probs(_step(options=tuple(config.items())).trainer, far=far),
             far,
         )
-        yield Case(
+        yield PeerCase(
             f"mean KL{', log-probs far apart' if far else ''}",
             ours=partial(lambda update: _our_kl(update()), update),
             theirs=partial(lambda update: {"kl": torch.tensor(update().metrics["kl"])}, update),
         )
 
 
-def _overlong_cases() -> Iterator[Case]:
+def _overlong_cases() -> Iterator[PeerCase]:
     lengths, limits = range(1, 13), (8, 4)
 
     def ours() -> Numbers:
@@ -449,16 +449,16 @@ def _overlong_cases() -> Iterator[Case]:
         reward = import_module("trl.rewards").get_soft_overlong_punishment(*limits)
         return {"reward": torch.tensor(reward([[0] * length for length in lengths]))}
 
-    yield Case("soft overlong punishment", ours, theirs)
+    yield PeerCase("soft overlong punishment", ours, theirs)
 
 
-def _advantage_cases() -> Iterator[Case]:
-    def case(kind: str, functions: int, unscored: bool, config: Json, options: Json) -> Case:  # noqa: FBT001
+def _advantage_cases() -> Iterator[PeerCase]:
+    def case(kind: str, functions: int, unscored: bool, config: Json, options: Json) -> PeerCase:  # noqa: FBT001
         named = {"GRPO": "grpo", "RLOO": "rloo"}[kind]
         estimator = options.pop("estimator", named)
         step = partial(_step, kind, functions, unscored, tuple(config.items()))
         words = [f"{name}={x}" for name, x in config.items()] + ["unscored"] * unscored
-        return Case(
+        return PeerCase(
             f"advantages of {kind}, reward functions: {functions}, {' '.join(words) or 'defaults'}",
             ours=lambda: _our_advantages(step(), {"estimator": estimator, **options}),
             theirs=lambda: {"advantages": step().generated["advantages"]},
@@ -489,7 +489,7 @@ def _frozen(config: Json) -> Json:
     return {name: tuple(x) if isinstance(x, list) else x for name, x in config.items()}
 
 
-def _weight_cases() -> Iterator[Case]:
+def _weight_cases() -> Iterator[PeerCase]:
     modes = {"token_mask": "token", "token_truncate": "token",
              "sequence_mask": "sequence", "sequence_truncate": "sequence"}  # fmt: skip
     for mode, level in modes.items():
@@ -504,25 +504,25 @@ def _weight_cases() -> Iterator[Case]:
             if mode.endswith("mask"):
                 options = {"is_weight": level, "is_mask": (low or -math.inf, high or math.inf)}
             step = partial(_step, options=tuple(config.items()))
-            yield Case(
+            yield PeerCase(
                 f"importance ratios, {mode}, {low} to {high}",
                 ours=partial(lambda step, options: _our_weights(step(), options), step, options),
                 theirs=partial(lambda step: _their_weights(step()), step),
             )
 
 
-def _loss_cases() -> Iterator[Case]:
+def _loss_cases() -> Iterator[PeerCase]:
     for name, config, options in LOSSES:
         both = {"loss_type": name, **config} if name else {}
         step = partial(_step, options=tuple(both.items()))
-        sources: dict[str, Callable[[Step], Update]] = {
+        sources: dict[str, Callable[[TrlStep], TrlUpdate]] = {
             "second update": lambda step: step.updates[1],
             "random log-probs": lambda step: _on_random_log_probs(step.trainer),
             "log-probs far apart": lambda step: _on_random_log_probs(step.trainer, far=True),
         }
         for what, update in sources.items():
             words = " ".join(f"{key}={x}" for key, x in both.items()) or "defaults"
-            yield Case(
+            yield PeerCase(
                 f"loss, {what}, {words}",
                 ours=partial(
                     lambda update, step, name, options: _our_loss(update(step()), name, options),
@@ -536,7 +536,7 @@ def _loss_cases() -> Iterator[Case]:
             )  # fmt: skip
 
 
-def _cases() -> list[Case]:
+def _cases() -> list[PeerCase]:
     return [*_advantage_cases(), *_weight_cases(), *_kl_cases(), *_overlong_cases(), *_loss_cases()]
 
 
@@ -556,5 +556,4 @@ PEER = Peer(
     modules=("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"),
     cases=_cases,
     uncovered=_uncovered,
-    left_out=("policy loss vespo",),
 )

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from rlpost.analysis.peers import verl_losses
-from rlpost.analysis.peers.base import Case, Peer
+from rlpost.analysis.peers.base import Peer, PeerCase
 from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.api import enrich
 from rlpost.pipeline.options import Options
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.analysis.peers.base import Numbers
-    from rlpost.analysis.peers.rollouts import Rollouts
+    from rlpost.analysis.peers.rollouts import PeerRollouts
 
     Json = dict[str, Any]
 
@@ -86,11 +86,11 @@ RLPOST_NAMES = {"reinforce_pp": "reinforce_plus_plus"}
 
 
 @dataclass(frozen=True)
-class Step:
+class VerlStep:
     """A training step: what both sides compute advantages with."""
 
     estimator: str
-    data: Rollouts
+    data: PeerRollouts
     options: Json = field(default_factory=dict)
     """Of rlpost's recipe."""
     config: Json = field(default_factory=dict)
@@ -101,14 +101,14 @@ class Step:
     """Of verl's RolloutCorrectionConfig."""
 
 
-def ours(data: Rollouts, options: Json, *columns: str) -> Numbers:
+def ours(data: PeerRollouts, options: Json, *columns: str) -> Numbers:
     """Return what rlpost writes with the preset, padded."""
     recipe = preset(NAME, emit=columns, **options)
     table, _ = enrich(data.table(), recipe, Options(device="cpu"))
     return {name: data.ragged(table[name]) for name in columns}
 
 
-def our_step(step: Step) -> Numbers:
+def our_step(step: VerlStep) -> Numbers:
     """Return the advantages and returns that rlpost writes."""
     options = {"estimator": step.estimator, **step.options}
     if step.estimator == "gdpo":
@@ -118,7 +118,7 @@ def our_step(step: Step) -> Numbers:
     return ours(step.data, options, "advantages", "returns")
 
 
-def scores(data: Rollouts) -> torch.Tensor:
+def scores(data: PeerRollouts) -> torch.Tensor:
     """Return verl's token scores: process rewards, and the reward on the last token, [N, T]."""
     out = torch.zeros(len(data), max(data.lengths), dtype=torch.float64)
     if "token_rewards" in data.columns:
@@ -128,7 +128,7 @@ def scores(data: Rollouts) -> torch.Tensor:
     return out
 
 
-def batch_of(data: Rollouts) -> Any:
+def batch_of(data: PeerRollouts) -> Any:
     """Return the rollouts as verl's DataProto, before rewards and corrections."""
     tensors = {
         "token_level_scores": scores(data),
@@ -146,14 +146,14 @@ def batch_of(data: Rollouts) -> Any:
     return import_module(PROTOCOL).DataProto.from_dict(tensors=tensors, non_tensors=others)
 
 
-def their_step(step: Step) -> Numbers:
+def their_step(step: VerlStep) -> Numbers:
     """Return verl's advantages and returns, 0 on tokens that its mask leaves out."""
     batch = their_batch(step).batch
     mask = batch["response_mask"] > 0
     return {name: batch[name].where(mask, 0.0) for name in ("advantages", "returns")}
 
 
-def their_batch(step: Step) -> Any:
+def their_batch(step: VerlStep) -> Any:
     """Return verl's DataProto as its trainer has it after `compute_advantage`."""
     trainer, core = import_module(TRAINER), import_module(CORE)
     batch = batch_of(step.data)
@@ -185,15 +185,15 @@ def corrected(batch: Any, options: Json) -> Any:
     return correct(batch, config)[0]
 
 
-def step_case(what: str, step: Step, *, fault: str = "") -> Case:
+def step_case(what: str, step: VerlStep, *, fault: str = "") -> PeerCase:
     """Return the case of a training step."""
     name = f"{step.estimator}: {what}"
     mine, theirs = partial(our_step, step), partial(their_step, step)
-    return Case(name, mine, theirs, variant=step.estimator, fault=fault)
+    return PeerCase(name, mine, theirs, variant=step.estimator, fault=fault)
 
 
 @cache
-def _rollouts(estimator: str) -> dict[str, Rollouts]:
+def _rollouts(estimator: str) -> dict[str, PeerRollouts]:
     """Return the rollouts of an estimator's cases; pass@k needs two responses in each group."""
     single = estimator != "grpo_passk"
     kinds: dict[str, Json] = {
@@ -231,49 +231,51 @@ def _fault(estimator: str, kind: str, config: Json) -> str:
     return UNREAD if estimator == "grpo_vectorized" and config else ""
 
 
-def _estimator_cases() -> Iterator[Case]:
+def _estimator_cases() -> Iterator[PeerCase]:
     for estimator, grid in GRID.items():
         for kind, data in _rollouts(estimator).items():
             for options, config in [({}, {}), *grid]:
                 step, fault = (
-                    Step(estimator, data, options, config),
+                    VerlStep(estimator, data, options, config),
                     _fault(estimator, kind, config),
                 )
                 yield step_case(f"{kind}, {_words(config)}", step, fault=fault)
-            step, fault = Step(estimator, data, kl=("k3", 0.5)), _fault(estimator, kind, {})
+            step, fault = VerlStep(estimator, data, kl=("k3", 0.5)), _fault(estimator, kind, {})
             yield step_case(f"{kind}, KL penalty k3", step, fault=fault)
     for estimator in ("gae", "grpo", "rloo", *RLPOST_NAMES):
         for kl in KL_ESTIMATORS:
             far = rollouts(11, turns=True, apart=60.0)
-            yield step_case(f"far log-probs, KL penalty {kl}", Step(estimator, far, kl=(kl, 0.05)))
+            yield step_case(
+                f"far log-probs, KL penalty {kl}", VerlStep(estimator, far, kl=(kl, 0.05))
+            )
 
 
 REJECTIONS_BEFORE = {"tokens": ("token_k2", "0.05"), "responses": ("seq_mean_k3", "0.04")}
 
 
-def _rejection_cases() -> Iterator[Case]:
+def _rejection_cases() -> Iterator[PeerCase]:
     for estimator in GRID:
         for what, (mode, bound) in REJECTIONS_BEFORE.items():
             data = _rollouts(estimator)["observations"]
             options = {"is_filter": [our_filter(mode, bound)]}
             config = {"rollout_is": None, "rollout_rs": mode, "rollout_rs_threshold": bound}
             kl = None if estimator == "gdpo" else ("k1", 0.1)
-            step = Step(estimator, data, options, kl=kl, correction=config)
+            step = VerlStep(estimator, data, options, kl=kl, correction=config)
             fault = GAPS if estimator == "optimal_token_baseline" else ""
             yield step_case(f"after rejection of {what}", step, fault=fault)
 
 
-def _weighted_baseline_cases() -> Iterator[Case]:
+def _weighted_baseline_cases() -> Iterator[PeerCase]:
     """Yield cases of optimal token baselines that are weighed by truncated importance weights."""
     for estimator in ("optimal_token_baseline", "tir_optimal_token_baseline"):
         for cap in (2.0, 1.1):
             options = {"is_weight": "token", "is_cap": cap, "otb_is_cap": cap}
             config = {"rollout_is": "token", "rollout_is_threshold": cap}
-            step = Step(estimator, _rollouts(estimator)["text"], options, correction=config)
+            step = VerlStep(estimator, _rollouts(estimator)["text"], options, correction=config)
             yield step_case(f"importance weights up to {cap}", step)
 
 
-def _rollout_cases() -> Iterator[Case]:
+def _rollout_cases() -> Iterator[PeerCase]:
     """Yield the case of rollouts with several rows; the reward of the last one counts."""
     data = rollouts(16)
     turn, seen = [], Counter[str]()
@@ -295,11 +297,11 @@ def _rollout_cases() -> Iterator[Case]:
     several = data.with_(rollout=np.array(ids))
     options = {"estimator": "grpo", "rollout_id": "rollout"}
     mine = partial(ours, several, options, "advantages", "returns")
-    yield Case("grpo: rollouts of several rows", mine, theirs, variant="grpo")
+    yield PeerCase("grpo: rollouts of several rows", mine, theirs, variant="grpo")
 
 
-def _kl_cases() -> Iterator[Case]:
-    def theirs(data: Rollouts, kind: str) -> Numbers:
+def _kl_cases() -> Iterator[PeerCase]:
+    def theirs(data: PeerRollouts, kind: str) -> Numbers:
         pair = data.padded("old_log_probs"), data.padded("ref_log_probs")
         return {"kl": import_module(CORE).kl_penalty(*pair, KL_ESTIMATORS[kind]) * data.mask}
 
@@ -308,13 +310,15 @@ def _kl_cases() -> Iterator[Case]:
         for kind in KL_ESTIMATORS:
             options = {"estimator": "grpo", "kl_estimator": kind}
             mine = partial(ours, data, options, "kl")
-            yield Case(f"KL {kind}: log-probs {apart:g} apart", mine, partial(theirs, data, kind))
+            yield PeerCase(
+                f"KL {kind}: log-probs {apart:g} apart", mine, partial(theirs, data, kind)
+            )
 
 
-def _adaptive_cases() -> Iterator[Case]:
+def _adaptive_cases() -> Iterator[PeerCase]:
     start, horizon, steps = 0.1, 60, 3
 
-    def theirs(data: Rollouts, target: float) -> Numbers:
+    def theirs(data: PeerRollouts, target: float) -> Numbers:
         controller = import_module(CORE).AdaptiveKLController(start, target, horizon)
         batch, parts = batch_of(data), []
         size = len(data) // steps
@@ -335,7 +339,7 @@ def _adaptive_cases() -> Iterator[Case]:
             "kl_horizon": horizon,
         }
         mine = partial(ours, data, options, "token_level_rewards")
-        yield Case(f"adaptive KL: target {target}", mine, partial(theirs, data, target))
+        yield PeerCase(f"adaptive KL: target {target}", mine, partial(theirs, data, target))
 
 
 WEIGHTS: list[tuple[Json, Json]] = [
@@ -372,8 +376,8 @@ def our_filter(mode: str, bound: str) -> str:
     return ":".join([LEVELS[level], kind, *map(repr, logs)])
 
 
-def _correction_cases() -> Iterator[Case]:
-    def theirs(data: Rollouts, options: Json) -> Numbers:
+def _correction_cases() -> Iterator[PeerCase]:
+    def theirs(data: PeerRollouts, options: Json) -> Numbers:
         batch = corrected(batch_of(data), {"rollout_is": None, **options}).batch
         mask = batch["response_mask"]
         weights = (
@@ -381,11 +385,11 @@ def _correction_cases() -> Iterator[Case]:
         )
         return {"final_response_mask": mask, **weights}
 
-    def case(name: str, data: Rollouts, mine: Json, options: Json) -> Case:
+    def case(name: str, data: PeerRollouts, mine: Json, options: Json) -> PeerCase:
         columns = ["final_response_mask", *(["is_weight"] if "is_weight" in mine else [])]
         recipe = {"estimator": "grpo", **mine}
         both = partial(ours, data, recipe, *columns), partial(theirs, data, options)
-        return Case(f"correction: {name}", *both)
+        return PeerCase(f"correction: {name}", *both)
 
     for kind, apart in (("near", 1.0), ("far", 60.0)):
         data = rollouts(14, turns=True, empty=True, apart=apart)
@@ -414,7 +418,7 @@ def _correction_cases() -> Iterator[Case]:
     yield case("three modes and weights", rollouts(15, turns=True), mine, config)
 
 
-def cases() -> list[Case]:
+def cases() -> list[PeerCase]:
     """Return all cases."""
     return [
         *_estimator_cases(),

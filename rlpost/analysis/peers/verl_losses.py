@@ -16,8 +16,7 @@ The grid:
 - the KL loss by each estimator, near and far
 - kl_cov and clip_cov on so many tokens that the default share selects several
 
-clip_cov selects at random. In its cases the choice is forced, since all candidates are selected;
-`random_clip_cov` is for a test of the mean over many choices.
+clip_cov selects at random. In its cases the choice is forced, since all candidates are selected.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ import pyarrow.parquet as pq
 import torch
 
 from rlpost.analysis.loss.run import loss as loss_of_files
-from rlpost.analysis.peers.base import Case
+from rlpost.analysis.peers.base import PeerCase
 from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.functional import policy_loss
 from rlpost.losses.config import LossConfig
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.analysis.peers.base import Numbers
-    from rlpost.analysis.peers.rollouts import Rollouts
+    from rlpost.analysis.peers.rollouts import PeerRollouts
     from rlpost.recipe.loss import LossOptions
 
 Json = dict[str, Any]
@@ -130,7 +129,7 @@ _WITHOUT_KL = ("gpg", "kl_cov")  # no ppo_kl, or of |log r|
 
 
 @cache
-def mini_batch(seed: int, *, weights: bool = False, **options: Any) -> Rollouts:
+def mini_batch(seed: int, *, weights: bool = False, **options: Any) -> PeerRollouts:
     """Return rollouts with advantages, as files store them, and importance weights."""
     data, rng = rollouts(seed, **options), np.random.default_rng(seed + 1000)
     advantages = [
@@ -145,7 +144,7 @@ def mini_batch(seed: int, *, weights: bool = False, **options: Any) -> Rollouts:
     )
 
 
-def ours(data: Rollouts, loss: str, options: Json) -> Numbers:
+def ours(data: PeerRollouts, loss: str, options: Json) -> Numbers:
     """Return the loss with the preset, its gradient, and what `rlpost loss` counts."""
     chosen = loss_preset(NAME, loss=loss, **options)
     with tempfile.TemporaryDirectory(prefix="rlpost-") as folder:
@@ -164,7 +163,7 @@ def ours(data: Rollouts, loss: str, options: Json) -> Numbers:
     return gradient | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
 
-def _differentiated(data: Rollouts, chosen: LossOptions) -> tuple[torch.Tensor, torch.Tensor]:
+def _differentiated(data: PeerRollouts, chosen: LossOptions) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the loss and its gradient at each token, padded."""
 
     def flat(name: str) -> torch.Tensor | None:
@@ -189,7 +188,7 @@ def _differentiated(data: Rollouts, chosen: LossOptions) -> tuple[torch.Tensor, 
     return loss.detach(), data.with_(gradient=rows).padded("gradient")
 
 
-def theirs(data: Rollouts, loss: str, config: Json, *, counts: bool = True) -> Numbers:
+def theirs(data: PeerRollouts, loss: str, config: Json, *, counts: bool = True) -> Numbers:
     """Return verl's loss of a mini-batch, its gradient and its metrics.
 
     Args:
@@ -226,17 +225,17 @@ def theirs(data: Rollouts, loss: str, config: Json, *, counts: bool = True) -> N
     return numbers
 
 
-def _has_kl(data: Rollouts, loss: str) -> bool:
+def _has_kl(data: PeerRollouts, loss: str) -> bool:
     """Return whether verl's ppo_kl is the mean of k1, which it clamps to ±20 for some losses."""
     far = (data.padded("log_probs") - data.padded("old_log_probs")).abs().max() > _CLAMP
     return loss not in _WITHOUT_KL and not bool(far)
 
 
-def _rows(data: Rollouts, name: str) -> list[torch.Tensor]:
+def _rows(data: PeerRollouts, name: str) -> list[torch.Tensor]:
     return [torch.from_numpy(np.asarray(row)).double() for row in data.columns[name]]
 
 
-def _tensors(data: Rollouts, *, counts: bool) -> Any:
+def _tensors(data: PeerRollouts, *, counts: bool) -> Any:
     """Return a mini-batch as verl's workers get it, without padding."""
 
     def nested(rows: list[torch.Tensor]) -> torch.Tensor:
@@ -263,25 +262,25 @@ def _tensors(data: Rollouts, *, counts: bool) -> Any:
 
 
 def _case(
-    what: str, data: Rollouts, loss: str, options: Json, config: Json, *, counts: bool = True
-) -> Case:
+    what: str, data: PeerRollouts, loss: str, options: Json, config: Json, *, counts: bool = True
+) -> PeerCase:
     name = f"loss {loss}: {what}"
     both = partial(ours, data, loss, options), partial(theirs, data, loss, config, counts=counts)
-    return Case(name, *both, part="loss", variant=loss)
+    return PeerCase(name, *both, part="loss", variant=loss)
 
 
 def _words(config: Json) -> str:
     return ", ".join(f"{name} {value}" for name, value in config.items()) or "defaults"
 
 
-def _far_cases() -> Iterator[Case]:
+def _far_cases() -> Iterator[PeerCase]:
     for loss, grid in GRID.items():
         mine, config = grid[0]
         far = _apart(mini_batch(30, turns=True))
         yield _case(f"far log-probs, {_words(config)}", far, loss, mine, config)
 
 
-def _apart(data: Rollouts) -> Rollouts:
+def _apart(data: PeerRollouts) -> PeerRollouts:
     """Return rollouts in which log-ratios exceed ±20, and means of responses 10."""
     new, old = ([*data.columns[name]] for name in ("log_probs", "old_log_probs"))
     for i in range(0, len(new), 3):
@@ -293,7 +292,7 @@ def _apart(data: Rollouts) -> Rollouts:
     return data.with_(log_probs=new, old_log_probs=old)
 
 
-def _option_cases() -> Iterator[Case]:
+def _option_cases() -> Iterator[PeerCase]:
     kinds: dict[str, Json] = {
         "text": {},
         "observations": {"turns": True},
@@ -307,7 +306,7 @@ def _option_cases() -> Iterator[Case]:
                 yield _case(f"{kind}, {_words(config)}", data, loss, mine, config)
 
 
-def _large_cases() -> Iterator[Case]:
+def _large_cases() -> Iterator[PeerCase]:
     """Yield cases of so many tokens that the default share, 2e-4, selects several of them."""
     data = mini_batch(60, turns=True, steps=160).with_(step=None)
     strong = {"kl_cov_coef": 1000.0}, {"ppo_kl_coef": 1000.0}  # the share alone is the default
@@ -318,7 +317,7 @@ def _large_cases() -> Iterator[Case]:
     yield _case("many tokens, as many candidates as are selected", data, "clip_cov", *bounds)
 
 
-def _around(data: Rollouts, count: int) -> tuple[float, float]:
+def _around(data: PeerRollouts, count: int) -> tuple[float, float]:
     """Return bounds between which so many tokens that verl does not clip have their covariance."""
     inside = data.mask.bool()
     columns = [data.padded(name)[inside] for name in ("advantages", "log_probs", "old_log_probs")]
@@ -331,7 +330,7 @@ def _around(data: Rollouts, count: int) -> tuple[float, float]:
     return low, high
 
 
-def _aggregation_cases() -> Iterator[Case]:
+def _aggregation_cases() -> Iterator[PeerCase]:
     data = mini_batch(40, turns=True, empty=True)
     for loss, grid in GRID.items():
         mine = {**grid[0][0], "kl_loss_coef": 0.3}
@@ -350,7 +349,7 @@ def _aggregation_cases() -> Iterator[Case]:
             yield _case(f"{how}, loss_scale_factor 7", data, "vanilla", mine, config)
 
 
-def _kl_cases() -> Iterator[Case]:
+def _kl_cases() -> Iterator[PeerCase]:
     for kind, apart in (("near", 1.0), ("far", 60.0)):
         data = mini_batch(50, turns=True, apart=apart)
         for estimator, name in KL_ESTIMATORS.items():
@@ -359,7 +358,7 @@ def _kl_cases() -> Iterator[Case]:
             yield _case(f"KL loss {name}, {kind}", data, "vanilla", mine, config)
 
 
-def cases() -> list[Case]:
+def cases() -> list[PeerCase]:
     """Return all cases."""
     return [
         *_far_cases(),
@@ -374,12 +373,3 @@ def uncovered() -> list[str]:
     """Return verl's policy losses that no case covers."""
     names = import_module(CORE).POLICY_LOSS_REGISTRY
     return [f"policy loss {name}" for name in names if name not in {*GRID, *LEFT_OUT}]
-
-
-def random_clip_cov(data: Rollouts, seed: int) -> tuple[float, float]:
-    """Return rlpost's and verl's loss with a random choice of a tenth of the tokens."""
-    mine, config = _both(({"cov_share": 0.1}, {"clip_cov_ratio": 0.1}), BOUNDS)
-    torch.manual_seed(seed)
-    expected = theirs(data, "clip_cov", config)["loss"]
-    chosen = loss_preset(NAME, loss="clip_cov", **mine, cov_seed=seed)
-    return float(_differentiated(data, chosen)[0]), float(expected)

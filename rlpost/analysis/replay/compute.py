@@ -20,10 +20,12 @@ from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.running_state import RunState
+from rlpost.pipeline.stages import fields_behind, stages_of
 from rlpost.pipeline.totals import Counted, ExactTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -47,7 +49,11 @@ class Part(NamedTuple):
 
 
 def computed(
-    table: pa.Table, recipe: Recipe, names: Collection[str], part: Part | None = None
+    table: pa.Table,
+    recipe: Recipe,
+    names: Collection[str],
+    part: Part | None = None,
+    recorded: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Column], ResolvedRecipe]:
     """Return the columns of some stages that a recipe computes, and the resolved recipe.
 
@@ -55,13 +61,13 @@ def computed(
         table: the input, without columns of results.
         recipe: as the user sets it, with `columns`.
         names: stages; those that the recipe does not compute are left out.
-        part: the same rows, for recipes that couple more than prompt groups.
+        part: the rows that are returned, if statistics of a batch need all of them.
+        recorded: columns of the table that are read in place of computing earlier stages, by stage.
 
     Raises:
         UsageError, DataError: the recipe does not fit the table.
     """
-    source = TableSource(table)
-    resolved = resolve_recipe(recipe, columns_of(source, recipe))
+    resolved = resolved_for(table, recipe, recorded)
     names = parts.reachable(names, resolved)
     if not names:
         return {}, resolved
@@ -70,7 +76,8 @@ def computed(
     if part is not None and coupling_of(resolved).scope in ("response", "group"):
         part = None
     table = table if part is None else part.table
-    plan = replace(run.bind(TableSource(table), own), count=_uncounted, observe=lambda _: {})
+    bound = run.bind(TableSource(table), own, recorded=recorded)
+    plan = replace(bound, count=_uncounted, observe=lambda _: {})
     engine = run.engine_for(plan, Options(device="cpu", workers=1))
     with single_threaded_torch():
         batches = [*new_columns(engine, 0, engine.responses(emit), emit)]
@@ -78,7 +85,15 @@ def computed(
     if part is not None:
         columns = columns.take(pa.array(part.rows))
     found = {name: Column.of(columns.column(own)) for name, own in zip(names, emit, strict=True)}
-    return found, resolved
+    return found, plan.resolved
+
+
+def resolved_for(
+    table: pa.Table, recipe: Recipe, recorded: Mapping[str, str] | None = None
+) -> ResolvedRecipe:
+    """Return a recipe resolved for a table; arguments and errors of `computed`."""
+    columns = columns_of(TableSource(table), recipe).with_recorded(recorded or {})
+    return resolve_recipe(recipe, columns)
 
 
 def new_columns(
@@ -151,10 +166,35 @@ class Replayer:
         roles = {role: column for role, column in columns.items() if role in parts.MAPPABLE}
         return recipe.model_copy(update={"columns": roles})
 
-    def resolved(self, recipe: Recipe) -> ResolvedRecipe:
-        """Return a recipe resolved for the rollouts; raises as `computed`."""
+    def resolved(self, recipe: Recipe, names: Collection[str] = ()) -> ResolvedRecipe:
+        """Return a recipe resolved for the rollouts; raises as `computed`.
+
+        Args:
+            recipe: as the user sets it.
+            names: the stages that are computed; none: those that a run writes.
+        """
         own = self.bound(recipe)
-        return resolve_recipe(own, columns_of(TableSource(self.inputs), own))
+        resolved = resolved_for(self.inputs, own)
+        emit = parts.emitted_names(parts.reachable(names, resolved), resolved)
+        if not emit:
+            return resolved
+        return resolved_for(self.inputs, own.model_copy(update={"emit": emit}))
+
+    def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
+        """Return the fields that can change a stage, computed from what was recorded before it."""
+        own = parts.isolated(self.bound(recipe), name)
+        own = own.model_copy(update={"emit": parts.emitted_names([name], self.resolved(own))})
+        recorded = {one: one for one in self._inputs(recipe, name)}
+        resolved = resolved_for(self.inputs, own, recorded)
+        return fields_behind(stages_of(resolved, RunState()), name)
+
+    def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
+        """Return the recorded stages that a stage is computed from."""
+        own = self.bound(recipe)
+        if self._in_place(own, name):
+            return ()
+        available = [n for n in self.rollouts.recorded if not self._in_place(own, n)]
+        return parts.inputs_of(name, self.resolved(own), available)
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
         """Return recorded stages against those that a recipe computes from the input alone."""
@@ -205,13 +245,13 @@ class Replayer:
         resolved = self.resolved(own)
         if not parts.reachable([name], resolved):
             return None
-        if self._in_place(own, name):
-            found, last = computed(self.inputs, own, [name])
-            return found[name], last, ()
-        ready, lists = self._with_recorded(resolved), self._lists(resolved)
-        changed = parts.substituted(ready, resolved, lists, name)
-        found, last = computed(changed.table, changed.recipe, [name])
-        return (found[name], last, changed.used) if name in found else None
+        used, table = self._inputs(recipe, name), self.inputs
+        own = own if self._in_place(own, name) else parts.isolated(own, name)
+        for one in used:
+            table = parts.with_column(table, f"recorded.{one}", self._input_column(one))
+        recorded = {one: f"recorded.{one}" for one in used}
+        found, last = computed(table, own, [name], recorded=recorded)
+        return (found[name], last, used) if name in found else None
 
     def reading(self, inputs: pa.Table) -> Replayer:
         """Return a replayer of other inputs, against the same recorded columns."""
@@ -231,36 +271,11 @@ class Replayer:
         other.inputs = self.inputs
         return other
 
-    def _lists(self, resolved: ResolvedRecipe) -> dict[str, str]:
-        """Return the recorded stages that later ones can be computed from, by their columns."""
-        if resolved.rows_only:
-            own = self.rollouts.recorded
-            return {n: own[n] for n in ("response_level_rewards",) if n in own}
-        names = [name for name in parts.CHAIN if name in self.rollouts.recorded]
-        return {n: f"recorded.{n}" for n in names if not self._in_place(resolved.recipe, n)}
-
     def _in_place(self, recipe: Recipe, name: str) -> bool:
         """Return whether a stage that frameworks record elsewhere is that of rlpost."""
         return self.rollouts.written_by_rlpost is True and parts.moved(recipe, name)
 
-    def _with_recorded(self, resolved: ResolvedRecipe) -> pa.Table:
-        """Return the input with the recorded columns of the chain, as the pipeline reads them."""
-        table = self.inputs
-        if parts.masks_by_rewards(resolved.recipe):
-            table = parts.with_column(table, parts.DROPPED, self._dropped(resolved.recipe))
-        for name, column in self._lists(resolved).items():
-            table = parts.with_column(table, column, self._chain_column(name))
-        return table
-
-    def _dropped(self, recipe: Recipe) -> pa.Array:
-        """Return which responses the masks of a recipe drop, as recorded or as computed."""
-        if "sample_mask" in self.rollouts.recorded:
-            kept = self.rollouts.column("sample_mask")
-        else:
-            kept = computed(self.inputs, recipe, ["sample_mask"])[0]["sample_mask"]
-        return pa.array(kept.values == 0)
-
-    def _chain_column(self, name: str) -> pa.Array:
+    def _input_column(self, name: str) -> pa.Array:
         """Return a recorded column: a number per response, or lists without null."""
         column, rollouts = self.rollouts.column(name), self.rollouts
         if STAGES[name].level == "responses":

@@ -13,9 +13,9 @@ from rlpost.analysis.replay.render_examples import examples
 from rlpost.analysis.replay.render_search import Code, found_blocks
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.console import console
+from rlpost.display.controls import printable_line
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted, number, percent
-from rlpost.io.text import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,6 @@ Json = dict[str, Any]
 MARKDOWN_WIDTH = 1000
 _STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
 _MOST_ULPS = 1e6
-_NOTED = ("constant-groups", "masked-tokens")
-"""Findings that equal stages can have."""
 
 
 Block = TextTable | Code
@@ -148,7 +146,7 @@ def verdict_line(result: Json) -> str:
         columns = counted(len(stages), "recorded column")
         return f"Reproduced: {columns} equal within {result['tolerance']:g}"
     first = next((one for one in stages if one["stage"] == result["first"]), None)
-    if first is None and any(one["finding"] == "not-finite" for one in result["findings"]):
+    if first is None and any(not one["note"] for one in result["findings"]):
         return "Differs: recorded numbers are NaN, null or infinite; all others are equal"
     if first is None:
         return "Differs, but not in the rows compared stage by stage (last table)"
@@ -182,7 +180,7 @@ def blocks(result: Json, width: int) -> Iterator[Block]:
     if "search" in result:
         yield from found_blocks(result)
     yield _stages(result)
-    found = _of_differences(result)
+    found = [one for one in result["findings"] if not one["note"]]  # these are below the stages
     if found or (result["first"] is not None and "search" not in result):
         yield _findings(found)
     yield from examples(result, width)
@@ -251,19 +249,12 @@ def _notes(result: Json) -> Iterator[str]:
             )
 
 
-def _of_differences(result: Json) -> list[Json]:
-    """Return the findings, without those of equal stages, which are notes of the stages."""
-    left_out = () if result["first"] is not None else _NOTED
-    return [one for one in result["findings"] if one["finding"] not in left_out]
-
-
 def _findings(found: list[Json]) -> TextTable:
+    """Return the findings and their advice, as sentences."""
     lines = []
     for one in found:
-        typed = " ".join(one["options"])
-        options = f" (`{typed}`)" if typed not in one["text"] else ""
         explains = "" if one["explains"] >= 1 else f" ({percent(one['explains'], 0)} of these)"
-        lines.append(f"{one['text']}{options}{explains}")
+        lines += [f"{one['text']}{explains}", f"→ {one['advice']}"]
     if not lines:
         lines.append(
             "No single change explains it; `rlpost replay IN` without a preset searches "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.search.ties import DATA
+from rlpost.analysis.replay.search.fields import FIELDS
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number, percent
@@ -75,7 +75,8 @@ def _ties(found: Json) -> Iterator[TextTable]:
     kinds = dict.fromkeys(kind for one in shown for kind in one["kinds"])
     fields = dict.fromkeys(name for one in shown for name in one["differs"])
     rows = [
-        (_flags([name for name in fields if kind in DATA.get(name, ())]), kind) for kind in kinds
+        (_flags([n for n in fields if kind in [one.text for one in FIELDS[n].data]]), kind)
+        for kind in kinds
     ]
     if rows:
         yield TextTable(

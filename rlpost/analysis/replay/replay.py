@@ -10,8 +10,7 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
-from rlpost.analysis.replay.findings.evidence import finding
-from rlpost.analysis.replay.findings.findings import findings
+from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES, moved
 from rlpost.display.text import counted
 from rlpost.errors import DataError
@@ -67,15 +66,15 @@ def replay_recipe(
     missing = _unrecorded(rollouts, stages)
     start = {one.name: one for one in replayer.from_start(recipe, rollouts.recorded)}
     first = next((one for one in stages if not one.difference.equal), None)
-    not_finite = _not_finite(rollouts, stages)
+    found = findings(stages, recipe, replayer)
     return {
         **facts_of(rollouts, tolerance),
         "recipe": recipe_facts(recipe, named),
-        "reproduced": first is None and not not_finite,
+        "reproduced": first is None and all(one.note for one in found),
         "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
         "not_computed": not_computed(rollouts, {one.name for one in stages}),
         "first": None if first is None else first.name,
-        "findings": not_finite + findings(stages, recipe, replayer),
+        "findings": [one.as_json() for one in found],
         "examples": [] if first is None else examples(first, rollouts),
         "warnings": [*rollouts.warnings, *missing],
     }
@@ -132,21 +131,6 @@ def check_recorded(rollouts: Rollouts) -> None:
         )
     for stage in rollouts.recorded:
         rollouts.column(stage)
-
-
-def _not_finite(rollouts: Rollouts, stages: Sequence[Replayed]) -> list[Json]:
-    """Return a finding for each stage with recorded numbers that are NaN or infinite."""
-    found = []
-    for one in stages:
-        rows = rollouts.not_finite(one.name)
-        if len(rows):
-            first = ", ".join(str(row) for row in rollouts.rows[rows[:_EXAMPLES]])
-            text = (
-                f"recorded numbers of `{one.column}` are NaN, null or infinite in {len(rows):,} of "
-                f"{len(rollouts):,} responses (rows {first}{', ...' * (len(rows) > _EXAMPLES)})"
-            )
-            found.append(finding("not-finite", text, 1.0) | {"stage": one.name})
-    return found
 
 
 def _unrecorded(rollouts: Rollouts, stages: Sequence[Replayed]) -> list[str]:

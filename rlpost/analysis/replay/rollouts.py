@@ -20,6 +20,7 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.parquet.inputs import COMPUTED
 from rlpost.io.parquet.source import TableSource
+from rlpost.pipeline.turns import ROLLOUT_NAMES
 from rlpost.recipe.roles import ROLES, ColumnMap, closest, resolve
 
 if TYPE_CHECKING:
@@ -403,14 +404,18 @@ class InputColumns(NamedTuple):
         """The columns of roles."""
         return [self.roles.column(role) for role in self.roles.columns]
 
-    def read(self, schema: pa.Schema, needed: Collection[str] | None) -> list[str]:
-        """Return the columns to read.
+    def read(
+        self, schema: pa.Schema, needed: Collection[str] | None, also: Collection[str] = ()
+    ) -> list[str]:
+        """Return the columns to read, those of rollout ids included.
 
         Args:
             schema: of the input.
             needed: other columns that recipes name; None: every column of numbers.
+            also: columns besides these.
         """
-        own = [*dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ())])]
+        ids = [name for name in ROLLOUT_NAMES if name in schema.names]
+        own = [*dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ()), *ids, *also])]
         more = [n for n in schema.names if needed is None and _may_matter(schema, n)]
         return [*dict.fromkeys([*own, *more, *self.whole_numbers(schema)])]
 
@@ -454,6 +459,7 @@ def read(
     needed: Collection[str] | None,
     most_tokens: int,
     mask_results: Collection[str] = (),
+    also: Collection[str] = (),
 ) -> Rollouts:
     """Read whole steps, or whole prompt groups, of an input into memory.
 
@@ -463,13 +469,14 @@ def read(
         needed: other columns that recipes name; None: every column of numbers.
         most_tokens: read no more tokens than this, but one group at least.
         mask_results: columns that a run computed, and that are no inputs.
+        also: columns that the user named, besides `needed`.
 
     Raises:
         DataError: there are no rows, or recorded columns have no numbers.
     """
     found, schema = columns_of(source, maps, mask_results), common_schema(source)
     warnings = _warnings(source, maps, found)
-    names = found.read(schema, needed)
+    names = found.read(schema, needed, also)
     check_types(source, names)
     rows, scope = chosen_rows(source, found.roles, found.recorded, most_tokens)
     table = read_rows(source, names, rows)

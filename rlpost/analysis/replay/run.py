@@ -23,10 +23,10 @@ from rlpost.analysis.replay.replay import (
     replay_recipe,
 )
 from rlpost.analysis.replay.stages import STAGES
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
-from rlpost.io.progress import SilentReporter
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
 from rlpost.recipe.presets import PRESETS
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.io.progress import Reporter
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
@@ -136,7 +136,15 @@ def _sample(source: Source, request: Request) -> Rollouts:
     own = {} if request.recipe is None else request.recipe.columns
     maps = inputs.Maps.of({**own, **request.columns_map})
     named = None if request.recipe is None else _columns_named(request.recipe)
-    sample = inputs.read(source, maps, named, request.sample_tokens, inputs.masks_of_rlpost(source))
+    rollout_id = request.given.get("rollout_id")
+    sample = inputs.read(
+        source,
+        maps,
+        named,
+        request.sample_tokens,
+        inputs.masks_of_rlpost(source),
+        [rollout_id] if rollout_id in source.columns else [],
+    )
     check_recorded(sample)
     return _without_zero_kl(sample, request)
 

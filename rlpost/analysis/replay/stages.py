@@ -1,32 +1,26 @@
-"""The stages whose numbers a trainer may have recorded, and each computed from recorded inputs.
-
-A recorded column takes the place of what a recipe computes: its role is mapped to the column, and
-the stages before it are switched off.
-"""
+"""The stages whose numbers a trainer may have recorded, and what each is computed from."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import pyarrow as pa
-
+from rlpost.pipeline.stages.rewards import MASKS
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    import pyarrow as pa
+
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 
 Level = Literal["responses", "tokens"]
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Stage:
+class RecordedStage:
     """A number that the pipeline computes and a trainer may record."""
 
     name: str
@@ -37,8 +31,8 @@ class Stage:
     """Other names of the column, in files of frameworks and of `rlpost convert`."""
 
 
-def _stage(name: str, title: str, level: Level, *names: str) -> Stage:
-    return Stage(name, title, level, (name, *names))
+def _stage(name: str, title: str, level: Level, *names: str) -> RecordedStage:
+    return RecordedStage(name, title, level, (name, *names))
 
 
 STAGES = {
@@ -68,54 +62,14 @@ STAGES = {
     )
 }  # fmt: skip
 """In the order in which they are computed, unless `ordered` moves one."""
-CHAIN = ("response_level_rewards", "kl", "token_level_rewards", "raw_advantages")
+CHAIN = ("sample_mask", "response_level_rewards", "kl", "token_level_rewards", "raw_advantages")
 """Stages that later ones are computed from."""
-_OWN = "rlpost.replay."
-DROPPED = f"{_OWN}dropped"
-"""A column of the table: true for responses that the masks of the recipe drop."""
 MAPPABLE = frozenset(ROLES)
-ZEROS = f"{_OWN}zeros"
-
-
-class Substituted(NamedTuple):
-    """A table and a recipe that compute a stage from recorded columns."""
-
-    table: pa.Table
-    recipe: Recipe
-    used: tuple[str, ...]
-    """The recorded stages that are inputs."""
 
 
 def late_normalisation(recipe: Recipe) -> bool:
     """Return whether rewards are normalised after KL and token rewards, by the estimator."""
     return recipe.numerics.kl_credit == "response"
-
-
-def substituted(
-    table: pa.Table,
-    resolved: ResolvedRecipe,
-    recorded: dict[str, str],
-    stage: str,
-) -> Substituted:
-    """Return a table and a recipe that compute a stage from the recorded columns before it.
-
-    Args:
-        table: the input.
-        resolved: the recipe of the whole pipeline, resolved for the table.
-        recorded: stage to column of the table; lists for stages of tokens.
-        stage: the stage to compute.
-    """
-    recipe = isolated(resolved.recipe, stage)
-    before = [name for name in _inputs_of(stage, resolved) if name in recorded]
-    used: list[str] = []
-    for name in before:
-        found = _SUBSTITUTES[name](table, recipe, resolved, recorded[name])
-        if found is not None:
-            table, recipe = found
-            used.append(name)
-            if name in ("token_level_rewards", "raw_advantages"):
-                break  # nothing before them is read
-    return Substituted(table, recipe, tuple(used))
 
 
 def ordered(recipe: Recipe, names: Collection[str]) -> list[str]:
@@ -171,131 +125,43 @@ def runs_of(
     return [(one, stages) for one, stages in runs if stages]
 
 
-def _inputs_of(stage: str, resolved: ResolvedRecipe) -> tuple[str, ...]:
-    """Return the stages that a stage is computed from, the nearest first."""
-    late = late_normalisation(resolved.recipe)
-    rewards: tuple[str, ...] = () if late else ("response_level_rewards",)
+def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -> tuple[str, ...]:
+    """Return the recorded stages that a stage is computed from, the nearest first.
+
+    Nothing before the nearest is read, except a KL that each token's own advantage is charged with.
+    Estimators that make, normalise or add up rewards themselves are computed from raw rewards.
+    """
+    recipe, estimator = resolved.recipe, resolved.estimator
+    late = late_normalisation(recipe)
+    own = estimator.rewards or estimator.normalises or "components" in estimator.needs
+    charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
+    rewards = () if late or own else ("response_level_rewards",)
+    kl = ("kl",) if charged else ()
+    before: tuple[str, ...] = ()
     if stage == "token_level_rewards":
-        return ("kl", *rewards)
-    if stage == "response_level_rewards":
-        return ("token_level_rewards",) if late else ()
-    if stage in ("raw_advantages", "returns"):
-        return ("token_level_rewards", "kl", *rewards)
-    if stage == "advantages":
-        whole = ("raw_advantages",) if not resolved.rows_only else ()
-        return (*whole, "token_level_rewards", "kl", *rewards)
-    return ()
-
-
-def _with_fields(recipe: Recipe, **fields: Any) -> Recipe:
-    """Return a recipe with other fields; `columns` and `numerics` are merged."""
-    columns = {**recipe.columns, **fields.pop("columns", {})}
-    numerics = recipe.numerics.model_copy(update=fields.pop("numerics", {}))
-    return recipe.model_copy(update={**fields, "columns": columns, "numerics": numerics})
-
-
-_UNSHAPED: Values = {
-    "norm_mean": "none",
-    "norm_std": "none",
-    "reward_components": None,
-    "component_weights": None,
-    "reward_scale": None,
-    "truncation_penalty": None,
-    "group_length_penalty": None,
-    "overlong_penalty": None,
-    "rollout_id": None,
-}
-_UNCHARGED: Values = {"kl_coef": 0.0, "kl_target": None}
-_UNMASKED: Values = {
-    "max_len_mask": False,
-    "difficulty_mask": False,
-    "error_max_len_clip": None,
-    "drop_zero_variance": False,
-    "drop_single": False,
-}
+        before = (*kl, *rewards)
+    elif stage == "response_level_rewards" and late:
+        before = () if own else ("token_level_rewards",)
+    elif stage in ("raw_advantages", "returns", "advantages"):
+        whole = stage == "advantages" and not resolved.rows_only
+        before = ("raw_advantages",) if whole and "raw_advantages" in recorded else ()
+        tokens = () if own else ("token_level_rewards",)
+        if not before and {*tokens} & {*recorded}:
+            before = (*tokens, *(kl if resolved.charges_kl else ()))
+        before = before or (*kl, *rewards)
+    masks = ("sample_mask",) if before and masks_by_rewards(recipe) else ()
+    return tuple(name for name in (*before, *masks) if name in recorded)
 
 
 def masks_by_rewards(recipe: Recipe) -> bool:
     """Return whether the recipe drops responses by their raw rewards or lengths."""
-    defaults = {name: type(recipe).model_fields[name].default for name in _UNMASKED}
-    return any(getattr(recipe, name) != default for name, default in defaults.items())
+    return any(getattr(recipe, name) not in (None, False) for name in MASKS)
 
 
-def _without_rewards(table: pa.Table, recipe: Recipe, **fields: Any) -> Recipe:
-    """Return a recipe whose rewards are replaced; it still drops the same responses."""
-    if DROPPED in table.schema.names:
-        columns = {**fields.pop("columns", {}), "truncated": DROPPED}
-        fields |= _UNMASKED | {"drop_truncated": True, "columns": columns}
-    return _with_fields(recipe, **fields)
-
-
-def _own_rewards(resolved: ResolvedRecipe) -> bool:
-    """Return whether the estimator makes its rewards itself, so that none can replace them."""
-    estimator = resolved.estimator
-    return bool(estimator.rewards) or estimator.normalises or "components" in estimator.needs
-
-
-def _by_rewards(
-    table: pa.Table, recipe: Recipe, resolved: ResolvedRecipe, column: str
-) -> tuple[pa.Table, Recipe] | None:
-    if _own_rewards(resolved):
-        return None
-    return table, _without_rewards(table, recipe, **_UNSHAPED, columns={"reward": column})
-
-
-def _by_kl(
-    table: pa.Table, recipe: Recipe, _resolved: ResolvedRecipe, column: str
-) -> tuple[pa.Table, Recipe] | None:
-    """Return the recorded KL as the k1 estimate of two columns of log-probs, of which one is 0."""
-    if recipe.kl_coef == 0 or recipe.numerics.kl_credit == "none":
-        return None
-    zeros = with_column(table, ZEROS, _zeros_like(table, column))
-    numerics = {"kl_policy": "current", "log_ratio_clamp": math.inf, "kl_clamp": math.inf}
-    columns = {"log_probs": column, "ref_log_probs": ZEROS}
-    return zeros, _with_fields(recipe, kl_estimator="k1", numerics=numerics, columns=columns)
-
-
-def _by_token_rewards(
-    table: pa.Table, recipe: Recipe, resolved: ResolvedRecipe, column: str
-) -> tuple[pa.Table, Recipe] | None:
-    if _own_rewards(resolved):
-        return None
-    zeros = with_column(table, ZEROS, pa.array(np.zeros(table.num_rows)))
-    fields = _UNCHARGED | {"columns": {"reward": ZEROS, "token_rewards": column}}
-    if late_normalisation(recipe):
-        numerics = {"process_rewards": "response", "kl_credit": "none"}
-        return zeros, _without_rewards(zeros, recipe, **fields, numerics=numerics)
-    whitened = {"whiten_rewards": False}
-    return zeros, _without_rewards(zeros, recipe, **_UNSHAPED, **fields, **whitened)
-
-
-def _by_raw_advantages(
-    table: pa.Table, recipe: Recipe, resolved: ResolvedRecipe, column: str
-) -> tuple[pa.Table, Recipe] | None:
-    """Return the recorded advantages as token rewards whose returns are not accumulated (γ = 0)."""
-    zeros = with_column(table, ZEROS, pa.array(np.zeros(table.num_rows)))
-    numerics = {"outcome": "return", "observations": "skip", "terminal_reward": "last_policy_token"}
-    fields = _UNSHAPED | _UNCHARGED | {"whiten_rewards": False, "teachers": {}}
-    return zeros, _without_rewards(
-        zeros,
-        recipe,
-        **fields,
-        estimator="reinforce",
-        gamma=0.0,
-        reward_clip=None,
-        reward_clip_low=None,
-        whiten_advantages=resolved.whiten,
-        numerics=numerics | {"process_rewards": "token", "kl_credit": "none"},
-        columns={"reward": ZEROS, "token_rewards": column},
-    )
-
-
-_SUBSTITUTES = {
-    "response_level_rewards": _by_rewards,
-    "kl": _by_kl,
-    "token_level_rewards": _by_token_rewards,
-    "raw_advantages": _by_raw_advantages,
-}
+def _with_fields(recipe: Recipe, **fields: Any) -> Recipe:
+    """Return a recipe with other fields; `numerics` are merged."""
+    numerics = recipe.numerics.model_copy(update=fields.pop("numerics", {}))
+    return recipe.model_copy(update={**fields, "numerics": numerics})
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
@@ -303,14 +169,6 @@ def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) 
     if name in table.schema.names:
         return table.set_column(table.schema.get_field_index(name), name, column)
     return table.append_column(name, column)
-
-
-def _zeros_like(table: pa.Table, column: str) -> pa.Array:
-    """Return lists of zeros, as long as those of a column."""
-    lists = table.column(column).combine_chunks()
-    lengths = np.asarray(lists.value_lengths().fill_null(0))
-    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
-    return pa.ListArray.from_arrays(offsets, np.zeros(int(offsets[-1]), np.float32))
 
 
 def reachable(names: Iterable[str], resolved: ResolvedRecipe) -> list[str]:

@@ -180,11 +180,11 @@ def _mask(chunk: RowChunk, mask: str | None) -> lists.Flat | None:
 SUMMARY, LOSS = b"rlpost.summary", b"rlpost.loss_summary"
 _MOST = 10
 _CLIPS = {
-    "reward_clip": ("response rewards", "responses"),
-    "token_reward_clip": ("token rewards", "policy tokens"),
-    "advantage_clip": ("advantages", "policy tokens of kept responses"),
+    "reward_clip": "response rewards",
+    "token_reward_clip": "token rewards",
+    "advantage_clip": "advantages",
 }
-"""What each entry of a summary counts, and of what if the entry has no `of` (semantics 1)."""
+"""What each entry of a summary counts."""
 _SIDES = ("low", "high", "dual", "any")
 
 
@@ -245,13 +245,13 @@ def clip_tables(source: Source) -> list[Table]:
 def _population(summary: Any, key: str) -> str:
     """Return what a share in a summary is of."""
     of = value_at(summary, key, "of")
-    return of[:40] if isinstance(of, str) else _CLIPS[key][1]
+    return of[:40] if isinstance(of, str) else ""
 
 
 def _rates(source: Source) -> list[Row]:
     rows: list[Row] = []
     for name, summary in _distinct(source, SUMMARY):
-        for key, (label, _) in _CLIPS.items():
+        for key, label in _CLIPS.items():
             share, count = number_at(summary, key, "fraction"), number_at(summary, key, "count")
             if share is not None and count is not None:
                 bound = f"±{number(number_at(summary, key, 'bound'))}"
@@ -290,7 +290,7 @@ def clip_trends(source: Source) -> list[Chart]:
         if not isinstance(steps, list) or len(steps) < 2:  # noqa: PLR2004
             continue
         charts = []
-        for key, (label, _) in _CLIPS.items():
+        for key, label in _CLIPS.items():
             of = _population(summary, key)
             shares = [number_at(step, key, "fraction") for step in steps]
             labels = [_label(step, i) for i, step in enumerate(steps)]

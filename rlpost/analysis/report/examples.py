@@ -15,8 +15,8 @@ import numpy as np
 from rlpost.analysis.report.page import cut, plain
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
+from rlpost.display.controls import printable as visible
 from rlpost.display.text import counted, number
-from rlpost.io.text import printable as visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ _MOST_FOUND = 12
 
 
 @dataclass
-class Choice:
+class ShownResponses:
     """The responses that are shown, with reasons."""
 
     reasons: dict[int, list[str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Groups:
         return self._order[self._starts[code] : self._starts[code + 1]]
 
 
-def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) -> Choice:
+def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) -> ShownResponses:
     """Choose the responses to show.
 
     Among responses with equal rewards the choice is random, and reproducible by the seed.
@@ -82,7 +82,7 @@ def chosen(index: Index, groups: Groups, facts: Facts, count: int, seed: int) ->
         count: number of the best, of the worst and of random responses; half as many groups.
         seed: of the random choice.
     """
-    choice = Choice()
+    choice = ShownResponses()
     chance = np.random.default_rng(seed).permutation(len(index))
     finite = chance[np.isfinite(index.reward[chance])]
     ranked = finite[np.argsort(index.reward[finite], kind="stable")]
@@ -182,7 +182,9 @@ def scales() -> Json:
     }
 
 
-def examples(index: Index, groups: Groups, choice: Choice, pass_threshold: float) -> list[Json]:
+def examples(
+    index: Index, groups: Groups, choice: ShownResponses, pass_threshold: float
+) -> list[Json]:
     """Return the groups of the chosen rows with these responses, best reward first.
 
     Raises:
@@ -225,7 +227,7 @@ def _title(one: Response) -> str:
 def group_facts(
     index: Index, rows: NDArray[np.int64], pass_threshold: float, shown_rows: int
 ) -> Json:
-    """Return a summary of a group (`said`), and its `rewards`, the highest first."""
+    """Return a summary of a group (`text`), and its `rewards`, the highest first."""
     rewards = index.reward[rows]
     rewards = np.sort(rewards[np.isfinite(rewards)])[::-1]
     parts = [counted(len(rows), "response")]
@@ -237,7 +239,7 @@ def group_facts(
             parts.append(f"std {number(float(rewards.std(ddof=1)))}")
         parts.append(f"{int((rewards >= pass_threshold).sum()):,} pass")
     indices = np.linspace(0, len(rewards) - 1, min(len(rewards), MOST_REWARDS)).round().astype(int)
-    return {"said": " · ".join(parts), "rewards": [_short(x) for x in rewards[indices].tolist()]}
+    return {"text": " · ".join(parts), "rewards": [_short(x) for x in rewards[indices].tolist()]}
 
 
 def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:

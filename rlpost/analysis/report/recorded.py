@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.analysis.inspect.model import Facts
+    from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import Source
-    from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ _WIDTH = 10_000
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedColumns:
     """The recorded columns of an input, and what a recipe makes of them."""
 
     columns: Mapping[str, str]
@@ -55,7 +55,7 @@ def recorded(
     recipe: Recipe | None,
     named: str,
     reporter: Reporter,
-) -> Recorded | None:
+) -> RecordedColumns | None:
     """Compare the recorded columns of an input with a recipe, or with that in its metadata.
 
     Args:
@@ -83,28 +83,28 @@ def recorded(
 
 def _of_metadata(
     source: Source, columns_map: Mapping[str, str], columns: Mapping[str, str]
-) -> Recorded:
+) -> RecordedColumns:
     """Compare with the recipe in the metadata of enriched files, if there is one that can be."""
     from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
 
     found = recipe_of_files(source)
     why_not = next(iter(found.warnings), "")
     if found.recipe is None or why_not:
-        return Recorded(columns, why_not=why_not)
+        return RecordedColumns(columns, why_not=why_not)
     if found.rows not in (-1, source.rows):
         text = f"that in the metadata is of a run of {counted(found.rows, 'response')}"
-        return Recorded(columns, why_not=text)
+        return RecordedColumns(columns, why_not=text)
     names = {"preset": found.preset, "estimator": found.estimator}
     origin = ", ".join(f"{name} {value}" for name, value in names.items() if value)
     try:
         return _compared(source, columns_map, found.recipe, "", origin)
     except (DataError, UsageError) as error:
-        return Recorded(columns, why_not=str(error).splitlines()[0])
+        return RecordedColumns(columns, why_not=str(error).splitlines()[0])
 
 
 def _compared(
     source: Source, columns_map: Mapping[str, str], recipe: Recipe, named: str, origin: str = ""
-) -> Recorded:
+) -> RecordedColumns:
     from rlpost.analysis.replay.run import Request, replay_sample  # noqa: PLC0415 - it imports torch
 
     columns = {**recipe.columns, **columns_map}
@@ -112,10 +112,10 @@ def _compared(
     result = replay_sample(source, request)
     if result is None:
         why = "it couples more responses than a sample has"
-        return Recorded(_columns(source, columns), named=named, why_not=why)
+        return RecordedColumns(_columns(source, columns), named=named, why_not=why)
     hidden = "--config" in named or not named
     options = _typed(recipe) if hidden else ""
-    return Recorded(result["recorded"], result, named, origin, options)
+    return RecordedColumns(result["recorded"], result, named, origin, options)
 
 
 def _typed(recipe: Recipe) -> str:
@@ -132,7 +132,7 @@ def _columns(source: Source, columns_map: Mapping[str, str]) -> dict[str, str]:
     return columns_of(source, Maps.of(columns_map), masks_of_rlpost(source)).recorded
 
 
-def section(found: Recorded | None, facts: Facts) -> Section | None:
+def section(found: RecordedColumns | None, facts: Facts) -> Section | None:
     """Return the section; None without recorded columns.
 
     Args:
@@ -148,7 +148,7 @@ def section(found: Recorded | None, facts: Facts) -> Section | None:
     return Section(_NAME, _TITLE, [*_why_not(found, facts)], tables=[table])
 
 
-def _of_result(found: Recorded, result: Json, facts: Facts) -> Section:
+def _of_result(found: RecordedColumns, result: Json, facts: Facts) -> Section:
     """Return the verdict as tiles, and the tables of `rlpost replay`."""
     from rlpost.analysis.replay.render import blocks  # noqa: PLC0415 - it imports torch
 
@@ -159,7 +159,7 @@ def _of_result(found: Recorded, result: Json, facts: Facts) -> Section:
     return Section(_NAME, _TITLE, lines, _tiles(result), tables=tables)
 
 
-def _why_not(found: Recorded, facts: Facts) -> Iterator[str]:
+def _why_not(found: RecordedColumns, facts: Facts) -> Iterator[str]:
     """Yield why there is no comparison, and how to get one."""
     if found.why_not:
         yield f"Not compared with {found.named or 'a recipe'}: {found.why_not}."
@@ -175,7 +175,7 @@ def _why_not(found: Recorded, facts: Facts) -> Iterator[str]:
     )
 
 
-def _command(found: Recorded, facts: Facts) -> str:
+def _command(found: RecordedColumns, facts: Facts) -> str:
     """Return the command that compares the input, or the function if it is a table."""
     if not facts.input.columns:
         return "rlpost.replay(...)"
@@ -199,7 +199,7 @@ def _tiles(result: Json) -> list[Tile]:
     return [*tiles, Tile("Compared responses", f"{result['responses']:,}", note)]
 
 
-def _lines(found: Recorded, result: Json, facts: Facts) -> Iterator[str]:
+def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     """Yield which recipe was compared, what compares all responses, and warnings."""
     from rlpost.analysis.replay.render import warning_lines  # noqa: PLC0415 - it imports torch
 

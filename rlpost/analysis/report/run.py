@@ -17,28 +17,27 @@ from rlpost.analysis.report.page import all_plain, cut, page_of
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.locks import FileLock
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
-from rlpost.io.progress import SilentReporter
-from rlpost.io.staged import StagedFile
+from rlpost.io.publish import write_file
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import Evidence, Facts
+    from rlpost.analysis.inspect.model import Facts, FindingEvidence
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
+    from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath
-    from rlpost.io.progress import Reporter
     from rlpost.recipe.recipe import Recipe, RolloutReward
 
 
 _MOST_INPUTS = 5
-_MOST_SAID = 300
+_MOST_TEXT = 300
 
 
 def report(
@@ -52,7 +51,7 @@ def report(
     """
     check_output(Path(output), files_of(inputs), overwrite=overwrite)
     facts, page = build(inputs, **options)
-    write(page, Path(output))
+    write_file(Path(output), page.encode())
     return facts
 
 
@@ -179,10 +178,10 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
         {
             "name": finding.name,
             "severity": finding.severity,
-            "said": cut(finding.said, _MOST_SAID),
-            "advice": cut(finding.advice, _MOST_SAID),
+            "text": cut(finding.text, _MOST_TEXT),
+            "advice": cut(finding.advice, _MOST_TEXT),
             "evidence": [
-                {"row": row, "said": cut(_evidence(one), _MOST_SAID)}
+                {"row": row, "text": cut(_evidence(one), _MOST_TEXT)}
                 for one, row in zip(finding.evidence, rows, strict=True)
             ],
         }
@@ -190,20 +189,8 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
     ]
 
 
-def _evidence(one: Evidence) -> str:
-    parts = [f"group {one.group}" if one.group is not None else "", one.said]
+def _evidence(one: FindingEvidence) -> str:
+    parts = [f"group {one.group}" if one.group is not None else "", one.text]
     name = Path(one.file).name
     parts.append(f"{name}, row {one.row:,}" if one.row is not None else name)
     return " · ".join(part for part in parts if part)
-
-
-def write(page: str, target: Path) -> None:
-    """Write a temporary file beside the target, and rename it when it is complete."""
-    with FileLock([target]):
-        staged = StagedFile(target)
-        try:
-            staged.write(0, page.encode("utf-8"))
-            staged.complete()
-            staged.publish()
-        finally:
-            staged.discard()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         AdvantageSlice,
         CheckRun,
         Facts,
-        GroupFacts,
+        PromptGroup,
         Slice,
         Spread,
     )
@@ -248,7 +248,7 @@ def groups(facts: Facts) -> Section | None:
     return Section("groups", "Groups", charts=charts, tables=tables)
 
 
-def _rate_names(groups: GroupFacts) -> list[str]:
+def _rate_names(groups: PromptGroup) -> list[str]:
     """Return names of bins of pass rates: `3/8` if groups have one size, else `<40%`."""
     assert groups.size is not None
     between = groups.pass_rates[1:-1]
@@ -322,9 +322,9 @@ def engine(facts: Facts) -> Section | None:
         Tile(*shares, f"{_MISMATCH}.ess"),
         *([Tile(*clamped, f"{_MISMATCH}.clamped")] if gap.clamped else []),
         Tile(
-            "Low trainer probability", f"{gap.sure_but_wrong:,}",
+            "Low trainer probability", f"{gap.confident_disagreement:,}",
             "tokens with engine probability ≥ 0.5, more than 2 nats off",
-            f"{_MISMATCH}.sure_but_wrong",
+            f"{_MISMATCH}.confident_disagreement",
         ),
         Tile(
             "Identical", f"{gap.identical:,}", f"tokens, {percent(identical)}",

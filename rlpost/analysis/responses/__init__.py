@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Single responses: an index of all, and views of the chosen ones."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.analysis.segments import segment_sums
-from rlpost.io.arrow import fill_nulls, is_list, is_number
+from rlpost.io.arrow import fill_nulls, is_list, is_number, is_string
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -69,9 +69,7 @@ def is_text(kind: pa.DataType) -> bool:
     if is_list(kind):
         return is_text(kind.value_type)
     return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
+        is_string(kind)
         or pa.types.is_struct(kind)
         or (pa.types.is_dictionary(kind) and is_text(kind.value_type))
     )

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import is_text, log_probs_of, named
 from rlpost.analysis.segments import segment_sums
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import (
     CellLocation,
@@ -20,14 +21,15 @@ from rlpost.io.arrow import (
     is_true,
     numbers,
     string_array,
-    to_numpy,
     truncated,
 )
+from rlpost.io.keys import KeyColumn, encode_keys, plain_keys, step_order
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.progress import SilentReporter
 from rlpost.io.threads import prefetch
+from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.columns import LENGTH, TEXT
+from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
@@ -35,30 +37,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import RowChunk
-    from rlpost.io.progress import Reporter
     from rlpost.recipe.roles import ColumnMap
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
 
 
-Label = str | int | None
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
-_KL_CLAMP = 40.0  # as `rlpost advantages` clamps the log-ratio
-
-
-@dataclass(frozen=True)
-class KeyColumn:
-    """A column of keys: a code for each row, and the label of each code."""
-
-    codes: Codes
-    labels: pa.Array
-
-    def label(self, code: int) -> Label:
-        """Return the label of a code."""
-        return self.labels[code].as_py()  # type: ignore[no-any-return]
+_KL_CLAMP = Numerics().log_ratio_clamp
 
 
 @dataclass
@@ -279,7 +268,7 @@ class IndexBuilder:
         table, count = chunk.table, chunk.table.num_rows
         for name, column in self.keys.items():
             if column is not None:
-                self._append(name, _coded(table.column(column)))
+                self._append(name, encode_keys(plain_keys(table.column(column))))
         self._append("reward", self._row_numbers(chunk, "reward", numbers, np.nan))
         if "truncated" in self.columns:
             self._append("truncated", self._row_numbers(chunk, "truncated", truncated, np.nan))
@@ -324,13 +313,12 @@ class IndexBuilder:
             for name in ("reward", "tokens", "length")
         }
         cut = self.parts.get("truncated")
-        keys = {name: _joined(self.parts.get(name)) for name in self.keys}
+        parts = {name: self.parts.get(name) for name in self.keys}
+        keys = {name: None if own is None else KeyColumn.of(own) for name, own in parts.items()}
         step, prompt = keys["step"], keys["prompt"]
         count = len(joined["reward"])
         rank = np.zeros(count, dtype=np.int64) if step is None else _ranks(step)[step.codes]
         own = np.arange(count) if prompt is None else prompt.codes
-        pairs = rank * (int(own.max()) + 1 if count else 1) + own
-        group = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
         return Index(
             source=self.source,
             columns=self.columns,
@@ -343,39 +331,13 @@ class IndexBuilder:
             domain=keys["domain"],
             truncated=None if cut is None else np.concatenate(cut).astype(np.bool_),
             step_rank=rank,
-            group=group,
+            group=joint_codes(rank, own),
         )
-
-
-def _coded(array: pa.Array) -> pa.Array:
-    """Return a key column as codes with a dictionary, so that each label is stored once."""
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    plain = pa.int64() if pa.types.is_integer(array.type) else pa.string()
-    return array.cast(plain).dictionary_encode(null_encoding="encode")
-
-
-def _joined(parts: list[pa.Array] | None) -> KeyColumn | None:
-    if not parts:
-        return None
-    if len({part.type for part in parts}) > 1:  # one file's ids are numbers, another's strings
-        parts = [
-            pa.DictionaryArray.from_arrays(part.indices, part.dictionary.cast(pa.string()))
-            for part in parts
-        ]
-    whole = pa.chunked_array(parts).unify_dictionaries().combine_chunks()
-    array = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    codes = to_numpy(array.indices).astype(np.int64)
-    return KeyColumn(codes, array.dictionary)
 
 
 def _ranks(keys: KeyColumn) -> NDArray[np.int64]:
     """Return the rank of each label: numbers by size, names in the order of the input."""
-    labels = keys.labels.to_pylist()
-    try:
-        order = sorted(range(len(labels)), key=lambda code: int(labels[code]))
-    except (TypeError, ValueError):
-        order = list(range(len(labels)))
-    ranks = np.empty(len(labels), dtype=np.int64)
-    ranks[order] = np.arange(len(labels))
+    order = step_order(keys.labels.to_pylist())
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(len(order))
     return ranks

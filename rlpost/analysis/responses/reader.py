@@ -15,9 +15,9 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import WRITTEN, is_text, text_of, vocabulary_of
 from rlpost.errors import ReadWriteError
 from rlpost.io.arrow import is_list, is_true
+from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.checks import check_utf8
 from rlpost.io.parquet.reader import ParquetReader
-from rlpost.io.paths import without_paths
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.responses.index import Index, KeyColumn, Label
+    from rlpost.analysis.responses.index import Index
+    from rlpost.io.keys import KeyColumn, Label
 
 
 _CHUNK_BYTES = 32 << 20  # of a row group that are decoded at a time
@@ -69,7 +70,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class ColumnSelection:
+class DecodedColumns:
     """The columns that a reader decodes."""
 
     token_columns: tuple[str, ...]
@@ -268,7 +269,7 @@ class ResponseReader:
         return texts, has_texts
 
 
-def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> ColumnSelection:
+def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> DecodedColumns:
     """Return the columns to decode."""
     schema, names = index.source.schemas[0], index.names
     kinds = {name: schema.field(name).type for name in index.source.columns if name in schema.names}
@@ -294,7 +295,7 @@ def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> Co
         for name, kind in kinds.items()
         if name not in used and not pa.types.is_nested(kind) and not pa.types.is_binary(kind)
     ]
-    return ColumnSelection(
+    return DecodedColumns(
         (*tokens,), tuple(t for t in texts if is_text(kinds[t])), (*fields, *text_lists)
     )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
+from rlpost.display import controls
 from rlpost.display.text import counted
-from rlpost.io import text as controls
 
 if TYPE_CHECKING:
     from rlpost.analysis.responses.reader import Response

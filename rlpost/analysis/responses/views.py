@@ -18,10 +18,10 @@ from rlpost.analysis.responses.index import MEASURES, build_index
 from rlpost.analysis.responses.reader import ResponseReader
 from rlpost.analysis.responses.token_colors import COLOURS, coloured_tokens, legend
 from rlpost.display.console import console
+from rlpost.display.controls import printable, printable_line
 from rlpost.display.tables import show_markdown
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError
-from rlpost.io.text import printable, printable_line
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:

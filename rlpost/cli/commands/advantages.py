@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,14 +14,12 @@ from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotatio
 from rlpost.cli.commands import plan as sharded
 from rlpost.cli.help_screen import EXECUTION, SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
-from rlpost.cli.output import echo, write_json
+from rlpost.cli.output import check_summary, echo, reporting, write_json
 from rlpost.errors import ReadWriteError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
-    from rlpost.io.paths import AnyPath
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -159,61 +157,37 @@ def advantages(
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost import api  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
+    from rlpost.pipeline.options import Options  # noqa: PLC0415
 
-    tell = echo if not quiet else None
-    run = api.Options(
+    run = Options(
         device, chunk_tokens, workers, overwrite, state, resume=resume, verify=verify,
         engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
         started=context.obj, scratch_dir=scratch_dir, update=update, delete=delete,
     )  # fmt: skip
     if show_plan:
-        _show_plan(paths, recipe, run, tell)
+        _show_plan(paths, recipe, run, quiet=quiet)
         return
-    check_writable(None if summary_json == "-" else summary_json)
+    check_summary(summary_json)
     if shard is not None:
-        with progress(quiet=quiet) as reporter:
+        with reporting(quiet=quiet) as reporter:
             run = replace(run, reporter=reporter, chunk_tokens=None, asked={})
             summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
         if summary is not None:
             _show(summary, summary_json, quiet=quiet)
         return
-    output = parse_path(paths[-1])
-    with (
-        _converted(paths[:-1], output, run, tell) as inputs,
-        progress(quiet=quiet) as reporter,
-        _with_hint_to_resume(output, resume=resume),
-    ):
-        if resume and inputs != paths[:-1]:
-            raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
-        summary = api.advantages(inputs, paths[-1], recipe, replace(run, reporter=reporter), tell)
-    if inputs != paths[:-1]:
-        summary["inputs"] = paths[:-1]  # what was converted for this run is gone
+    *inputs, output = paths
+    with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
+        summary = functions.advantages(inputs, output, recipe, run, progress=reporter)
     _show(summary | names, summary_json, quiet=quiet)
 
 
-def _converted(
-    inputs: list[str], output: AnyPath, run: Options, tell: Callable[[str], None] | None
-) -> AbstractContextManager[list[str]]:
-    """Convert dumps for the block, except for an update, which converts those that it reads."""
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - pyarrow
-
-    if run.update:
-        return nullcontext(inputs)
-    return canonical_inputs(inputs, output, overwrite=run.overwrite, report=tell)
-
-
-def _show_plan(
-    paths: list[str], recipe: Recipe, run: Options, tell: Callable[[str], None] | None
-) -> None:
+def _show_plan(paths: list[str], recipe: Recipe, run: Options, *, quiet: bool) -> None:
     """Print the passes of a run, or the files that an update would write."""
     from rlpost import api  # noqa: PLC0415 - pyarrow
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.update import planned  # noqa: PLC0415
+    from rlpost.pipeline.update.files import planned  # noqa: PLC0415
     from rlpost.render import summary  # noqa: PLC0415
 
     if run.update:
@@ -223,19 +197,22 @@ def _show_plan(
     from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
 
     (devices_named if run.engine == "local" else check_name)(run.device)
-    with canonical_inputs(paths if len(paths) == 1 else paths[:-1], report=tell) as inputs:
-        summary.show_plan(api.plan(inputs, recipe))
+    inputs = paths if len(paths) == 1 else paths[:-1]
+    with reporting(quiet=quiet) as reporter, open_inputs(inputs, reporter=reporter) as own:
+        summary.show_plan(api.plan(own.paths, recipe))
 
 
 @contextmanager
-def _with_hint_to_resume(output: AnyPath, *, resume: bool) -> Iterator[None]:
+def _with_hint_to_resume(output: str, *, resume: bool) -> Iterator[None]:
     """If a run with --resume stops, print how to continue it."""
-    from rlpost.pipeline.outputs import JOURNAL  # noqa: PLC0415
+    from rlpost.io.paths import parse_path  # noqa: PLC0415
+    from rlpost.pipeline.output.journal import JOURNAL  # noqa: PLC0415
 
+    folder = parse_path(output)
     try:
         yield
     except (KeyboardInterrupt, SystemExit, ReadWriteError):
-        if resume and isinstance(output, Path) and (output / JOURNAL).is_file():
+        if resume and isinstance(folder, Path) and (folder / JOURNAL).is_file():
             echo(f"rlpost: completed files are kept in {output}; the same command continues")
         raise
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
 from rlpost.cli.options import option
-from rlpost.cli.output import echo
+from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
 
@@ -57,20 +57,20 @@ def browse(
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
     from rlpost.analysis.responses.index import build_index  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.errors import DataError  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs, names_of  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
-    with canonical_inputs(paths, report=echo) as inputs:
-        with progress(quiet=False) as reporter:
-            index = build_index(inputs, columns_map, reporter)
+    with ExitStack() as until_end:
+        with reporting() as reporter:
+            own = until_end.enter_context(open_inputs(paths, reporter=reporter))
+            index = build_index(own.paths, columns_map, reporter)
             if not len(index):
                 raise DataError(f"{index.source.name}: there are no responses to browse")
             for measure in ("kl", "advantage"):
                 columns = index.columns_for(measure)
                 if columns and index.source.bytes_of(columns) <= SMALL:
                     index.measure(measure, reporter)
-        index = replace(index, shown=names_of(inputs, paths))
+        index = replace(index, shown=own.names)
         with _drawn_on_stdout():
             Browser(index, condition).run()
 

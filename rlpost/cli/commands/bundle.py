@@ -9,8 +9,8 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format, option, with_recipe_options
-from rlpost.cli.output import echo
+from rlpost.cli.options import OutputFormat, option, with_recipe_options
+from rlpost.cli.output import reporting
 
 app = typer.Typer(add_completion=False)
 
@@ -53,7 +53,7 @@ def bundle(
         bool, option("--with-texts", help="Keep texts, ids and token ids.")
     ] = False,
     overwrite: declared.Overwrite = False,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     quiet: declared.Quiet = False,
 ) -> None:
     """Write a few prompt groups, their recorded numbers and a recipe to a zip file.
@@ -66,18 +66,21 @@ def bundle(
     from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415
     from rlpost.analysis.replay.bundle.recipes import Computation  # noqa: PLC0415
     from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.render.bundle import show_bundle  # noqa: PLC0415
 
     computation = Computation()
     if settings.sets_recipe:
         requested = settings.requested
         computation = Computation(
-            recipe, losses[0][0], requested["preset"], requested["asked_estimator"]
+            recipe, losses[0][0], requested["preset"], requested["requested_estimator"]
         )
-    with canonical_inputs(paths, report=None if quiet else echo) as inputs:
-        summary = work.bundle(
-            inputs,
+    with (
+        reporting(quiet=quiet) as reporter,
+        open_inputs(paths, reporter=reporter) as own,
+    ):
+        found = work.bundle(
+            own.paths,
             output,
             Choice(rows, groups, prompt_id or ()),
             computation,
@@ -86,5 +89,5 @@ def bundle(
             with_texts=with_texts,
             overwrite=overwrite,
         )
-    summary["inputs"] = paths if inputs != paths else summary["inputs"]
+        summary = own.result(found)
     show_bundle(summary, how.value, quiet=quiet)

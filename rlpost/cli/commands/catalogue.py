@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import NAMES, Group, command
-from rlpost.cli.options import Format, option
+from rlpost.cli.options import OutputFormat, option
 from rlpost.recipe import presets as frameworks
 
 PRESETS_EPILOG = """Examples:
@@ -65,7 +65,7 @@ def estimators(
             help="Estimators to list (default: all).",
         ),
     ] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
 ) -> None:
     """List estimators: formula, required columns, source."""
     from rlpost.cli.render.catalogue import show_estimators  # noqa: PLC0415
@@ -85,7 +85,7 @@ def losses(
             help="Policy losses to list (default: all).",
         ),
     ] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
 ) -> None:
     """List policy losses: formula, required columns, options, source."""
     from rlpost.cli.render.catalogue import show_losses  # noqa: PLC0415
@@ -106,7 +106,7 @@ def presets(
             help="Compare a preset with the installed framework.",
         ),
     ] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
 ) -> None:
     """List, show and compare the framework presets.
 
@@ -122,7 +122,7 @@ def presets(
     show_presets(how.value)
 
 
-def _verify(name: str, how: Format) -> None:
+def _verify(name: str, how: OutputFormat) -> None:
     """Print how a preset compares with the installed framework."""
     from rlpost.analysis.peers import verify  # noqa: PLC0415
     from rlpost.cli.render.peers import show_verdict  # noqa: PLC0415
@@ -143,7 +143,7 @@ def show(
     ],
     estimator: Annotated[str | None, ESTIMATOR] = None,
     loss: Annotated[str | None, LOSS] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
 ) -> None:
     """Print the recipe and the policy loss of a preset, as a TOML file for --config.
 
@@ -177,7 +177,7 @@ def diff(
     ],
     estimator: Annotated[str, ESTIMATOR] = "grpo",
     loss: Annotated[str | None, LOSS] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
 ) -> None:
     """Print where two frameworks differ: the recipe, and the policy loss.
 

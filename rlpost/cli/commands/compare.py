@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path  # noqa: TC003 - typer reads annotations
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,8 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import Format, option
-from rlpost.cli.output import echo
+from rlpost.cli.options import OutputFormat, option
+from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def compare(
             "--count", "-n", metavar="INT", min=0, help="Responses to list that differ the most."
         ),
     ] = 5,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     recipe: Annotated[
         list[Path] | None,
         option(
@@ -95,27 +95,19 @@ def compare(
     recipes = variants(recipe or [], preset or [], estimator or [], roles or [])
     columns_map = name_values(roles or [], "--map")
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.analysis.compare import compare as work  # noqa: PLC0415
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
 
-    with (
-        canonical_inputs(paths, report=echo) as inputs,
-        progress(quiet=how is not Format.table) as reporter,
-    ):
-        options: Any = {"column": column, "count": count, "reporter": reporter}
-        comparison = (
-            work.compare_recipes(inputs, recipes, columns_map, **options)
-            if recipes
-            else work.compare_files(inputs, columns_map, names=paths, **options)
+    with reporting(bars=how is OutputFormat.table) as reporter:
+        comparison = functions.compare(
+            paths, recipes, columns_map=columns_map, column=column, count=count, progress=reporter
         )
     render_compare.show(comparison, how.value)
 
 
 def variants(
     recipes: Sequence[Path], presets: Sequence[str], estimators: Sequence[str], roles: list[str]
-) -> list[tuple[str, Recipe]]:
+) -> dict[str, Recipe]:
     """Return the recipes to run, each recipe with each preset and estimator, and their names.
 
     Raises:
@@ -127,7 +119,7 @@ def variants(
         [*estimators] or [None],
     )
     if not any((recipes, presets, estimators)):
-        return []
+        return {}
     found: dict[str, Recipe] = {}
     for config, preset, estimator in product(*kinds):
         chosen = (config and config.stem, preset, estimator)
@@ -141,4 +133,4 @@ def variants(
         found[name] = Settings(options, config, preset).recipe
     if len(found) > MOST_SIDES:
         raise UsageError(f"{len(found)} recipes: at most {MOST_SIDES} can be compared at once")
-    return list(found.items())
+    return found

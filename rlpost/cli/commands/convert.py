@@ -11,8 +11,8 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format, option
-from rlpost.cli.output import silence_warnings, write_json
+from rlpost.cli.options import OutputFormat, option
+from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -99,7 +99,7 @@ def convert(
     listed: Annotated[
         bool, option("--list", help="List the formats and the roles that they have.")
     ] = False,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -117,22 +117,25 @@ def convert(
     if listed:
         render_convert.show_formats(how.value)
         return
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats import convert as work  # noqa: PLC0415
-    from rlpost.formats.base import ReadOptions  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
 
     assert paths is not None
-    if quiet:
-        silence_warnings()
-    check_writable(None if summary_json == "-" else summary_json)
-    chosen = name_values(mapped or [], "--map")
-    options = ReadOptions(chosen, layout, group_size, tokenizer, nonfinite.value)
-    with progress(quiet=quiet) as reporter:
-        summary = work.convert(
-            paths[:-1], paths[-1], source, options, overwrite=overwrite, reporter=reporter
+    check_summary(summary_json)
+    *inputs, output = paths
+    with reporting(quiet=quiet) as reporter:
+        summary = functions.convert(
+            inputs,
+            output,
+            source,
+            columns_map=name_values(mapped or [], "--map"),
+            layout=layout,
+            group_size=group_size,
+            tokenizer=tokenizer,
+            nonfinite=nonfinite.value,
+            overwrite=overwrite,
+            progress=reporter,
         )
     if summary_json is not None:
         write_json(summary, summary_json)
-    if summary_json != "-" or how is Format.table:
+    if summary_json != "-" or how is OutputFormat.table:
         render_convert.show_conversion(summary, how.value, quiet=quiet)

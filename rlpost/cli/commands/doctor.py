@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.environment import with_variable
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format
+from rlpost.cli.options import OutputFormat
 from rlpost.errors import UnavailableError
 
 app = typer.Typer(add_completion=False)
@@ -35,7 +35,7 @@ def doctor(
             show_default=False,
         ),
     ] = ".",
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     device: declared.Device = "auto",
     scratch_dir: declared.ScratchDir = None,
 ) -> None:

@@ -11,8 +11,8 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format, option
-from rlpost.cli.output import echo, silence_warnings, write_json
+from rlpost.cli.options import OutputFormat, option
+from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -58,7 +58,7 @@ def export(
     listed: Annotated[
         bool, option("--list", help="List the targets, and what each holds and loses.")
     ] = False,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -80,32 +80,23 @@ def export(
     assert paths is not None
     assert target is not None
     _check_streams(paths, summary_json, how, overwrite=overwrite)
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats import export as work  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
 
-    if quiet:
-        silence_warnings()
-    check_writable(None if summary_json == "-" else summary_json)
-    chosen = name_values(roles or [], "--map")
-    with (
-        canonical_inputs(paths[:-1], report=None if quiet else echo) as inputs,
-        progress(quiet=quiet or (paths[-1] == "-" and sys.stdout.isatty())) as reporter,
-    ):
-        summary = work.export(
+    check_summary(summary_json)
+    *inputs, output = paths
+    with reporting(quiet=quiet, bars=output != "-" or not sys.stdout.isatty()) as reporter:
+        summary = functions.export(
             inputs,
-            paths[-1],
+            output,
             target,
-            chosen,
+            columns_map=name_values(roles or [], "--map"),
             lossy=lossy,
             overwrite=overwrite,
-            reporter=reporter,
+            progress=reporter,
         )
-    summary["inputs"] = paths[:-1] if inputs != paths[:-1] else summary["inputs"]
     if summary_json is not None:
         write_json(summary, summary_json)
-    if summary_json != "-" or how is Format.table:
+    if summary_json != "-" or how is OutputFormat.table:
         render_export.show_export(summary, how.value, quiet=quiet)
 
 
@@ -122,18 +113,16 @@ def _check_given(paths: list[str], target: str | None) -> None:
 
 
 def _check_streams(
-    paths: list[str], summary_json: str | None, how: Format, *, overwrite: bool
+    paths: list[str], summary_json: str | None, how: OutputFormat, *, overwrite: bool
 ) -> None:
-    """Check that `-` is the output alone, and that nothing else goes to stdout then."""
-    if "-" in paths[:-1]:
-        raise UsageError("-: rollouts are not read from standard input: name files")
+    """Check that nothing else goes to stdout if the output does."""
     if paths[-1] != "-":
         return
     if overwrite:
         raise UsageError("--overwrite: has no effect, because OUT is -, which is stdout")
     for flag, is_given in (
         ("--summary-json -", summary_json == "-"),
-        (f"--format {how.value}", how is not Format.table),
+        (f"--format {how.value}", how is not OutputFormat.table),
     ):
         if is_given:
             raise UsageError(

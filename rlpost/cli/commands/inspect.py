@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import SINGLE, command
-from rlpost.cli.options import Format, RolloutRewards, option
-from rlpost.cli.output import echo, silence_warnings
+from rlpost.cli.options import OutputFormat, RolloutRewards, option
+from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -50,7 +50,7 @@ def inspect(
     pass_threshold: declared.PassThreshold = 1.0,
     rollout_id: declared.RolloutId = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     prompt: Annotated[
         str | None,
         option("--prompt", metavar="ID", panel=SINGLE, help="Show the responses of this group."),
@@ -107,10 +107,8 @@ def inspect(
     if not paths:
         context.fail("Missing argument 'IN...'.")
     columns_map = name_values(roles or [], "--map")
-    if quiet:
-        silence_warnings()
-    # Pyarrow is slow to import; a wrong command line is reported before.
-    from rlpost.formats.inputs import canonical_inputs, names_of  # noqa: PLC0415
+    # Polars and pyarrow take half a second to import; a wrong command line is reported before.
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
     if prompt is not None or row is not None or top is not None or worst:
         if strict or footer or quiet or not tokens or rollout_id is not None:
@@ -120,10 +118,10 @@ def inspect(
             )
         from rlpost.analysis.responses import views  # noqa: PLC0415
 
-        with canonical_inputs(paths, report=echo) as inputs:
+        with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
             views.show(
-                inputs,
-                names=names_of(inputs, paths),
+                own.paths,
+                names=own.names,
                 columns_map=columns_map,
                 prompt=prompt,
                 row=row,
@@ -136,47 +134,28 @@ def inspect(
         return
     if colour is not None:
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
-    prints = None if quiet and how is Format.table else how.value
-    with canonical_inputs(paths, report=None if quiet else echo) as inputs:
+    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
+
+    prints = None if quiet and how is OutputFormat.table else how.value
+    table = prints == OutputFormat.table.value
+    with reporting(quiet=quiet, bars=table and not footer) as reporter:
         if footer:
-            _footer(inputs, columns_map, prints)
-        else:
-            options = {
-                "tokens": tokens,
-                "pass_threshold": pass_threshold,
-                "rollout_id": rollout_id,
-                "rollout_reward": rollout_reward.value,
-            }
-            _whole(inputs, paths, columns_map, prints, strict=strict, **options)
-
-
-def _footer(inputs: list[str], columns_map: dict[str, str], prints: str | None) -> None:
-    """Print the contents of the footers; with no format to print, only check them."""
-    # Polars and pyarrow take half a second to import.
-    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
-
-    stored = facts.stored(inputs, columns_map=columns_map)
+            with open_inputs(paths, reporter=reporter) as own:
+                stored = facts.stored(own.paths, columns_map=columns_map)
+            if prints is not None:
+                render.show_stored(*stored, prints)
+            return
+        result = functions.inspect(
+            paths,
+            columns_map=columns_map,
+            tokens=tokens,
+            pass_threshold=pass_threshold,
+            rollout_id=rollout_id,
+            rollout_reward=rollout_reward.value,
+            progress=reporter,
+        )
     if prints is not None:
-        render.show_stored(*stored, prints)
-
-
-def _whole(
-    inputs: list[str],
-    names: list[str],
-    columns_map: dict[str, str],
-    prints: str | None,
-    *,
-    strict: bool,
-    **options: Any,
-) -> None:
-    """Print the statistics of the input under its names as typed; `inputs` may be temporary."""
-    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats.inputs import names_of  # noqa: PLC0415
-
-    with progress(quiet=prints != Format.table.value) as reporter:
-        result = facts.inspect(inputs, columns_map=columns_map, reporter=reporter, **options)
-    if prints is not None:
-        render.show(facts.with_names(result, names, names_of(inputs, names)), prints)
+        render.show(result, prints)
     if strict and result.findings:
         raise typer.Exit(EXIT_FINDINGS)

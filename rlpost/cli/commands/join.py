@@ -10,7 +10,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import command
 from rlpost.cli.options import option
-from rlpost.cli.output import silence_warnings, write_json
+from rlpost.cli.output import check_summary, reporting, write_json
 
 app = typer.Typer(add_completion=False)
 
@@ -58,18 +58,14 @@ def join(
     have must be equal in each row.
     """
     # Pyarrow takes a while to import; a wrong command line is answered before that.
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.pipeline import join as work  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
     from rlpost.render.join import show_join  # noqa: PLC0415
 
-    if quiet:
-        silence_warnings()
-    check_writable(None if summary_json == "-" else summary_json)
+    check_summary(summary_json)
     names = [name.strip() for name in (on or "").split(",") if name.strip()]
-    with progress(quiet=quiet) as reporter:
-        summary = work.join(
-            source, sidecar, output, names, replace=replace, overwrite=overwrite, reporter=reporter
+    with reporting(quiet=quiet) as reporter:
+        summary = functions.join(
+            source, sidecar, output, names, replace=replace, overwrite=overwrite, progress=reporter
         )
     if not quiet:
         show_join(summary)

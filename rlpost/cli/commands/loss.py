@@ -10,8 +10,8 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import Format, option, with_loss_options, with_recipe_options
-from rlpost.cli.output import echo, write_json
+from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
+from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
@@ -88,7 +88,7 @@ def loss(
             help="Compare values of a loss option in one pass; repeatable.",
         ),
     ] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     overwrite: declared.Overwrite = False,
     device: declared.Device = "auto",
@@ -115,31 +115,22 @@ def loss(
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
-    from rlpost.io.paths import parse_path  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
 
     configs = [LossConfig(one, swept) for one, swept in losses]
-    check_writable(None if summary_json == "-" else summary_json)
-    report = echo if not quiet else None
-    target = None if output is None else parse_path(output)
-    with (
-        canonical_inputs([source], target, overwrite=overwrite, report=report) as inputs,
-        progress(quiet=quiet) as reporter,
-    ):
+    check_summary(summary_json)
+    with reporting(quiet=quiet) as reporter:
         run = Options(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
             scratch_dir=scratch_dir,
         )  # fmt: skip
-        summary = loss_run.loss(inputs, output, recipe, configs, run)
-    if inputs != [source]:
-        summary["inputs"] = [source]  # the converted files are temporary
-    summary |= settings.requested
+        with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
+            found = loss_run.loss(own.paths, output, recipe, configs, run)
+            summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     if summary_json is not None:
         write_json(summary, summary_json)
-    if summary_json != "-" and not (quiet and how is Format.table):
+    if summary_json != "-" and not (quiet and how is OutputFormat.table):
         render_loss.show(summary, how.value)

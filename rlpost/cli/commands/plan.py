@@ -11,7 +11,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
-from rlpost.cli.output import echo, write_json
+from rlpost.cli.output import echo, reporting, write_json
 from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,11 +60,10 @@ def plan(
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")
     recipe = settings.recipe
-    from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
-    with progress(quiet=quiet) as reporter:
+    with reporting(quiet=quiet) as reporter:
         names = settings.requested
         run = Options(
             device, chunk_tokens, workers, overwrite, state, reporter,
@@ -81,16 +80,15 @@ def _text(summary: dict[str, Any], state_dir: Path) -> str:
     from rlpost.display.text import counted  # noqa: PLC0415
 
     tables = f"{summary['tables']:,} tables" if summary["tables"] > 1 else "one table"
-    why = f": {summary['together']}" if summary["together"] else ""
+    why = f": {summary['one_table_reason']}" if summary["one_table_reason"] else ""
     responses = counted(summary["responses"], "response")
-    most = counted(summary["lots"], "shard")
+    most = counted(summary["partitions"], "shard")
     return "\n".join(
         [
             f"{state_dir}: statistics of {responses} in {counted(summary['files'], 'file')}",
             f"  computed on {tables}{why}; {summary['bytes'] / 1e6:,.1f} MB",
             f"Up to {most} can run at once, with I from 0 to N - 1:",
             f"  rlpost advantages --state-dir {state_dir} --num-shards N --shard-index I",
-            *(f"! {text}" for text in summary["warnings"]),
         ]
     )
 
@@ -146,7 +144,7 @@ def run_shard(
             echo(f"{which} is written; all files appear with the last one.")
         return None
     names = context.metadata.asked if context.metadata is not None else {}
-    return summary | {"preset": None, "asked_estimator": planned.estimator} | names
+    return summary | {"preset": None, "requested_estimator": planned.estimator} | names
 
 
 def _check_options(options: Options) -> None:

@@ -11,8 +11,8 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import Format, option, with_loss_options, with_recipe_options
-from rlpost.cli.output import echo, write_text
+from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
+from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
 from rlpost.recipe.flags import field_of, flag_of
 
@@ -97,7 +97,7 @@ def replay(
             help="Key of the log for a metric (default: found by its name).",
         ),
     ] = None,
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
 ) -> None:
     """Compare the numbers that a trainer recorded with those of a recipe.
 
@@ -107,8 +107,6 @@ def replay(
     of the loss. Exit code 0: reproduced; 1: a stage, or a metric, differs.
     """
     _check_outputs(settings)
-    if "-" in paths:
-        raise UsageError("-: rollouts are not read from standard input: name files")
     if str(metrics) == "-":
         raise UsageError("--metrics -: a log is not read from standard input: name a file")
     of_log: Json = {
@@ -154,26 +152,25 @@ def _reject(options: Json, why: str) -> None:
             raise UsageError(f"{flag}: {why}")
 
 
-def _replayed(paths: list[str], request: Json, how: Format, *, metrics: bool = False) -> Json:
+def _replayed(paths: list[str], request: Json, how: OutputFormat, *, metrics: bool = False) -> Json:
     """Compare, print, and return the result."""
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.replay import render as render_replay  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
     with (
-        canonical_inputs(paths, report=echo) as inputs,
-        progress(quiet=how is not Format.table) as reporter,
+        reporting(bars=how is OutputFormat.table) as reporter,
+        open_inputs(paths, reporter=reporter) as own,
     ):
         if metrics:
             from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
 
-            result = metric_run.replay_log(inputs, metric_run.MetricRequest(**request))
+            result = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
         else:
             from rlpost.analysis.replay import run as work  # noqa: PLC0415
 
-            result = work.replay(inputs, work.Request(**request, reporter=reporter))
-    result["input"] = ", ".join(paths) if inputs != paths else result["input"]
+            result = work.replay(own.paths, work.Request(**request, reporter=reporter))
+    result["input"] = ", ".join(paths) if own.names else result["input"]
     render_replay.show(result, how.value)
     return result
 
@@ -211,7 +208,7 @@ def _request(settings: Settings, tolerance: float | None, sample: int | None) ->
 
 def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:
     """Raise an error before the work if a recipe cannot be saved."""
-    from rlpost.pipeline.outputs import check_writable  # noqa: PLC0415
+    from rlpost.pipeline.output.files import check_writable  # noqa: PLC0415
 
     if path is None:
         if overwrite:

@@ -13,7 +13,7 @@ from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import RolloutRewards, option
-from rlpost.cli.output import echo
+from rlpost.cli.output import echo, reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
 
@@ -98,19 +98,13 @@ def report(
     need("the report", "report", "altair", "vl_convert")
     # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
     from rlpost.analysis.inspect.render import checks_ran  # noqa: PLC0415
-    from rlpost.analysis.report import run  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
     from rlpost.display.text import counted, size  # noqa: PLC0415
-    from rlpost.formats.inputs import canonical_inputs, names_of  # noqa: PLC0415
-    from rlpost.io.paths import without_paths  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
 
-    with (
-        canonical_inputs(paths, report=None if quiet else echo) as inputs,
-        progress(quiet=quiet) as reporter,
-    ):
-        run.check_output(Path(output), run.files_of(inputs), overwrite=overwrite)
-        facts, page = run.build(
-            inputs,
+    with reporting(quiet=quiet) as reporter:
+        facts = functions.report(
+            paths,
+            output,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
@@ -119,9 +113,9 @@ def report(
             seed=seed,
             recipe=recipe,
             named=shlex.join(settings.words),
-            reporter=reporter,
+            overwrite=overwrite,
+            progress=reporter,
         )
-        run.write(without_paths(page, names_of(inputs, paths)), Path(output))
     if not quiet:
         responses, findings = facts.responses, len(facts.findings)
         echo(

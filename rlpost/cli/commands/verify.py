@@ -8,7 +8,8 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import Format
+from rlpost.cli.options import OutputFormat
+from rlpost.cli.output import reporting
 
 app = typer.Typer(add_completion=False)
 DIFFERENT = 1
@@ -27,7 +28,7 @@ def verify(
         list[str],
         typer.Argument(metavar="FILE...", help="Enriched files: all of a run, or its directory."),
     ],
-    how: declared.Output = Format.table,
+    how: declared.Output = OutputFormat.table,
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
@@ -40,14 +41,13 @@ def verify(
     Exit code 0: all columns are equal; 1: something differs.
     """
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.analysis.verify import verify as verified  # noqa: PLC0415
-    from rlpost.display.progress import progress  # noqa: PLC0415
+    from rlpost.interface import functions  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.render import verify as render_verify  # noqa: PLC0415
 
-    with progress(quiet=how is not Format.table) as reporter:
-        options = Options(device, chunk_tokens, workers, reporter=reporter)
-        result = verified(paths, options)
+    with reporting(bars=how is OutputFormat.table) as reporter:
+        options = Options(device, chunk_tokens, workers)
+        result = functions.verify(paths, options, progress=reporter)
     render_verify.show(result, how.value)
     if not result["ok"]:
         raise typer.Exit(DIFFERENT)

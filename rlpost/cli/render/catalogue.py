@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlpost.cli.arguments import Setting
     from rlpost.estimators import Estimator
     from rlpost.losses import Loss
-    from rlpost.recipe.presets import Difference
+    from rlpost.recipe.presets import FieldDifference
 
 
 NONE = "–"
@@ -81,8 +81,8 @@ def show_presets(how: str) -> None:
                 "release": source.release,
                 "date": source.date,
                 "commit": source.commit,
-                "estimators and losses of its own": both,
-                "earlier code": earlier,
+                "own_estimators_and_losses": both,
+                "earlier_code": earlier,
                 "framework": str(source),
             }
         )
@@ -90,26 +90,30 @@ def show_presets(how: str) -> None:
         show_json(records)
     elif how == "markdown":
         shown = [tuple(record.values())[:-1] for record in records]
-        show_markdown(tuple(records[0])[:-1], shown)
+        show_markdown(tuple(name.replace("_", " ") for name in records[0])[:-1], shown)
     else:
         own = "Below each: the repository, and the estimators and losses that the preset sets"
         table = TextTable(headings, rows, text=range(5), row_notes=notes, notes=(own,))
         console(sys.stdout).print(table)
 
 
-def show_differences(names: tuple[str, str], differences: Sequence[Difference], how: str) -> None:
+def show_differences(
+    names: tuple[str, str], differences: Sequence[FieldDifference], how: str
+) -> None:
     """Print the fields in which two recipes differ; below each, what it is about."""
     headings = ("field", *names, "what it is")
     if how == "json":
-        show_json([dict(zip(("field", *names, "why"), one, strict=True)) for one in differences])
+        show_json(
+            [dict(zip(("field", *names, "meaning"), one, strict=True)) for one in differences]
+        )
     elif how == "markdown":
-        rows = [(one.field, _word(one.left), _word(one.right), one.why) for one in differences]
+        rows = [(one.field, _word(one.left), _word(one.right), one.meaning) for one in differences]
         show_markdown(headings, rows)
     else:
         _print_differences(names, differences)
 
 
-def _print_differences(names: tuple[str, str], differences: Sequence[Difference]) -> None:
+def _print_differences(names: tuple[str, str], differences: Sequence[FieldDifference]) -> None:
     out = console(sys.stdout)
     if not differences:
         out.print(f"{names[0]} and {names[1]} have equal options")
@@ -124,9 +128,9 @@ def _print_differences(names: tuple[str, str], differences: Sequence[Difference]
     ]
     verb = "differs" if len(differences) == 1 else "differ"
     ending = f"{counted(len(differences), 'field')} {verb}; equal fields are omitted"
-    whys = {i: one.why for i, one in enumerate(differences)}
+    meanings = {i: one.meaning for i, one in enumerate(differences)}
     headings = ("field", *names)
-    out.print(TextTable(headings, rows, text=range(3), row_notes=whys, notes=(ending,)))
+    out.print(TextTable(headings, rows, text=range(3), row_notes=meanings, notes=(ending,)))
 
 
 def _word(value: Any) -> str:

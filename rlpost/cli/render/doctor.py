@@ -101,7 +101,7 @@ def _by_directory(disks: list[Json]) -> dict[str, Json]:
     """Return the disks by what they are for, each directory once."""
     uses: dict[str, list[str]] = {}
     for disk in disks:
-        uses.setdefault(disk["directory"], []).append(disk["for"])
+        uses.setdefault(disk["directory"], []).append(disk["purpose"])
     directories = {disk["directory"]: disk for disk in disks}
     return {" and ".join(own): directories[directory] for directory, own in uses.items()}
 

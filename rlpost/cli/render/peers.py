@@ -42,7 +42,7 @@ def show_verdict(verdict: Verdict, how: str) -> None:
 
 
 def _plain(one: Outcome) -> dict[str, str]:
-    return {"case": one.case, "why": str(one)}
+    return {"case": one.case, "difference": str(one)}
 
 
 def _row(one: Outcome) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from rlpost.formats.targets import jsonl, prime_rl, slime, tinker, verl
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
-    from rlpost.formats.targets.base import Target
+    from rlpost.formats.targets.base import ExportTarget
 
-TARGETS: dict[str, Target] = {
+TARGETS: dict[str, ExportTarget] = {
     target.name: target
     for target in (
         jsonl.TARGET,
@@ -24,7 +24,7 @@ TARGETS: dict[str, Target] = {
 """Every target by its name."""
 
 
-def target_named(name: str) -> Target:
+def target_named(name: str) -> ExportTarget:
     """Return the target of that name; raise UsageError with the closest names if unknown."""
     if name not in TARGETS:
         hint = closest(name, TARGETS)

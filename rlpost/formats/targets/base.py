@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
-from rlpost.io.arrow import content_kind, is_list, is_number
-from rlpost.io.staged import StagedFile, StandardOutput
-from rlpost.io.uploads import Upload
+from rlpost.io.arrow import common_type, is_list, is_number, is_string
+from rlpost.io.staged import StandardOutput
+from rlpost.io.uploads import OutputFile
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest, resolve
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ _NO_PLACE = "no place for it"
 Layout = Literal["file", "steps", "stream"]
 
 
-Staged = StagedFile | Upload
-Writable = Staged | StandardOutput
+Writable = OutputFile | StandardOutput
 
 
 STDOUT = Path("-")
@@ -44,8 +43,7 @@ def is_plain(kind: pa.DataType) -> bool:
         return all(is_plain(one.type) for one in kind)
     if pa.types.is_dictionary(kind):
         return is_plain(kind.value_type)
-    text = content_kind(kind) == "text" or pa.types.is_string_view(kind)
-    return is_number(kind) or text or bool(pa.types.is_null(kind))
+    return is_number(kind) or is_string(kind) or bool(pa.types.is_null(kind))
 
 
 class Lines:
@@ -63,7 +61,7 @@ class Lines:
             self.size = self._file.write(self.size, self._encoder.encode_lines(records))
 
 
-class Sink(Protocol):
+class ExportSink(Protocol):
     """Writes the rows of one file, or of one stream with its index."""
 
     def add(self, rows: Rows) -> None:
@@ -74,7 +72,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Held:
+class ExportColumns:
     """The columns of an input that an export writes."""
 
     columns: Mapping[str, str]
@@ -90,7 +88,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Target:
+class ExportTarget:
     """One kind of file that `rlpost export` writes.
 
     `fields` has what the target has a place for: the name of a role, of ids of tokens, or of a
@@ -108,7 +106,7 @@ class Target:
     """Those of `fields` without which there is no output -> what needs it."""
     source: str
     """The reader whose code defines the format."""
-    open: Callable[[Sequence[Any], Held, int], Sink]
+    open: Callable[[Sequence[Any], ExportColumns, int], ExportSink]
     """Opens the files of a step; the last argument is its number, 0 without steps."""
     use: str
     """How the target reads the output: `{out}` is its path, `{file}` that of a step's file, and
@@ -129,7 +127,7 @@ class Target:
     """What the target cannot represent, or needs: in the list of targets alone."""
     available: Callable[[], None] = field(default=lambda: None)
     """Raises UnavailableError if a library is missing."""
-    beside: Callable[[Held], Mapping[str, str]] = lambda _: {}
+    beside: Callable[[ExportColumns], Mapping[str, str]] = lambda _: {}
     """Returns text files beside the others: name -> text; `{name}` is that of the first file."""
     is_held: Callable[[pa.DataType], bool] = is_plain
     """Whether a column of this type fits under its own name."""
@@ -138,8 +136,8 @@ class Target:
 
 
 def held_columns(
-    source: Source, target: Target, columns_map: Mapping[str, str], *, lossy: bool
-) -> Held:
+    source: Source, target: ExportTarget, columns_map: Mapping[str, str], *, lossy: bool
+) -> ExportColumns:
     """Return the columns of the input that the target holds.
 
     Raises:
@@ -179,7 +177,7 @@ def held_columns(
     others = tuple(name for name in left if name not in lost)
     written = [name for name in source.columns if name not in lost]
     schema = pa.schema([pa.field(name, kinds[name]) for name in written])
-    return Held(found, others, lost, schema, lossy)
+    return ExportColumns(found, others, lost, schema, lossy)
 
 
 def lost_text(lost: Mapping[str, str]) -> str:
@@ -201,22 +199,12 @@ def _kinds(source: Source) -> tuple[dict[str, pa.DataType], dict[str, str]]:
         for one in schema:
             found.setdefault(one.name, {})[one.type] = None
     kinds, mixed = _partition_kinds(source), {}
-    for name, own in found.items():
-        try:
-            kinds[name] = _common([*own])
-        except pa.ArrowException:
-            kinds[name] = next(iter(own))
-            mixed[name] = f"{' and '.join(map(_family, own))} in different files"
+    for name, (first, *others) in found.items():
+        kind = common_type([first, *others]) if others else first
+        kinds[name] = first if kind is None else kind
+        if kind is None:
+            mixed[name] = f"{' and '.join(map(_family, found[name]))} in different files"
     return kinds, mixed
-
-
-def _common(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the type that has the values of all; raise ArrowException if there is none."""
-    if len(kinds) == 1:
-        return kinds[0]
-    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
-    schemas = [pa.schema([("", kind)]) for kind in plain]
-    return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def _partition_kinds(source: Source) -> dict[str, pa.DataType]:
@@ -226,7 +214,7 @@ def _partition_kinds(source: Source) -> dict[str, pa.DataType]:
     return {name: pa.string() if name in texts else pa.int64() for name, _ in pairs}
 
 
-def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> dict[str, str]:
+def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str]) -> dict[str, str]:
     """Return the column of each of the target's fields that the input has."""
     available = source.columns
     known = {*ROLES, *target.fields}
@@ -265,7 +253,7 @@ def _found(source: Source, target: Target, columns_map: Mapping[str, str]) -> di
     }
 
 
-def _missing(item: str, target: Target, source: Source) -> str:
+def _missing(item: str, target: ExportTarget, source: Source) -> str:
     """Return the error for a column that the target needs and the input lacks."""
     names = TOKEN_IDS.get(item) or (ROLES[item].aliases if item in ROLES else (item,))
     expected = f"expected {' or '.join(names[:4])}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.formats.exported import SUFFIX, is_text_in_json, schema_text
-from rlpost.formats.targets.base import Held, Lines, Target, Writable, is_plain
+from rlpost.formats.targets.base import ExportColumns, ExportTarget, Lines, Writable, is_plain
 from rlpost.formats.targets.rows import Rows, nonfinite
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class JsonlSink:
     """Writes rows as lines, as they come."""
 
-    def __init__(self, files: Sequence[Writable], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[Writable], held: ExportColumns, step: int) -> None:
         del step
         self._held = held
         self._lines = Lines(files[0])
@@ -59,7 +59,7 @@ def _no_such_number(rows: Rows, name: str) -> DataError:
     )
 
 
-TARGET = Target(
+TARGET = ExportTarget(
     name="jsonl",
     title="JSONL, an object per response",
     layout="file",

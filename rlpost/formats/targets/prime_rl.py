@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.formats.targets.base import FINAL_MASK, Lines, Target
+from rlpost.formats.targets.base import FINAL_MASK, ExportTarget, Lines
 from rlpost.formats.targets.rows import Rows
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.base import ExportColumns
     from rlpost.io.parquet.source import Source
+    from rlpost.io.uploads import OutputFile
 
 
 VERSION = 1
@@ -34,7 +35,7 @@ STREAMS = {
 class AnnotationSink:
     """Writes annotations as lines, and the index of the lines."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[OutputFile], held: ExportColumns, step: int) -> None:
         del held, step
         self._lines, self._index = map(Lines, files)
 
@@ -122,7 +123,7 @@ def check(source: Source, columns: Mapping[str, str]) -> None:
             _trace_of(rows, row, sample)
 
 
-TARGET = Target(
+TARGET = ExportTarget(
     name="prime-rl",
     title="prime-rl annotations beside its traces",
     layout="stream",

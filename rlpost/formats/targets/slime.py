@@ -15,13 +15,14 @@ import numpy as np
 from rlpost.formats.exported import HOOK, encode
 from rlpost.formats.pickles import save
 from rlpost.formats.slime import EXPORTED
-from rlpost.formats.targets.base import Target
+from rlpost.formats.targets.base import ExportTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.base import ExportColumns
     from rlpost.formats.targets.rows import Rows
+    from rlpost.io.uploads import OutputFile
 
 
 TOKENS = {"infer_log_probs": "rollout_log_probs", "teacher_log_probs": "teacher_log_probs"}
@@ -31,7 +32,7 @@ CREDIT = ("advantages", "returns")
 class SampleSink:
     """Collects the samples of a step, which are one object in the file."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[OutputFile], held: ExportColumns, step: int) -> None:
         self._file, self._held, self._step = files[0], held, step
         self._samples: list[dict[str, Any]] = []
         self._groups: dict[Any, int] = {}
@@ -181,7 +182,7 @@ def of_files(indices):
 '''
 
 
-TARGET = Target(
+TARGET = ExportTarget(
     name="slime",
     trains=True,
     title="slime rollout samples, and a function for its advantage hook",

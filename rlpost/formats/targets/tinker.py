@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.formats.targets.base import Lines, Target
+from rlpost.formats.targets.base import ExportTarget, Lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.formats.targets.base import Held, Writable
+    from rlpost.formats.targets.base import ExportColumns, Writable
     from rlpost.formats.targets.rows import Rows
 
 
 class DatumSink:
     """Writes data as lines, as they come."""
 
-    def __init__(self, files: Sequence[Writable], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[Writable], held: ExportColumns, step: int) -> None:
         del held, step
         self._lines = Lines(files[0])
 
@@ -84,7 +84,7 @@ def _tensor(values: list[Any], kind: str) -> dict[str, Any]:
 
 
 _ALIGNED = "a Datum has the tokens of prompt and response"
-TARGET = Target(
+TARGET = ExportTarget(
     name="tinker",
     trains=True,
     title="Datum JSONL for Tinker's forward_backward",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.formats.targets.base import Target
+from rlpost.formats.targets.base import ExportTarget
 from rlpost.io.arrow import is_tokens
 from rlpost.optional import need
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from rlpost.formats.targets.base import Held, Staged
+    from rlpost.formats.targets.base import ExportColumns
     from rlpost.formats.targets.rows import Rows
+    from rlpost.io.uploads import OutputFile
 
 TENSORS = {
     "old_log_probs": "old_log_probs",
@@ -43,7 +44,7 @@ _OWN = (
 class ProtoSink:
     """Collects the vectors of a file, which become tensors of one width."""
 
-    def __init__(self, files: Sequence[Staged], held: Held, step: int) -> None:
+    def __init__(self, files: Sequence[OutputFile], held: ExportColumns, step: int) -> None:
         self._file, self._step, self._held = files[0], step, held
         kinds = {one.name: one.type for one in held.schema}
         self._tokens = {
@@ -155,7 +156,7 @@ def available() -> None:
 
 
 _IDS = "input_ids has the tokens of prompt and response"
-TARGET = Target(
+TARGET = ExportTarget(
     name="verl",
     trains=True,
     title="verl DataProto, padded",

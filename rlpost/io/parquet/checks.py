@@ -153,7 +153,7 @@ def _check_chunk(meta: Struct, leaf: _Leaf, column: str) -> None:
                 raise DamagedError(f"{column} has a histogram of {count} levels, not {most + 1}")
 
 
-class _Group(NamedTuple):
+class _SchemaGroup(NamedTuple):
     """A group of the schema whose children are not all read yet."""
 
     left: int
@@ -168,7 +168,7 @@ def _leaves(elements: list[Struct]) -> list[_Leaf]:
     if not elements:
         raise DamagedError("it has no schema")
     leaves: list[_Leaf] = []
-    pending = [_Group(elements[0].integer(SchemaElement.CHILDREN, 0), (), 0, 0)]
+    pending = [_SchemaGroup(elements[0].integer(SchemaElement.CHILDREN, 0), (), 0, 0)]
     for element in elements[1:]:
         while pending and not pending[-1].left:
             pending.pop()
@@ -190,7 +190,7 @@ def _leaves(elements: list[Struct]) -> list[_Leaf]:
     return leaves
 
 
-def _below(above: _Group, element: Struct) -> _Group:
+def _below(above: _SchemaGroup, element: Struct) -> _SchemaGroup:
     """Return an element of the schema, with the path and levels that it has in its group."""
     kind = element.integer(SchemaElement.REPETITION, 0)
     if not 0 <= kind < _REPETITIONS:
@@ -198,7 +198,7 @@ def _below(above: _Group, element: Struct) -> _Group:
     name = element.binary(SchemaElement.NAME)
     if not _is_text(name):
         raise DamagedError(f"the column name {name!r} is not UTF-8")
-    return _Group(
+    return _SchemaGroup(
         element.integer(SchemaElement.CHILDREN, 0),
         (*above.path, name),
         above.repetition + (kind == _REPEATED),

@@ -142,7 +142,7 @@ _SIZES: dict[int, int] = {Wire.BYTE: 1, Wire.DOUBLE: 8}
 _BOOLEANS = (Wire.TRUE, Wire.FALSE)
 
 
-class _Reader:
+class _StructReader:
     """A cursor over the bytes of one struct."""
 
     def __init__(self, data: bytes) -> None:
@@ -334,7 +334,7 @@ def _signed(varint: bytes) -> int:
 
 def decode(data: bytes) -> tuple[Struct, int]:
     """Decode a struct at the beginning of some bytes; return it and its size, or FooterError."""
-    reader = _Reader(data)
+    reader = _StructReader(data)
     try:
         return reader.struct(0), reader.at
     except IndexError:
@@ -436,7 +436,7 @@ def read_schema_elements(file: OpenFile, size: int) -> list[Struct]:
     """Decode the flattened schema of a file and nothing behind it; raises as `read_footer`."""
     data, _ = read_footer_bytes(file, size)
     try:
-        return _Reader(data).struct(0, FileMeta.SCHEMA).structs(FileMeta.SCHEMA)
+        return _StructReader(data).struct(0, FileMeta.SCHEMA).structs(FileMeta.SCHEMA)
     except IndexError:
         raise FooterError("it ends in the middle of a value") from None
 

@@ -109,7 +109,7 @@ def partitions_of(path: AnyPath) -> tuple[tuple[str, str], ...]:
 
 
 # Keys of the key-value metadata that a plan reads.
-MISSING_ROLES = b"rlpost.lacks"  # role -> reason that a converted dump lacks it
+MISSING_ROLES = b"rlpost.missing_roles"  # role -> reason that a converted dump lacks it
 FORMAT_KEY = b"rlpost.format"  # the name of the format that a dump was converted from
 MASK_KEY = b"rlpost.sample_mask"  # what the column `sample_mask` is, if a run computed it
 COMPUTED, COMBINED = "computed", "combined"  # COMBINED: the input's own mask was replaced

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.footer import DecodedFooter
     from rlpost.io.parquet.indexes import NewIndex
     from rlpost.io.paths import AnyPath
-    from rlpost.io.staged import ByteRange, StagedFile
-    from rlpost.io.uploads import Upload
+    from rlpost.io.staged import ByteRange
+    from rlpost.io.uploads import OutputFile
 
 
 READ_BYTES = 32 << 20  # decoded source bytes in memory at a time
@@ -139,7 +139,7 @@ class RewriteSink:
         self._inner = inner
 
     @property
-    def output(self) -> StagedFile | Upload:
+    def output(self) -> OutputFile:
         """The file that is written."""
         return self._inner.output
 
@@ -195,7 +195,7 @@ class Sink(Protocol):
         """Why the source's columns are decoded and encoded; None if they are copied."""
 
     @property
-    def output(self) -> StagedFile | Upload:
+    def output(self) -> OutputFile:
         """The file that is written."""
 
     @property
@@ -274,7 +274,7 @@ def open_sink(
     force_rewrite: bool = False,
     codec: str = "zstd",
     level: int | None = None,
-    begun: StagedFile | Upload | None = None,
+    begun: OutputFile | None = None,
     decoded: DecodedFooter | None = None,
 ) -> Sink:
     """Open a sink for one file.
@@ -358,7 +358,7 @@ def _splice(
     encoder_of: Callable[..., Encoder | CopiedColumns],
     keep: Collection[str] | None,
     drop: Collection[str],
-    begun: StagedFile | Upload | None,
+    begun: OutputFile | None,
     decoded: DecodedFooter | None,
 ) -> SpliceSink | str:
     """Open a sink that copies the kept columns; return the reason if that is impossible."""

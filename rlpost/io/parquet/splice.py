@@ -54,9 +54,9 @@ from rlpost.io.parquet.splice_plan import (
     shift_offsets,
 )
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import READ_BYTES, ByteRange, StagedFile, file_errors, split_ranges, write_all
+from rlpost.io.staged import READ_BYTES, ByteRange, file_errors, split_ranges, write_all
 from rlpost.io.threads import map_ordered
-from rlpost.io.uploads import Upload, stage_file
+from rlpost.io.uploads import OutputFile, stage_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -162,9 +162,7 @@ def _distinct(encoded: EncodedRows) -> list[list[bytes | memoryview]]:
     return list({id(column.pages): column.pages for column in encoded.columns}.values())
 
 
-def start_copy(
-    source: AnyPath, target: AnyPath, extents: Sequence[Extent]
-) -> StagedFile | Upload | None:
+def start_copy(source: AnyPath, target: AnyPath, extents: Sequence[Extent]) -> OutputFile | None:
     """Start to copy all data of a Parquet file to a staged output that keeps all columns.
 
     Args:
@@ -284,7 +282,7 @@ class SpliceSink:
         self,
         footer: Struct,
         encoder: Encoder | None,
-        output: StagedFile | Upload,
+        output: OutputFile,
         end: int,
         indexed: Collection[int] = (),
         moved: Collection[NewIndex] = (),
@@ -309,7 +307,7 @@ class SpliceSink:
         self._spool = PageSpool(output.path.parent)
 
     @property
-    def output(self) -> StagedFile | Upload:
+    def output(self) -> OutputFile:
         """The file that is written."""
         return self._output
 

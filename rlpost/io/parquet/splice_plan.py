@@ -46,7 +46,7 @@ class NewColumns(Protocol):
 
 
 ARROW_SCHEMA = b"ARROW:schema"
-SOURCE_KEY = b"rlpost.source"  # the input of an output of --update; see rlpost.pipeline.update
+SOURCE_KEY = b"rlpost.source"  # the input of an output of --update
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_TYPES = {
     pa.bool_(): "boolean",

@@ -12,14 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import COMPUTED_TOKENS
+from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.stages import off_policy as correction
+from rlpost.pipeline.stages import recorded
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
 
@@ -48,37 +51,77 @@ class Stage:
     """Token columns of earlier stages that `map` and `apply` read."""
     makes: frozenset[str] = frozenset()
     """Token columns that `apply` adds or replaces."""
+    fields: frozenset[str] = frozenset()
+    """Fields of the recipe whose value can change a number on some data, as the recipe is; those of
+    its numerics are `numerics.NAME`. A stage that is off has the field that turns it on."""
+    completes: str = ""
+    """The written column that is complete after it."""
     keeps: bool = False
     """Its pass keeps the columns of earlier stages, so that later passes begin with `apply`.
 
     `apply` then reads no column of the file.
     """
 
+    @property
+    def runs(self) -> bool:
+        """Whether it computes anything; else it only names the fields that turn it on."""
+        return bool(self.map or self.reduce or self.apply)
+
 
 def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
-    """Return the stages of a recipe, in order, without those that would do nothing.
+    """Return the stages of a recipe, in order.
+
+    A stage without `map`, `reduce` and `apply` is off, and names the fields that turn it on.
+    Recorded columns take the place of the stages that compute them.
 
     Args:
         resolved: from `resolve_recipe`.
         state: before the first batch.
     """
     recipe = resolved.recipe
-    kl = _kl_stages(resolved, state)
-    early = recipe.numerics.kl_credit == "response"
     return [
+        Stage(
+            "responses",
+            fields=table_fields(
+                recipe,
+                rows_only=resolved.rows_only,
+                coupled=coupling_of(resolved).scope != "response",
+            ),
+        ),
         *_mask_stages(resolved),
-        *_shaping_stages(resolved),
-        *(kl if early else []),
-        *_reward_stages(resolved, state),
-        *([] if early else kl),
+        *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved),
-        Stage("weights", reduce=partial(on_responses.weights, recipe=recipe)),
-        *([] if recipe.numerics.correction == "first" else _correction_stages(recipe)),
+        Stage(
+            "weights",
+            reduce=partial(on_responses.weights, recipe=recipe),
+            fields=on_responses.WEIGHTS,
+            completes="sample_weight",
+        ),
+        *([] if recipe.numerics.correction == "first" else [_correction_stage(recipe)]),
     ]
 
 
-def _correction_stages(recipe: Recipe) -> list[Stage]:
-    return [Stage(**correction.parts(recipe))] if recipe.corrects else []
+def fields_of(stages: Iterable[Stage]) -> frozenset[str]:
+    """Return the fields of the recipe that change a number of these stages on some data."""
+    return frozenset(name for stage in stages for name in stage.fields)
+
+
+def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
+    """Return the fields that can change one written column: those of the stages that lead to it.
+
+    KL and weights are computed from columns of the file, and from the masks. An estimator may set
+    the default of a field of an earlier stage.
+    """
+    ends = [number for number, stage in enumerate(stages) if stage.completes == column]
+    last = ends[-1] if ends else len(stages)
+    if column in ("kl", "sample_weight", "is_weight"):
+        masks = [stage.completes for stage in stages].index("sample_mask")
+        return fields_of([*stages[: masks + 1], *(stages[number] for number in ends)])
+    return fields_of(stages[: last + 1])
+
+
+def _correction_stage(recipe: Recipe) -> Stage:
+    return Stage(**correction.parts(recipe), completes="is_weight")
 
 
 def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -96,7 +139,7 @@ def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
         return stages
     if recipe.is_filter:
         stages = [_of_accepted(stage) for stage in stages]
-    return [*_correction_stages(recipe), *stages]
+    return [_correction_stage(recipe), *stages]
 
 
 def _of_accepted(stage: Stage) -> Stage:
@@ -111,26 +154,71 @@ def _of_accepted(stage: Stage) -> Stage:
 
 def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
-    finite = Stage(
-        "finite",
-        token_roles(resolved),
-        map=on_tokens.finite,
-        in_first_pass=True,
-        reduce=on_responses.leave_out_nonfinite,
+    finite = Stage("finite", fields=frozenset({"nonfinite"}))
+    if recipe.nonfinite == "mask" and not resolved.rows_only:
+        finite = replace(
+            finite,
+            reads=token_roles(resolved),
+            map=on_tokens.finite,
+            in_first_pass=True,
+            reduce=on_responses.leave_out_nonfinite,
+            fields=finite.fields | _fields_of_roles(resolved),
+        )
+    rollouts = Stage("rollouts", fields=frozenset({"rollout_id"}))
+    if recipe.rollout_id:
+        check = partial(on_rewards.check_rollouts, resolved=resolved)
+        rollouts = replace(rollouts, reduce=check, fields=rollouts.fields | {"rollout_reward"})
+    groups = Stage(
+        "group columns",
+        reduce=partial(on_responses.group_columns, recipe=recipe),
+        fields=on_responses.group_column_fields(resolved.written),
     )
-    rollouts = Stage("rollouts", reduce=partial(on_rewards.check_rollouts, resolved=resolved))
-    groups = Stage("group columns", reduce=partial(on_responses.group_columns, recipe=recipe))
+    masks = Stage(
+        "sample masks",
+        reduce=partial(on_responses.sample_masks, recipe=recipe),
+        fields=on_responses.mask_fields(recipe),
+        completes="sample_mask",
+    )
+    if "sample_mask" in resolved.recorded:
+        masks = Stage(
+            "recorded sample mask", reduce=recorded.use_sample_mask, completes="sample_mask"
+        )
     return [
-        *([finite] if recipe.nonfinite == "mask" and not resolved.rows_only else []),
-        *([rollouts] if recipe.rollout_id else []),
+        finite,
+        rollouts,
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
-        Stage("sample masks", reduce=partial(on_responses.sample_masks, recipe=recipe)),
+        masks,
     ]
+
+
+def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
+    """Return the stages from raw rewards to those of responses, and of KL."""
+    early, kl = resolved.recipe.numerics.kl_credit == "response", _kl_stages(resolved, state)
+    if resolved.rewards_recorded:
+        kl = kl if resolved.charges_kl else []
+        return [Stage("recorded rewards", reduce=recorded.without_rewards), *kl]
+    if "response_level_rewards" in resolved.recorded:
+        return [Stage("recorded rewards", reduce=recorded.use_rewards), *([] if early else kl)]
+    made = [*_shaping_stages(resolved), *(kl if early else [])]
+    if early and "token_level_rewards" in resolved.recorded:
+        column = on_rewards.reward_column(resolved.estimator)
+        made = [
+            Stage(
+                "recorded token rewards",
+                frozenset({recorded.role_of("token_level_rewards")}),
+                map=recorded.sum_token_rewards,
+                in_first_pass=True,
+                reduce=partial(recorded.use_sums, column=column),
+            )
+        ]
+    return [*made, *_reward_stages(resolved, state), *([] if early else kl)]
 
 
 def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
     shape = Stage(
-        "reward shaping", reduce=partial(on_rewards.shape_rewards, recipe=resolved.recipe)
+        "reward shaping",
+        reduce=partial(on_rewards.shape_rewards, recipe=resolved.recipe),
+        fields=on_rewards.shaping_fields(resolved.recipe, resolved.estimator),
     )
     if resolved.process is None:
         return [shape]
@@ -144,6 +232,7 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
             on_rewards.add_process_rewards,
             column=column if resolved.process == "response" else None,
         ),
+        fields=frozenset({"numerics.process_rewards"}),
     )
     return [shape, process]
 
@@ -153,11 +242,18 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     make = partial(on_rewards.make_rewards, resolved=resolved)
     rollouts = partial(on_rewards.rollout_rewards, recipe=recipe)
     normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
+    counts = on_rewards.counted_fields(recipe)
+    norms = Stage("reward normalisation", reduce=normalise, fields=on_rewards.norm_fields(resolved))
     return [
-        *([Stage("step rewards", reduce=make)] if estimator.rewards else []),
+        *([Stage("step rewards", reduce=make, fields=counts)] if estimator.rewards else []),
         *([Stage("rollout rewards", reduce=rollouts)] if recipe.rollout_id else []),
-        *([] if estimator.normalises else [Stage("reward normalisation", reduce=normalise)]),
-        Stage("reward clip", reduce=partial(on_rewards.clip_rewards, recipe=recipe)),
+        *([] if estimator.normalises else [norms]),
+        Stage(
+            "reward clip",
+            reduce=partial(on_rewards.clip_rewards, recipe=recipe),
+            fields=on_rewards.clip_fields(recipe),
+            completes="response_level_rewards",
+        ),
     ]
 
 
@@ -167,61 +263,127 @@ _CREDIT = frozenset({"advantages", "returns"})
 
 
 def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
-    recipe = resolved.recipe
+    recipe, fields = resolved.recipe, _kl_fields(resolved)
     if not resolved.kl:
-        return []
+        return [Stage("kl", fields=fields, completes="kl")] if fields else []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     maps = early or recipe.kl_target is not None
     column = on_rewards.reward_column(resolved.estimator)
+    computed = partial(on_tokens.add_kl, recipe=recipe)
+    add = recorded.add_kl if "kl" in resolved.recorded else computed
     adapt = partial(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
     charge = partial(on_responses.charge_kl, recipe=recipe, start=state.kl_coef, column=column)
     return [
         Stage(
             "kl",
             resolved.kl_reads,
-            map=partial(on_tokens.map_kl, recipe=recipe) if maps else None,
+            map=partial(on_tokens.map_kl, add=add) if maps else None,
             in_first_pass=True,
             reduce=charge if early else adapt,
-            apply=partial(on_tokens.add_kl, recipe=recipe),
+            apply=add,
             makes=_KL,
+            fields=fields,
+            completes="kl",
         )
     ]
 
 
+def _kl_fields(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields of KL, if the input has it: whether it is charged, how it is estimated."""
+    recipe, credit = resolved.recipe, resolved.recipe.numerics.kl_credit
+    in_rewards = credit == "return" and _uses_token_rewards(resolved)
+    charges = in_rewards or credit in ("token", "response")
+    if not (resolved.kl or resolved.kl_unread):
+        return frozenset()
+    fields = {"kl_coef"} if charges else set()
+    if recipe.kl_coef > 0:
+        fields |= {"numerics.kl_credit"}
+        fields |= {"kl_target"} if charges else set()
+        fields |= {"kl_horizon"} if charges and recipe.kl_target is not None else set()
+        fields |= {"numerics.observations"} if in_rewards else set()
+    needed = "kl" in resolved.written or (charges and recipe.kl_coef > 0)
+    if needed and "kl" not in resolved.recorded:
+        fields |= on_tokens.estimate_kl_fields(recipe)
+    return frozenset(fields)
+
+
+def _uses_token_rewards(resolved: ResolvedRecipe) -> bool:
+    """Return whether token rewards can change an advantage, or are written."""
+    return resolved.reads_rewards or "token_level_rewards" in resolved.written
+
+
 def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe = resolved.recipe
+    if "raw_advantages" in resolved.recorded:
+        return []
+    if resolved.rewards_recorded:
+        role, add = recorded.role_of("token_level_rewards"), recorded.add_token_rewards
+        stage = Stage("recorded token rewards", frozenset({role}), apply=add, makes=_REWARDS)
+        return [stage, _distillation(resolved)]
+    used, written = _uses_token_rewards(resolved), "token_level_rewards" in resolved.written
+    fields = on_tokens.placing_fields(resolved) if used else frozenset()
     stages = []
     if not resolved.plain or resolved.varying:
         reads = frozenset({"token_rewards"}) if resolved.process == "token" else frozenset()
         place = partial(on_tokens.place_rewards, recipe=recipe)
         both = recipe.numerics.clip_stages == "response_and_token" and recipe.reward_bounds
         makes = frozenset({"token_level_rewards", *(["token_reward_clipped"] if both else [])})
-        stages.append(Stage("token rewards", reads, apply=place, uses=_KL, makes=makes))
+        stages.append(
+            Stage("token rewards", reads, apply=place, uses=_KL, makes=makes, fields=fields)
+        )
+    elif written:
+        stages.append(Stage("token rewards", fields=fields))
+    switch = frozenset({"whiten_rewards"}) if used and not resolved.rows_only else frozenset()
     if recipe.whiten_rewards:
-        stages.append(_whitening(recipe, "token_level_rewards"))
-    if resolved.distilled:
-        apply = partial(on_tokens.add_distillation, recipe=recipe)
-        makes = frozenset({"distillation"})
-        stages.append(Stage("distillation", _teacher_roles(resolved), apply=apply, makes=makes))
-    return stages
+        own = switch | on_responses.whitening_fields(recipe) if used else frozenset()
+        stages.append(replace(_whitening(recipe, "token_level_rewards"), fields=own))
+    elif switch:
+        stages.append(Stage("reward whitening", fields=switch))
+    stages = [replace(stage, completes="token_level_rewards") for stage in stages]
+    return [*stages, _distillation(resolved)]
+
+
+def _distillation(resolved: ResolvedRecipe) -> Stage:
+    recipe, off = resolved.recipe, Stage("distillation", fields=frozenset({"teachers"}))
+    if not resolved.distilled:
+        return off
+    return replace(
+        off,
+        reads=_teacher_roles(resolved),
+        apply=partial(on_tokens.add_distillation, recipe=recipe),
+        makes=frozenset({"distillation"}),
+        fields=off.fields | on_tokens.estimate_kl_fields(recipe),
+    )
 
 
 def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
+    if "raw_advantages" in resolved.recorded:
+        reads = frozenset({recorded.role_of("raw_advantages")})
+        add = recorded.add_advantages
+        return [Stage("recorded advantages", reads, apply=add, makes=_CREDIT)]
     stages = _position_stages(resolved) if estimator.token_weights else []
+    fields = _estimator_fields(resolved)
     if not resolved.plain:
         reads = frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
         uses = _REWARDS | {*COMPUTED_TOKENS}
-        stages.append(Stage(estimator.name, reads, apply=apply, uses=uses, makes=_CREDIT))
+        stages.append(
+            Stage(estimator.name, reads, apply=apply, uses=uses, makes=_CREDIT, fields=fields)
+        )
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
         reduce = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
         keeps = _keeps(recipe)
-        stages.append(Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, keeps=keeps))
+        stages.append(
+            Stage(
+                estimator.name, map=score, reduce=reduce, uses=_REWARDS, keeps=keeps, fields=fields
+            )
+        )
     if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
         reduce = partial(on_responses.normalise_credit, recipe=recipe)
-        stages.append(Stage("batch normalisation", reduce=reduce))
+        fields = on_rewards.counted_fields(recipe) | {"numerics.batch_eps"}
+        stages.append(Stage("batch normalisation", reduce=reduce, fields=fields))
     if resolved.charged:
         spread = [Stage("credit of tokens", apply=on_tokens.spread_credit, makes=_CREDIT)]
         both = estimator.returns != "own"
@@ -229,13 +391,36 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         uses = _CREDIT | _KL | {"distillation"}
         charge = Stage("token charges", apply=charged, uses=uses, makes=_CREDIT)
         stages += [*(spread if resolved.plain else []), charge]
-    return stages
+    return [replace(stage, completes="raw_advantages") for stage in stages]
+
+
+def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that decide which estimator there is, and those that it reads.
+
+    An estimator of tokens gets the columns of whole responses, with or without observations,
+    unless it treats each token alone.
+    """
+    recipe, estimator = resolved.recipe, resolved.estimator
+    fields = estimator.fields | {"estimator"} | on_responses.estimate_fields(recipe, estimator)
+    if "norm_std" in estimator.options and recipe.norm_std == "none":
+        fields -= on_rewards.DIVISOR
+    fields |= {"numerics.outcome"} if estimator.outcome else set()
+    fields |= {"numerics.gdpo_batch"} if estimator.normalise_batch else set()
+    if estimator.level == "response" or resolved.rows_only:
+        return fields
+    fields |= {"numerics.terminal_reward"} if "token_rewards" in estimator.columns else set()
+    connected = not {"offsets", "mask"}.isdisjoint(estimator.parameters)
+    return fields | ({"numerics.observations"} if connected else set())
 
 
 def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     return [
-        Stage("position layout", reduce=partial(on_tokens.add_slots, recipe=recipe)),
+        Stage(
+            "position layout",
+            reduce=partial(on_tokens.add_slots, recipe=recipe),
+            fields=on_tokens.position_fields(recipe),
+        ),
         Stage(
             "position baselines",
             on_tokens.weight_roles(recipe, estimator),
@@ -251,23 +436,26 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
 
 def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, stages = resolved.recipe, []
-    if resolved.whiten and resolved.constant:
+    fields = frozenset({"whiten_advantages"})
+    fields |= on_responses.whitening_fields(recipe) if resolved.whiten else set()
+    if not resolved.whiten:
+        stages.append(Stage("advantage whitening", fields=fields))
+    elif resolved.constant:
         reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
-        stages.append(Stage("advantage whitening", reduce=reduce))
-    elif resolved.whiten:
-        stages.append(_whitening(recipe, "advantages"))
+        stages.append(Stage("advantage whitening", reduce=reduce, fields=fields))
+    else:
+        stages.append(replace(_whitening(recipe, "advantages"), fields=fields))
         if resolved.whitened_returns:
             stages.append(
                 Stage("returns", apply=on_tokens.returns_as_advantages, uses=_CREDIT, makes=_CREDIT)
             )
-    if recipe.advantage_clip is not None and resolved.constant:
-        stages.append(
-            Stage("advantage clip", reduce=partial(on_responses.clip_advantages, recipe=recipe))
-        )
+    clip = Stage("advantage clip", fields=frozenset({"advantage_clip"}), completes="advantages")
     if not resolved.constant:
-        clip, both = partial(on_tokens.clip_and_mask, recipe=recipe), _CREDIT | {"raw_advantages"}
-        stages.append(Stage("advantage clip", apply=clip, uses=both, makes=both))
-    return stages
+        apply, both = partial(on_tokens.clip_and_mask, recipe=recipe), _CREDIT | {"raw_advantages"}
+        clip = replace(clip, apply=apply, uses=both, makes=both)
+    elif recipe.advantage_clip is not None:
+        clip = replace(clip, reduce=partial(on_responses.clip_advantages, recipe=recipe))
+    return [*stages, clip]
 
 
 def _whitening(recipe: Recipe, column: str) -> Stage:
@@ -292,11 +480,22 @@ def _keeps(recipe: Recipe) -> bool:
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the token roles that any stage of the recipe reads, besides the mask."""
+    if "raw_advantages" in resolved.recorded:
+        corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
+        return corrected | {recorded.role_of("raw_advantages")}
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
     corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
+    if "token_level_rewards" in resolved.recorded:
+        process = frozenset({recorded.role_of("token_level_rewards")})
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
+
+
+def _fields_of_roles(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that choose the roles of KL, even if it is only measured."""
+    ratio = resolved.kl or resolved.distilled
+    return frozenset({"numerics.kl_policy", *(["kl_estimator"] if ratio else [])})
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:

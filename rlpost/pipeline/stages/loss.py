@@ -12,7 +12,7 @@ from rlpost.kernels.segments import lengths
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
-from rlpost.pipeline.output import token_column
+from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask

@@ -57,12 +57,30 @@ def drops_responses(recipe: Recipe, one: Filter) -> bool:
     return one.by_response and recipe.is_filter_where == "any"
 
 
+def fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields of the recipe that the correction reads."""
+    names, numerics = {"is_weight", "is_filter"}, recipe.numerics
+    if recipe.is_weight is not None:
+        names |= {"is_cap", "is_floor", "is_mask", "is_normalise"}
+        names |= {"numerics.is_clamp", "numerics.is_observations"}
+        if recipe.is_weight != "token" and numerics.is_clamp < math.inf:
+            names.add("numerics.is_clamp_at")
+    if recipe.is_filter:
+        names |= {"is_filter_where", "numerics.correction"}
+        if any(one.measure != "diff" for one in recipe.filters):
+            names.add("numerics.is_filter_clamp")
+    return frozenset(names)
+
+
 def parts(recipe: Recipe) -> dict[str, Any]:
-    """Return the fields of the stage; it maps and reduces only if the recipe needs it."""
+    """Return the parts of the stage; it maps and reduces only if the recipe needs it."""
+    if not recipe.corrects:
+        return {"name": "off-policy correction", "fields": fields(recipe)}
     first = recipe.numerics.correction == "first" and bool(recipe.is_filter)
     reduces = recipe.rejects_responses or recipe.is_normalise or first
     return {
         "name": "off-policy correction",
+        "fields": fields(recipe),
         "reads": ROLES,
         "map": partial(map_responses, recipe=recipe) if reduces else None,
         "in_first_pass": True,

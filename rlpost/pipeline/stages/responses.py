@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlpost.errors import DataError
+from rlpost.estimators.raw import raw
 from rlpost.kernels import rewards
 from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import (
@@ -23,17 +24,21 @@ from rlpost.kernels.moments import (
 )
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
 from rlpost.pipeline.stages.rewards import (
+    COUNTABLE,
+    MASKS,
     batch_moments,
     countable,
     counted,
+    counted_fields,
     group_statistics,
     of_rollouts,
     per_group,
     raw_rewards,
 )
+from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from rlpost.estimators import Estimator
     from rlpost.pipeline.data import Responses
@@ -45,6 +50,17 @@ def leave_out_nonfinite(responses: Responses) -> Responses:
     valid = responses["valid"] & responses["finite"]
     return responses.with_(
         valid=valid, reward=torch.where(valid, responses["reward"], 0.0), kept=valid
+    )
+
+
+def mask_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that `sample_masks` reads."""
+    of_groups = recipe.difficulty_mask or recipe.drop_zero_variance or recipe.drop_single
+    return (
+        MASKS
+        | {*(["max_response_length"] if recipe.max_len_mask else [])}
+        | {*(["difficulty_low", "difficulty_high"] if recipe.difficulty_mask else [])}
+        | (COUNTABLE if of_groups else frozenset())
     )
 
 
@@ -130,6 +146,13 @@ def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
     return {name: flag | ~rows for name, (wanted, flag) in flags.items() if wanted}
 
 
+def group_column_fields(written: Collection[str]) -> frozenset[str]:
+    """Return the fields that the written columns of groups depend on."""
+    if {*GROUP_COLUMNS}.isdisjoint(written):
+        return frozenset()
+    return COUNTABLE | {*(["pass_threshold"] if "group_pass_rate" in written else [])}
+
+
 def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
     rows, reward = countable(responses, recipe), raw_rewards(responses, recipe)
@@ -180,6 +203,18 @@ def charge_kl(
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
     charge = torch.where(responses["valid"], charge, 0.0)
     return responses.with_(**{column: responses[column] - charge})
+
+
+def estimate_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
+    """Return the fields that `estimate` reads, besides the options of an estimator of responses."""
+    if estimator.level == "token":
+        return frozenset()
+    grouped = "offsets" in estimator.parameters and "single" not in estimator.options
+    return (
+        (COUNTABLE if estimator.function is raw else counted_fields(recipe))
+        | {*(["numerics.single"] if grouped else [])}
+        | {*(["episode_domains"] if "cohort" in estimator.columns else [])}
+    )
 
 
 def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
@@ -251,6 +286,16 @@ def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.with_(credit=credit, credit_returns=credit)
 
 
+def whitening_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields of every whitening; ε and ddof only if it divides by a deviation."""
+    numerics = recipe.numerics
+    divided = {"numerics.whiten_eps", "numerics.whiten_ddof"}
+    divided |= {"numerics.whiten_floor"} if numerics.whiten_eps > 0 else set()
+    return frozenset(
+        {"numerics.whiten_scale"} | (divided if numerics.whiten_scale == "std" else set())
+    )
+
+
 def whiten(responses: Responses, *, recipe: Recipe, returns: bool) -> Responses:
     """Whiten `credit` over the kept policy tokens of each batch; `credit_returns` if `returns`."""
     credit = responses["credit"]
@@ -306,6 +351,10 @@ def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.with_(
         credit=credit.clamp(-bound, bound), credit_clipped=credit.abs() > bound, raw_credit=raw
     )
+
+
+WEIGHTS = frozenset({"difficulty_weight", "length_weight"})
+"""The fields that `weights` reads."""
 
 
 def weights(responses: Responses, *, recipe: Recipe) -> Responses:

@@ -15,6 +15,7 @@ from rlpost.kernels import rewards
 from rlpost.kernels.moments import (
     Moments,
     canonical_order,
+    dense_codes,
     first_values,
     group_moments,
     group_offsets,
@@ -33,6 +34,28 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
+
+
+COUNTABLE = frozenset({"numerics.empty"})
+"""The fields that `countable` reads."""
+MASKS = frozenset(
+    {
+        "max_len_mask",
+        "error_max_len_clip",
+        "drop_truncated",
+        "difficulty_mask",
+        "drop_zero_variance",
+        "drop_single",
+    }
+)
+"""The fields that turn a sample mask on."""
+
+
+def counted_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that `counted` reads; there may be no mask that drops a response."""
+    first = recipe.numerics.correction == "first" and recipe.rejects_responses
+    drops = first or any(getattr(recipe, name) not in (None, False) for name in MASKS)
+    return COUNTABLE | {*(["mask_before_norm"] if drops else [])}
 
 
 def countable(responses: Responses, recipe: Recipe) -> Tensor:
@@ -55,6 +78,19 @@ def raw_rewards(responses: Responses, recipe: Recipe, *, process: bool = False) 
     raw = responses["reward"]
     total = raw + responses["process"] if process and "process" in responses else raw
     return of_rollouts(responses, total, recipe)
+
+
+def shaping_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
+    """Return the fields that `shape_rewards` reads; none if the estimator replaces the result."""
+    if estimator.rewards is not None and "rewards" not in estimator.reward_columns:
+        return frozenset()
+    switches = ("reward_scale", "overlong_penalty", "truncation_penalty", "group_length_penalty")
+    lengths = {"numerics.penalty_length", "numerics.penalty_floor"}
+    return (
+        frozenset(switches)
+        | (lengths if recipe.overlong_penalty is not None else set())
+        | (counted_fields(recipe) if recipe.group_length_penalty is not None else set())
+    )
 
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -118,6 +154,35 @@ def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses
     computed = torch.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)
+
+
+DIVISOR = frozenset({"numerics.norm_eps", "numerics.norm_ddof", "numerics.norm_floor"})
+"""The fields of a deviation that divides rewards."""
+
+
+def norm_fields(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that `normalise_rewards` reads."""
+    mean_of, std_of = resolved.norm
+    fields = frozenset({"norm_mean", "norm_std"})
+    if mean_of == std_of == "none":
+        return fields
+    fields |= counted_fields(resolved.recipe) | {"numerics.single"}
+    fields |= DIVISOR if std_of != "none" else set()
+    return fields | {*(["numerics.constant"] if _divides_constant(resolved) else [])}
+
+
+def _divides_constant(resolved: ResolvedRecipe) -> bool:
+    """Return whether `constant` can change a number.
+
+    Equal rewards of a set minus the mean of the set are 0, which is divided by ε. Running
+    statistics are those of a domain, which may have one response of a group.
+    """
+    (mean_of, std_of), numerics = resolved.norm, resolved.recipe.numerics
+    if std_of not in ("none", "others") and numerics.norm_eps == numerics.norm_floor == 0:
+        return True
+    if mean_of in ("group", "others"):
+        return std_of == "running"
+    return numerics.single == "zero_always" or std_of not in (mean_of, "none")
 
 
 def normalise_rewards(
@@ -188,13 +253,20 @@ def _running(
     """Return running moments of each response's domain, its own batch included."""
     domains = responses.count("domain")
     both = responses["batch"] * domains + responses["domain"]
-    sets, codes = torch.unique(both, return_inverse=True)
+    sets, codes = dense_codes(both, responses.count("batch") * domains)
     own = keyed_moments(values[rows], codes[rows], sets.numel())
     labels = [str(label) for label in responses.labels["domain"]]
     begin = {code: start[label] for code, label in enumerate(labels) if label in start}
     mean, std, after = rewards.running_statistics(own, (sets % domains).tolist(), begin)
     responses = responses.noting(running={labels[code]: state for code, state in after.items()})
     return responses, Moments(own.number, mean, std).at(codes)
+
+
+def clip_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that `clip_rewards` reads."""
+    return frozenset(
+        {"reward_clip", *(["reward_clip_low"] if recipe.reward_clip is not None else [])}
+    )
 
 
 def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -347,14 +419,15 @@ def _by_rollout(
     codes: Tensor, rollout: Tensor, values: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
     """Return group codes and mean values of each rollout of a group, and each row's rollout."""
-    both, unit = torch.unique(torch.stack([codes, rollout]), dim=1, return_inverse=True)
-    count = both.shape[1]
-    offsets = group_offsets(unit, count)
+    unit = joint_codes(codes, rollout)
+    count = int(unit.max()) + 1 if unit.numel() else 0
+    offsets, group = group_offsets(unit, count), codes.new_empty(count)
+    group[unit] = codes
     means = {}
     for name, column in values.items():
         order = canonical_order(unit, column)
         means[name] = group_moments(column[order].to(torch.float64), offsets).mean
-    return both[0], means, unit
+    return group, means, unit
 
 
 def group_statistics(

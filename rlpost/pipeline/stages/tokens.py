@@ -5,6 +5,7 @@ Every function is pure, and uses one batch only.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -29,13 +30,14 @@ from rlpost.kernels.segments import (
     spread_or_scalar,
     starts_after_observations,
 )
-from rlpost.pipeline.stages.rewards import counted
+from rlpost.pipeline.stages.rewards import counted, counted_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rlpost.estimators import Estimator
     from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
 
 
@@ -47,9 +49,9 @@ def finite(batch: Batch) -> dict[str, Tensor]:
     return {"finite": count_true(bad & batch.mask, batch.offsets) == 0}
 
 
-def map_kl(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
-    """Return the mean KL over each response's policy tokens; 0 without any."""
-    return {"kl_mean": mean_kl(add_kl(batch, recipe=recipe))}
+def map_kl(batch: Batch, *, add: Callable[[Batch], Batch]) -> dict[str, Tensor]:
+    """Return the mean KL over each response's policy tokens, which `add` adds; 0 without any."""
+    return {"kl_mean": mean_kl(add(batch))}
 
 
 def mean_kl(batch: Batch) -> Tensor:
@@ -62,6 +64,19 @@ def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
     kl = _kl(batch, "ref_log_probs", recipe)
     masked = batch.with_(kl=batch.only(kl))
     return masked.with_(row_kl=kl) if recipe.numerics.observations == "policy" else masked
+
+
+def estimate_kl_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that an estimate of KL reads."""
+    numerics, estimator = recipe.numerics, recipe.kl_estimator
+    fields = {"kl_estimator", "numerics.kl_policy"}
+    for bound, which in (("log_ratio_clamp", "log_ratio_clamps"), ("kl_clamp", "kl_clamps")):
+        applies = getattr(numerics, which) in (estimator, "all")
+        if applies:
+            fields.add(f"numerics.{bound}")
+        if estimator != "k3" and getattr(numerics, bound) < math.inf:
+            fields.add(f"numerics.{which}")
+    return frozenset(fields)
 
 
 def _kl(batch: Batch, reference: str, recipe: Recipe) -> Tensor:
@@ -88,6 +103,18 @@ def add_distillation(batch: Batch, *, recipe: Recipe) -> Batch:
     for name, weight in recipe.teachers.items():
         total = total + weight * _kl(batch, f"teacher:{name}", recipe)
     return batch.with_(distillation=batch.only(total))
+
+
+def placing_fields(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that `place_rewards` reads, besides those of KL.
+
+    A second clip changes token rewards only if they are more than the clipped reward.
+    """
+    recipe, bounds = resolved.recipe, resolved.recipe.reward_bounds
+    penalty = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
+    more = penalty or resolved.process == "token" or (bounds is not None and bounds[0] > 0)
+    clips = {*(["numerics.clip_stages"] if bounds is not None and more else [])}
+    return frozenset({"numerics.terminal_reward"} | clips)
 
 
 def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
@@ -326,6 +353,12 @@ def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:
     advantages = inside(advantages, mask)
     returns = advantages if same else inside(returns, mask)
     return batch.with_(**added, advantages=advantages, returns=returns)
+
+
+def position_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields of baselines by position, besides the estimator's options."""
+    own = {"numerics.otb_position", "numerics.otb_eps", "numerics.otb_lone", "numerics.single"}
+    return counted_fields(recipe) | own
 
 
 def add_slots(responses: Responses, *, recipe: Recipe) -> Responses:

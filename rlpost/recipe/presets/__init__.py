@@ -191,28 +191,28 @@ def loss_variants(name: str) -> tuple[str, ...]:
     return tuple(table_of(name).get("losses", {}))
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     """A field in which two recipes differ, and its description."""
 
     field: str
     left: Any
     right: Any
-    why: str
+    meaning: str
 
 
-def differences(left: Recipe, right: Recipe) -> list[Difference]:
+def differences(left: Recipe, right: Recipe) -> list[FieldDifference]:
     """Return the fields in which two recipes differ: options, then numerics, in field order."""
     fields = []
     for one, other in ((left, right), (left.numerics, right.numerics)):
         for name, info in type(one).model_fields.items():
             pair = getattr(one, name), getattr(other, name)
             if name not in ("estimator_name", "numerics") and pair[0] != pair[1]:
-                why = " ".join((info.description or "").split())
-                fields.append(Difference(name, *pair, why))
+                meaning = " ".join((info.description or "").split())
+                fields.append(FieldDifference(name, *pair, meaning))
     return fields
 
 
-def loss_differences(left: Values, right: Values) -> list[Difference]:
+def loss_differences(left: Values, right: Values) -> list[FieldDifference]:
     """Return the values in which two policy losses differ, as `loss.FIELD`.
 
     Args:
@@ -223,8 +223,8 @@ def loss_differences(left: Values, right: Values) -> list[Difference]:
     for name, info in LossOptions.model_fields.items():
         pair = left.get(name), right.get(name)
         if pair[0] != pair[1]:
-            why = " ".join((info.description or "").split())
-            found.append(Difference(f"loss.{name}", *pair, why))
+            meaning = " ".join((info.description or "").split())
+            found.append(FieldDifference(f"loss.{name}", *pair, meaning))
     return found
 
 

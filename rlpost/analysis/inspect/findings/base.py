@@ -8,45 +8,46 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from rlpost.analysis.inspect.model import CheckRun, Evidence, Finding, Severity
+from rlpost.analysis.findings import Check, Registry
+from rlpost.analysis.inspect.model import CheckRun, FindingEvidence, InputFinding, Severity
 from rlpost.display.text import counted, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import (
-        GroupFacts,
         InputFacts,
         Label,
         LengthFacts,
         MaskFacts,
+        PromptGroup,
         RewardFacts,
         TokenFacts,
     )
-    from rlpost.analysis.inspect.selection import Reading
+    from rlpost.analysis.inspect.selection import PassResult
     from rlpost.recipe.recipe import RolloutReward
 
 
 CheckSeverity = Literal["error", "warning", "error or warning"]
 MOST_EVIDENCE = 5
 LABELS = {"length": "entries", "tokens": "policy tokens"}
-"""Names of columns of `Reading.rows` in texts."""
+"""Names of columns of `PassResult.rows` in texts."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check returns if it finds a problem; with the check's name it is a `Finding`."""
+    """What a check returns if it finds a problem; with its name it is an `InputFinding`."""
 
     harm: float
     """0 to 100, orders findings. From 90 on, numbers are wrong; from 70 on, training may learn the
     wrong thing; below, it learns little or slowly."""
-    said: str
+    text: str
     """The problem, with numbers."""
     advice: str
     count: int
     """Responses, groups, tokens or columns that show it."""
     of: int
-    evidence: Sequence[Evidence] = ()
+    evidence: Sequence[FindingEvidence] = ()
     severity: Severity | None = None
     """For a check that is an error or a warning."""
 
@@ -63,16 +64,13 @@ Result = Problem | NotRun | None
 
 
 @dataclass(frozen=True)
-class Check:
-    """One check: the name of its finding, how severe that is, what it means and needs."""
+class InputCheck(Check["Callable[[CheckInput], Result]"]):
+    """A check of an input: how severe its finding is, and what it needs."""
 
-    name: str
     severity: CheckSeverity
-    meaning: str
     needs: tuple[str, ...]
     """Contents of the input, of `ColumnSelection.contents`; without one the check does not run."""
     needs_rows: bool
-    run: Callable[[CheckInput], Result]
 
     def result(self, data: CheckInput) -> Result:
         """Run the check if the input has what it needs."""
@@ -85,7 +83,7 @@ class Check:
         return self.run(data)
 
 
-FINDINGS: dict[str, Check] = {}
+FINDINGS: Registry[InputCheck] = Registry()
 """Every check, by the name of its finding."""
 
 
@@ -101,17 +99,15 @@ def check(
     """
 
     def add(function: Callable[[CheckInput], Result]) -> Callable[[CheckInput], Result]:
-        name = function.__name__
-        meaning = " ".join((function.__doc__ or "").split())
-        FINDINGS[name] = Check(name, severity, meaning, needs, needs_rows, function)
+        FINDINGS.add(InputCheck(function, severity, needs, needs_rows))
         return function
 
     return add
 
 
-def run_checks(data: CheckInput) -> tuple[list[Finding], list[CheckRun]]:
+def run_checks(data: CheckInput) -> tuple[list[InputFinding], list[CheckRun]]:
     """Run every check; return the findings, the most harmful first, and which checks ran."""
-    findings: list[Finding] = []
+    findings: list[InputFinding] = []
     runs: list[CheckRun] = []
     for one in FINDINGS.values():
         result = one.result(data)
@@ -120,7 +116,7 @@ def run_checks(data: CheckInput) -> tuple[list[Finding], list[CheckRun]]:
         if isinstance(result, Problem):
             severity: Any = result.severity or one.severity
             parts = {**vars(result), "evidence": list(result.evidence), "severity": severity}
-            findings.append(Finding(name=one.name, **parts))
+            findings.append(InputFinding(name=one.name, **parts))
     return sorted(findings, key=lambda finding: -finding.harm), runs
 
 
@@ -128,10 +124,10 @@ def run_checks(data: CheckInput) -> tuple[list[Finding], list[CheckRun]]:
 class CheckInput:
     """The statistics of an input, and the rows behind them."""
 
-    reading: Reading
+    reading: PassResult
     input: InputFacts
     group_rows: pl.DataFrame | None
-    groups: GroupFacts | None
+    groups: PromptGroup | None
     rewards: RewardFacts | None
     lengths: LengthFacts | None
     masks: MaskFacts | None
@@ -154,17 +150,17 @@ class CheckInput:
         """Return the column that has a role; the role itself if no column has it."""
         return self.reading.selection.columns.columns.get(role, role)
 
-    def examples(self, flags: pl.Series, *also: str) -> list[Evidence]:
+    def examples(self, flags: pl.Series, *also: str) -> list[FindingEvidence]:
         """Return the first responses whose flag is set.
 
         Args:
             flags: [n] bool.
-            also: columns of `Reading.rows` whose numbers are part of the evidence.
+            also: columns of `PassResult.rows` whose numbers are part of the evidence.
         """
         rows = self.reading.rows.filter(flags).head(MOST_EVIDENCE)
         return [self._response(row, also) for row in rows.iter_rows(named=True)]
 
-    def examples_named(self, flags: Mapping[str, pl.Series]) -> list[Evidence]:
+    def examples_named(self, flags: Mapping[str, pl.Series]) -> list[FindingEvidence]:
         """Return the first responses with one of these flags, with the names of their flags.
 
         Args:
@@ -178,14 +174,14 @@ class CheckInput:
         )
         texts = [", ".join(n for n, flag in flags.items() if flag[i]) for i in indices]
         rows = self.examples_at(indices)
-        return [replace(row, said=text) for row, text in zip(rows, texts, strict=True)]
+        return [replace(row, text=text) for row, text in zip(rows, texts, strict=True)]
 
-    def examples_at(self, indices: Sequence[int], *also: str) -> list[Evidence]:
-        """Return the responses at these indices of `Reading.rows`, in this order."""
+    def examples_at(self, indices: Sequence[int], *also: str) -> list[FindingEvidence]:
+        """Return the responses at these indices of `PassResult.rows`, in this order."""
         rows = self.reading.rows[list(indices[:MOST_EVIDENCE])]
         return [self._response(row, also) for row in rows.iter_rows(named=True)]
 
-    def examples_of_steps(self, steps: Collection[Label], *also: str) -> list[Evidence]:
+    def examples_of_steps(self, steps: Collection[Label], *also: str) -> list[FindingEvidence]:
         """Return the first response of each step; of a single step its first responses."""
         rows, steps = self.reading.rows, list(steps)
         if len(steps) == 1:
@@ -196,7 +192,7 @@ class CheckInput:
         ]
         return self.examples_at([index for first in firsts for index in first], *also)
 
-    def examples_of_groups(self, flags: pl.Series) -> list[Evidence]:
+    def examples_of_groups(self, flags: pl.Series) -> list[FindingEvidence]:
         """Return the first groups whose flag is set, [G] bool."""
         assert self.group_rows is not None
         groups = self.group_rows.filter(flags).head(MOST_EVIDENCE)
@@ -220,18 +216,18 @@ class CheckInput:
         noun = column if len(steps) == 1 else plural(column)
         return f" in {noun} {names}{more} ({len(steps):,} of {count:,} {plural(column)})"
 
-    def _response(self, row: dict[str, Any], also: tuple[str, ...]) -> Evidence:
+    def _response(self, row: dict[str, Any], also: tuple[str, ...]) -> FindingEvidence:
         known = {name: row[name] for name in also if row.get(name) is not None}
         numbers = [name for name, value in known.items() if not math.isnan(value)]
         text = ", ".join(f"{LABELS.get(name, name)} {row[name]:g}" for name in numbers)
-        return Evidence(self._file(row), row["row"], row.get("group"), text)
+        return FindingEvidence(self._file(row), row["row"], row.get("group"), text)
 
-    def _group(self, group: dict[str, Any], first: dict[str, Any]) -> Evidence:
+    def _group(self, group: dict[str, Any], first: dict[str, Any]) -> FindingEvidence:
         step = f"{self.column('batch')} {group['batch']}, " if "batch" in group else ""
         mean = group.get("mean")
         reward = "" if mean is None else f", mean reward {mean:.4g}"
         text = f"{step}{counted(group['rows'], self.unit)}{reward}"
-        return Evidence(self._file(first), first["row"], group["group"], text)
+        return FindingEvidence(self._file(first), first["row"], group["group"], text)
 
     def _file(self, row: dict[str, Any]) -> str:
         return self.input.files[int(row["file"])].path

@@ -11,7 +11,7 @@ import polars as pl
 from rlpost.analysis.inspect.alignment import step_lags
 from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
 from rlpost.analysis.inspect.footers import MISSING
-from rlpost.analysis.inspect.model import Evidence
+from rlpost.analysis.inspect.model import FindingEvidence
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, share
 from rlpost.recipe.roles import ROLES, kind_of
@@ -46,7 +46,7 @@ def no_rows(data: CheckInput) -> Result:
         100,
         f"the input has no rows, in {counted(len(data.input.files), 'file')}",
         "check whether the dump failed, or whether a filter removed every row",
-        1, 1, [Evidence(file.path) for file in data.input.files[:MOST_EVIDENCE]],
+        1, 1, [FindingEvidence(file.path) for file in data.input.files[:MOST_EVIDENCE]],
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def wrong_types(data: CheckInput) -> Result:
         f"set the right column with --map {first}=COLUMN, or none with --map {first}=none",
         len(unusable), len(data.input.columns),
         [
-            Evidence(file, said=f"{column}: {kind}")
+            FindingEvidence(file, text=f"{column}: {kind}")
             for column, kind in unusable.values()
             for file in _files_with(data, column, kind)
             if len(data.input.files) > 1
@@ -179,7 +179,7 @@ def mixed_types(data: CheckInput) -> Result:
     names = ", ".join(f"`{one.name}`" for one in mixed[:6])
     unread = first.role in data.reading.selection.unusable
     evidence = [
-        Evidence(path, said=f"{one.name}: {kind}")
+        FindingEvidence(path, text=f"{one.name}: {kind}")
         for one in (with_role or mixed)[:MOST_EVIDENCE]
         for kind, files in one.other_files.items()
         if kind == MISSING or _plain(kind) != _plain(one.type)
@@ -249,7 +249,7 @@ def unequal_lengths(data: CheckInput) -> Result:
     )  # fmt: skip
 
 
-def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[Evidence]:
+def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[FindingEvidence]:
     """Return the first flagged responses, with the lengths of the lists that differ."""
     lists, evidence = data.reading.selection.lists_column or "", data.examples(flags)
     rows = data.reading.rows.filter(flags).head(MOST_EVIDENCE).iter_rows(named=True)
@@ -264,7 +264,7 @@ def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[Evide
         )
         for row in rows
     ]
-    return [replace(one, said=text) for one, text in zip(evidence, texts, strict=True)]
+    return [replace(one, text=text) for one, text in zip(evidence, texts, strict=True)]
 
 
 def _entries(count: int) -> str:
@@ -370,7 +370,8 @@ def _shifted(data: CheckInput, shift: Shift, steps: dict[Label, Shift]) -> Probl
     if shift.columns[0] == "mask":
         reason = "log-probs jump at that offset, not at the edges of the mask"
     else:
-        reason = f"mean |difference| {shift.there:.3g} instead of {shift.here:.3g} nats"
+        here, there = f"{shift.difference:.3g}", f"{shift.difference_at_lag:.3g}"
+        reason = f"mean |difference| {there} instead of {here} nats"
     rows = data.reading.rows
     in_some_steps = bool(steps) and len(steps) < data.step_count()
     count = int(rows["batch"].is_in(list(steps)).sum()) if in_some_steps else data.count
@@ -391,8 +392,11 @@ def _is_shifted(shift: Shift) -> bool:
     if not shift.lag or shift.tokens < FEW_SHIFTED:
         return False
     if shift.columns[0] == "mask":
-        return shift.there > BETTER * shift.here and shift.there > STANDARD_ERRORS
-    return shift.there * BETTER < shift.here
+        return (
+            shift.difference_at_lag > BETTER * shift.difference
+            and shift.difference_at_lag > STANDARD_ERRORS
+        )
+    return shift.difference_at_lag * BETTER < shift.difference
 
 
 def _zero_at_an_end(data: CheckInput) -> Result:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
-from rlpost.analysis.inspect.model import Evidence
+from rlpost.analysis.inspect.model import FindingEvidence
 from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.display.text import counted, share
 from rlpost.pipeline.turns import BY_ID
@@ -138,7 +138,7 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
         other = next(row for row in others if row["reward"] != first["reward"])
         path = data.input.files[int(first["file"])].path
         text = f"reward {first['reward']:g}, but {other['reward']:g} in row {other['row']}"
-        evidence.append(Evidence(path, first["row"], first["rollout"], text))
+        evidence.append(FindingEvidence(path, first["row"], first["rollout"], text))
     return Problem(
         92,
         f"rows of one `{data.reading.selection.rollout}` have different rewards in "
@@ -218,7 +218,7 @@ def _kinds_per_key(data: CheckInput, by: list[str], what: str) -> pl.DataFrame:
     )
 
 
-def _pairs(data: CheckInput, keys: pl.DataFrame, what: str) -> list[Evidence]:
+def _pairs(data: CheckInput, keys: pl.DataFrame, what: str) -> list[FindingEvidence]:
     """Return a row of each key, and one that differs from it."""
     rows = data.reading.rows
     pairs = []
@@ -229,7 +229,7 @@ def _pairs(data: CheckInput, keys: pl.DataFrame, what: str) -> list[Evidence]:
             f"differs from row {other['row']}; {key['kinds']:,} values of {what} in "
             f"{key['rows']:,} responses"
         )
-        pairs.append(Evidence(path, first["row"], first["group"], text))
+        pairs.append(FindingEvidence(path, first["row"], first["group"], text))
     return pairs
 
 
@@ -406,7 +406,7 @@ def length_follows_reward(data: CheckInput) -> Result:
     )  # fmt: skip
 
 
-def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[Evidence]:
+def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[FindingEvidence]:
     """Return the responses that contribute most to the correlation of length and reward."""
     rows, by = data.reading.rows, [key for key in ("batch", "group") if key in data.reading.rows]
 
@@ -455,7 +455,7 @@ def copied_responses(data: CheckInput) -> Result:
     duplicates = data.tokens.duplicates if data.tokens else None
     assert duplicates is not None
     # Short responses are equal by chance, but not all of them.
-    nearly_all = duplicates["alone"] <= WITHOUT_COPY * data.count
+    nearly_all = duplicates["unique"] <= WITHOUT_COPY * data.count
     if not nearly_all and duplicates["long_rows"] < LONG_COPIES * data.count:
         return None
     rows = data.reading.rows
@@ -468,7 +468,7 @@ def copied_responses(data: CheckInput) -> Result:
     return Problem(
         45 + 30 * duplicates["share"],
         f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) repeat the "
-        f"`{duplicates['of']}` of an earlier one{_unit(data)}{long_only} (reported from "
+        f"`{duplicates['column']}` of an earlier one{_unit(data)}{long_only} (reported from "
         f"{100 * LONG_COPIES:g} % on{', or if nearly all do' if nearly_all else ''})",
         "check whether rows were written twice or sampling collapsed (temperature, seed); drop "
         "copies, which count twice in every baseline",

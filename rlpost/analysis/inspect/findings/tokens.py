@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
-    from rlpost.analysis.inspect.model import Evidence, Label, Mismatch, TokenColumn
+    from rlpost.analysis.inspect.model import FindingEvidence, Label, Mismatch, TokenColumn
 
 
 MOST_K3 = 0.01  # nats per token; engines that agree stay below a tenth of it
 LEAST_ESS = 0.9
-SURE_BUT_WRONG = 1e-3  # of the tokens
+CONFIDENT_DISAGREEMENT = 1e-3  # of the tokens
 FEW_TOKENS = 16  # fewer may be equal by chance
 TOKENS_OF_STEP = 256  # in fewer, one unusual token makes k3 large
 
@@ -197,13 +197,13 @@ def engine_mismatch(data: CheckInput) -> Result:
         return NotRun("no policy token with both log-probs, or lists of unequal lengths")
     if gap.identical == gap.tokens:
         return NotRun("the log-probs are identical")
-    many_wrong = gap.sure_but_wrong > SURE_BUT_WRONG * gap.tokens
+    many_wrong = gap.confident_disagreement > CONFIDENT_DISAGREEMENT * gap.tokens
     steps = _steps_with_mismatch(data)
     if gap.k3 < MOST_K3 and gap.ess > LEAST_ESS and not many_wrong and not steps:
         return None
     wrong = ""
-    if gap.sure_but_wrong:
-        tokens = counted(gap.sure_but_wrong, "token")
+    if gap.confident_disagreement:
+        tokens = counted(gap.confident_disagreement, "token")
         wrong = f"; {tokens} with high engine probability and low trainer probability"
     in_steps = data.in_steps(steps)
     by_step = f"; k3 is {_range(steps)}{in_steps}" if in_steps else ""
@@ -226,7 +226,7 @@ def clamp_note(gap: Mismatch) -> str:
     return f" (both with differences clamped to ±{LOG_RATIO_CLAMP:g}, in {tokens})"
 
 
-def _most_different(data: CheckInput) -> list[Evidence]:
+def _most_different(data: CheckInput) -> list[FindingEvidence]:
     """Return the responses with the largest mean k3, the largest first."""
     k3 = data.reading.rows.select(pl.col("k3") / pl.col("compared")).to_series().fill_nan(-1)
     indices = k3.arg_sort(descending=True)[:MOST_EVIDENCE].to_list()

@@ -49,7 +49,7 @@ class Case:
     facts: Json
     """`case.json`."""
     recipe: Recipe | None
-    """With the defaults of the bundle's semantics; None if it has no recipe."""
+    """None if the bundle has no recipe."""
     loss: LossOptions | None
     """The policy loss, if the recipe has one."""
 
@@ -60,12 +60,12 @@ class Case:
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warnings of its writer, and one of newer semantics than this version's."""
+        """Return the warnings of its writer, and one of other semantics than this version's."""
         noted = self.facts.get("warnings")
         texts = [text for text in noted if isinstance(text, str)] if isinstance(noted, list) else []
         number = semantics.parse(self.facts["semantics"])
-        newer = f"the bundle has {semantics.describe(number)}"
-        return [*texts, *([newer] if number > semantics.SEMANTICS else [])]
+        other = f"the bundle has {semantics.describe(number)}"
+        return [*texts, *([other] if number != semantics.SEMANTICS else [])]
 
 
 def is_bundle(path: str | Path) -> bool:
@@ -95,7 +95,7 @@ def open_bundle(path: str | Path) -> Iterator[Case]:
         with file_errors(zipped, "cannot be read"):
             _extract(zipped, folder)
         facts = _facts_of(folder / CASE, zipped)
-        recipe, loss = _recipe_of(folder / RECIPE, facts, zipped)
+        recipe, loss = _recipe_of(folder / RECIPE, zipped)
         try:
             yield Case(folder / ROLLOUTS, facts, recipe, loss)
         except RlpostError as error:
@@ -170,7 +170,7 @@ def _facts_of(file: Path, path: Path) -> Json:
     return dict(facts)
 
 
-def _recipe_of(file: Path, facts: Json, path: Path) -> tuple[Recipe | None, LossOptions | None]:
+def _recipe_of(file: Path, path: Path) -> tuple[Recipe | None, LossOptions | None]:
     """Return the recipe and the loss of a bundle; raises DataError if they are invalid."""
     if not file.exists():
         return None, None
@@ -178,8 +178,7 @@ def _recipe_of(file: Path, facts: Json, path: Path) -> tuple[Recipe | None, Loss
     try:
         fields = load_toml(file)
         loss, name = fields.pop("loss", None), fields.pop("preset", DEFAULT)
-        older = semantics.with_older_defaults(fields, semantics.parse(facts["semantics"]))
-        recipe = Recipe.of(values_of(name, older), where)
+        recipe = Recipe.of(values_of(name, fields), where)
         own = None if loss is None else LossOptions.of(loss_values_of(name, loss), where)
     except (UsageError, ValueError, TypeError, AttributeError) as error:
         text = str(error).replace(f"{file}: ", "").removeprefix(f"{where}: ")

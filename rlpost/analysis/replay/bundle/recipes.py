@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
-from rlpost.pipeline.file_metadata import PRESET_KEY, FileMetadata
+from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
 from rlpost.recipe.presets import toml_lines
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def recipe_of_files(source: Source) -> Computation:
         recipes[metadata.recipe.model_dump_json()] = Computation(
             metadata.recipe,
             preset=asked.get("preset"),
-            estimator=asked.get("asked_estimator"),
+            estimator=asked.get("requested_estimator"),
             of_file=True,
             rows=metadata.rows,
             warnings=(why,) if carried else (),

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, string_array, to_arrow, to_numpy
-from rlpost.pipeline.coupling import key_text
+from rlpost.pipeline.coupled_files import key_text
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import platform
 import zipfile
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -20,14 +19,12 @@ from rlpost.analysis.replay.bundle.rows import choose_rows, read_rows
 from rlpost.analysis.replay.rollouts import Maps, recorded_columns
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.formats.convert import make_folders
-from rlpost.io.locks import FileLock, scratch_folder
+from rlpost.io.locks import scratch_folder
 from rlpost.io.parquet.inputs import FORMAT_KEY, MASK_KEY, MISSING_ROLES, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.shutdown import signals_deferred
+from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import file_errors
-from rlpost.io.uploads import stage_file
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.coupling import Coupling, coupling_of
 from rlpost.pipeline.resolved import resolve_recipe
@@ -37,6 +34,7 @@ from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -107,7 +105,7 @@ def bundle(
         "recipe": None if computation.recipe is None else RECIPE,
         "recipe_of_file": computation.of_file,
         "preset": computation.preset,
-        "asked_estimator": computation.estimator,
+        "requested_estimator": computation.estimator,
         "warnings": [*computation.warnings, *_warnings(computation, rows, kept)],
     }
     texts = {CASE: json.dumps(facts, indent=1) + "\n", README: _readme(facts)}
@@ -265,26 +263,14 @@ def _readme(facts: Json) -> str:
 
 def _write(target: AnyPath, table: pa.Table, texts: Mapping[str, str]) -> int:
     """Write the zip file, which appears when it is complete; return its bytes."""
-    folders = make_folders(target)
-    locked = [target] if isinstance(target, Path) else []
-    try:
-        with scratch_folder(None) as folder, FileLock(locked):
-            with file_errors(folder, "cannot be written"):
-                pq.write_table(table, folder / ROLLOUTS, compression="zstd")
-            staged = stage_file(target)
-            try:
-                with file_errors(target, "cannot be written"):
-                    size = _zip(staged.path, folder / ROLLOUTS, texts)
-                staged.complete()
-                with signals_deferred():
-                    staged.publish()
-            finally:
-                staged.discard()
-    except BaseException:
-        for created in reversed(folders):
-            with suppress(OSError):  # it is not empty
-                created.rmdir()
-        raise
+    with StagedFiles([target]) as files, scratch_folder(None) as folder:
+        with file_errors(folder, "cannot be written"):
+            pq.write_table(table, folder / ROLLOUTS, compression="zstd")
+        staged = files.stage(target)
+        with file_errors(target, "cannot be written"):
+            size = _zip(staged.path, folder / ROLLOUTS, texts)
+        files.complete()
+        files.publish()
     return size
 
 

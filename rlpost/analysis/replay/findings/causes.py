@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.findings import places
-from rlpost.analysis.replay.findings.changes import SOLVED, Change, single_changes, solvable
-from rlpost.analysis.replay.findings.inputs import input_changes
+from rlpost.analysis.replay.findings.base import FINDINGS, Trial, check, checks
+from rlpost.analysis.replay.findings.changes import Change, single_changes, solvable
+from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.analysis.replay.findings.scans import scan_of
 from rlpost.analysis.replay.findings.sets import smallest_deviation
-from rlpost.analysis.replay.findings.tested import Causes, numbers_of
+from rlpost.analysis.replay.findings.tested import Causes
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
-from rlpost.analysis.replay.search.moves import plain
+from rlpost.analysis.replay.search.fields import FIELDS
+from rlpost.analysis.replay.search.sample_facts import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.findings.evidence import Evidence, Json
+    from rlpost.analysis.replay.findings.base import ReplayFinding
+    from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
@@ -30,16 +32,17 @@ _FEW = 2
 _ROUNDS = 6
 _NEARER = 0.9
 """Each round must leave less than this share of the differences."""
+_DISCOUNTS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.5, 0.0)
+_SIZES = (1.0, 0.5, 2.0, 0.1, 0.01, 1e-3, 1e-6, 0.0)
 _NEAR = 1e-5
 """Relative step at which a number is solved."""
 
 
-def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
+def causes(seen: Evidence) -> list[ReplayFinding]:
     """Return the single changes that reproduce the recorded numbers of a stage, best first.
 
     Args:
         seen: the numbers of the stage.
-        solve: solve for the values of options, too, unless a plain change reproduces the numbers.
     """
     if int(seen.wrong.sum()) < _FEW:
         return []
@@ -47,26 +50,35 @@ def causes(seen: Evidence, *, solve: bool = True) -> list[Json]:
     scan = scan_of(seen)
     values = scan.options(seen.recipe, seen.first.name) if scan else {}
     if values:  # exactly these, so that nothing else differs in the scan
-        if all(SOLVED[name][0] <= one <= SOLVED[name][1] for name, one in values.items()):
+        if all(low <= values[name] <= high for name, (low, high) in _bounds(values)):
             _plainest(found, values)
         return found.ranked()
     known = scan.known if scan else set()
-    places.groups(found)
-    _options(found, known)
-    for test in (places.kl_sign, _inputs, places.rewards, places.padding):
+    for one in checks("first change"):
+        found.test_all(one)
+    FINDINGS["option"].run(found, known)
+    for one in checks("change"):
         if not found.complete:
-            test(found)
-    if solve and not found.complete:
+            found.test_all(one)
+    if not found.complete:
         _solved(found, known)
     return found.ranked()
 
 
-def _options(found: Causes, known: Collection[str]) -> None:
-    """Test changes of options, but for values that are known."""
+def _bounds(names: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the bounds of the fields that have some."""
+    yield from ((name, bounds) for name in names if (bounds := FIELDS[name].bounds))
+
+
+@check("option")
+def option(found: Causes, known: Collection[str]) -> None:
+    """The recorded numbers are those of the recipe with another value of an option.
+
+    The trainer has another setting. Add the option to the recipe if the trainer is right, else
+    change the trainer.
+    """
     seen = found.seen
-    first, rollouts = seen.first, seen.replayer.rollouts
-    changes = [*single_changes(rollouts, seen.resolved, first.name, first.used)]
-    for change in sorted(changes, key=_plainness):
+    for change in sorted(single_changes(seen), key=_plainness):
         tested = {name for name, _ in change.fields} <= {*known}
         if not tested and (len(change.fields) == 1 or not found.found):
             _test(found, change)
@@ -81,41 +93,18 @@ def _test(found: Causes, change: Change, constants: int = 0) -> bool:
     recipe = change.recipe(found.seen.recipe)
     if recipe is None:
         return False
-    text = option_text(change, found.seen.recipe)
-    options = change.options
-    return found.test(change.finding, text, *options, recipe=recipe, constants=constants)
+    text, options = option_text(change, found.seen.recipe), tuple(change.options)
+    trial = Trial(text, recipe=recipe, options=options, constants=constants, name=change.finding)
+    return found.test(FINDINGS["option"], trial)
 
 
 def option_text(change: Change, recipe: Recipe) -> str:
-    """Return the sentence of a change of options."""
-    options, before = (
-        " ".join(f"`{option}`" for option in some)
-        for some in (change.options, change.before(recipe))
-    )
+    """Return which options reproduce the recorded numbers, and in place of which."""
+    options, before = (" ".join(some) for some in (change.options, change.before(recipe)))
     if not options:
-        return f"the recorded numbers are reproduced without {before}"
-    instead = f", in place of {before}" if before else ""
-    return f"{options} reproduces the recorded numbers{instead}"
-
-
-def roles_read(seen: Evidence) -> list[str]:
-    """Return the token roles that the stage is computed from."""
-    recipe, first, resolved = seen.recipe, seen.first, seen.resolved
-    late = {"token_level_rewards", "raw_advantages"} & {*first.used}
-    roles = {*resolved.estimator.columns}
-    if first.name == "kl" or (recipe.kl_coef > 0 and not late and "kl" not in first.used):
-        roles |= resolved.kl_reads
-    if recipe.corrects or first.name == "is_weight":
-        roles |= {"old_log_probs", "infer_log_probs"}
-    early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
-    return sorted(roles - {"values"} if early else roles)
-
-
-def _inputs(found: Causes) -> None:
-    seen = found.seen
-    for change in input_changes(seen.replayer, seen.resolved, roles_read(seen)):
-        text = f"the recorded numbers are reproduced {change.text}"
-        found.test(change.finding, text, replayer=seen.replayer.reading(change.table))
+        meaning = FIELDS[change.fields[0][0]].off
+        return f"reproduced without `{before}`" + (f": {meaning}" if meaning else "")
+    return f"reproduced by `{options}`" + (f", in place of `{before}`" if before else "")
 
 
 def _solved(found: Causes, known: Collection[str]) -> None:
@@ -123,7 +112,7 @@ def _solved(found: Causes, known: Collection[str]) -> None:
     seen = found.seen
     if not seen.enough(seen.wrong):
         return
-    for name in solvable(seen.resolved, seen.first.name, seen.first.used):
+    for name in solvable(seen):
         if name in known:
             continue
         floor = name == "numerics.norm_floor"
@@ -134,30 +123,17 @@ def _solved(found: Causes, known: Collection[str]) -> None:
             return
 
 
-def _plainest(found: Causes, values: Mapping[str, float]) -> dict[str, float] | None:
-    """Add the options with the fewest digits that reproduce the recorded numbers; return these."""
+def _plainest(found: Causes, values: Mapping[str, float]) -> None:
+    """Add the options with the fewest digits that reproduce the recorded numbers."""
     for digits in (1, 2, 3, 4, 6):
         rounded = {name: plain(value, digits) for name, value in values.items()}
         if _test(found, Change((*rounded.items(),)), constants=len(values)):
-            return rounded
-    return None
-
-
-def value_by_step(parts: Iterable[tuple[str, Evidence]], name: str) -> dict[str, float]:
-    """Return the value of an option that reproduces each step; none if one has no such value."""
-    values = {}
-    for label, seen in parts:
-        value = _solve(seen, name)
-        found = None if value is None else _plainest(Causes(seen), {name: value})
-        if found is None:
-            return {}
-        values[label] = found[name]
-    return values
+            return
 
 
 def _solve(seen: Evidence, name: str) -> float | None:
     """Return the value of an option by Gauss-Newton from the best of some starts."""
-    low, high = SOLVED[name]
+    (_, (low, high)), *_ = _bounds([name])
 
     @cache
     def numbers(value: float) -> Numbers | None:
@@ -210,15 +186,9 @@ def _gauss_newton(recorded: Numbers, own: Numbers, slope: Numbers) -> float | No
 
 
 def _starts(seen: Evidence, name: str) -> list[float]:
+    """Return values to begin with: that of the recipe, and usual ones within the bounds."""
     own: Any = value_of(seen.recipe, name)
-    if name in ("gamma", "step_gamma"):
-        starts = [1.0, 0.999, 0.99, 0.95, 0.9, 0.5]
-    elif name.startswith("la"):
-        starts = [1.0, 0.99, 0.95, 0.9, 0.5, 0.0]
-    elif name == "kl_coef":
-        starts = [0.0, 1e-3, 0.01, 0.1, 1.0]
-    elif name.startswith("numerics."):
-        starts = [1e-6, 1e-3, 0.01, 0.1, 1.0]
-    else:
-        starts = [1.0, 0.5, 2.0]
+    (_, (low, high)), *_ = _bounds([name])
+    usual = _DISCOUNTS if (low, high) == (0.0, 1.0) else _SIZES
+    starts = [one for one in usual if low <= one <= high]
     return list(dict.fromkeys([*([] if own is None else [float(own)]), *starts]))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from rlpost.analysis.replay.compute import computed
+from rlpost.analysis.replay.compute import Replayer, computed
 from rlpost.analysis.replay.differences import TOLERANCE
 from rlpost.analysis.replay.rollouts import Column
+from rlpost.errors import DataError, UsageError
+from rlpost.pipeline.coupling import coupling_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.compute import Replayed, Replayer
+    from rlpost.analysis.replay.compute import Replayed
     from rlpost.analysis.replay.differences import Difference
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
@@ -25,24 +29,12 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-Json = dict[str, Any]
-ENOUGH = 0.95
-"""Share of the differing elements that a finding must explain; the others are outliers."""
+_SAMPLE_TOKENS = 150_000
+"""Changes and relations are tested on whole steps, or groups, of so many tokens."""
 _MOST = 0.5
 """Share of the differing last tokens that a finding must explain."""
 DISTINCT = 3
 """A relation needs so many distinct numbers more than it has constants."""
-
-
-def finding(name: str, text: str, explains: float, *options: str) -> Json:
-    """Return a finding as plain data; `reproduces`: other stages that a change makes equal."""
-    return {
-        "finding": name,
-        "text": text,
-        "options": list(options),
-        "reproduces": [],
-        "explains": float(min(1.0, max(0.0, explains))),
-    }
 
 
 def explained(difference: Difference, computed: Numbers) -> float:
@@ -126,14 +118,20 @@ class Evidence:
         return self.on_elements(np.bincount(groups)[groups])
 
     @cached_property
-    def constant_group(self) -> Mask:
-        """Whether the group of an element has two or more responses with equal raw rewards."""
-        return np.asarray(self.spread(self.replayer.rollouts.groups)[0] == 0) & (
-            self.group_size > 1
-        )
+    def roles(self) -> set[str]:
+        """The roles of tokens that the stage is computed from."""
+        recipe, first, resolved = self.recipe, self.first, self.resolved
+        used = {"token_level_rewards", "raw_advantages"} & {*first.used}
+        roles = {*resolved.estimator.columns}
+        if first.name == "kl" or (recipe.kl_coef > 0 and not used and "kl" not in first.used):
+            roles |= resolved.kl_reads
+        if recipe.corrects or first.name == "is_weight":
+            roles |= {"old_log_probs", "infer_log_probs"}
+        early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
+        return roles - {"values"} if early else roles
 
-    def spread(self, codes: Codes) -> tuple[Numbers, Numbers]:
-        """Return the standard deviation (by n - ddof) and mean of raw rewards, of each element.
+    def deviation(self, codes: Codes) -> Numbers:
+        """Return the standard deviation of raw rewards (by n - ddof) in the set of each element.
 
         Args:
             codes: [N] the set of each response.
@@ -142,14 +140,21 @@ class Evidence:
         count = np.bincount(codes)
         mean = np.bincount(codes, reward) / count
         squares = np.bincount(codes, (reward - mean[codes]) ** 2)
-        ddof = self.recipe.numerics.norm_ddof
-        std = np.sqrt(squares / np.maximum(count - ddof, 1))
-        low = np.full(len(count), np.inf)
-        high = np.full(len(count), -np.inf)
+        std = np.sqrt(squares / np.maximum(count - self.recipe.numerics.norm_ddof, 1))
+        low, high = np.full(len(count), np.inf), np.full(len(count), -np.inf)
         np.minimum.at(low, codes, reward)
         np.maximum.at(high, codes, reward)
-        std[low == high] = 0.0
-        return self.on_elements(std[codes]), self.on_elements(mean[codes])
+        return self.on_elements(np.where(low == high, 0.0, std)[codes])
+
+    def groups_and_steps(self) -> list[tuple[str, Codes, Codes]]:
+        """Return the sets that statistics are over: name, and codes by element and by response."""
+        rollouts, sets = self.replayer.rollouts, []
+        if "group" in rollouts.columns:
+            sets.append(("group", self.groups, rollouts.groups))
+        steps = rollouts.codes("batch")
+        if len(np.unique(steps)) > 1:
+            sets.append(("step", self.steps, steps))
+        return sets
 
     def columns(self) -> dict[str, Numbers]:
         """Return the columns of numbers of the input, and KL, for each element."""
@@ -213,13 +218,88 @@ class Evidence:
         responses = len(np.unique(self.rows[elements]))
         return distinct >= DISTINCT - 1 or (distinct >= 1 and responses >= 2 * DISTINCT)
 
-    def spare(self, codes: Codes, elements: Mask) -> int:
+    def distinct_beyond_one_per_set(self, codes: Codes, elements: Mask) -> int:
         """Return how many distinct numbers are left if each set has a constant of its own."""
         values = self.computed
         use = elements & (np.abs(values) > self.tolerance)
         order = np.lexsort((_codes_of(values[use]), codes[use]))
         own, number = codes[use][order], _codes_of(values[use])[order]
         return int(((np.diff(own) == 0) & (np.diff(number) != 0)).sum())
+
+    # ---- parts of the rows ----
+
+    def sample(self) -> Evidence:
+        """Return the evidence of whole steps, or groups, of a large input.
+
+        Half of them have differences and half have none, as far as there are such.
+        """
+        rollouts = self.replayer.rollouts
+        if rollouts.offsets[-1] <= _SAMPLE_TOKENS:
+            return self
+        alone = coupling_of(self.resolved).scope in ("response", "group")
+        by_group = alone and "group" in rollouts.columns
+        codes = rollouts.groups if by_group else rollouts.codes("batch")
+        differ = np.zeros(int(codes.max()) + 1, np.bool_)
+        differ[codes[self.rows[self.wrong]]] = True
+        place = np.where(differ, 2 * np.cumsum(differ) - 2, 2 * np.cumsum(~differ) - 1)
+        order = np.argsort(place, kind="stable")
+        tokens = np.bincount(codes, rollouts.lengths)[order]
+        count = max(1, int(np.searchsorted(tokens.cumsum(), _SAMPLE_TOKENS, "right")))
+        taken = np.zeros(len(differ), np.bool_)
+        taken[order[:count]] = True
+        return self.of_rows(np.flatnonzero(taken[codes])) or self
+
+    def of_rows(self, rows: Codes) -> Evidence | None:
+        """Return the evidence of some rows, computed alone; None if nothing differs in them."""
+        part = self.replayer.rollouts.take(rows, "a part")
+        replayer = Replayer(part, self.replayer.tolerance)
+        try:
+            first = replayer.stage(self.recipe, self.first.name)
+        except (UsageError, DataError):
+            return None
+        if first is None or first.difference.equal:
+            return None
+        return Evidence(first, self.recipe, replayer)
+
+    def among(self, rows: Codes) -> Evidence | None:
+        """Return the evidence of some rows, computed with the others; None of a large input."""
+        if len(self.recorded) > _SAMPLE_TOKENS:
+            return None
+        chosen = self.chosen & np.isin(self.rows, rows)
+        first = replace(self.first, difference=replace(self.difference, chosen=chosen))
+        return Evidence(first, self.recipe, self.replayer)
+
+
+def numbers_of(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
+    """Return a recorded stage by a recipe, [T] or [N]; None if the recipe does not fit."""
+    with suppress(UsageError, DataError, pa.ArrowException):
+        stage = replayer.stage(recipe, name)
+        return None if stage is None else stage.difference.computed
+    return None
+
+
+def column_of(replayer: Replayer, recipe: Recipe, name: str) -> Numbers | None:
+    """Return a stage by a recipe, recorded or not; None if the recipe does not fit."""
+    with suppress(UsageError, DataError, pa.ArrowException):
+        stage = replayer.column_of(recipe, name)
+        return None if stage is None else stage[0].values
+    return None
+
+
+def neighbours(rows: Codes, by: int, among: Codes) -> tuple[Codes, Codes]:
+    """Return elements and their neighbours in the same response, among some elements."""
+    own, other = (among[:-1], among[1:]) if by > 0 else (among[1:], among[:-1])
+    same = rows[own] == rows[other]
+    return own[same], other[same]
+
+
+def positions_in(codes: Codes) -> Codes:
+    """Return the position of each row among those of its set, in the order of the rows."""
+    order = np.argsort(codes, kind="stable")
+    starts = np.cumsum(np.bincount(codes)) - np.bincount(codes)
+    out = np.empty(len(codes), np.int64)
+    out[order] = np.arange(len(codes)) - starts[codes[order]]
+    return out
 
 
 def _codes_of(values: Numbers) -> Codes:

@@ -1,68 +1,266 @@
-"""Single changes of the inputs: what a trainer may have read in place of the recorded columns."""
+"""Other inputs than the recorded columns, and other computations that no option makes.
+
+A trainer may read another column, or read it one token off, and it may place, group or whiten
+numbers in another way. Each check yields what the trainer may have had; those of `@check` with the
+prefix `input:` are about what it read.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.roundings import ROUNDINGS
+from rlpost.analysis.replay.findings.base import Trial, check
+from rlpost.analysis.replay.findings.evidence import column_of, neighbours, numbers_of
+from rlpost.analysis.replay.findings.relations import to_bfloat16, to_float16
 from rlpost.analysis.replay.rollouts import Column
-from rlpost.analysis.replay.stages import with_column
+from rlpost.analysis.replay.stages import late_normalisation, with_column
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.compute import Replayer
-    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.analysis.replay.findings.evidence import Evidence
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_REWARDS, _TOKENS = "response_level_rewards", "token_level_rewards"
 
 
-@dataclass(frozen=True)
-class Input:
-    """Other inputs."""
-
-    finding: str
-    text: str
-    """What was read, in a sentence after `The recorded numbers are reproduced ...`."""
-    table: pa.Table
+# ---- other prompt groups ----
 
 
-def input_changes(
-    replayer: Replayer, resolved: ResolvedRecipe, roles: Collection[str]
-) -> Iterator[Input]:
-    """Yield single changes of the columns of tokens and of steps that a recipe reads.
+@check("first change", prefix="input:")
+def groups_over_steps(seen: Evidence) -> Iterator[Trial]:
+    """Rewards are normalised in prompt groups over all steps, not within each step.
 
-    Args:
-        replayer: of the recorded stages.
-        resolved: the recipe.
-        roles: the token roles that it reads.
+    The baseline mixes responses of several policies, and of different numbers of steps. Group by
+    step and prompt.
     """
-    if not resolved.rows_only:
-        yield from _rounded(replayer, roles)
-        yield from _swapped(replayer, roles)
-        for role in ("values", *LOG_PROBS):
-            if role in roles:
-                name = "values" if role == "values" else "log-probs"
-                yield from _shifted(replayer, role, f"input:{name}-shifted")
-        yield from _masks(replayer)
-    yield from _step_orders(replayer)
+    rollouts = seen.replayer.rollouts
+    if not _normalises_in_groups(seen):
+        return
+    if len(np.unique(rollouts.codes("group"))) < len(np.unique(rollouts.groups)):
+        text = "reproduced with the responses of a prompt in one group, over all steps"
+        yield _grouped(seen, text, None)
 
 
-def _column(replayer: Replayer, role: str) -> tuple[str, Column] | None:
-    columns = replayer.rollouts.columns
-    if role not in columns:
-        return None
-    name = columns.column(role)
-    column = Column.of(replayer.inputs.column(name))
-    return (name, column) if column.offsets is not None else None
+@check("first change", prefix="input:")
+def groups_of_rows(seen: Evidence) -> Iterator[Trial]:
+    """Rewards are normalised in groups of consecutive rows, whatever their prompts.
+
+    Responses are compared with those of other prompts. Keep the rows of a prompt together, or group
+    them by their prompt.
+    """
+    if not _normalises_in_groups(seen):
+        return
+    groups = seen.replayer.rollouts.groups
+    sizes = np.bincount(np.bincount(groups))
+    for size in np.argsort(-sizes, kind="stable")[:2]:
+        if size > 1 and sizes[size]:
+            text = f"reproduced with groups of {size} consecutive rows, whatever their prompts"
+            yield _grouped(seen, text, pa.array(np.arange(len(groups)) // size))
+
+
+def _normalises_in_groups(seen: Evidence) -> bool:
+    """Return whether the stage is computed from rewards that are normalised in groups."""
+    estimator = seen.resolved.estimator
+    by_group = estimator.level == "response" and "offsets" in estimator.parameters
+    grouped = "group" in seen.resolved.norm or by_group
+    return grouped and _REWARDS not in seen.first.used and "group" in seen.replayer.rollouts.columns
+
+
+def _grouped(seen: Evidence, text: str, group: pa.Array | None) -> Trial:
+    """Return the stage whose rewards are normalised in other groups, with all steps as one."""
+    columns, table = seen.replayer.rollouts.columns, seen.replayer.inputs
+    if group is not None:
+        table = with_column(table, columns.column("group"), group)
+    if "batch" in columns:
+        zeros = pa.array(np.zeros(table.num_rows, np.int64))
+        table = with_column(table, columns.column("batch"), zeros)
+    replayer = seen.replayer.reading(table)
+    if "group" not in seen.resolved.norm or late_normalisation(seen.resolved.recipe):
+        return Trial(text, numbers=numbers_of(replayer, seen.recipe, seen.first.name))
+    rewards = column_of(replayer, seen.recipe, _REWARDS)
+    return Trial(text, numbers=None if rewards is None else _with(seen, _REWARDS, rewards))
+
+
+def _with(seen: Evidence, name: str, values: Numbers) -> Numbers | None:
+    """Return the stage that differs, computed from other numbers of an earlier stage."""
+    if seen.first.name == name:
+        return values
+    rollouts = seen.replayer.rollouts
+    column: Any = pa.array(values)
+    if len(values) != len(rollouts) or name != _REWARDS:
+        column = pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), column)
+    return numbers_of(seen.replayer.assuming(name, column), seen.recipe, seen.first.name)
+
+
+# ---- another KL penalty ----
+
+
+@check("change")
+def sign(seen: Evidence) -> Iterator[Trial]:
+    """The KL penalty has the opposite sign: it is added to the rewards, not subtracted.
+
+    Training moves the policy away from the reference. Subtract β·KL, of log-probs of the policy
+    minus those of the reference.
+    """
+    used = {"kl", *seen.first.used}
+    if seen.first.name == "kl" or not seen.resolved.kl or seen.recipe.kl_coef == 0:
+        return
+    if used & {_TOKENS, "raw_advantages"}:
+        return
+    rollouts = seen.replayer.rollouts
+    kl = (
+        rollouts.column("kl").on_tokens(rollouts.offsets)
+        if "kl" in rollouts.recorded
+        else column_of(seen.replayer, seen.recipe, "kl")
+    )
+    if kl is None:
+        return
+    text = "the KL penalty has the other sign: it is added to the rewards, not subtracted"
+    if seen.recipe.kl_estimator == "k1" and "kl" not in rollouts.recorded:
+        columns = rollouts.columns
+        names = [columns.column(role) for role in LOG_PROBS if role in seen.resolved.kl_reads]
+        text += f" (the same as {' and '.join(f'`{name}`' for name in names)} exchanged)"
+    yield Trial(text, numbers=_with(seen, "kl", -np.nan_to_num(kl)))
+
+
+# ---- other log-probs, values and masks ----
+
+
+@check("change", prefix="input:")
+def log_probs_bfloat16(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed from log-probs that are rounded to bfloat16.
+
+    It has 8 significant bits, so that a difference of near log-probs, as in a KL or a ratio, is
+    mostly rounding. Compute log-probs in float32.
+    """
+    yield from _rounded(seen, _log_probs(seen), "bfloat16", to_bfloat16)
+
+
+@check("change", prefix="input:")
+def log_probs_float16(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed from log-probs that are rounded to float16.
+
+    It has 11 significant bits, so that a difference of near log-probs, as in a KL or a ratio, is
+    mostly rounding. Compute log-probs in float32.
+    """
+    yield from _rounded(seen, _log_probs(seen), "float16", to_float16)
+
+
+@check("change", prefix="input:")
+def values_bfloat16(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed from critic values that are rounded to bfloat16.
+
+    It has 8 significant bits, and advantages are differences of near values. Compute the head of
+    the critic in float32.
+    """
+    yield from _rounded(seen, _columns(seen, ["values"]), "bfloat16", to_bfloat16)
+
+
+@check("change", prefix="input:")
+def policies_swapped(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed with the log-probs of one policy in place of another's.
+
+    The KL, or the importance weight, is of other policies, or has the other sign. Check in which
+    order the trainer passes them.
+    """
+    if seen.resolved.rows_only:
+        return
+    names, table = _columns(seen, LOG_PROBS), seen.replayer.inputs
+    roles = [*names]
+    for role, (name, _) in names.items():
+        for other, (source, _) in names.items():
+            if role not in seen.roles or name == source:
+                continue
+            read = with_column(table, name, table.column(source))
+            yield Trial(f"reproduced with `{source}` read in place of `{name}`", read)
+            if roles.index(role) < roles.index(other):
+                both = with_column(read, source, table.column(name))
+                yield Trial(f"reproduced with `{name}` and `{source}` exchanged", both)
+
+
+@check("change", prefix="input:")
+def values_shifted(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed from critic values that are one token off.
+
+    The value of a token is that of the state before it; the one after it has its reward already.
+    Check how the trainer cuts the critic's output.
+    """
+    yield from _shifted(seen, _columns(seen, ["values"]))
+
+
+@check("change", prefix="input:")
+def log_probs_shifted(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed from log-probs that are one token off.
+
+    Logits predict the next token: those at t-1 give the log-prob of token t. Check how the trainer
+    cuts logits and tokens.
+    """
+    yield from _shifted(seen, _log_probs(seen))
+
+
+@check("change", prefix="input:")
+def mask_shifted(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed with a mask that is one token off.
+
+    An observation token is trained at each edge, and a policy token is not; often the last one,
+    which has the reward. Cut the mask as the tokens.
+    """
+    for name, column in _masks(seen):
+        for by, which in ((1, "next"), (-1, "previous")):
+            own, other = neighbours(_rows(seen), by, np.arange(len(column.values)))
+            for edge in (1.0, 0.0, None):
+                values = column.values.copy() if edge is None else np.full_like(column.values, edge)
+                values[own] = column.values[other]
+                if not np.array_equal(values, column.values):
+                    text = f"`{name}` shifted: each token has the mask of the {which} token"
+                    yield _masked(seen, f"reproduced with {text}", name, column, values)
+
+
+@check("change", prefix="input:")
+def mask_ones(seen: Evidence) -> Iterator[Trial]:
+    """The recorded numbers are computed without the mask: every token counts.
+
+    Tokens of tools and of the environment are trained as if the policy had produced them. Pass the
+    mask.
+    """
+    for name, column in _masks(seen):
+        if (column.values == 0).any():
+            ones = np.ones_like(column.values)
+            text = f"reproduced without `{name}`: every token counts"
+            yield _masked(seen, text, name, column, ones)
+
+
+def _columns(seen: Evidence, roles: Sequence[str]) -> dict[str, tuple[str, Column]]:
+    """Return the columns of tokens that have some roles: name and numbers, by role."""
+    replayer, columns = seen.replayer, seen.replayer.rollouts.columns
+    names = {role: columns.column(role) for role in roles if role in columns}
+    read = {role: (x, Column.of(replayer.inputs.column(x))) for role, x in names.items()}
+    return {role: own for role, own in read.items() if own[1].offsets is not None}
+
+
+def _log_probs(seen: Evidence) -> dict[str, tuple[str, Column]]:
+    """Return the log-probs that the stage is computed from."""
+    return _columns(seen, [role for role in LOG_PROBS if role in seen.roles])
+
+
+def _masks(seen: Evidence) -> list[tuple[str, Column]]:
+    """Return the mask, if there is one."""
+    return [] if seen.resolved.rows_only else [*_columns(seen, ["mask"]).values()]
+
+
+def _rows(seen: Evidence) -> Codes:
+    rollouts = seen.replayer.rollouts
+    return np.repeat(np.arange(len(rollouts)), rollouts.lengths)
 
 
 def _lists(column: Column, values: Numbers) -> pa.Array:
@@ -72,173 +270,145 @@ def _lists(column: Column, values: Numbers) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array(values.astype(np.float32)))
 
 
-def _rounded(replayer: Replayer, roles: Collection[str]) -> Iterator[Input]:
-    """Yield log-probs rounded to a dtype: all, or those of one policy."""
-    read = [role for role in LOG_PROBS if role in roles]
-    found = {role: own for role in read if (own := _column(replayer, role))}
-    sets = [(*found,), *((role,) for role in found if len(found) > 1)]
-    for dtype, (rounded, _) in ROUNDINGS.items():
-        for some in sets:
-            table = replayer.inputs
-            for role in some:
-                name, column = found[role]
-                table = with_column(table, name, _lists(column, rounded(column.values)))
-            if not some:
-                continue
-            names = " and ".join(f"`{found[role][0]}`" for role in some)
-            if not table.equals(replayer.inputs):
-                yield Input(f"input:log-probs-{dtype}", f"with {names} rounded to {dtype}", table)
-    own = _column(replayer, "values") if "values" in roles else None
-    if own:
-        for dtype, (rounded, _) in ROUNDINGS.items():
-            table = with_column(replayer.inputs, own[0], _lists(own[1], rounded(own[1].values)))
-            yield Input(f"input:values-{dtype}", f"with `{own[0]}` rounded to {dtype}", table)
-
-
-def _swapped(replayer: Replayer, roles: Collection[str]) -> Iterator[Input]:
-    """Yield log-probs of one policy in place of another's, and two policies exchanged."""
-    names = {r: own[0] for r in LOG_PROBS if (own := _column(replayer, r))}
-    table = replayer.inputs
-    for role, name in names.items():
-        for other, source in names.items():
-            if role not in roles or other == role or name == source:
-                continue
-            read = with_column(table, name, table.column(source))
-            yield Input(
-                "input:policies-swapped", f"with `{source}` read in place of `{name}`", read
-            )
-            if LOG_PROBS.index(role) < LOG_PROBS.index(other):
-                both = with_column(read, source, table.column(name))
-                text = f"with `{name}` and `{source}` exchanged"
-                yield Input("input:policies-swapped", text, both)
-
-
-def neighbours(rows: Codes, by: int, among: Codes) -> tuple[Codes, Codes]:
-    """Return elements and their neighbours in the same response, among some elements."""
-    own, other = (among[:-1], among[1:]) if by > 0 else (among[1:], among[:-1])
-    same = rows[own] == rows[other]
-    return own[same], other[same]
-
-
-def _shifted(replayer: Replayer, role: str, name: str) -> Iterator[Input]:
-    """Yield a column of tokens shifted by one token, of all tokens or of policy tokens."""
-    found = _column(replayer, role)
-    if found is None or len(found[1].values) != len(replayer.rollouts.mask):
+def _rounded(
+    seen: Evidence,
+    columns: dict[str, tuple[str, Column]],
+    dtype: str,
+    rounded: Callable[[Numbers], Numbers],
+) -> Iterator[Trial]:
+    """Yield columns rounded to a dtype: all, or those of one role."""
+    read = {role: own for role, own in columns.items() if role in seen.roles}
+    if seen.resolved.rows_only or not read:
         return
-    column_name, column = found
-    rows = np.repeat(np.arange(len(replayer.rollouts)), replayer.rollouts.lengths)
-    sets = {"token": np.arange(len(rows)), "policy token": np.flatnonzero(replayer.rollouts.mask)}
-    if len(sets["policy token"]) == len(rows):
+    for roles in ([*read], *([role] for role in read if len(read) > 1)):
+        table = seen.replayer.inputs
+        for name, column in (read[role] for role in roles):
+            table = with_column(table, name, _lists(column, rounded(column.values)))
+        names = " and ".join(f"`{read[role][0]}`" for role in roles)
+        if not table.equals(seen.replayer.inputs):
+            yield Trial(f"reproduced with {names} rounded to {dtype}", table)
+
+
+def _shifted(seen: Evidence, columns: dict[str, tuple[str, Column]]) -> Iterator[Trial]:
+    """Yield columns shifted by one token, of all tokens or of policy tokens."""
+    mask = seen.replayer.rollouts.mask
+    sets = {"token": np.arange(len(mask)), "policy token": np.flatnonzero(mask)}
+    if len(sets["policy token"]) == len(mask):
         del sets["policy token"]
-    for token, among in sets.items():
-        for by, which in ((1, "next"), (-1, "previous")):
-            own, other = neighbours(rows, by, among)
-            for edge in ("its own", "0"):
-                values = column.values.copy() if edge != "0" else np.zeros_like(column.values)
-                values[own] = column.values[other]
-                at = "last" if by > 0 else "first"
-                yield Input(
-                    name,
-                    f"with `{column_name}` shifted: each token has the number of the {which} "
-                    f"{token}, and the {at} one {edge}",
-                    with_column(replayer.inputs, column_name, _lists(column, values)),
-                )
+    for role, (name, column) in columns.items():
+        if role not in seen.roles or seen.resolved.rows_only or len(column.values) != len(mask):
+            continue
+        for token, among in sets.items():
+            for by, which in ((1, "next"), (-1, "previous")):
+                own, other = neighbours(_rows(seen), by, among)
+                for edge in ("its own", "0"):
+                    values = column.values.copy() if edge != "0" else np.zeros_like(column.values)
+                    values[own] = column.values[other]
+                    at = "last" if by > 0 else "first"
+                    text = (
+                        f"reproduced with `{name}` shifted: each token has the number of the "
+                        f"{which} {token}, and the {at} one {edge}"
+                    )
+                    yield Trial(
+                        text, with_column(seen.replayer.inputs, name, _lists(column, values))
+                    )
 
 
-def _masks(replayer: Replayer) -> Iterator[Input]:
-    """Yield the mask shifted by one token, and without observation tokens."""
-    found = _column(replayer, "mask")
-    if found is None:
-        return
-    name, column = found
-    rows = np.repeat(np.arange(len(replayer.rollouts)), replayer.rollouts.lengths)
-    every = np.arange(len(rows))
-    for by, which in ((1, "next"), (-1, "previous")):
-        own, other = neighbours(rows, by, every)
-        for edge in (1.0, 0.0, None):
-            values = column.values.copy() if edge is None else np.full_like(column.values, edge)
-            values[own] = column.values[other]
-            if not np.array_equal(values, column.values):
-                text = f"with `{name}` shifted: each token has the mask of the {which} token"
-                table = with_column(replayer.inputs, name, _mask(replayer, name, column, values))
-                yield Input("input:mask-shifted", text, table)
-    if (column.values == 0).any():
-        ones = _mask(replayer, name, column, np.ones_like(column.values))
-        table = with_column(replayer.inputs, name, ones)
-        yield Input("input:mask-ones", f"without `{name}`: every token counts", table)
-
-
-def _mask(replayer: Replayer, name: str, column: Column, values: Numbers) -> pa.Array:
+def _masked(seen: Evidence, text: str, name: str, column: Column, values: Numbers) -> Trial:
+    """Return the inputs with another mask, of the type of theirs."""
     assert column.offsets is not None
-    kind = replayer.inputs.schema.field(name).type.value_type
+    kind = seen.replayer.inputs.schema.field(name).type.value_type
     own = pa.array(values.astype(np.int64)).cast(pa.uint8()).cast(kind)
-    return pa.ListArray.from_arrays(column.offsets.astype(np.int32), own)
+    lists = pa.ListArray.from_arrays(column.offsets.astype(np.int32), own)
+    return Trial(text, with_column(seen.replayer.inputs, name, lists))
 
 
-def _step_orders(replayer: Replayer) -> Iterator[Input]:
-    """Yield steps in another order: that of their names as texts, the reverse, or of the rows."""
-    columns = replayer.rollouts.columns
-    if "batch" not in columns:
+# ---- rewards on other tokens, and whitening over other tokens ----
+
+
+@check("change", prefix="input:")
+def reward_place(seen: Evidence) -> Iterator[Trial]:
+    """The reward is on another token than the recipe's, or the whole KL penalty is on the last.
+
+    With γ or λ below 1 the credit of all tokens changes, and a reward on a token that the mask
+    leaves out is lost. Place it on the last policy token.
+    """
+    resolved, rollouts = seen.resolved, seen.replayer.rollouts
+    if _TOKENS in seen.first.used or resolved.rows_only or seen.recipe.whiten_rewards:
         return
-    name = columns.column("batch")
-    labels = [str(label) for label in replayer.inputs.column(name).to_pylist()]
-    order = {label: code for code, label in enumerate(dict.fromkeys(labels))}
-    if len(order) < 2:  # noqa: PLR2004
+    if seen.first.name not in (_TOKENS, "raw_advantages", "returns", "advantages"):
         return
-    numbers = all(label.lstrip("-").isdigit() for label in order)
-    own = sorted(order, key=int) if numbers else [*order]
-    orders = {
-        "of their names as texts": sorted(order),
-        "from the last to the first": own[::-1],
-        "in which the rows have them": [*order],
-    }
-    for text, labelled in orders.items():
-        if labelled != own:
-            rank = {label: number for number, label in enumerate(labelled)}
-            codes = pa.array([rank[label] for label in labels])
-            table = with_column(replayer.inputs, name, codes)
-            yield Input("input:step-order", f"with steps in the order {text}", table)
-
-
-def with_groups(replayer: Replayer, group: pa.Array | None, *, one_step: bool) -> pa.Table:
-    """Return the inputs with other prompt groups, and with all steps as one."""
-    columns, table = replayer.rollouts.columns, replayer.inputs
-    if group is not None:
-        table = with_column(table, columns.column("group"), group)
-    if one_step and "batch" in columns:
-        zeros = pa.array(np.zeros(table.num_rows, np.int64))
-        table = with_column(table, columns.column("batch"), zeros)
-    return table
-
-
-def other_groups(replayer: Replayer) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the inputs with groups over steps, by position, and in each step without groups."""
-    rollouts = replayer.rollouts
-    if "group" not in rollouts.columns:
+    tokens, reward = column_of(seen.replayer, seen.recipe, _TOKENS), _normalised(seen)
+    if tokens is None or reward is None:
         return
-    prompts = rollouts.codes("group")
-    if len(np.unique(prompts)) < len(np.unique(rollouts.groups)):
-        text = "with the responses of a prompt in one group, over all steps"
-        yield text, with_groups(replayer, None, one_step=True)
-    sizes = np.bincount(np.bincount(rollouts.groups))
-    for size in np.argsort(-sizes, kind="stable")[:2]:
-        if size > 1 and sizes[size]:
-            positions = np.arange(len(rollouts)) // size
-            text = f"with groups of {size} consecutive rows, whatever their prompts"
-            yield text, with_groups(replayer, pa.array(positions), one_step=True)
-    largest = int(np.bincount(rollouts.groups).max())
-    within = positions_in(rollouts.groups)
-    for size in dict.fromkeys((-(-largest // 2), -(-largest // 4))):
-        if size > 1:
-            blocks = rollouts.groups * largest + within // size
-            text = f"with each group split into blocks of {size} consecutive responses"
-            yield text, with_groups(replayer, pa.array(blocks), one_step=False)
+    last = _last(rollouts.mask, rollouts.offsets)
+    at_end = seen.recipe.numerics.terminal_reward == "last_token"
+    own = rollouts.offsets[1:] - 1 if at_end else last
+    after = np.where(last + 1 < rollouts.offsets[1:], last + 1, -1)
+    rest, has = tokens.copy(), own >= 0
+    rest[own[has]] -= reward[has]
+    for text, place in (
+        ("the policy token before the last one", _last(rollouts.mask, rollouts.offsets, 1)),
+        ("the token after the last policy token", after),
+        ("no token", np.full(len(last), -1)),
+    ):
+        moved, some = rest.copy(), has & (place >= 0)
+        np.add.at(moved, place[some], reward[some])
+        if not np.array_equal(moved, tokens):
+            numbers = _with(seen, _TOKENS, moved)
+            yield Trial(f"reproduced with the reward on {text}", numbers=numbers)
+    summed = np.zeros_like(tokens)
+    summed[last[last >= 0]] = np.bincount(_rows(seen), tokens, len(last))[last >= 0]
+    text = "the token rewards, KL penalty included, summed on the last policy token"
+    yield Trial(f"reproduced with {text}", numbers=_with(seen, _TOKENS, summed))
 
 
-def positions_in(codes: Codes) -> Codes:
-    """Return the position of each row among those of its set, in the order of the rows."""
-    order = np.argsort(codes, kind="stable")
-    starts = np.cumsum(np.bincount(codes)) - np.bincount(codes)
-    out = np.empty(len(codes), np.int64)
-    out[order] = np.arange(len(codes)) - starts[codes[order]]
-    return out
+def _normalised(seen: Evidence) -> Numbers | None:
+    """Return the reward of each response, as recorded if it was."""
+    if _REWARDS in seen.replayer.rollouts.recorded:
+        values = seen.replayer.rollouts.column(_REWARDS).values
+        return values if len(values) == len(seen.replayer.rollouts) else None
+    return column_of(seen.replayer, seen.recipe, _REWARDS)
+
+
+def _last(chosen: Mask, offsets: Codes, before: int = 0) -> Codes:
+    """Return the last chosen token of each response, or one before it; -1 for none."""
+    where = np.flatnonzero(chosen)
+    index = np.searchsorted(where, offsets[1:]) - 1 - before
+    inside = index >= np.searchsorted(where, offsets[:-1])
+    return np.where(inside, where[np.where(inside, index, 0)] if len(where) else -1, -1)
+
+
+@check("change", prefix="input:")
+def whitening_over_padding(seen: Evidence) -> Iterator[Trial]:
+    """Advantages are whitened over padding, or observation tokens, too, whose numbers are 0.
+
+    Their zeros make the standard deviation smaller, so that advantages are larger in a batch with
+    one long response. Whiten over the mask.
+    """
+    name, numerics = seen.first.name, seen.recipe.numerics
+    field = "whiten_rewards" if name == _TOKENS else "whiten_advantages"
+    if name not in ("advantages", "returns", _TOKENS) or not seen.by_token:
+        return
+    plain = seen.recipe.model_copy(update={field: False, "advantage_clip": None})
+    raw = numbers_of(seen.replayer, plain, name)
+    if raw is None or np.array_equal(raw, seen.computed):
+        return
+    lengths = seen.replayer.rollouts.lengths
+    by_step = seen.replayer.rollouts.codes("batch") * (numerics.batch == "step")
+    steps = seen.on_elements(by_step)
+    longest = np.array([lengths[by_step == step].max() for step in range(by_step.max() + 1)])
+    for title, cells in (
+        ("observation tokens", lengths),
+        ("padding up to the longest response of the batch", longest[by_step]),
+        ("padding up to the longest response", np.full_like(lengths, lengths.max())),
+    ):
+        counts, numbers = np.bincount(by_step, cells), seen.recorded.copy()
+        for step, count in enumerate(counts):
+            chosen = seen.chosen & (steps == step)
+            x = raw[chosen]
+            mean = float(x.sum()) / count
+            variance = (float(x @ x) - count * mean**2) / max(1, count - numerics.whiten_ddof)
+            numbers[chosen] = (x - mean) / np.sqrt(max(variance, 0.0) + numerics.whiten_eps)
+        text = f"whitening counts {title}: their zeros are in its mean and variance"
+        yield Trial(text, numbers=numbers)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.replay.findings.evidence import ENOUGH, finding
-from rlpost.analysis.replay.findings.inputs import neighbours
+from rlpost.analysis.replay.findings.base import ENOUGH, Explanation, check
+from rlpost.analysis.replay.findings.evidence import neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.findings.evidence import Evidence, Json
+    from rlpost.analysis.replay.findings.evidence import Evidence
 
     Numbers = NDArray[np.float64]
     Codes = NDArray[np.int64]
@@ -24,8 +24,13 @@ _ROWS = 8
 """Distinct numbers, and differing responses, that another order needs."""
 
 
-def shifts(seen: Evidence) -> Iterator[Json]:
-    """Yield a shift by one token within responses."""
+@check("relation", exact=True)
+def shift(seen: Evidence) -> Iterator[Explanation]:
+    """The recorded numbers are those of the next or the previous token.
+
+    Each token is trained with the number of its neighbour. Check where the trainer cuts prompts
+    off, and where it pairs logits with the tokens that follow them.
+    """
     if not seen.by_token:
         return
     sets = {"token": np.arange(len(seen.rows)), "policy token": np.flatnonzero(seen.chosen)}
@@ -34,51 +39,35 @@ def shifts(seen: Evidence) -> Iterator[Json]:
             predicted = np.full_like(seen.computed, np.nan)
             own, other = neighbours(seen.rows, by, among)
             predicted[own] = seen.computed[other]
-            text = f"each recorded number is the computed one of the {which} {token}"
-            found = _inside(seen, predicted, "shift", text)
-            if found:
-                yield found
+            share = _explained_inside(seen, predicted)
+            if share >= ENOUGH:
+                text = f"each recorded number is the computed one of the {which} {token}"
+                yield Explanation(text, share)
                 return
 
 
-def _inside(seen: Evidence, predicted: Numbers, name: str, text: str) -> Json | None:
-    """Return a finding of the elements that have a prediction, if these are explained."""
+def _explained_inside(seen: Evidence, predicted: Numbers) -> float:
+    """Return the share that predictions explain of the elements that have one; 0 for too few."""
     inside = np.isfinite(predicted)
     if not seen.enough(seen.wrong & inside):
-        return None
+        return 0.0
     wrong = seen.wrong & inside
     near = np.abs(seen.recorded - predicted) <= (
         seen.difference.slack + seen.difference.relative * np.abs(predicted)
     )
     share = 1.0 - float((inside & seen.chosen & ~near).sum()) / max(1, int(wrong.sum()))
     if share < ENOUGH:
-        return None
-    whole = seen.explains(np.where(inside, predicted, seen.recorded))
-    return finding(name, text, min(share, whole))
+        return 0.0
+    return min(share, seen.explains(np.where(inside, predicted, seen.recorded)))
 
 
-def tokens(seen: Evidence) -> Iterator[Json]:
-    """Yield that the tokens of responses are in another order."""
-    if not seen.by_token or seen.spare(seen.rows, seen.wrong) < _ROWS * _ROWS:
-        return
-    where, rows = np.flatnonzero(seen.chosen), seen.rows[seen.chosen]
-    orders = {
-        "in reverse": where[np.lexsort((-where, rows))],
-        "in another order": where[np.lexsort((seen.computed[where], rows))],
-    }
-    sorted_ = where[np.lexsort((seen.recorded[where], rows))]
-    for title, order in orders.items():
-        predicted = seen.computed.copy()
-        predicted[where if "reverse" in title else sorted_] = seen.computed[order]
-        share = seen.explains(predicted)
-        if share >= ENOUGH:
-            text = f"the recorded numbers of each response are the computed ones {title}"
-            yield finding("other-tokens", text, share)
-            return
+@check("second relation", exact=True)
+def other_rows(seen: Evidence) -> Iterator[Explanation]:
+    """The recorded numbers are those of other responses: rows are in another order.
 
-
-def responses(seen: Evidence) -> Iterator[Json]:
-    """Yield that responses have the computed numbers of other responses: rows in another order."""
+    Responses are trained with the rewards of others. Check where the trainer sorts, shuffles or
+    gathers rows, and match them by an id.
+    """
     numbers = _by_row(seen)
     if numbers is None:
         return
@@ -95,7 +84,7 @@ def responses(seen: Evidence) -> Iterator[Json]:
             predicted = np.where(elements, seen.computed + change, seen.computed)
         share = seen.explains(predicted)
         if share >= ENOUGH:
-            yield finding("other-rows", f"each response has the {whose} of {where}", share)
+            yield Explanation(f"each response has the {whose} of {where}", share)
             return
 
 
@@ -117,13 +106,13 @@ def _sources(
     size = int(np.bincount(steps).max())
     place = np.full(len(steps), -1)
     place[rows] = np.arange(len(rows))
-    for by, title in ((1, "row"), (size, f"{size:,} rows")):
+    for by, title in ((1, "a row"), (size, f"{size:,} rows")):
         for sign, where in ((1, "before"), (-1, "after")):
             other = rows - sign * by
             inside = (other >= 0) & (other < len(steps))
             source = np.where(inside, place[np.where(inside, other, 0)], -1)
             source = np.where(source >= 0, source, np.arange(len(rows)))
-            yield f"the one {'a ' if by == 1 else ''}{title} {where} it", source
+            yield f"the one {title} {where} it", source
 
 
 def _by_row(seen: Evidence) -> tuple[Codes, Numbers, Numbers, Mask | None] | None:
@@ -153,3 +142,22 @@ def _spread(values: Numbers, rows: Codes, seen: Evidence) -> Numbers:
     out = np.zeros(len(seen.replayer.rollouts))
     out[rows] = values
     return np.asarray(seen.on_elements(out))
+
+
+@check("second relation", exact=True)
+def other_tokens(seen: Evidence) -> Iterator[Explanation]:
+    """The recorded numbers of each response are the computed ones in reverse.
+
+    The first tokens have the credit of the last ones. Reverse the result of a scan that runs from
+    the last token to the first.
+    """
+    distinct = seen.distinct_beyond_one_per_set(seen.rows, seen.wrong)
+    if not seen.by_token or distinct < _ROWS * _ROWS:
+        return
+    where = np.flatnonzero(seen.chosen)
+    predicted = seen.computed.copy()
+    predicted[where] = seen.computed[where[np.lexsort((-where, seen.rows[where]))]]
+    share = seen.explains(predicted)
+    if share >= ENOUGH:
+        text = "the recorded numbers of each response are the computed ones in reverse"
+        yield Explanation(text, share)

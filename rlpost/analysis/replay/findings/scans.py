@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.evidence import ENOUGH, Evidence
-from rlpost.analysis.replay.findings.inputs import neighbours
-from rlpost.analysis.replay.findings.places import column_of
-from rlpost.analysis.replay.search.moves import plain
+from rlpost.analysis.replay.findings.base import ENOUGH, Explanation, check
+from rlpost.analysis.replay.findings.evidence import column_of, neighbours
+from rlpost.analysis.replay.search.sample_facts import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
@@ -50,7 +50,6 @@ _NAMES = {
     "V": "the value",
     "V'": "the next token's value",
     "KL": "the KL",
-    "1": "1",
 }
 
 
@@ -83,7 +82,7 @@ class Scan:
     def options(self, recipe: Recipe, stage: str) -> dict[str, float]:
         """Return the other values of options; none if a coefficient is that of no option."""
         critic, found, others = "V" in self.own, {}, self.others
-        if {"V", "1"} & {*others}:
+        if "V" in others:
             return {}
         if "KL" in others:
             found["kl_coef"] = -self.solved["KL"]
@@ -113,17 +112,41 @@ class Scan:
             for name in self.others
         )
 
-    def implied(self, seen: Evidence) -> Evidence | None:
-        """Return the evidence of the token rewards; None if these are the recipe's."""
+    def other_rewards(self, seen: Evidence) -> bool:
+        """Return whether the token rewards that the numbers imply are not the recipe's."""
         rollouts = seen.replayer.rollouts
         lists = pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), pa.array(self.rewards))
-        replayer = seen.replayer.assuming(_REWARDS, lists)
-        first = replayer.stage(seen.recipe, _REWARDS)
-        return (
-            None
-            if first is None or first.difference.equal
-            else Evidence(first, seen.recipe, replayer)
-        )
+        stage = seen.replayer.assuming(_REWARDS, lists).stage(seen.recipe, _REWARDS)
+        return stage is not None and not stage.difference.equal
+
+
+_FOLLOWS = "each recorded number follows from the next one"
+
+
+@check("last relation")
+def scan_terms(seen: Evidence) -> Iterator[Explanation]:
+    """Each recorded number follows from the next one, as in a return, with other coefficients.
+
+    The text has them: γ, λ and β, or those of values and KL, also if several differ at once.
+    Compare them with the trainer's settings.
+    """
+    scan = scan_of(seen)
+    if scan is not None and scan.others:
+        text = f"{_FOLLOWS} by another scan than the recipe's"
+        yield Explanation(f"{text}: {scan.text(seen.recipe, seen.first.name)}", scan.share)
+
+
+@check("last relation")
+def scan_rewards(seen: Evidence) -> Iterator[Explanation]:
+    """Each recorded number follows from the next one, but from other rewards, or a later value.
+
+    After the end of a response there is no value, or 0. Check whether the trainer reads that of
+    padding there, and which token rewards it adds up.
+    """
+    scan = scan_of(seen)
+    if scan is not None and scan.solved and not scan.others and scan.other_rewards(seen):
+        text = "as by the recipe, from other rewards, or other values after the last token"
+        yield Explanation(f"{_FOLLOWS} {text}", scan.share)
 
 
 def scan_of(seen: Evidence) -> Scan | None:
@@ -170,8 +193,7 @@ def _terms(seen: Evidence) -> tuple[dict[str, float], dict[str, Numbers]]:
         return {}, {}
     columns, critic = seen.columns(), recipe.estimator == "gae"
     known = _REWARDS in seen.first.used
-    own, terms = {"next": recipe.gamma, "1": 0.0}, {"next": seen.recorded}
-    terms["1"] = np.ones_like(seen.recorded)
+    own, terms = {"next": recipe.gamma}, {"next": seen.recorded}
     if critic:
         lam = Scan.lam(recipe, stage)
         own["next"] *= lam

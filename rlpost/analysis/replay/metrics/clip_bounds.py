@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlpost.analysis.replay.metrics.aggregates import Aggregated
-    from rlpost.analysis.replay.metrics.dump import Dump
+    from rlpost.analysis.replay.metrics.dump import DumpInput
     from rlpost.analysis.replay.metrics.splits import Means
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.pipeline.data import Batch, Responses
@@ -76,7 +76,7 @@ class Distances(NamedTuple):
 
 
 def bound_changes(
-    dump: Dump,
+    dump: DumpInput,
     options: LossOptions,
     unstated: Sequence[str],
     series: Sequence[MetricSeries],
@@ -156,7 +156,7 @@ def _joined(distances: Sequence[Distances]) -> Distances:
 
 
 def _distances(
-    dump: Dump, options: LossOptions, data: Aggregated
+    dump: DumpInput, options: LossOptions, data: Aggregated
 ) -> dict[tuple[str, str], list[Distances]]:
     """Return the distances of tokens by kind of count (`clipped` or `outside`), side and step."""
     measured, rewarded = data.measured, "reward" in dump.columns

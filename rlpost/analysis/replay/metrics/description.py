@@ -15,19 +15,21 @@ from rlpost.recipe.loss import DEFAULTS, word
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.analysis.replay.metrics.explanations import Explained, Explanation
+    from rlpost.analysis.replay.metrics.methods import BestMethod, Method
     from rlpost.analysis.replay.metrics.search import Solution
     from rlpost.analysis.replay.metrics.steps import MetricSeries
-    from rlpost.analysis.replay.metrics.sums import LossCandidate
+    from rlpost.analysis.replay.metrics.sums import LossCandidate, SumColumn
 
 Json = dict[str, Any]
+Terms = tuple[tuple[float, "SumColumn"], ...]
+"""Coefficients and columns."""
 MOST = 0.5
 """Share of the steps; a metric that is reproduced at more of them is explained."""
 
 
-def about_explanation(series: MetricSeries, explanation: Explanation) -> str:
+def about_method(series: MetricSeries, method: Method) -> str:
     """Return how a metric is computed, in words."""
-    column, reduction = explanation.column, REDUCTIONS[explanation.reduction]
+    column, reduction = method.column, REDUCTIONS[method.reduction]
     name = ""
     if series.definition.kind == "tokens":
         name = f"{column.name} " if column.name != series.name else ""
@@ -35,9 +37,9 @@ def about_explanation(series: MetricSeries, explanation: Explanation) -> str:
         name = "ratio outside the bounds, any advantage: "
     terms = "".join(
         f" {'-' if scale < 0 else '+'} {abs(scale):g} x {about_term(column.name)}"
-        for scale, column in explanation.terms
+        for scale, column in method.terms
     )
-    return f"{name}{reduction}, {ABOUT_LEVELS[explanation.level]}{terms}"
+    return f"{name}{reduction}, {ABOUT_LEVELS[method.level]}{terms}"
 
 
 def about_term(name: str) -> str:
@@ -62,19 +64,19 @@ def loss_fields(loss: LossCandidate) -> dict[str, Any]:
     return fields | {name: values[name] for name in own if values[name] != defaults.get(name)}
 
 
-def term_fields(explanation: Explanation) -> dict[str, Any]:
+def term_fields(terms: Terms) -> dict[str, Any]:
     """Return the fields of the KL loss among the further terms of a loss."""
     fields: dict[str, Any] = {}
-    for scale, column in explanation.terms:
+    for scale, column in terms:
         if column != ENTROPY:
             fields |= {"kl_loss_coef": scale, **kl_options(column.name)}
     return fields
 
 
-def split_fields(explanation: Explanation) -> dict[str, int]:
+def split_fields(method: Method) -> dict[str, int]:
     """Return the options of the split that a metric depends on."""
-    own = {"ranks": 1, "updates": 1, **explanation.split.fields}
-    return own if explanation.level != "step" else {}
+    own = {"ranks": 1, "updates": 1, **method.split.fields}
+    return own if method.level != "step" else {}
 
 
 def as_typed(fields: Mapping[str, Any]) -> list[str]:
@@ -86,24 +88,46 @@ def as_typed(fields: Mapping[str, Any]) -> list[str]:
     return words
 
 
-class ReplayedMetric(NamedTuple):
-    """A logged metric, with the numbers of a dump."""
+class ComputedMetric(NamedTuple):
+    """A metric of a log, as it is computed."""
 
     series: MetricSeries
-    explained: Explained
+    chosen: BestMethod
     row: Json
     """Of the result."""
 
     @property
+    def method(self) -> Method | None:
+        """How it is computed; None for one of whole steps."""
+        return self.chosen.best
+
+    @property
+    def relation(self) -> Json:
+        """What recorded and computed numbers have in common; empty for nothing."""
+        return self.row.get("relation") or {}
+
+    @property
     def is_explained(self) -> bool:
-        """Whether it is reproduced at most steps, or but for a constant."""
-        own = self.row.get("relation") or {"finding": ""}
-        return self.row["share"] > MOST or own["finding"] in ("factor", "sign", "offset")
+        """Whether it is reproduced at most steps, or but for a factor."""
+        return self.row["share"] > MOST or "factor" in self.relation
+
+    @property
+    def fitted_terms(self) -> Terms:
+        """The terms whose coefficients are fitted, if most steps are reproduced with them."""
+        method = self.method
+        if method is None or not method.fitted or self.row["share"] <= MOST:
+            return ()
+        return method.terms
+
+    @property
+    def further_term(self) -> str:
+        """The sentence that a loss has a further term."""
+        return f"{self.series.key} has a further term: {self.row['computed_as'].partition(', ')[2]}"
 
 
-def description(solution: Solution, metrics: Sequence[ReplayedMetric]) -> Json:
+def description(solution: Solution, metrics: Sequence[ComputedMetric]) -> Json:
     """Return the smallest description, with the options as typed."""
-    shown = [(one.series, one.explained.best) for one in metrics if one.is_explained]
+    shown = [(one.series, one.method) for one in metrics if one.is_explained]
     loss: Json | None = None
     if solution.loss is not None and any(one.of_loss and one.informative for one, _ in shown):
         loss = loss_fields(solution.loss)
@@ -111,7 +135,7 @@ def description(solution: Solution, metrics: Sequence[ReplayedMetric]) -> Json:
     of_loss = [own for one, own in shown if one.definition.kind == "loss" and own is not None]
     if of_loss:
         fields |= REDUCTIONS[of_loss[0].reduction].options
-        fields |= next((terms for own in of_loss if (terms := term_fields(own))), {})
+        fields |= next((terms for own in of_loss if (terms := term_fields(own.terms))), {})
     split = solution.split
     return {
         "options": as_typed({**fields, **split.fields}),
@@ -125,12 +149,12 @@ def description(solution: Solution, metrics: Sequence[ReplayedMetric]) -> Json:
     }
 
 
-def ties(solution: Solution, metrics: Sequence[ReplayedMetric]) -> Iterator[Json]:
+def ties(solution: Solution, metrics: Sequence[ComputedMetric]) -> Iterator[Json]:
     """Yield what reproduces as much as the description, and what data would separate them."""
     shown = [
         (one.series, how.best, how.others)
         for one in metrics
-        if (how := one.explained).reproduced and how.best is not None
+        if (how := one.chosen).reproduced and how.best is not None
     ]
     if not any(one.of_loss and one.informative for one, *_ in shown):
         return
@@ -161,7 +185,7 @@ def ties(solution: Solution, metrics: Sequence[ReplayedMetric]) -> Iterator[Json
         yield _tie("--micro-batch, --ranks", names, text, separated)
 
 
-def other_aggregations(best: Explanation, others: Sequence[Explanation]) -> list[str]:
+def other_aggregations(best: Method, others: Sequence[Method]) -> list[str]:
     """Return the other aggregations that reproduce a metric over the same units."""
     same = {REDUCTIONS[one.reduction].aggregation for one in others if one.level == best.level}
     return sorted(same - {REDUCTIONS[best.reduction].aggregation})

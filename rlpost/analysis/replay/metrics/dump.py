@@ -81,7 +81,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Dump:
+class DumpInput:
     """The input, and what computes its advantages."""
 
     source: Source | TableSource

@@ -1,123 +1,218 @@
-"""What logged metrics that differ have in common with the computed ones."""
+"""Checks of a log: what is wrong with it, and what explains the metrics that differ."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from rlpost.analysis.findings import Finding, Registry
+from rlpost.analysis.replay.findings.base import AnyFunction, Explanation, ReplayCheck
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.configurations import SIDES
-from rlpost.analysis.replay.metrics.description import MOST, as_typed, split_fields, term_fields
+from rlpost.analysis.replay.metrics.description import as_typed, split_fields, term_fields
 from rlpost.analysis.replay.metrics.steps import at_steps
 from rlpost.display.text import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
-    from rlpost.analysis.replay.metrics.description import ReplayedMetric
-    from rlpost.analysis.replay.metrics.explanations import Explanation
+    from rlpost.analysis.replay.metrics.description import ComputedMetric
+    from rlpost.analysis.replay.metrics.methods import Method
     from rlpost.analysis.replay.metrics.search import Solution
-    from rlpost.analysis.replay.metrics.steps import MetricSeries
-
-    Numbers = NDArray[np.float64]
+    from rlpost.analysis.replay.metrics.steps import MatchedSteps, MetricSeries
 
 Json = dict[str, Any]
 Values = dict[str, Any]
+Phase = Literal["steps", "log", "configuration", "metric", "difference"]
+"""What a check is called with: the matched steps; a metric of the log, and these steps; options
+that the log contradicts; a computed metric; or one that is not reproduced and that no such options
+explain, of which the first check that yields counts. It yields explanations."""
 
 
-def relation(
-    recorded: Numbers, computed: Numbers, equal: NDArray[np.bool_], tolerance: float
-) -> Json | None:
-    """Return what recorded and computed numbers have in common: a factor or an offset."""
-    usable = np.isfinite(computed) & (computed != 0)
-    if usable.sum() >= _LEAST and usable.all():
-        ratios = recorded / computed
-        factor = float(np.median(ratios))
-        if np.all(np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor) + 1e-12):
-            name = "sign" if abs(factor + 1) <= _LOOSE * tolerance else "factor"
-            return {"finding": name, "value": factor}
-    if np.isfinite(computed).all() and len(recorded) >= _LEAST:
-        offsets = recorded - computed
-        offset = float(np.median(offsets))
-        spread = _LOOSE * tolerance * float(np.abs(recorded).max() + np.abs(computed).max())
-        if np.all(np.abs(offsets - offset) <= spread) and offset:
-            return {"finding": "offset", "value": offset}
-    if 0 < equal.sum() < len(equal):
-        return {"finding": "some-steps", "value": float(equal.mean())}
-    return None
+@dataclass(frozen=True)
+class MetricCheck(ReplayCheck):
+    """A check of a log."""
+
+    phase: Phase
 
 
-_LEAST = 2  # steps that show a relation
-_LOOSE = 10
+@dataclass(frozen=True)
+class MetricFinding(Finding):
+    """What explains a metric of a log, or what is wrong with it."""
+
+    options: tuple[str, ...]
+    """Options as typed, which reproduce it."""
+    explains: float
+    """Share of the steps."""
+
+
+class Contradiction(NamedTuple):
+    """Options in whose place others reproduce metrics of a log."""
+
+    keys: list[str]
+    """Of these metrics."""
+    needed: Values
+    """By field."""
+    configured: Values
+
+
+FINDINGS: Registry[MetricCheck] = Registry()
+"""Every check of a log, by the name of its finding."""
+
+
+def check(phase: Phase, *, prefix: str = "") -> Callable[[AnyFunction], AnyFunction]:
+    """Add a function to FINDINGS; see `Phase`."""
+
+    def add(function: AnyFunction) -> AnyFunction:
+        FINDINGS.add(MetricCheck(function, prefix, phase))
+        return function
+
+    return add
 
 
 def findings(
-    metrics: Sequence[ReplayedMetric], description: Json, contradicted: Sequence[Json]
+    matched: MatchedSteps,
+    series: Sequence[MetricSeries],
+    metrics: Sequence[ComputedMetric],
+    solutions: Sequence[Solution],
 ) -> list[Json]:
-    """Return what the metrics that are not reproduced have in common with the computed ones.
+    """Return what is wrong with a log, and what explains the metrics that differ.
 
     Args:
-        metrics: of the log.
-        description: of the solution.
-        contradicted: of `contradictions`, which explain some metrics.
+        matched: the steps.
+        series: the metrics of the log.
+        metrics: those that are computed.
+        solutions: of the configuration as it is, then of others that reproduce more.
     """
-    findings: list[Json] = []
-    named = {key for one in contradicted for key in one["metrics"]}
-    for row, own in ((one.row, one.explained.best) for one in metrics):
-        if own is not None and own.fitted and row["share"] > MOST:
-            added = row["computed_as"].partition(", ")[2]
-            options = as_typed(term_fields(own))
-            findings.append(
-                {
-                    "finding": "option:kl_loss_coef" if options else "entropy-bonus",
-                    "text": f"{row['key']} has a further term: {added}",
-                    "options": options,
-                    "explains": 1.0,
-                }
-            )
-        if row["reproduced"] or "relation" not in row or row["key"] in named:
-            continue
-        found: Json = row.get("relation") or {"finding": "unexplained", "value": 0.0}
-        name = found["finding"]
-        text = f"{row['key']} is not explained: the closest is {row['computed_as']}"
-        if name == "factor":
-            text = f"{row['key']} is {found['value']:.6g} times the computed one"
-            text += _about_factor(found["value"], description)
-        elif name == "sign":
-            text = f"{row['key']} has the other sign"
-        elif name == "offset":
-            text = f"{row['key']} is the computed one plus {found['value']:.6g}"
-        elif name == "some-steps":
-            text = (
-                f"{row['key']} is reproduced at {percent(found['value'], 0)} of the steps; "
-                f"it differs at {at_steps(row['differs_at'])}"
-            )
-        share = found["value"] if name == "some-steps" else float(name in ("factor", "sign"))
-        findings.append({"finding": name, "text": text, "options": [], "explains": share})
-    return findings
+    found = [*_of("steps", matched)]
+    found += [one for own in series for one in _of("log", own, matched.steps)]
+    contradicted = [*_contradictions(solutions)]
+    found += [one for own in contradicted for one in _of("configuration", own)]
+    explained = {key for own in contradicted for key in own.keys}
+    for metric in metrics:
+        found += _of("metric", metric)
+        if "relation" in metric.row and metric.series.key not in explained:
+            found += islice(_of("difference", metric), 1)
+    return [asdict(one) | {"options": [*one.options]} for one in found]
 
 
-def not_finite(targets: Sequence[MetricSeries], steps: Sequence[str]) -> Iterator[Json]:
-    """Yield a finding for each metric that is NaN or infinite in the log."""
-    for one in targets:
-        if one.broken:
-            kinds = {False: "infinite", True: "NaN"}
-            names = " or ".join({kinds[bool(np.isnan(one.logged[at]))]: 0 for at in one.broken})
-            where = at_steps([steps[at] for at in one.broken])
-            text = f"{one.key} is {names} in the log at {where}"
-            yield {"finding": "not-finite", "text": text, "options": [], "explains": 0.0}
+def _of(phase: Phase, *args: Any) -> Iterator[MetricFinding]:
+    """Yield what the checks of a phase find."""
+    for own in FINDINGS.values():
+        for one in own.run(*args) if own.phase == phase else ():
+            name = one.name or own.name
+            yield MetricFinding(name, one.text, own.advice, one.options, one.explains)
 
 
-def _about_factor(factor: float, description: Json) -> str:
+@check("steps", prefix="input:")
+def step_order(matched: MatchedSteps) -> Iterator[Explanation]:
+    """The steps of the log are those of the next, or the previous, step of the dump.
+
+    The trainer counts a step before or after it logs it. Compare a step with the line that is
+    printed beside it.
+    """
+    if matched.by == "shift":
+        text = f"step {matched.steps[0]} of the input is step {matched.labels[0]} of the log"
+        yield Explanation(text, 1.0)
+
+
+@check("log")
+def not_finite(series: MetricSeries, steps: Sequence[str]) -> Iterator[Explanation]:
+    """A metric is NaN or infinite in the log.
+
+    The update of that step may have made the weights NaN. Look for log ratios without a bound, and
+    means over no token.
+    """
+    if series.broken:
+        kinds = {False: "infinite", True: "NaN"}
+        names = " or ".join({kinds[bool(np.isnan(series.logged[at]))]: 0 for at in series.broken})
+        where = at_steps([steps[at] for at in series.broken])
+        yield Explanation(f"{series.key} is {names} in the log at {where}", 0.0)
+
+
+@check("configuration")
+def option(own: Contradiction) -> Iterator[Explanation]:
+    """The log contradicts an option of the loss or of the split; the text has what it needs.
+
+    The trainer has another setting than its configuration, or the configuration is another run's.
+    Add the options if the trainer is right, else change the trainer.
+    """
+    options = as_typed(_with_one_clip(own.needed))
+    configured = " ".join(as_typed(_with_one_clip(own.configured)))
+    need = f"{', '.join(own.keys)} need{'s' * (len(own.keys) == 1)} {' '.join(options)}"
+    name = f"option:{next(iter(own.needed))}"
+    yield Explanation(f"{need}; the configuration has {configured}", 1.0, tuple(options), name)
+
+
+@check("metric")
+def kl_loss(metric: ComputedMetric) -> Iterator[Explanation]:
+    """A loss has a KL loss, whose coefficient no option states.
+
+    Add the options to those of the loss, and compare the coefficient with the trainer's setting.
+    """
+    if metric.fitted_terms and (fields := term_fields(metric.fitted_terms)):
+        yield Explanation(metric.further_term, 1.0, tuple(as_typed(fields)))
+
+
+@check("metric")
+def entropy_bonus(metric: ComputedMetric) -> Iterator[Explanation]:
+    """A loss has an entropy bonus, which no option has.
+
+    The other terms of the loss are reproduced beside it. Compare its coefficient with the trainer's
+    setting.
+    """
+    if metric.fitted_terms and not term_fields(metric.fitted_terms):
+        yield Explanation(metric.further_term, 1.0)
+
+
+@check("difference")
+def factor(metric: ComputedMetric) -> Iterator[Explanation]:
+    """The metric is the computed one times a constant, at all steps.
+
+    It is a sum in place of a mean, a division too much, or the other sign. As a loss it acts as
+    another learning rate; a number that is only logged is harmless.
+    """
+    value = metric.relation.get("factor")
+    if value is not None:
+        about = _about_factor(value, metric.method)
+        yield Explanation(f"{metric.series.key} is {value:.6g} times the computed one{about}", 1.0)
+
+
+@check("difference")
+def some_steps(metric: ComputedMetric) -> Iterator[Explanation]:
+    """The metric is reproduced at some steps, and differs at others.
+
+    A setting changed during the run, or a schedule has it, or these steps were split into other
+    micro-batches. Compare what the trainer logs about them.
+    """
+    share = metric.relation.get("equal_steps")
+    if share is not None:
+        where = at_steps(metric.row["differs_at"])
+        text = f"is reproduced at {percent(share, 0)} of the steps; it differs at {where}"
+        yield Explanation(f"{metric.series.key} {text}", share)
+
+
+@check("difference")
+def unexplained(metric: ComputedMetric) -> Iterator[Explanation]:
+    """The metric differs at all steps, and no factor explains it.
+
+    Its formula is another one, or the log is of other rows than the dump. Set what is known of the
+    loss, and compare one step by hand.
+    """
+    text = f"is not explained: the closest is {metric.row['computed_as']}"
+    yield Explanation(f"{metric.series.key} {text}", 0.0)
+
+
+def _about_factor(factor: float, method: Method | None) -> str:
     """Return what a factor may be."""
+    split = None if method is None else method.split
     for value, why in (
-        (description["micro_batch"], "responses of a micro-batch"),
-        (description["ranks"], "ranks"),
-        (description["updates"], "updates"),
+        (split and split.micro, "responses of a micro-batch"),
+        (split and split.ranks, "ranks"),
+        (split and split.updates, "updates"),
     ):
         for one, verb in ((factor, "a sum, not a mean"), (1 / factor, "divided once more")):
             if value and value > 1 and abs(one - value) < 1e-4 * value:
@@ -125,31 +220,17 @@ def _about_factor(factor: float, description: Json) -> str:
     return ""
 
 
-def contradictions(solutions: Sequence[Solution]) -> Iterator[Json]:
-    """Yield a finding for options in whose place others reproduce more metrics of a log.
-
-    Args:
-        solutions: of the configuration as it is, then of others that reproduce more.
-    """
+def _contradictions(solutions: Sequence[Solution]) -> Iterator[Contradiction]:
+    """Yield the options that a solution has in place of those of the one before it."""
     for older, newer in pairwise(solutions):
-        keys, needed, configured = list[str](), Values(), Values()
-        for metric, before, after in zip(
-            older.series, older.explained, newer.explained, strict=True
-        ):
+        found = Contradiction([], {}, {})
+        for series, before, after in zip(older.series, older.chosen, newer.chosen, strict=True):
             if after.reproduced and not before.reproduced and after.best is not None:
-                keys.append(metric.key)
-                for name, value, present in _changed(older, newer, metric, after.best):
-                    needed[name], configured[name] = value, present
-        if needed:
-            options = as_typed(_with_one_clip(needed))
-            yield {
-                "finding": f"option:{next(iter(needed))}",
-                "text": f"{', '.join(keys)} need{'s' * (len(keys) == 1)} {' '.join(options)}; the "
-                f"configuration has {' '.join(as_typed(_with_one_clip(configured)))}",
-                "options": options,
-                "explains": 1.0,
-                "metrics": keys,
-            }
+                found.keys.append(series.key)
+                for name, value, configured in _changed(older, newer, series, after.best):
+                    found.needed[name], found.configured[name] = value, configured
+        if found.needed:
+            yield found
 
 
 def _with_one_clip(fields: Values) -> Values:
@@ -162,7 +243,7 @@ def _with_one_clip(fields: Values) -> Values:
 
 
 def _changed(
-    older: Solution, newer: Solution, series: MetricSeries, best: Explanation
+    older: Solution, newer: Solution, series: MetricSeries, best: Method
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the options that a metric needs: name, value, and the one of the configuration.
 
@@ -177,7 +258,11 @@ def _changed(
                 yield name, after[name], before[name]
     needed: dict[str, Any] = {}
     if series.definition.kind == "loss":
-        needed = {"kl_loss_coef": 0.0, **REDUCTIONS[best.reduction].options, **term_fields(best)}
+        needed = {
+            "kl_loss_coef": 0.0,
+            **REDUCTIONS[best.reduction].options,
+            **term_fields(best.terms),
+        }
     for name, value in (needed | split_fields(best)).items():
         configured = configuration.value(name)
         if configured is not None and configured != value:

@@ -50,7 +50,7 @@ def _lines(result: Json) -> Iterator[str]:
     if description["micro_batch"] or description["ranks"] > 1 or description["updates"] > 1:
         yield f"split: {description['split']}"
     for one in result["findings"]:
-        yield f"{one['finding']}: {one['text']}"
+        yield f"{one['name']}: {one['text']}"
 
 
 def _tie(tie: Json) -> str:

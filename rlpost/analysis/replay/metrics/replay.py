@@ -18,16 +18,16 @@ from rlpost.analysis.replay.metrics.aggregates import (
 from rlpost.analysis.replay.metrics.configurations import FOUND, TOLERANCE, RunConfiguration
 from rlpost.analysis.replay.metrics.definitions import METRICS
 from rlpost.analysis.replay.metrics.description import (
-    ReplayedMetric,
-    about_explanation,
+    ComputedMetric,
+    about_method,
     description,
     other_aggregations,
     ties,
 )
-from rlpost.analysis.replay.metrics.dump import Dump
-from rlpost.analysis.replay.metrics.explanations import Explained
-from rlpost.analysis.replay.metrics.findings import contradictions, findings, not_finite, relation
+from rlpost.analysis.replay.metrics.dump import DumpInput
+from rlpost.analysis.replay.metrics.findings import findings
 from rlpost.analysis.replay.metrics.logs import known_metrics, read_log
+from rlpost.analysis.replay.metrics.methods import BestMethod
 from rlpost.analysis.replay.metrics.search import Sample
 from rlpost.analysis.replay.metrics.steps import match_steps
 from rlpost.analysis.replay.metrics.sums import roles_of
@@ -102,7 +102,7 @@ def replay_metrics(
         )
     log, logged, unknown = _known(Path(metrics), keys)
     source = table if isinstance(table, Source) else TableSource(table)
-    dump = Dump(source, recipe or Recipe(), options)
+    dump = DumpInput(source, recipe or Recipe(), options)
     configuration = RunConfiguration(loss, FOUND & {*stated}, {**(split or {})}, tolerance)
     configuration = configuration.for_roles(dump.roles)
     light = dump.measure((), loss)
@@ -110,27 +110,22 @@ def replay_metrics(
     every = [matched.series(one, tolerance) for one in logged]
     reasons = {one.key: _why_not(one, dump, light, configuration.loss) for one in every}
     series = [one for one in every if reasons[one.key] is None]
-    solution, chain = _solve(dump, light, matched, series, configuration)
-    metrics_of_dump = _replayed(dump, matched, series, solution)
-    reasons |= {one.series.key: _NO_ENTROPY for one in metrics_of_dump if _is_poor(one, dump)}
-    replayed = [one for one in metrics_of_dump if reasons[one.series.key] is None]
-    described = description(solution, replayed)
-    broken = [*not_finite(every, matched.steps)]
-    contradicted = [*contradictions(chain)]
+    solution, others = _solve(dump, light, matched, series, configuration)
+    computed = _computed(dump, matched, series, solution)
+    reasons |= {one.series.key: _NO_ENTROPY for one in computed if _is_poor(one, dump)}
+    computed = [one for one in computed if reasons[one.series.key] is None]
+    rows = [one.row for one in computed]
+    equal = bool(rows) and all(one["reproduced"] for one in rows)
     return {
         "file": log.path,
         "format": log.kind,
         "steps": matched.facts,
         "responses": sum(len(light.rows_of(step)) for step in matched.steps),
-        "reproduced": bool(replayed) and all(one.row["reproduced"] for one in replayed)
-        and not broken,
-        "description": described,
-        "metrics": [one.row for one in replayed],
-        "ties": [*ties(solution, replayed)],
-        "findings": [
-            *matched.findings, *broken, *contradicted,
-            *findings(replayed, described, contradicted),
-        ],
+        "reproduced": equal and not any(one.broken for one in every),
+        "description": description(solution, computed),
+        "metrics": rows,
+        "ties": [*ties(solution, computed)],
+        "findings": findings(matched, every, computed, others),
         "not_computed": [
             {"metric": one.name, "key": one.key, **why}
             for one in every
@@ -139,7 +134,7 @@ def replay_metrics(
         "unknown_keys": unknown,
         "tolerance": tolerance,
         "warnings": [*log.warnings, *matched.warnings(logged)],
-    }  # fmt: skip
+    }
 
 
 def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[LoggedMetric], list[str]]:
@@ -156,7 +151,7 @@ def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[Logged
 
 
 def _solve(
-    dump: Dump,
+    dump: DumpInput,
     light: Measured,
     matched: MatchedSteps,
     series: Sequence[MetricSeries],
@@ -183,7 +178,7 @@ def _solve(
     return best, solutions
 
 
-def _part(dump: Dump, light: Measured, rows: NDArray[np.int64]) -> Dump:
+def _part(dump: DumpInput, light: Measured, rows: NDArray[np.int64]) -> DumpInput:
     """Return some rows of an input; all of them if advantages of a step depend on other steps."""
     if len(rows) == len(light.step) or not light.independent:
         return dump
@@ -197,13 +192,15 @@ _NO_ENTROPY = {
 }
 
 
-def _is_poor(one: ReplayedMetric, dump: Dump) -> bool:
+def _is_poor(one: ComputedMetric, dump: DumpInput) -> bool:
     """Return whether an entropy differs from the only estimate of it, the mean of -log_probs."""
     missing = one.series.name == "entropy" and "entropy" not in dump.roles
     return missing and one.row["share"] == 0
 
 
-def _why_not(series: MetricSeries, dump: Dump, light: Measured, loss: LossOptions) -> Json | None:
+def _why_not(
+    series: MetricSeries, dump: DumpInput, light: Measured, loss: LossOptions
+) -> Json | None:
     """Return why a metric cannot be computed: the role that is missing, and a sentence."""
     definition, missing = series.definition, list[str]()
     if not series.present.any():
@@ -224,29 +221,27 @@ def _why_not(series: MetricSeries, dump: Dump, light: Measured, loss: LossOption
     return {"needs": missing[0], "text": f"no column for {' and '.join(missing)}; {maps}"}
 
 
-def _replayed(
-    dump: Dump, matched: MatchedSteps, series: Sequence[MetricSeries], solution: Solution
-) -> list[ReplayedMetric]:
+def _computed(
+    dump: DumpInput, matched: MatchedSteps, series: Sequence[MetricSeries], solution: Solution
+) -> list[ComputedMetric]:
     """Return the metrics of a log with the numbers of all steps of a dump."""
-    pairs = zip(solution.series, solution.explained, strict=True)
-    explained = {one.key: own for one, own in pairs}
-    columns = [column for one in explained.values() if one.best for column in one.best.columns]
+    pairs = zip(solution.series, solution.chosen, strict=True)
+    chosen = {one.key: own for one, own in pairs}
+    columns = [column for one in chosen.values() if one.best for column in one.best.columns]
     loss = solution.configuration.loss
     extremes = [column for one in series for column in extreme_columns(one.definition)]
     columns += [one for one in extremes if dump.roles.issuperset(one.roles(loss))]
     measured = dump.measure([*dict.fromkeys(columns)], loss)
     data = Aggregated(measured, matched.steps, loss.agg_length)
-    whole = [(one, explained.get(one.key, Explained())) for one in series]
-    return [ReplayedMetric(*one, _row(*one, data, matched)) for one in whole]
+    whole = [(one, chosen.get(one.key, BestMethod())) for one in series]
+    return [ComputedMetric(*one, _row(*one, data, matched)) for one in whole]
 
 
-def _row(
-    series: MetricSeries, explained: Explained, data: Aggregated, matched: MatchedSteps
-) -> Json:
+def _row(series: MetricSeries, chosen: BestMethod, data: Aggregated, matched: MatchedSteps) -> Json:
     """Return a metric with recorded and computed numbers, and how it is computed."""
-    best, present = explained.best, series.present
+    best, present = chosen.best, series.present
     if best is not None:
-        about = about_explanation(series, best)
+        about = about_method(series, best)
         computed, magnitude = best.computed(data)
     else:
         about, computed = _of_steps(series, data)
@@ -271,10 +266,10 @@ def _row(
     if best is not None:
         row["aggregation"] = str(REDUCTIONS[best.reduction])
         row["level"] = best.level
-        row["also"] = other_aggregations(best, explained.others)
+        row["also"] = other_aggregations(best, chosen.others)
     if not reproduced:
         own = series.recorded[present], computed[present], equal[present], series.tolerance
-        row["relation"] = relation(*own)
+        row["relation"] = _relation(*own)
         row["differs_at"] = [matched.steps[at] for at in np.flatnonzero(~equal & present)]
     return row
 
@@ -288,6 +283,22 @@ def _of_steps(series: MetricSeries, data: Aggregated) -> tuple[str, Numbers]:
         return -int(equal.sum()), float(np.median(gaps))
 
     return min(step_values(series.definition, data), key=lambda one: closeness(one[1]))
+
+
+def _relation(
+    recorded: Numbers, computed: Numbers, equal: NDArray[np.bool_], tolerance: float
+) -> Json | None:
+    """Return what recorded and computed numbers have in common: a factor, or equal steps."""
+    if len(recorded) >= _LEAST and (np.isfinite(computed) & (computed != 0)).all():
+        ratios = recorded / computed
+        factor = float(np.median(ratios))
+        if np.all(np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor) + 1e-12):
+            return {"factor": factor}
+    return {"equal_steps": float(equal.mean())} if 0 < equal.sum() < len(equal) else None
+
+
+_LEAST = 2  # steps that show a factor
+_LOOSE = 10
 
 
 def _float(value: Any) -> float | None:

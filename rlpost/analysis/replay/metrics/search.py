@@ -10,8 +10,8 @@ import numpy as np
 
 from rlpost.analysis.replay.metrics.aggregates import Aggregated
 from rlpost.analysis.replay.metrics.clip_bounds import bound_changes
-from rlpost.analysis.replay.metrics.explanations import Explained, explain, ways_of
 from rlpost.analysis.replay.metrics.formulas import fitted, formulas_of
+from rlpost.analysis.replay.metrics.methods import BestMethod, best_method, methods_of
 from rlpost.analysis.replay.metrics.splits import LEVELS, all_means
 from rlpost.analysis.replay.metrics.sums import LossCandidate
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.metrics.configurations import RunConfiguration
-    from rlpost.analysis.replay.metrics.dump import Dump
+    from rlpost.analysis.replay.metrics.dump import DumpInput
     from rlpost.analysis.replay.metrics.formulas import FittedFormula, Formula
     from rlpost.analysis.replay.metrics.splits import Means, Split
     from rlpost.analysis.replay.metrics.steps import MetricSeries
@@ -61,13 +61,13 @@ class Solution:
     """Other losses that reproduce as much."""
     tied_splits: tuple[Split, ...]
     series: tuple[MetricSeries, ...]
-    explained: tuple[Explained, ...]
+    chosen: tuple[BestMethod, ...]
     """Of each metric."""
 
     @property
     def reproduced(self) -> bool:
         """Whether it reproduces all metrics."""
-        return all(one.reproduced for one in self.explained)
+        return all(one.reproduced for one in self.chosen)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LogSearch:
             tuple(one for one in losses if one is not None and one != loss),
             tuple(one for one in tied if one != split),
             tuple(self.series),
-            self._explained(loss, split),
+            self._chosen(loss, split),
         )
 
     def splits_without_loss(self) -> list[Split]:
@@ -159,7 +159,7 @@ class LogSearch:
         totals = best.sum(2).swapaxes(0, 1).tolist()
         return [[FitScore(*one) for one in of_loss] for of_loss in totals]
 
-    def _explained(self, loss: LossCandidate | None, split: Split) -> tuple[Explained, ...]:
+    def _chosen(self, loss: LossCandidate | None, split: Split) -> tuple[BestMethod, ...]:
         """Return how each metric is computed with a loss and a split."""
         values = {
             level: self.data.values(own.units)
@@ -167,19 +167,20 @@ class LogSearch:
             for name, level in own.splits
             if name == split
         }
-        found: dict[str, Explained] = {}
-        by_name = dict.fromkeys(("kl_loss", "pg_loss"), Explained())
+        found: dict[str, BestMethod] = {}
+        by_name = dict.fromkeys(("kl_loss", "pg_loss"), BestMethod())
         aggregation = self.configuration.loss_config.aggregation
         ordered = sorted(self.series, key=lambda one: (one.name == "loss", one.name == "pg_loss"))
         for series in ordered:
-            ways = [
-                way
+            fits = [
+                method_fit
                 for level, own in values.items()
                 for fit, reductions in self._fits(series, loss, *own)
-                for way in ways_of(fit, reductions, split, level)
+                for method_fit in methods_of(fit, reductions, split, level)
             ]
             likely = by_name["kl_loss"].best, by_name["pg_loss"].best
-            found[series.key] = by_name[series.name] = explain(ways, series, *likely, aggregation)
+            chosen = best_method(fits, series, *likely, aggregation)
+            found[series.key] = by_name[series.name] = chosen
         return tuple(found[one.key] for one in self.series)
 
 
@@ -187,7 +188,7 @@ class LogSearch:
 class Sample:
     """The steps that are searched."""
 
-    dump: Dump
+    dump: DumpInput
     """Of these steps, or of more."""
     steps: list[str]
     """Their labels."""
@@ -251,7 +252,7 @@ class Sample:
         bases = [one for one in bases if not self.dump.missing(one)]
         shares = [
             series
-            for series, one in zip(self.series, first.explained, strict=True)
+            for series, one in zip(self.series, first.chosen, strict=True)
             if series.definition.kind == "clipped" and not one.reproduced
         ]
         changes, means, sides = bases[1:], all_means(splits, data.counts), configuration.bounds

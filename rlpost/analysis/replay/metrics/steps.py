@@ -166,14 +166,6 @@ class MatchedSteps:
                 )
 
     @property
-    def findings(self) -> list[Json]:
-        """What is wrong with the steps."""
-        if self.by != "shift":
-            return []
-        text = f"step {self.steps[0]} of the input is step {self.labels[0]} of the log"
-        return [{"finding": "input:step-order", "text": text, "options": [], "explains": 1.0}]
-
-    @property
     def facts(self) -> Json:
         """The numbers of steps, and how they were matched."""
         return {

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from rlpost.pipeline.running_state import RunState
+from rlpost.pipeline.stages import fields_of, stages_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.presets import (
@@ -25,13 +27,15 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from rlpost.pipeline.resolved import ResolvedRecipe
+
 Values = dict[str, Any]
 DETAIL = "numerics."
 """How the name of a numerical detail begins among the changes of a candidate."""
 _COMMAS = ("reward_components", "component_weights", "episode_domains")
 _PAIRS = ("columns", "teachers")
-# Of equally small recipes the first is named: current code before earlier code, rlpost's own last.
-ORDER = (*PRESETS, *SUPERSEDED, DEFAULT)
+# Of equally small recipes the first is named: rlpost's own, then current code before earlier code.
+ORDER = (DEFAULT, *PRESETS, *SUPERSEDED)
 
 
 @cache
@@ -107,11 +111,11 @@ class Candidate:
 
     @property
     def order(self) -> tuple[int, int, int, int, bool, int]:
-        """The plainest first: the fewest changes, then a preset's own estimators."""
+        """The plainest first: the fewest changes, then rlpost's options, then presets."""
         running = sum(value == "running" for value in self.changes.values())
         usual = usual_estimator(self.preset)
         own = self.estimator in (*_own(self.preset), usual)
-        kind = 1 if self.preset == DEFAULT else 3 if not own else 2 * ("@" in self.preset)
+        kind = 0 if self.preset == DEFAULT else 3 if not own else 1 + ("@" in self.preset)
         place, other = ORDER.index(self.preset), self.estimator != usual
         number = NAMES.index(self.estimator) if self.estimator in NAMES else len(NAMES)
         return len(self.changes), running, kind, place, other, number
@@ -210,3 +214,16 @@ def key_of(recipe: Recipe) -> str:
     """Return a text that is equal for recipes that compute the same."""
     values = recipe.model_dump(mode="json", exclude={"estimator_name", "emit"})
     return json.dumps(values, sort_keys=True)
+
+
+def values_read(resolved: ResolvedRecipe) -> Values:
+    """Return the values of the fields that the stages of a recipe read, as its input resolves them.
+
+    Recipes with the same values compute the same.
+    """
+    fields = fields_of(stages_of(resolved, RunState()))
+    own: Values = {"whiten_advantages": resolved.whiten}
+    if not resolved.estimator.normalises:
+        own |= dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
+    values = {name: value_of(resolved.recipe, name) for name in sorted(fields)}
+    return values | {name: value for name, value in own.items() if name in fields}

@@ -1,110 +1,75 @@
 """Search for the recipe that made recorded numbers.
 
-Every preset with every estimator is computed on a sample; then changes of one option at a time
-around the nearest, with β, γ, λ and weights solved from the numbers; then the smallest set of
-changes that still gives the numbers, on every preset. Nearness is the mean number of decades beyond
-the tolerance, so that a step in the right direction counts before all numbers are equal.
+Every preset with each of its estimators is computed on a sample. From the nearest recipe on, its
+neighbours are: another value of one field that its stages read, one change less, another preset or
+estimator with the same changes, and its numbers solved by least squares. When a recipe reproduces
+the recorded numbers, the fewest changes that still do are searched for on every preset.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from dataclasses import dataclass
-from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.search.alike import alike, carried, pruned, smallest
 from rlpost.analysis.replay.search.candidates import (
-    DETAIL,
     bases,
     flat,
-    key_of,
     nested,
     presets_of,
+    value_of,
 )
-from rlpost.analysis.replay.search.moves import EPSILONS, UNSCALED, Facts, moves, needed, shapes
-from rlpost.analysis.replay.search.nearest import CONSTANTS, is_near, nearest
+from rlpost.analysis.replay.search.fields import FIELDS, components, rank_batches, teachers
 from rlpost.analysis.replay.search.sample import sampled, widened
-from rlpost.analysis.replay.search.solve import Problem, problems, solvable, solved
-from rlpost.analysis.replay.search.ties import ties_of
-from rlpost.analysis.replay.search.trials import NOISE, Trial, Trials, differing_rows, unexplained
+from rlpost.analysis.replay.search.sample_facts import SampleFacts
+from rlpost.analysis.replay.search.solve import Step, solved, steps
+from rlpost.analysis.replay.search.ties import equivalent, plainest, pruned, ties_of
+from rlpost.analysis.replay.search.trials import Trial, Trials
+from rlpost.analysis.replay.search.unexplained import differing_rows, unexplained
+from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
-from rlpost.io.progress import SilentReporter
-from rlpost.recipe.estimators import READERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.io.progress import Reporter
+    from rlpost.analysis.replay.search.candidates import Candidate
+    from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
-SOLVED = 12
-"""Estimators whose numbers are solved before changes are tried."""
-_SHAPED = 4
-"""Estimators whose numbers are solved with other rewards."""
-STARTS = 5
-"""Estimators around which changes are tried."""
-ROUNDS = 6
-"""Changes that are made one after another."""
+Changes = dict[str, Any]
 RECIPES = 1500
-"""Recipes after which no other start is tried: about 10 seconds of 512 short responses."""
+"""Recipes after which no other neighbours are tried: about 10 seconds of 512 short responses."""
+EXPANDED = 20
+"""Recipes whose neighbours are tried for a stage."""
+STARTS = 5
+"""Estimators whose neighbours are tried in turn."""
+SOLVED = 12
+"""Estimators whose numbers are solved at the start."""
+KINDS = 3
+"""Of these, the ones that are solved on every preset."""
+_AS_NEAR = 2.0
+"""Scores up to so many times the least are about as near: their neighbours are tried in turn."""
+_SOLUTIONS = 3
+"""Linear problems that are solved further, with and without an affine map."""
 WIDER = 3
 """Samples that are searched, if the best recipe of one differs in other groups of its steps."""
-_SPREAD = 5
-"""Estimators whose numbers are solved on every preset."""
-_GAIN = 0.98
-"""A change is kept if it brings the score below this share."""
-_NEAR_SCORE = 0.06
-"""The score below which no other estimator is tried before changes: a stage is whitened, say."""
-_PAIRED = 0.3
-"""The score below which pairs of changes are tried."""
-_TOGETHER = 8
-"""Changes that are tried on top of each other."""
-_NEAR = 12
-"""Changes of which pairs are tried."""
 TIES = 12
 """Ties that are listed."""
-_BEFORE = ("sample_mask", "final_response_mask", "kl")
-"""Stages before the estimator, which have nothing to solve."""
-_SHARED = (*_BEFORE, "response_level_rewards")
-"""Stages that do not depend on most estimators."""
+_NEAR_SHARE = 0.45
+"""Share of the numbers that are equal, or nothing is near."""
+_MANY = 0.1
+"""Share of the numbers that a change makes equal, if it stays where nothing reproduces."""
 _LATER = ("sample_weight", "is_weight")
 """Stages that no preset computes without an option."""
-_FINE = (f"{DETAIL}norm_eps", f"{DETAIL}whiten_eps")
-"""Details that differ by little, tried on a recipe that is not exact."""
-
-
-def _plainest(found: list[Trial], framework: str) -> Trial:
-    """Return the plainest of the trials about as exact as the most exact.
-
-    Of several with as many changes it is that of a framework.
-    """
-    most = min(found, key=lambda one: one.inexact)
-
-    def order(one: Trial) -> tuple[Any, ...]:
-        changes, *rest = one.candidate.order
-        return changes, one.candidate.framework != framework, *rest
-
-    return min((one for one in found if one.about_as_exact(most)), key=order)
-
-
-def _exact(trial: Trial) -> bool:
-    return trial.inexact <= NOISE
-
-
-def _by_residual(found: list[Problem]) -> list[Problem]:
-    return sorted(found, key=lambda one: one.step.residual)
-
-
-def _place(one: Trial) -> tuple[Any, ...]:
-    return one.place
 
 
 @dataclass(frozen=True)
-class Found:
+class NearestRecipe:
     """The recipe that is nearest to recorded numbers."""
 
     recipe: Recipe
@@ -120,12 +85,12 @@ def search(
     given: Mapping[str, Any] | None = None,
     framework: str = "",
     reporter: Reporter | None = None,
-) -> Found:
+) -> NearestRecipe:
     """Return the smallest recipe that reproduces recorded numbers, or the nearest one.
 
     Args:
         rollouts: the input, with recorded columns.
-        tolerance: relative tolerance of equal numbers.
+        tolerance: relative tolerance.
         given: fields of a recipe that the user typed; they stay.
         framework: the preset that is named first of equally small recipes.
         reporter: receives the recipes tried.
@@ -133,8 +98,8 @@ def search(
     Returns:
         The recipe, and plain facts: `tried`, `skipped` (recipes that do not fit, by reason),
         `seconds`, `sample`, `reproduces`, `best` (`named`, `options`, `preset`, `estimator`,
-        `changes`, `toml`), `near` (about half of the numbers are equal),
-        `largest`, `share_equal`, `not_computed`, `ties` and `unexplained`.
+        `changes`, `toml`), `near` (about half of the numbers are equal), `largest`,
+        `share_equal`, `not_computed`, `ties` and `unexplained`.
 
     Raises:
         DataError: no recipe fits the input.
@@ -142,17 +107,18 @@ def search(
     started = time.perf_counter()
     reports = reporter or SilentReporter()
     reports.start("search", None)
-    sample, before = sampled(rollouts), None
+    sample, tried = sampled(rollouts), 0
     for _ in range(WIDER):
-        run = _Search(sample, tolerance, flat(given or {}), reports, framework, before)
-        best, before = run.best(), run.trials
+        run = _Search(sample, tolerance, flat(given or {}), reports, framework)
+        best = run.best()
         other = run.differing(best)
+        tried += run.trials.count
         if not len(other):
             break
         sample = widened(sample, other[:: -(-len(other) // WIDER)])
     ties = run.ties(best) if best.reproduces else []
-    seconds = time.perf_counter() - started
-    return Found(best.candidate.recipe, best.candidate.named, run.facts(best, ties, seconds))
+    facts = run.facts(best, ties, tried, time.perf_counter() - started)
+    return NearestRecipe(best.candidate.recipe, best.candidate.named, facts)
 
 
 class _Search:
@@ -165,24 +131,18 @@ class _Search:
         given: Json,
         reporter: Reporter,
         framework: str,
-        before: Trials | None = None,
     ) -> None:
         self.given, self.framework = given, framework
         self.tolerance, self.reporter = tolerance, reporter
+        self.sample = SampleFacts(sample.steps)
         self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
-        self.before = 0 if before is None else before.count
-        """Recipes that were tried on smaller samples."""
-        self.starts = self._bases()
-        self.missing = self._drop_uncomputed(sample)
-        self.stage = self.trials.stages[-1]
-        self.alike: list[Trial] = []
+        self.starts = self._starts()
+        self.missing = self._leave_out_uncomputed(sample)
+        self.equivalent: list[Trial] = []
 
-    def _bases(self) -> list[Trial]:
-        self.known = Facts(self.trials.rollouts.steps)
-        found = []
-        for one in bases(self.given):
-            extra = needed(one.recipe.estimator, self.known)
-            found += [self.trials.of(one.changed(changes)) for changes in extra or [{}]]
+    def _starts(self) -> list[Trial]:
+        """Return the trials of presets and estimators without changes, the nearest first."""
+        found = [self.trials.of(one) for one in self._bases()]
         fitting = sorted((one for one in found if one is not None), key=_place)
         if not fitting:
             skipped = self.trials.skipped
@@ -190,240 +150,182 @@ class _Search:
             raise DataError(f"{self.trials.rollouts.name}: no recipe fits this input: {reasons}")
         return fitting
 
-    def _drop_uncomputed(self, sample: Rollouts) -> list[str]:
+    def _bases(self) -> Iterator[Candidate]:
+        """Yield presets and estimators, with the columns without which one is an error."""
+        for one in bases(self.given):
+            changes: list[Changes] = [{}]
+            if one.recipe.estimator == "gdpo":
+                changes = [{"reward_components": some} for some in components(self.sample)]
+            if one.recipe.estimator == "opd":
+                changes = [*teachers(self.sample)]
+            yield from (one.changed(some) for some in changes or [{}])
+
+    def _leave_out_uncomputed(self, sample: Rollouts) -> list[str]:
         """Leave out recorded stages that no recipe computes from this input; returns them."""
         computed = {name for trial in self.starts for name in trial.wrong}
         missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
         if missing and len(missing) < len(sample.recorded):
-            before, report = self.trials, lambda: self.reporter.advance(1)
-            self.trials = Trials(sample.without(missing), self.tolerance, report)
-            self.starts = self._bases()
-            self.trials.count += before.count
-            self.trials.skipped = before.skipped
+            left = sample.without(missing)
+            self.trials = Trials(left, self.tolerance, lambda: self.reporter.advance(1))
+            self.starts = self._starts()
         return missing
 
-    @property
-    def late(self) -> bool:
-        """Whether enough recipes were tried; the same on every machine."""
-        return self.trials.count > RECIPES
-
     def best(self) -> Trial:
-        """Return the best trial: one recorded stage after another, in the order of the pipeline."""
-        best, stages = self.starts[0], self.trials.stages
-        if not best.reproduces:
-            for number, self.stage in enumerate(stages):
-                self.trials.focus = stages[: number + 1]
-                best = self._focused(self.trials.again(best))
-            if not best.reproduces and len(stages) > 1:
-                best = min(best, self._focused(self.starts[0]), key=_place)
-        if best.reproduces:
-            return self._smallest(best)
-        self.trials.focus = stages
-        return nearest(best, self.starts, self.trials, self.framework)
+        """Return the plainest trial that reproduces, or the nearest one."""
+        best = self.starts[0]
+        while not best.reproduces:
+            further = self._further(best)
+            if further.equal_stages <= best.equal_stages:
+                return self._supported(min(best, further, key=_place))
+            best = further
+        best = pruned(best, self.trials)
+        self.equivalent = equivalent(best, self.starts, self.given, self.trials)
+        return self._plainest()
 
-    def _focused(self, before: Trial) -> Trial:
-        """Return the best trial for the stages that count at present.
+    def _plainest(self) -> Trial:
+        """Return the plainest of the equivalent trials about as exact as the most exact.
 
-        Args:
-            before: the best for the stages before; its changes are tried with all estimators.
+        Of several with as many changes it is that of the framework.
         """
-        if before.reproduces:
-            return before
-        changes = before.candidate.changes
-        *earlier, _ = self.trials.focus
-        further = earlier and all(before.wrong.get(name) == 0 for name in earlier)
-        sets = [{}, changes, *([carried(before) | changes] if further else [])]
-        tried = [self.trials.of(one.candidate.changed(s)) for s in sets for one in self.starts]
-        tried.append(before)
-        fitting = sorted((one for one in tried if one is not None), key=_place)
-        best = fitting[0]
-        if not best.reproduces and (further or best.score < _PAIRED):
-            best = self._descent(best)
-        if not best.reproduces:
-            best, starts = self._estimated(fitting)
-            for start in starts:
-                if best.reproduces or self.late:
-                    break
-                best = min(best, self._descent(start), key=_place)
-        return best
+        exact = min(self.equivalent, key=lambda one: one.inexact)
 
-    def _estimated(self, fitting: list[Trial]) -> tuple[Trial, list[Trial]]:
-        """Return the best trial with solved numbers, and the estimators to begin changes with.
+        def order(one: Trial) -> tuple[Any, ...]:
+            changes, *rest = one.candidate.order
+            return changes, one.candidate.framework != self.framework, *rest
 
-        The linear problems of all estimators are solved, then those of the best ones on every
-        preset.
+        return min((one for one in self.equivalent if one.as_exact_as(exact)), key=order)
+
+    def _further(self, best: Trial) -> Trial:
+        """Return a trial with more equal stages than a trial, or the nearest one.
+
+        The next stage is computed with every preset and estimator, and their numbers are solved.
+        Then the neighbours of the nearest trials are tried, of several estimators in turn.
         """
-        starts = self._best_of_each(fitting, SOLVED)
-        solved_before = self.stage == "advantages" and "raw_advantages" in self.trials.focus
-        if self.stage in _BEFORE or solved_before:
-            return fitting[0], starts[:1]
-        nearest = self._problems(starts, whitened=False)
-        best = solved(fitting[0], nearest, self.trials)
-        changes = fitting[0].candidate.changes
-        names = (one.start.resolved.recipe.estimator for one in _by_residual(nearest))
-        for name in [*dict.fromkeys(names)][:_SPREAD]:
-            if best.score < _NEAR_SCORE or self.late:
+        starts, kind = self._starts_from(best), self._kind_of(best)
+        found = {_numbers(one): one for one in reversed(starts)}
+
+        def nearest() -> Trial:
+            return min(found.values(), key=_place)
+
+        def missing() -> bool:
+            return nearest().equal_stages == best.equal_stages
+
+        for variants in (list, self._from_other_values):
+            if missing():
+                kinds = self._nearest_kinds(kind, starts, variants)
+                own = [one for one in starts if kind(one) in kinds]
+                self._add(found, self._solved(variants(own)))
+        expanded: dict[Any, Any] = {}
+        while missing() and self.trials.count < RECIPES and len(expanded) < EXPANDED:
+            waiting = [one for key, one in found.items() if key not in expanded]
+            first = _first_of_each(kind, sorted(waiting, key=_place))[:STARTS]
+            if not first:
                 break
-            found = self._problems(self._everywhere([name], changes), whitened=True)
-            best = solved(best, found, self.trials)
-            nearest += found
-        if best.score >= _NEAR_SCORE and not self.late:
-            shaped = [fitting[0], *(one.start for one in _by_residual(nearest))]
-            best = solved(best, self._shaped(shaped), self.trials)
-        return best, self._best_of_each(
-            [best, *starts, *(one.start for one in _by_residual(nearest))]
-        )
+            first = [one for one in first if one.score <= _AS_NEAR * first[0].score]
+            turns = Counter(expanded.values())
+            one = min(first, key=lambda one: turns[kind(one)])
+            expanded[_numbers(one)] = kind(one)
+            near = [*self._neighbours(one)]
+            self._add(found, near)
+            if missing():
+                self._add(found, self._solved(sorted((one, *near), key=_place)[:_SOLUTIONS]))
+        return nearest()
 
-    def _best_of_each(self, trials: list[Trial], count: int = STARTS) -> list[Trial]:
-        """Return the first trial of each estimator; of each result, where numbers are shared."""
-        seen: dict[Any, Trial] = {}
-        for one in trials:
-            numbers = tuple(round(one.scores[name], 9) for name in self.trials.focus)
-            shared = self.stage in _SHARED and not solvable(one, self.known)
-            seen.setdefault(numbers if shared else one.resolved.recipe.estimator, one)
-        return [*seen.values()][:count]
-
-    def _problems(self, starts: list[Trial], *, whitened: bool) -> list[Problem]:
-        """Return linear problems of trials as they are, at γ = 0.9, and with whitened rewards."""
-        variants: list[Json] = [{}, {"gamma": 0.9}, {"lam": 0.0}, {"whiten_rewards": True}]
-        if "token_level_rewards" in self.trials.focus[:-1] or not whitened:
-            del variants[-1]
-        if self.stage in (*_SHARED, "token_level_rewards"):
-            del variants[1:]
-        found = []
-        for one in starts:
-            estimator = one.resolved.recipe.estimator
-            plain = estimator not in READERS["gamma"] or one.resolved.rows_only
-            own = variants[:1] if plain else variants
-            own = [changes for changes in own if "lam" not in changes or estimator == "gae"]
-            own += UNSCALED if one.resolved.estimator.normalises else []
-            for changes in own:
-                if not any(name in self.given for name in changes):
-                    start = self.trials.of(one.candidate.changed(changes))
-                    found += [] if start is None else problems(start, self.known, self.trials)
-        return found
-
-    def _shaped(self, nearest: list[Trial]) -> list[Problem]:
-        """Return linear problems with other rewards, of the estimators that come nearest."""
-        found: list[Problem] = []
-        for changes, start in product(shapes(self.known), self._best_of_each(nearest, _SHAPED)):
-            if self.late or any(name in self.given for name in changes):
-                continue
-            one = self.trials.of(start.candidate.changed(changes))
-            found += [] if one is None else problems(one, self.known, self.trials)
-        return found
-
-    def _everywhere(self, names: list[str], changes: Json) -> list[Trial]:
-        """Return some estimators with every preset and some changes, those of different numbers."""
-        own = (one for name in names for one in presets_of(name, self.given))
-        found = [self.trials.of(one.changed(changes)) for one in own]
-        numbers: dict[Any, Trial] = {}
-        for one in found:
-            if one is not None:
-                key = one.resolved.recipe.estimator, *(round(x, 9) for x in one.scores.values())
-                numbers.setdefault(key, one)
-        return [*numbers.values()]
-
-    def _descent(self, start: Trial) -> Trial:
-        """Return the result of the best changes, one after another, from a start."""
-        current = start
-        for _ in range(ROUNDS):
-            before = current
-            current = self._stepped(self._on_presets(current))
-            if not current.reproduces:
-                current = self._solved(current)
-            if current.reproduces or current.score > before.score * _GAIN or self.late:
-                break
-        near = not current.reproduces and not self.late and current.score < _PAIRED
-        return self._paired(current) if near else current
-
-    def _solved(self, current: Trial) -> Trial:
-        return solved(current, problems(current, self.known, self.trials), self.trials)
-
-    def _on_presets(self, current: Trial) -> Trial:
-        """Return the same changes on the preset on which they come nearest."""
-        changes, own = current.candidate.changes, current.resolved.recipe.estimator
-        found = [self.trials.of(one.changed(changes)) for one in presets_of(own, self.given)]
-        return min([current, *(one for one in found if one is not None)], key=_place)
-
-    def _stepped(self, current: Trial) -> Trial:
-        """Return a trial with the single changes that bring it nearer, the best first."""
-        if current.reproduces:
-            return current
-        for one, changes in self._around(current)[:_TOGETHER]:
-            removed = [name for name in changes if name in current.candidate.changes]
-            tried = self.trials.of(current.candidate.without(removed).changed(changes))
-            if not removed and tried is not None and tried.score < current.score * _GAIN:
-                current = tried
-            elif one.score < current.score * _GAIN:
-                current = one
-            if current.reproduces:
-                break
-        return current
-
-    def _around(self, current: Trial) -> list[tuple[Trial, Json]]:
-        """Return the trials of all single changes of a candidate, the nearest first."""
-        own = current.candidate
-        found, seen = list[tuple[Trial, Json]](), {key_of(own.recipe)}
-        tried = [(own.changed(changes), changes) for changes in moves(current, self.known)]
-        tried += [(own.without([name]), {name: None}) for name in own.changes]
-        for candidate, changes in tried:
-            if any(name in self.given for name in changes):
-                continue
-            one = self.trials.of(candidate)
-            if one is not None and (key := key_of(one.candidate.recipe)) not in seen:
-                seen.add(key)
-                found.append((one, changes))
-        return sorted(found, key=lambda pair: pair[0].place)
-
-    def _paired(self, current: Trial) -> Trial:
-        """Return the best trial of two changes that bring it nearer only together."""
-        best = current
-        near = self._around(current)[:_NEAR]
-        for (_, first), (_, second) in combinations(near, 2):
-            one = self.trials.of(current.candidate.changed({**first, **second}))
-            if one is not None:
-                best = min(best, one, key=_place)
-            if best.reproduces or self.late:
-                break
-        return best
-
-    def _smallest(self, best: Trial) -> Trial:
-        """Return the plainest recipe of those about as exact as the most exact, on any preset."""
-        best = self._solved_again(pruned(best, self.trials))
-        self.alike = alike(best, self.starts, self.given, self.trials)
-        best = _plainest(self.alike, self.framework)
-        finer = [{name: one} for name in _FINE for one in EPSILONS if name not in self.given]
-        if not _exact(best):
-            tried = [self.trials.of(best.candidate.changed(changes)) for changes in finer]
-            found = [best, *(one for one in tried if one is not None and one.reproduces)]
-            if (finest := _plainest(found, self.framework)) is not best:
-                self.alike = alike(finest, self.starts, self.given, self.trials)
-            best = finest
-        return best
-
-    def _solved_again(self, best: Trial) -> Trial:
-        """Return a trial without the changes that other solved numbers make up for."""
+    def _starts_from(self, best: Trial) -> list[Trial]:
+        """Return every preset and estimator, plain and with the changes of a trial, sorted."""
         own = best.candidate.changes
-        if not {*own} & {*solvable(best, self.known)}:
-            return best
-        for name in (name for name in own if name not in CONSTANTS):
+        others = [self.trials.of(one.candidate.changed(own)) for one in self.starts] if own else []
+        return sorted([best, *self.starts, *(one for one in others if one)], key=_place)
+
+    def _from_other_values(self, trials: Iterable[Trial]) -> Iterator[Trial]:
+        """Yield trials with other values from which their numbers are solved."""
+        for trial in trials:
+            for name in self._fields(trial) - {*self.given}:
+                value = FIELDS[name].start
+                if value is not None and value_of(trial.resolved.recipe, name) != value:
+                    other = self.trials.of(trial.candidate.changed({name: value}))
+                    yield from () if other is None else (other,)
+
+    def _nearest_kinds(
+        self,
+        kind: Callable[[Trial], Any],
+        starts: list[Trial],
+        variants: Callable[[Iterable[Trial]], Iterable[Trial]],
+    ) -> set[Any]:
+        """Return the kinds of starts of which the linear problems of some variants leave least."""
+        residuals = {}
+        for one in _first_of_each(kind, starts)[:SOLVED]:
+            steps_of = (step.residual for _, step in self._problems(variants([one])))
+            residuals[kind(one)] = min(steps_of, default=math.inf)
+        return {*sorted(residuals, key=lambda key: residuals[key])[:KINDS]}
+
+    def _kind_of(self, best: Trial) -> Callable[[Trial], Any]:
+        """Return what trials of one kind share: the estimator, or the numbers of a stage before it.
+
+        The neighbours of several kinds are tried in turn.
+        """
+        stage = best.first_differing
+        if "estimator" in self._fields(best):
+            return lambda one: one.resolved.recipe.estimator
+        return lambda one: round(one.scores[stage], 9)
+
+    @staticmethod
+    def _add(found: dict[Any, Trial], trials: Iterable[Trial]) -> None:
+        """Add trials, the plainest of those with the same numbers."""
+        for one in trials:
+            found[_numbers(one)] = min(found.get(_numbers(one), one), one, key=_place)
+
+    def _problems(self, trials: Iterable[Trial]) -> list[tuple[Trial, Step]]:
+        """Return the linear problems of trials, those that leave the least first."""
+        pairs = [
+            (one, step) for one in trials for step in steps(one, self._fields(one), self.trials)
+        ]
+        return sorted(pairs, key=lambda pair: pair[1].residual)
+
+    def _solved(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Return trials with solved numbers, from the linear problems that leave the least."""
+        problems, found = self._problems(trials), []
+        for mapped in (False, True):
+            own = [pair for pair in problems if pair[1].mapped == mapped][:_SOLUTIONS]
+            found += [solved(one, step, self.trials) for one, step in own]
+        return found
+
+    def _neighbours(self, trial: Trial) -> Iterator[Trial]:
+        """Yield the trials of single changes of a trial."""
+        own, fields = trial.candidate, self._fields(trial)
+        tried = [
+            own.changed(changes)
+            for name in FIELDS
+            if name in fields or name == "columns"
+            for changes in FIELDS[name].changes(name, trial.resolved, self.sample)
+            if self.given.keys().isdisjoint(changes)
+        ]
+        tried += [own.changed(changes) for changes in rank_batches(self.sample)]
+        tried += [own.without([name]) for name in own.changes]
+        same = presets_of(trial.resolved.recipe.estimator, self.given)
+        tried += [one.changed(own.changes) for one in same]
+        yield from (one for one in map(self.trials.of, tried) if one is not None)
+
+    def _fields(self, trial: Trial) -> frozenset[str]:
+        """Return the fields that can change the first stage that differs."""
+        return self.trials.replayer.fields_behind(trial.candidate.recipe, trial.first_differing)
+
+    def _supported(self, best: Trial) -> Trial:
+        """Return a trial without the changes that make few numbers equal."""
+        for name in best.candidate.changes:
             one = self.trials.of(best.candidate.without([name]))
-            if name in best.candidate.changes and one is not None:
-                one = self._solved(one)
-                if one.reproduces and one.place < best.place:
-                    best = pruned(one, self.trials)
-        return best
+            if one is not None and _stages(one) >= _stages(best):
+                best = one if one.share_equal > best.share_equal - _MANY else best
+        plain = max(self.starts, key=lambda one: (len(_stages(one)), one.share_equal))
+        more = len(_stages(best)) > len(_stages(plain))
+        return best if more or best.share_equal > plain.share_equal + _MANY else plain
 
     def ties(self, best: Trial) -> list[Json]:
-        """Return the plainest recipes of other frameworks and estimators that are as exact.
-
-        Those that differ in no option that is read are one tie.
-        """
-        found = smallest([one for one in self.alike if one.about_as_exact(best)])
+        """Return the plainest recipes of other frameworks and estimators that are as exact."""
+        found = plainest(one for one in self.equivalent if one.as_exact_as(best))
         found = [one for one in found if one.candidate.named != best.candidate.named]
         found = [one for one in found if not len(self.differing(one))]
-        return ties_of(best, found, self.known, self.trials.stages)
+        return ties_of(best, found, self.sample)
 
     def differing(self, best: Trial) -> Any:
         """Return the rows that differ in the steps of the sample, if none of its own differs."""
@@ -435,24 +337,23 @@ class _Search:
         )
         return differing_rows(found, sample.steps)
 
-    def facts(self, best: Trial, ties: list[Json], seconds: float) -> Json:
+    def facts(self, best: Trial, ties: list[Json], tried: int, seconds: float) -> Json:
         """Return the result of the search as plain data."""
         trials, candidate = self.trials, best.candidate
-        recorded = trials.rollouts.recorded
-        computed = {*best.wrong}
+        sample = trials.rollouts
         return {
-            "tried": self.before + trials.count,
+            "tried": tried,
             "skipped": dict(sorted(trials.skipped.items(), key=lambda item: -item[1])),
             "seconds": round(seconds, 3),
             "sample": {
-                "responses": len(trials.rollouts),
-                "tokens": int(trials.rollouts.offsets[-1]),
-                "scope": trials.rollouts.scope,
-                "of_responses": len(trials.rollouts.steps),
-                "of_tokens": int(trials.rollouts.steps.offsets[-1]),
+                "responses": len(sample),
+                "tokens": int(sample.offsets[-1]),
+                "scope": sample.scope,
+                "of_responses": len(sample.steps),
+                "of_tokens": int(sample.steps.offsets[-1]),
             },
             "reproduces": best.reproduces,
-            "near": best.reproduces or is_near(best),
+            "near": best.reproduces or best.share_equal >= _NEAR_SHARE,
             "best": {
                 "named": candidate.named,
                 "options": candidate.typed,
@@ -462,10 +363,32 @@ class _Search:
                 "toml": candidate.toml,
             },
             "largest": best.largest,
-            "median_relative": best.error,
+            "median_relative": best.median_error,
             "share_equal": best.share_equal if best.compared else None,
-            "not_computed": sorted({*self.missing, *recorded} - computed),
+            "not_computed": sorted({*self.missing, *sample.recorded} - {*best.wrong}),
             "ties": ties[:TIES],
             "tie_count": len(ties),
-            "unexplained": [] if best.reproduces else unexplained(best, trials.rollouts),
+            "unexplained": [] if best.reproduces else unexplained(best, sample),
         }
+
+
+def _first_of_each(kind: Callable[[Trial], Any], trials: Iterable[Trial]) -> list[Trial]:
+    """Return the first trial of each kind."""
+    first: dict[Any, Trial] = {}
+    for one in trials:
+        first.setdefault(kind(one), one)
+    return [*first.values()]
+
+
+def _place(one: Trial) -> tuple[Any, ...]:
+    return one.place
+
+
+def _numbers(one: Trial) -> tuple[Any, ...]:
+    """Return what is equal for trials with the same numbers."""
+    return one.resolved.recipe.estimator, *(round(score, 9) for score in one.scores.values())
+
+
+def _stages(one: Trial) -> set[str]:
+    """Return the recorded stages that are equal."""
+    return {name for name, wrong in one.wrong.items() if not wrong}

@@ -1,291 +1,267 @@
-"""Numbers of a recipe solved from recorded ones: β, γ, λ and weights, by Gauss-Newton steps.
-
-The recorded numbers are nearly linear in such a number p near its value, A(p + h) ≈ A(p) + h·A'(p),
-and linear in β. So a few least-squares steps with numerical derivatives find several at once; with
-an unknown affine map of each batch beside them, they are found below whitening too.
-"""
+"""Numbers of a recipe solved from recorded ones: Gauss-Newton steps of linear least squares."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.search.moves import KL, students
+from rlpost.analysis.replay.search.candidates import value_of
+from rlpost.analysis.replay.search.fields import FIELDS, KL
 from rlpost.analysis.replay.search.trials import saturated
-from rlpost.recipe.estimators import READERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.differences import Difference
-    from rlpost.analysis.replay.search.moves import Facts
     from rlpost.analysis.replay.search.trials import Trial, Trials
 
     Numbers = NDArray[np.float64]
 
 Changes = dict[str, Any]
 _STEPS = 4
-_UNITS = ("gamma", "lam", "lambda_policy", "lambda_value", "step_gamma", "ema_decay")
-_PROBES = {"overlong_penalty.1": 2.0, "kl_coef": 0.05, "f_norm": 0.5, "length_adaptive_alpha": 0.02}
 _DIGITS = (1, 2, 3, 4)
-_AT_BOUND = 2e-3
+_NEAR_ONE = 2e-3
 """Discounts so near to 1 are probably 1."""
-_FURTHER = 3
-"""Linear problems that are solved further."""
-_REWARDS = (
-    "overlong_penalty",
-    "truncation_penalty",
-    "component_weights",
-    "step_gamma",
-    "episode_weight",
-    "step_weight",
-)
-_ONLY: dict[str, tuple[str, ...]] = {
-    "response_level_rewards": _REWARDS,
-    "token_level_rewards": (*_REWARDS, "kl_coef"),
-    **dict.fromkeys(("sample_mask", "final_response_mask", "kl", "sample_weight", "is_weight"), ()),
-}
-"""By stage: the numbers on which it depends, if these are not all."""
-_RETURNED = ("gamma", "lam", "kl_coef", "length_adaptive_alpha", "f_norm")
-_EARLIER = {
-    "response_level_rewards": _REWARDS,
-    "token_level_rewards": ("kl_coef",),
-    "raw_advantages": (*_RETURNED, "teachers"),
-    "returns": _RETURNED,
-}
-"""By stage: numbers that stay once it is equal."""
-_MAPPED = ("advantages", "returns")
+_GAIN = 1e-4
+"""Scores that differ by less are as near."""
 _MOST = 200_000
 """Elements of a least-squares step."""
+_FLAT = ("numerics.norm_floor", "numerics.whiten_eps")
+"""Numbers that are tried, not solved: at usual values recorded numbers do not depend on them."""
 
 
-def solvable(trial: Trial, facts: Facts) -> list[str]:
-    """Return the numbers of a candidate that change its results, and that the user did not type."""
-    resolved, recipe = trial.resolved, trial.resolved.recipe
-    names = [n for n in ("gamma", "lam", "step_gamma", "ema_decay") if _reads(recipe.estimator, n)]
-    if recipe.length_adaptive_alpha > 0 and "lam" in names:
-        names.append("length_adaptive_alpha")
-    if recipe.estimator == "gigpo":
-        names += ["episode_weight", "step_weight"]
-    if recipe.estimator == "gpg":
-        names.append("f_norm")
-    if recipe.truncation_penalty is not None:
-        names.append("truncation_penalty")
-    if recipe.overlong_penalty is not None:
-        names += ["overlong_penalty.1", "overlong_penalty.2"]
-    if resolved.kl and recipe.numerics.kl_credit != "none":
-        names.append("kl_coef")
-    names += [f"teachers.{name}" for name in recipe.teachers]
-    if len(recipe.reward_components or ()) > 1:
-        names += [f"component_weights.{n}" for n in range(len(recipe.reward_components or ()))]
-    if resolved.rows_only or facts.rollouts.columns.rows_only:
-        names = [n for n in names if n not in ("gamma", "lam")]
-    only = _ONLY.get(trial.focus[-1])
-    names = [name for name in names if only is None or name.partition(".")[0] in only]
-    known = {*trial.candidate.given}
-    for stage, numbers in _EARLIER.items():
-        known |= {*numbers} if stage in trial.focus[:-1] else set()
-    return [name for name in names if name.partition(".")[0] not in known]
+class Parameter(NamedTuple):
+    """A number of a recipe: a field, or one number of a field that has several."""
+
+    field: str
+    part: str | int | None = None
+
+    def value(self, trial: Trial) -> float:
+        """Return the number that a trial has."""
+        recipe = trial.resolved.recipe
+        if self.field == "component_weights":
+            return [*recipe.component_weight.values()][int(self.part or 0)]
+        value = value_of(recipe, self.field)
+        return float(value if self.part is None else value[self.part])
+
+    def put(self, value: float, trial: Trial, changes: Changes) -> None:
+        """Set the number in changes of a trial."""
+        recipe = trial.resolved.recipe
+        if self.part is None:
+            changes[self.field] = value
+        elif self.field == "teachers":
+            changes[self.field] = {**changes.get(self.field, recipe.teachers), self.part: value}
+        else:
+            own = list(changes.get(self.field) or getattr(recipe, self.field) or ())
+            own = own or [*recipe.component_weight.values()]
+            whole = self.field == "overlong_penalty" and self.part == 1  # the buffer, in tokens
+            own[int(self.part)] = min(max(round(value), 1), own[0] - 1) if whole else value
+            changes[self.field] = tuple(own)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and largest value."""
+        bounds = FIELDS[self.field].bounds
+        assert bounds is not None
+        return bounds
+
+    @property
+    def discount(self) -> bool:
+        """Whether it is between 0 and 1."""
+        return self.bounds == (0.0, 1.0)
+
+    def probe(self, value: float) -> float:
+        """Return the step with which its slope is measured."""
+        if self.discount:
+            return -0.01 if value > 0.5 else 0.01  # noqa: PLR2004
+        own = {"kl_coef": 0.05, "overlong_penalty": 2.0, "numerics.norm_eps": 0.01}
+        return own.get(self.field, 0.25 if value else 0.02)
+
+    def bounded(self, value: float) -> float:
+        """Return the nearest value within the bounds."""
+        low, high = self.bounds
+        return min(max(value, low), high)
+
+    def rounded(self, value: float, digits: int) -> float:
+        """Return a value with fewer digits; decimals of a discount."""
+        return self.bounded(round(value, digits) if self.discount else float(f"{value:.{digits}g}"))
 
 
-def _reads(estimator: str, name: str) -> bool:
-    return estimator in READERS[name]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A linear problem: the first step in the numbers of a candidate."""
-
-    start: Trial
-    changes: Changes
-    """Made with the step: the KL estimator."""
-    names: list[str]
-    mapped: bool
-    step: Step
-
-
-def problems(trial: Trial, facts: Facts, trials: Trials) -> list[Problem]:
-    """Return the linear problems of a candidate, with and without an affine map of each batch.
-
-    Without a KL penalty there is one for every KL estimator, with teachers one for every student.
-    """
-    names = solvable(trial, facts)
-    if not names or trial.reproduces:
-        return []
-    recipe, kinds, starts = trial.resolved.recipe, [dict[str, Any]()], [trial]
-    if recipe.teachers:
-        own = (trials.of(trial.candidate.changed(one)) for one in students(facts))
-        starts = [one for one in own if one is not None]
-    elif "kl_coef" in names and recipe.kl_coef == 0:
-        typed = trial.candidate.given.get("kl_estimator")
-        kinds = [{"kl_estimator": kind} for kind in ((typed,) if typed else KL)]
-    found = []
-    for start, changes, mapped in product(starts, kinds, (False, True)):
-        step = _step(start, names, trials, changes, mapped=mapped)
-        if step is not None:
-            found.append(Problem(start, changes, names, mapped, step))
+def parameters(trial: Trial, fields: frozenset[str]) -> list[Parameter]:
+    """Return the numbers of a candidate that its stages read, and that the user did not type."""
+    recipe = trial.resolved.recipe
+    names = [n for n, one in FIELDS.items() if one.bounds and n in fields and n not in _FLAT]
+    found: list[Parameter] = []
+    for name in names:
+        value = value_of(recipe, name)
+        if name in trial.candidate.given:
+            continue
+        if name == "component_weights":
+            count = len(recipe.reward_components or ())
+            found += [Parameter(name, n) for n in range(count)] if count > 1 else []
+        elif name == "teachers":
+            found += [Parameter(name, key) for key in value]
+        elif name == "overlong_penalty":
+            found += [] if value is None else [Parameter(name, 1), Parameter(name, 2)]
+        elif value is not None and not (name == "length_adaptive_alpha" and not value):
+            found.append(Parameter(name))
     return found
 
 
-def solved(trial: Trial, found: Sequence[Problem], trials: Trials) -> Trial:
-    """Return the best solution of the linear problems with the smallest residuals, or a trial."""
-    best = trial
-    ordered = sorted(found, key=lambda one: one.step.residual)
-    for mapped in (False, True):
-        for one in [one for one in ordered if one.mapped == mapped][:_FURTHER]:
-            last = _iterated(one, trials)
-            best = min(best, last, key=lambda each: each.place)
-            if best.reproduces:
-                return best
-    return best
-
-
-def _iterated(problem: Problem, trials: Trials) -> Trial:
-    """Return the best of a few Gauss-Newton steps."""
-    best = current = problem.start
-    names, step = problem.names, problem.step
-    for number in range(_STEPS):
-        last = _step(current, names, trials, {}, mapped=problem.mapped) if number else step
-        if last is None:
-            break
-        values = [_value(current, name) + s for name, s in zip(names, last.step, strict=True)]
-        found = trials.of(_with(current, names, values).changed({} if number else problem.changes))
-        if found is None:
-            break
-        better = found.score < best.score - 1e-4
-        current, best = found, min(best, found, key=_quality)
-        if best.reproduces or not better:
-            break
-    return snapped(best, names, trials) if best is not problem.start else best
-
-
-def _quality(trial: Trial) -> float:
-    return trial.score
-
-
-def snapped(trial: Trial, names: Sequence[str], trials: Trials) -> Trial:
-    """Return a candidate with fewer digits, if it is as near or nearer."""
-    best = _relative(trial, names, trials)
-    for digits in reversed(_DIGITS):
-        values = [_rounded(_value(best, name), digits, name) for name in names]
-        found = trials.of(_with(best, names, values))
-        if found is not None and _as_near(found, best):
-            best = found
-    for name in names:  # some may be plainer than others
-        for digits in _DIGITS:
-            value = _rounded(_value(best, name), digits, name)
-            found = trials.of(_with(best, [name], [value]))
-            if found is not None and _as_near(found, best):
-                best = found
-                break
-    return _at_bounds(best, names, trials)
-
-
-def _relative(trial: Trial, names: Sequence[str], trials: Trials) -> Trial:
-    """Return a candidate whose first weight of components is 1, if only their ratios count."""
-    own = [name for name in names if name.startswith("component_weights.")]
-    weights = [_value(trial, name) for name in own]
-    if not own or not weights[0]:
-        return trial
-    found = trials.of(_with(trial, own, [weight / weights[0] for weight in weights]))
-    return found if found is not None and _as_near(found, trial) else trial
-
-
-def _as_near(found: Trial, best: Trial) -> bool:
-    """Return whether a candidate is as near as another, and reproduces what that one does."""
-    return found.reproduces or (not best.reproduces and found.score <= best.score + 1e-4)
-
-
-def _at_bounds(best: Trial, names: Sequence[str], trials: Trials) -> Trial:
-    """Return a candidate with discounts near 1 set to 1, and the other numbers solved again."""
-    for name in names:
-        value = _value(best, name)
-        if name not in _UNITS or not 0 < 1 - value < _AT_BOUND:
-            continue
-        found = trials.of(_with(best, [name], [1.0]))
-        others = [other for other in names if other != name]
-        step = (
-            None if found is None or not others else _step(found, others, trials, {}, mapped=True)
-        )
-        if found is not None and step is not None:
-            values = [_value(found, n) + s for n, s in zip(others, step.step, strict=True)]
-            rounded = [_rounded(v, 4, n) for n, v in zip(others, values, strict=True)]
-            tried = (trials.of(_with(found, others, each)) for each in (values, rounded))
-            found = min([found, *(one for one in tried if one is not None)], key=_quality)
-        if found is not None and _as_near(found, best):
-            best = found
-    return best
-
-
-def _rounded(value: float, digits: int, name: str) -> float:
-    if name in _UNITS:
-        return round(value, digits)
-    return float(f"{value:.{digits}g}")
+def changed(trial: Trial, values: Mapping[Parameter, float]) -> Any:
+    """Return the candidate of a trial with other numbers."""
+    changes: Changes = {}
+    for parameter, value in values.items():
+        parameter.put(value, trial, changes)
+    return trial.candidate.changed(changes)
 
 
 class Step(NamedTuple):
-    """A least-squares step in some numbers."""
+    """A step of least squares."""
 
-    step: list[float]
     residual: float
     """The mean size of what the linear problem leaves, of numbers with deviation 1."""
+    values: dict[Parameter, float]
+    changes: Changes
+    """Made with the step: the KL estimator."""
+    mapped: bool
+    """The numbers of each batch may also be mapped by a factor and a shift."""
+
+
+def steps(trial: Trial, fields: frozenset[str], trials: Trials) -> list[Step]:
+    """Return the first steps to solve a candidate, with and without an affine map of each batch.
+
+    Without a KL penalty there is one for every KL estimator.
+    """
+    own = parameters(trial, fields)
+    if not own or trial.reproduces:
+        return []
+    kinds: list[Changes] = [{}]
+    absent = Parameter("kl_coef") in own and trial.resolved.recipe.kl_coef == 0
+    if absent and "kl_estimator" not in trial.candidate.given:
+        kinds = [{"kl_estimator": kind} for kind in KL]
+    found = [
+        _step(trial, own, trials, kind, mapped=mapped) for kind in kinds for mapped in (False, True)
+    ]
+    return [one for one in found if one is not None]
+
+
+def solved(trial: Trial, first: Step, trials: Trials) -> Trial:
+    """Return the best of a few Gauss-Newton steps from a candidate, with few digits."""
+    best, current, step = trial, trial, first
+    for number in range(_STEPS):
+        if number:
+            following = _step(current, [*first.values], trials, {}, mapped=first.mapped)
+            if following is None:
+                break
+            step = following
+        one = trials.of(changed(current, step.values).changed(step.changes))
+        if one is None:
+            break
+        better = one.nearer_than(best, _GAIN)
+        more = one.equal_stages > trial.equal_stages
+        current, best = one, one if better else best
+        if more or not better:
+            break
+    return best if best is trial else _rounded(best, [*first.values], trials)
+
+
+def _rounded(trial: Trial, names: Sequence[Parameter], trials: Trials) -> Trial:
+    """Return a candidate whose numbers have fewer digits, if it is as near or nearer."""
+    best = trial
+    weights = [one for one in names if one.field == "component_weights"]
+    if weights and (largest := weights[0].value(best)):  # only their ratios may count
+        best = _nearer(best, {one: one.value(best) / largest for one in weights}, trials)
+    for digits in reversed(_DIGITS):
+        best = _nearer(best, {n: n.rounded(n.value(best), digits) for n in names}, trials)
+    for name in names:  # some may be plainer than others
+        for digits in _DIGITS:
+            value = name.rounded(name.value(best), digits)
+            if (one := _nearer(best, {name: value}, trials)) is not best:
+                best = one
+                break
+    return _discounts_of_one(best, names, trials)
+
+
+def _nearer(best: Trial, values: Mapping[Parameter, float], trials: Trials) -> Trial:
+    """Return a candidate with other numbers if it is as near as before, else the candidate."""
+    one = trials.of(changed(best, values))
+    return one if one is not None and not best.nearer_than(one, _GAIN) else best
+
+
+def _discounts_of_one(best: Trial, names: Sequence[Parameter], trials: Trials) -> Trial:
+    """Return a candidate with discounts near 1 set to 1, and the other numbers solved again."""
+    for name in names:
+        if not name.discount or not 0 < 1 - name.value(best) < _NEAR_ONE:
+            continue
+        one = trials.of(changed(best, {name: 1.0}))
+        others = [other for other in names if other != name]
+        step = one and others and _step(one, others, trials, {}, mapped=True)
+        if one and step:
+            plain = {other: other.rounded(value, 4) for other, value in step.values.items()}
+            tried = [one, *(trials.of(changed(one, each)) for each in (step.values, plain))]
+            one = min((each for each in tried if each), key=lambda each: each.place)
+        if one and not best.nearer_than(one, _GAIN):
+            best = one
+    return best
 
 
 def _step(
-    trial: Trial, names: Sequence[str], trials: Trials, changes: Changes, *, mapped: bool
+    trial: Trial, names: Sequence[Parameter], trials: Trials, changes: Changes, *, mapped: bool
 ) -> Step | None:
     """Return the least-squares step in some numbers of a candidate; None if there is none.
 
     Args:
         trial: the candidate.
-        names: of `solvable`.
+        names: the numbers.
         trials: computes candidates.
-        changes: of the KL penalty, which matter once β is not 0.
-        mapped: allow an affine map of the advantages of each batch.
+        changes: of the KL estimator, which counts once β is not 0.
+        mapped: allow an affine map of the numbers of each batch.
     """
-    values = [_value(trial, name) for name in names]
-    sizes = [_probe(name, value) for name, value in zip(names, values, strict=True)]
+    values = {name: name.value(trial) for name in names}
+    sizes = {name: name.probe(value) for name, value in values.items()}
     probes = [
-        trials.of(_with(trial, [n], [v + h]).changed(changes if n == "kl_coef" else {}))
-        for n, v, h in zip(names, values, sizes, strict=True)
+        trials.of(
+            changed(trial, {name: value + sizes[name]}).changed(
+                changes if name.field == "kl_coef" else {}
+            )
+        )
+        for name, value in values.items()
     ]
-    if any(one is None for one in probes):
+    found = [one for one in probes if one is not None]
+    if len(found) < len(probes):
         return None
-    by_stage = [
-        {one.name: one.difference for one in each.replayed} for each in (trial, *probes) if each
+    stage = trial.first_differing
+    differences = [
+        one.difference for each in (trial, *found) for one in each.replayed if one.name == stage
     ]
-    parts = [
-        _part([each[stage] for each in by_stage], sizes, trials, mapped=mapped and stage in _MAPPED)
-        for stage, difference in by_stage[0].items()
-        if stage in trial.focus and all(stage in each for each in by_stage) and not difference.equal
-    ]
-    found = [part for part in parts if part is not None]
-    if not found:
+    if len(differences) <= len(found):
         return None
-    matrix = np.concatenate([part for part, _ in found])
-    target = np.concatenate([right for _, right in found])
-    if not len(matrix) or not np.isfinite(matrix).all() or not np.isfinite(target).all():
+    problem = _problem(differences, [*sizes.values()], trials, mapped=mapped)
+    if problem is None or not len(problem[0]) or not np.isfinite(np.column_stack(problem)).all():
         return None
-    step = np.linalg.lstsq(matrix, target, rcond=1e-8)[0]
-    residual = float(np.abs(target - matrix @ step).mean())
-    bounded = [_bounded(n, v, float(s)) for n, v, s in zip(names, values, step, strict=True)]
-    return Step(bounded, residual)
+    matrix, target = problem
+    own = np.linalg.lstsq(matrix, target, rcond=1e-8)[0]
+    residual = float(np.abs(target - matrix @ own).mean())
+    stepped = {
+        name: name.bounded(value + float(by))
+        for (name, value), by in zip(values.items(), own, strict=True)
+    }
+    return Step(residual, stepped, changes, mapped)
 
 
-def _part(
+def _problem(
     differences: Sequence[Difference], sizes: Sequence[float], trials: Trials, *, mapped: bool
 ) -> tuple[Numbers, Numbers] | None:
     """Return the matrix [n, numbers] and the right side [n] of a stage."""
     first = differences[0]
     rows = np.flatnonzero(first.chosen & np.isfinite(first.computed))
-    kept = ~saturated(first.recorded[rows])
-    kept &= np.arange(len(kept)) % max(1, len(kept) // _MOST) == 0
-    rows = rows[kept]
+    inside = ~saturated(first.recorded[rows])
+    inside &= np.arange(len(inside)) % max(1, len(inside) // _MOST) == 0
+    rows = rows[inside]
     if not len(rows):
         return None
     ours, theirs = first.computed[rows], first.recorded[rows]
@@ -295,11 +271,11 @@ def _part(
     if not mapped:
         return part / scale, (theirs - ours) / scale
     codes = trials.batches_of(first)[np.searchsorted(np.flatnonzero(first.chosen), rows)]
-    straight = _unmapped(part, ours, theirs, codes)
+    straight = _without_map(part, ours, theirs, codes)
     return None if straight is None else (straight[0] / scale, straight[1] / scale)
 
 
-def _unmapped(
+def _without_map(
     part: Numbers, ours: Numbers, theirs: Numbers, codes: NDArray[np.int64]
 ) -> tuple[Numbers, Numbers] | None:
     """Return a linear problem without the affine map of each batch.
@@ -319,53 +295,3 @@ def _unmapped(
         rows.append(part[own] - part[own].mean(axis=0))
         rights.append(right - right.mean())
     return (np.concatenate(rows), np.concatenate(rights)) if rows else None
-
-
-def _bounded(name: str, value: float, step: float) -> float:
-    """Return a step that stays in the range of a number."""
-    if name in _UNITS:
-        return min(max(value + step, 0.0), 1.0) - value
-    if name in ("kl_coef", "length_adaptive_alpha", "overlong_penalty.2"):
-        return max(value + step, 0.0) - value
-    if name == "f_norm":
-        return max(value + step, value / 10) - value
-    return step
-
-
-def _probe(name: str, value: float) -> float:
-    if name in _UNITS:
-        return -0.01 if value > 0.5 else 0.01  # noqa: PLR2004
-    return _PROBES.get(name, 0.25)
-
-
-def _value(trial: Trial, name: str) -> float:
-    field, _, part = name.partition(".")
-    recipe = trial.resolved.recipe
-    if field == "teachers":
-        return recipe.teachers[part]
-    if field == "component_weights":
-        return [*recipe.component_weight.values()][int(part)]
-    if field == "overlong_penalty" and recipe.overlong_penalty is not None:
-        return float(recipe.overlong_penalty[int(part)])
-    return float(getattr(recipe, field))
-
-
-def _with(trial: Trial, names: Sequence[str], values: Sequence[float]) -> Any:
-    """Return the candidate with other numbers."""
-    recipe, changes = trial.resolved.recipe, dict[str, Any]()
-    for name, value in zip(names, values, strict=True):
-        field, _, part = name.partition(".")
-        if field == "teachers":
-            changes[field] = {**changes.get(field, recipe.teachers), part: value}
-        elif field == "component_weights":
-            weights = list(changes.get(field, [*recipe.component_weight.values()]))
-            weights[int(part)] = value
-            changes[field] = tuple(weights)
-        elif field == "overlong_penalty" and recipe.overlong_penalty is not None:
-            penalty = [*changes.get(field, recipe.overlong_penalty)]
-            most = penalty[0] - 1
-            penalty[int(part)] = value if part == "2" else min(max(round(value), 1), most)
-            changes[field] = tuple(penalty)
-        else:
-            changes[field] = value
-    return trial.candidate.changed(changes)

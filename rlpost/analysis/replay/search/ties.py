@@ -1,199 +1,194 @@
-"""Ties of a search: recipes with the same numbers on this data, and what data has others."""
+"""Ties of a search: on each preset the fewest changes that compute the same; separating data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rlpost.analysis.replay.search.candidates import DETAIL
-from rlpost.recipe.estimators import READERS
+from rlpost.analysis.replay.search.candidates import (
+    DETAIL,
+    Candidate,
+    presets_of,
+    value_of,
+    values_read,
+)
+from rlpost.analysis.replay.search.fields import FIELDS
+from rlpost.estimators import ESTIMATORS
+from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.presets import differences
+from rlpost.recipe.presets import DEFAULT, PRESETS, variants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from rlpost.analysis.replay.search.moves import Facts
-    from rlpost.analysis.replay.search.trials import Trial
-    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.analysis.replay.search.sample_facts import SampleFacts
+    from rlpost.analysis.replay.search.trials import Trial, Trials
 
 Json = dict[str, Any]
-
-_STEPS = "several steps"
-_DOMAINS = "several steps, or several domains in a step"
-_UNEQUAL = "a prompt group of unequal rewards"
-_LENGTHS = "a prompt group of unequal lengths"
-_ON_TOKENS = "token rewards"
-_VALUES = "responses of several tokens with critic values"
-_TURNS = "trajectories of several turns"
-_MEANS = "prompt groups of unequal mean rewards"
-_DEVIATIONS = "prompt groups of unequal standard deviations of rewards"
-_EQUAL = "a prompt group of equal rewards"
-_SINGLE = "a prompt group of one response"
-_TRUNCATED = "a truncated response"
-_EMPTY = "a response without policy tokens"
-_OBSERVATIONS = "observation tokens between policy tokens"
-_LONG_OBSERVATIONS = "observation tokens in long responses"
-_ENDS = "a response that ends with an observation token"
-_UNEQUAL_LENGTHS = "responses of unequal lengths"
-_SCATTERED = "prompt groups whose rows are not beside each other"
-_POLICIES = "log-probs of the current policy that differ from the old ones"
-_LOG_PROBS = "log-probs of old and reference policy that differ, and a KL coefficient above 0"
-_CORRECTED = "log-probs of the rollout engine that differ much from the trainer's"
-DATA: dict[str, tuple[str, ...]] = {
-    "estimator": (_STEPS, _UNEQUAL, _LENGTHS, _ON_TOKENS),
-    "gamma": ("responses of several tokens with a critic or rewards on several tokens",),
-    "lam": (_VALUES,),
-    "lambda_policy": (_VALUES,),
-    "lambda_value": (_VALUES,),
-    "step_gamma": (_TURNS,),
-    "norm_mean": (_MEANS,),
-    "norm_std": (_DEVIATIONS,),
-    "reward_clip": ("rewards beyond the bound",),
-    "reward_clip_low": ("rewards beyond the bound",),
-    "advantage_clip": ("advantages beyond the bound",),
-    "whiten_advantages": ("advantages whose mean is not 0, or whose deviation is not 1",),
-    "whiten_rewards": ("token rewards whose deviation over a batch is not 1",),
-    "kl_coef": (_LOG_PROBS,),
-    "kl_estimator": (_LOG_PROBS,),
-    "rollout_reward": ("rows of one rollout with unequal rewards",),
-    "drop_zero_variance": (_EQUAL,),
-    "drop_single": (_SINGLE,),
-    "drop_truncated": (_TRUNCATED,),
-    "numerics.batch": (_DOMAINS,),
-    "numerics.norm_eps": ("a prompt group whose rewards differ little",),
-    "numerics.norm_ddof": (_UNEQUAL,),
-    "numerics.norm_floor": ("a prompt group whose rewards differ little",),
-    "numerics.single": (_SINGLE,),
-    "numerics.constant": (_EQUAL,),
-    "numerics.empty": (_EMPTY,),
-    "numerics.missing_components": ("a response without one of its reward components",),
-    "numerics.clip_stages": ("token rewards beyond the bound of the reward clip",),
-    "numerics.log_ratio_clamp": ("a token whose log-probs differ by more than the bound",),
-    "numerics.log_ratio_clamps": ("a token whose log-probs differ by more than the bound",),
-    "numerics.kl_clamp": ("a token whose KL estimate is above the bound",),
-    "numerics.kl_clamps": ("a token whose KL estimate is above the bound",),
-    "numerics.kl_policy": (_POLICIES,),
-    "numerics.kl_credit": (_LOG_PROBS,),
-    "numerics.process_rewards": ("token rewards in prompt groups",),
-    "numerics.terminal_reward": (_ENDS,),
-    "numerics.observations": (_OBSERVATIONS,),
-    "numerics.outcome": ("rewards or KL on several tokens of a response, or a discount below 1",),
-    "numerics.segment_reward": ("rewards on several tokens of a policy segment",),
-    "numerics.whiten_eps": ("a batch whose advantages differ little",),
-    "numerics.whiten_floor": ("a batch whose advantages differ little",),
-    "numerics.whiten_ddof": ("a batch of few policy tokens",),
-    "numerics.whiten_scale": ("advantages whose deviation over a batch is not 1",),
-    "numerics.gdpo_batch": (_UNEQUAL_LENGTHS,),
-    "numerics.batch_eps": ("a batch whose advantages differ little",),
-    "numerics.otb_position": (_OBSERVATIONS,),
-    "numerics.otb_lone": ("a prompt group whose longest response is longer than all others",),
-    "numerics.otb_eps": ("positions with small weights",),
-    "numerics.episodes": (_TURNS,),
-    "numerics.states": ("equal states in several prompt groups",),
-    "numerics.rae_order": (_SCATTERED,),
-    "numerics.correction": (_CORRECTED,),
-    "numerics.is_clamp": (_CORRECTED,),
-    "numerics.is_clamp_at": (_CORRECTED,),
-    "numerics.is_observations": ("observation tokens with recorded importance weights",),
-    "numerics.is_filter_clamp": (_CORRECTED,),
-    "numerics.penalty_length": (_LONG_OBSERVATIONS,),
-    "numerics.penalty_floor": ("responses beyond the length limit",),
-}
-"""By field: the kinds of data on which values of it give other numbers."""
-_NORM = ("norm_eps", "norm_ddof", "norm_floor", "constant")
-_WHITENING = ("whiten_eps", "whiten_floor", "whiten_ddof", "whiten_scale")
-_KL = ("log_ratio_clamp", "log_ratio_clamps", "kl_clamp", "kl_clamps", "kl_policy")
-NEVER = ("estimator_name", "emit", "emit_only", "replace", "columns", "pass_threshold")
-"""Fields that change no number."""
+Values = dict[str, Any]
+_MORE = 2
+"""Changes that a preset may need beyond those of the best recipe, or it is left out."""
+_SCOPES = ("norm_mean", "norm_std", "whiten_advantages")
 
 
-def matters(resolved: ResolvedRecipe, name: str, recorded: Any = ()) -> bool:
-    """Return whether a recipe reads a field, or `numerics.NAME`, on some data.
+def pruned(trial: Trial, trials: Trials) -> Trial:
+    """Return a trial that reproduces without the changes that it does not need, numerics first."""
+    for name in sorted(trial.candidate.changes, key=lambda name: not name.startswith(DETAIL)):
+        one = trials.of(trial.candidate.without([name]))
+        if one is not None and one.as_exact_as(trial):
+            trial = one
+    return trial
+
+
+def equivalent(
+    best: Trial, starts: Iterable[Trial], given: Mapping[str, Any], trials: Trials
+) -> list[Trial]:
+    """Return the plainest trial of each framework and estimator that computes the same as a trial.
 
     Args:
-        resolved: the recipe.
-        name: the field.
-        recorded: the stages that are compared; KL is read where it is one of them.
+        best: a trial that reproduces.
+        starts: presets and estimators without changes.
+        given: fields that the user typed.
+        trials: computes candidates.
     """
-    recipe, own = resolved.recipe, name.removeprefix(DETAIL)
-    charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
-    normalised = resolved.norm != ("none", "none") or resolved.estimator.normalises
-    whitened = resolved.whiten or recipe.whiten_rewards
-    rules = {
-        **dict.fromkeys(_NORM, resolved.norm[1] != "none"),
-        **dict.fromkeys(_WHITENING, whitened),
-        **dict.fromkeys((*_KL, "kl_estimator"), charged or "kl" in recorded),
-        "single": normalised,
-        "empty": normalised,
-        "kl_credit": recipe.kl_coef > 0,
-        "kl_horizon": recipe.kl_target is not None,
-        "clip_stages": recipe.reward_clip is not None,
-        "missing_components": bool(recipe.reward_components),
-        "rollout_reward": recipe.rollout_id is not None,
-        "penalty_length": recipe.overlong_penalty is not None,
-        "penalty_floor": recipe.overlong_penalty is not None,
-        "segment_reward": recipe.estimator == "agentic_reinforce",
-        "rae_order": recipe.estimator == "rae",
-        "gdpo_batch": recipe.estimator == "gdpo",
-        "batch_eps": recipe.estimator == "gdpo" and recipe.numerics.gdpo_batch == "responses",
-        "episodes": recipe.estimator == "gigpo",
-        "states": recipe.estimator == "gigpo",
-        "outcome": resolved.estimator.outcome,
-        "process_rewards": resolved.process is not None,
-        "correction": recipe.corrects,
-        "is_filter_clamp": bool(recipe.is_filter),
-    }
-    if own in NEVER:
-        return False
-    if own.startswith("otb_"):
-        return recipe.estimator == "optimal_token_baseline"
-    if own.startswith("is_") and own not in ("is_weight", "is_filter"):
-        return rules.get(own, recipe.is_weight is not None)
-    if name in READERS:
-        return recipe.estimator in READERS[name]
-    return rules.get(own, True)
+    found = [best, *(one for one in starts if one.reproduces)]
+    values = values_read(best.resolved)
+    estimators = {one.resolved.recipe.estimator: values for one in found}
+    if best.candidate.changes:
+        estimators |= _other_estimators(best, values, trials)
+    needed: dict[str, Values | None] = {}
+    for name, own in estimators.items():
+        same = name == best.resolved.recipe.estimator
+        for target in presets_of(name, given):
+            if not (same or _is_native(target)) or _is_superseded(target, best, found):
+                continue
+            every = target.changed(own).changes
+            key = str(sorted((name, value_of(target.recipe, name)) for name in every))
+            if (name + key) not in needed:  # presets with the same values need the same changes
+                needed[name + key] = fewest(target, every, best, trials)
+            changes = needed[name + key]
+            one = None if changes is None else trials.of(target.changed(changes))
+            found += [one] if one is not None and one.as_exact_as(best) else []
+    return plainest(found)
 
 
-def differing(best: Trial, other: Trial, recorded: Any) -> list[str]:
-    """Return the fields in which two recipes differ and that one of them reads."""
-    pairs = differences(best.candidate.recipe, other.candidate.recipe)
-    names = [
-        DETAIL + one.field if one.field in Numerics.model_fields else one.field for one in pairs
-    ]
-    both = (best.resolved, other.resolved)
-    found = [name for name in names if any(matters(one, name, recorded) for one in both)]
-    if best.resolved.norm == other.resolved.norm:
-        found = [name for name in found if name not in ("norm_mean", "norm_std")]
-    if best.resolved.whiten == other.resolved.whiten:
-        found = [name for name in found if name != "whiten_advantages"]
+def plainest(found: Iterable[Trial]) -> list[Trial]:
+    """Return the plainest trial of each framework and estimator, the plainest first."""
+    kept: dict[tuple[str, str], Trial] = {}
+    for one in sorted(found, key=lambda one: one.candidate.order):
+        key = one.candidate.framework, one.resolved.recipe.estimator
+        other = kept.setdefault(key, one)
+        if not other.as_exact_as(one):
+            kept[key] = one
+    return [*kept.values()]
+
+
+def _is_native(target: Candidate) -> bool:
+    """Return whether a framework can have an estimator: it names it, or no framework does."""
+    named = {name for preset in PRESETS for name in variants(preset)}
+    listed = variants(target.framework) or NAMES
+    native = target.estimator in listed or target.estimator not in named
+    return target.framework != DEFAULT and native
+
+
+def _is_superseded(target: Candidate, best: Trial, found: Sequence[Trial]) -> bool:
+    """Return whether the current code of a framework computes the same as its earlier code."""
+    own, most = target.recipe.estimator, len(best.candidate.changes)
+    return "@" in target.preset and any(
+        one.candidate.framework == target.framework
+        and one.resolved.recipe.estimator == own
+        and len(one.candidate.changes) <= most
+        for one in found
+    )
+
+
+def _other_estimators(best: Trial, values: Values, trials: Trials) -> dict[str, Values]:
+    """Return the other estimators that compute the same as a trial, each with its values.
+
+    Some estimators normalise rewards themselves, and are tried without scopes, too.
+    """
+    found: dict[str, Values] = {}
+    for name in NAMES:
+        own = dict(values)
+        if not ESTIMATORS[name].outcome:
+            own.pop(f"{DETAIL}outcome", None)
+        plain = Candidate(DEFAULT, name, {}, best.candidate.given)
+        for left in ((), _SCOPES[:2]):
+            some = {n: value for n, value in own.items() if n not in left}
+            one = trials.of(plain.changed(some))
+            if name not in found and one is not None and one.as_exact_as(best):
+                found[name] = some
+    found.pop(best.resolved.recipe.estimator, None)
     return found
 
 
-def ties_of(best: Trial, others: Sequence[Trial], facts: Facts, recorded: Any) -> list[Json]:
+def fewest(target: Candidate, every: Values, best: Trial, trials: Trials) -> Values | None:
+    """Return the fewest changes of a candidate with which it computes the same as a trial.
+
+    Bisection finds the changes without which the numbers differ, one after another.
+
+    Args:
+        target: a preset and an estimator.
+        every: all its changes that the trial may need.
+        best: the trial.
+        trials: computes candidates.
+
+    Returns:
+        The changes; None if they are many more than those of the trial, or if none suffice.
+    """
+    kept = {name: every[name] for name in best.candidate.changes if name in every}
+    rest = [name for name in every if name not in kept]
+
+    def tried(names: Sequence[str]) -> Trial | None:
+        one = trials.of(target.changed(kept | {name: every[name] for name in names}))
+        return one if one is not None and one.as_exact_as(best) else None
+
+    added = 0
+    while (one := tried(())) is None:
+        if not rest or added == _MORE or tried(rest) is None:
+            return None
+        low, high = 0, len(rest)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if tried(rest[:middle]) is None else (low, middle)
+        kept[rest[high - 1]] = every[rest[high - 1]]
+        rest, added = rest[: high - 1], added + 1
+    changes = pruned(one, trials).candidate.changes
+    return changes if len(changes) <= len(best.candidate.changes) + _MORE else None
+
+
+def differing(left: Trial, right: Trial) -> list[str]:
+    """Return the fields that one of two recipes reads and in which they differ."""
+    one, other = values_read(left.resolved), values_read(right.resolved)
+    return [
+        name
+        for name in FIELDS
+        if name in {*one, *other} and _value(left, name, one) != _value(right, name, other)
+    ]
+
+
+def _value(trial: Trial, name: str, read: Values) -> Any:
+    return read[name] if name in read else value_of(trial.resolved.recipe, name)
+
+
+def ties_of(best: Trial, others: Iterable[Trial], sample: SampleFacts) -> list[Json]:
     """Return the ties of a recipe as plain data; recipes that differ in nothing are one.
 
     Each has `named`, `preset`, `estimator`, `changes` (their number), `differs` (fields), `kinds`
     (the data that would separate it and that the sample lacks), `data` (a sentence) and `same`
     (recipes that are the same).
     """
-    kept: list[Trial] = []
-    same: list[list[Json]] = []
+    distinct: list[tuple[Trial, list[Json]]] = []
     for one in others:
-        equal = (n for n, other in enumerate(kept) if not differing(other, one, recorded))
-        number = next(equal, None)
-        if number is None:
-            kept.append(one)
-            same.append([])
+        same = next((also for other, also in distinct if not differing(other, one)), None)
+        if same is None:
+            distinct.append((one, []))
         else:
-            same[number].append(_named(one))
+            same.append(_named(one))
     ties = []
-    for one, also in zip(kept, same, strict=True):
-        fields = differing(best, one, recorded)
-        kinds = lacking(fields, facts)
-        data = told_apart(fields, kinds)
+    for one, also in distinct:
+        fields = differing(best, one)
+        kinds = missing_data(fields, sample)
+        data = separating(fields, kinds)
         ties.append({**_named(one), "differs": fields, "kinds": kinds, "data": data, "same": also})
     return ties
 
@@ -208,95 +203,20 @@ def _named(one: Trial) -> Json:
     }
 
 
-def lacking(fields: Sequence[str], facts: Facts) -> list[str]:
-    """Return the kinds of data that the sample lacks and that such recipes treat differently."""
-    wanted = dict.fromkeys(kind for name in fields for kind in DATA.get(name, ()))
-    return [kind for kind in wanted if not (kind in _PRESENT and _PRESENT[kind](facts))]
+def missing_data(fields: Sequence[str], sample: SampleFacts) -> list[str]:
+    """Return the data that the sample lacks and on which values of such fields differ."""
+    data = dict.fromkeys(one for name in fields for one in FIELDS[name].data)
+    return [one.text for one in data if one.by_recipe or not one.present(sample)]
 
 
-def told_apart(fields: Sequence[str], kinds: Sequence[str]) -> str:
-    """Return a sentence that names the data that recipes with other fields treat differently."""
+def separating(fields: Sequence[str], data: Sequence[str]) -> str:
+    """Return a sentence that names the data on which recipes with other fields differ."""
     if not fields:
         return "They compute the same on all data: no option that differs is read."
-    names = ", ".join(f"--numerics {n.removeprefix(DETAIL)}" if n.startswith(DETAIL) else flag_of(n)
-                      for n in fields)  # fmt: skip
-    if not kinds:
+    names = ", ".join(
+        f"--numerics {name.removeprefix(DETAIL)}" if name.startswith(DETAIL) else flag_of(name)
+        for name in fields
+    )
+    if not data:
         return f"They differ in {names}: no data that would separate them is listed."
-    return f"They differ in {names}: data that would separate them: {'; or '.join(kinds)}."
-
-
-def _distinct(values: Any) -> bool:
-    return len(np.unique(values)) > 1
-
-
-def _of_groups(facts: Facts, power: int) -> bool:
-    """Return whether groups have unequal means of a power of rewards' distance from their mean."""
-    groups, reward = facts.rollouts.groups, np.nan_to_num(facts.rollouts.reward)
-    counts = np.bincount(groups)
-    means = np.bincount(groups, reward) / counts
-    if power > 1:
-        means = np.bincount(groups, (reward - means[groups]) ** power) / counts
-    return bool(np.ptp(means) > 1e-3 * (np.abs(means).max() + 1e-12))
-
-
-def _mixed_lengths(facts: Facts) -> bool:
-    groups, lengths = facts.rollouts.groups, facts.policy_lengths
-    return bool((lengths != lengths[np.unique(groups, return_index=True)[1]][groups]).any())
-
-
-def _ends_observed(facts: Facts) -> bool:
-    rollouts = facts.rollouts
-    last = rollouts.offsets[1:][rollouts.lengths > 0] - 1
-    return bool((~rollouts.mask[last]).any())
-
-
-def _truncated(facts: Facts) -> bool:
-    rollouts = facts.rollouts
-    if "truncated" not in rollouts.columns:
-        return False
-    return _distinct(rollouts.codes("truncated"))
-
-
-def _scattered(facts: Facts) -> bool:
-    groups = facts.rollouts.groups
-    return bool((np.diff(groups) != 0).sum() > groups.max())
-
-
-def _policies_differ(*roles: str) -> Callable[[Facts], bool]:
-    def differ(facts: Facts) -> bool:
-        if not facts.has(*roles) or facts.rollouts.columns.rows_only:
-            return False
-        left, right = (
-            np.concatenate(facts.rollouts.table.column(facts.rollouts.columns.column(role))
-                           .combine_chunks().flatten().to_numpy(zero_copy_only=False)[None])
-            for role in roles
-        )  # fmt: skip
-        return len(left) == len(right) and bool((left != right).any())
-
-    return differ
-
-
-_PRESENT: dict[str, Callable[[Facts], bool]] = {
-    _STEPS: lambda facts: _distinct(facts.rollouts.codes("batch")),
-    _DOMAINS: lambda facts: _distinct(facts.rollouts.codes("batch", "domain")),
-    _UNEQUAL: lambda facts: _of_groups(facts, 2) or bool((facts.sizes > 1).any()
-                                                        and not facts.equal_groups),
-    _LENGTHS: _mixed_lengths,
-    _ON_TOKENS: lambda facts: facts.has("token_rewards"),
-    _VALUES: lambda facts: facts.has("values"),
-    _TURNS: lambda facts: facts.has("trajectory") or facts.has("traj_id"),
-    _MEANS: lambda facts: _of_groups(facts, 1),
-    _DEVIATIONS: lambda facts: _of_groups(facts, 2),
-    _EQUAL: lambda facts: facts.equal_groups,
-    _SINGLE: lambda facts: facts.singles,
-    _TRUNCATED: _truncated,
-    _EMPTY: lambda facts: not facts.policy_lengths.all(),
-    _OBSERVATIONS: lambda facts: facts.observations,
-    _LONG_OBSERVATIONS: lambda facts: facts.observations,
-    _ENDS: _ends_observed,
-    _UNEQUAL_LENGTHS: lambda facts: _distinct(facts.policy_lengths),
-    _SCATTERED: _scattered,
-    _LOG_PROBS: _policies_differ("old_log_probs", "ref_log_probs"),
-    _POLICIES: _policies_differ("log_probs", "old_log_probs"),
-}  # fmt: skip
-"""Whether the sample has a kind of data; kinds that are not here depend on the recipes."""
+    return f"They differ in {names}: data that would separate them: {'; or '.join(data)}."

@@ -1,4 +1,4 @@
-"""Trials of a search: a candidate's numbers against the recorded ones, and how near they are."""
+"""Trials of a search: what candidates compute of the recorded stages, and how near that is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay.compute import Replayer, why_not
-from rlpost.analysis.replay.search.candidates import key_of
-from rlpost.analysis.replay.search.sample import kinds_of
+from rlpost.analysis.replay.search.candidates import key_of, values_read
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -33,12 +32,10 @@ _FAR = 1.2
 """The largest score of an element, and that of a stage that a recipe does not compute."""
 _DECADES = 5.0
 """Factors of ten beyond the tolerance at which the score of an element is 1."""
-_RELAXED = 0.15
-"""What is added to the score of numbers that are equal after whitening only."""
-_CLIPPED = 0.05
-"""What is added to the score of numbers that are equal after a clip only."""
-_DIRECT = 0.1
-"""The part of a score that counts beside a smaller one after whitening or a clip."""
+_MAPPED = 0.15
+"""What is added to the score of numbers that are equal after an affine map only."""
+_UNMAPPED = 0.1
+"""The part of a score that counts beside a smaller one after an affine map."""
 _KEPT, _FEWEST = 4_000_000, 16
 """Tokens of the trials whose numbers stay in memory, and their least number."""
 NOISE = 6e-7
@@ -56,29 +53,38 @@ class Trial:
     numbers: Callable[[], tuple[Replayed, ...]] = field(compare=False, repr=False)
     """Returns the stages, computed again if they are no longer in memory."""
     scores: dict[str, float]
-    """By stage: 0 if equal, about 1 if unrelated."""
-    relaxed: dict[str, float]
-    """The same, after a clip or the best affine map of each batch, with what these cost."""
+    """By stage: 0 if equal, about 1 if unrelated; less if an affine map would make it equal."""
     wrong: dict[str, int]
     """By stage: recorded values that differ by more than the tolerance."""
     compared: int
     """Recorded values that count."""
-    focus: tuple[str, ...]
-    """The stages that count at present."""
+
+    @cached_property
+    def equal_stages(self) -> int:
+        """How many recorded stages are equal before the first that differs."""
+        equal = [self.wrong.get(name) == 0 for name in self.scores]
+        return [*equal, False].index(False)
+
+    @property
+    def first_differing(self) -> str:
+        """The first recorded stage that differs; empty if none does."""
+        return [*self.scores, ""][self.equal_stages]
 
     @cached_property
     def score(self) -> float:
-        """The mean score of stages, those that whitening would explain counted as near."""
-        near = []
-        for name in self.focus:
-            own = self.scores[name]
-            near.append(min(own, self.relaxed.get(name, _FAR) + _DIRECT * own))
-        return float(np.mean(near)) if near else _FAR
+        """The score of the first stage that differs; 0 if none does."""
+        return [*self.scores.values(), 0.0][self.equal_stages]
+
+    def nearer_than(self, other: Trial, by: float = 0.0) -> bool:
+        """Return whether more stages are equal, or the next one is nearer by more than a score."""
+        if self.equal_stages != other.equal_stages:
+            return self.equal_stages > other.equal_stages
+        return self.score < other.score - by
 
     @property
     def reproduces(self) -> bool:
-        """Whether all stages that count are computed, and equal."""
-        return all(self.wrong.get(name) == 0 for name in self.focus)
+        """Whether all recorded stages are computed, and equal."""
+        return self.equal_stages == len(self.scores)
 
     @property
     def replayed(self) -> tuple[Replayed, ...]:
@@ -86,10 +92,11 @@ class Trial:
         return self.numbers()
 
     @cached_property
-    def error(self) -> float:
+    def median_error(self) -> float:
         """The median relative error of the recorded values that count."""
-        parts = [relative_errors(one.difference) for one in self.replayed]
-        every = np.concatenate(parts) if parts else np.zeros(0)
+        every = np.concatenate(
+            [np.zeros(0), *(relative_errors(one.difference) for one in self.replayed)]
+        )
         return float(np.median(every)) if len(every) else 0.0
 
     @cached_property
@@ -97,14 +104,9 @@ class Trial:
         """The 90th percentile of the differences of a stage, as a share of its mean size."""
         return max((inexact(one.difference) for one in self.replayed), default=0.0)
 
-    def about_as_exact(self, other: Trial) -> bool:
-        """Whether its differences are about as small as those of another trial, or smaller."""
-        return self.inexact <= max(NOISE, _AS_EXACT * other.inexact)
-
-    @cached_property
-    def equal_stages(self) -> tuple[str, ...]:
-        """The recorded stages that are equal."""
-        return tuple(name for name, wrong in self.wrong.items() if not wrong)
+    def as_exact_as(self, other: Trial) -> bool:
+        """Whether it reproduces, with differences about as small as those of another trial."""
+        return self.reproduces and self.inexact <= max(NOISE, _AS_EXACT * other.inexact)
 
     @property
     def share_equal(self) -> float:
@@ -120,8 +122,10 @@ class Trial:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """The best first."""
-        return (not self.reproduces, round(self.score, 6), *self.candidate.order)
+        """The nearest first; of those as near, the plainest."""
+        later = sum([*self.scores.values()][self.equal_stages + 1 :])
+        near = -self.equal_stages, round(self.score, 6), round(later, 6)
+        return (*near, *self.candidate.order)
 
 
 def inexact(difference: Difference) -> float:
@@ -177,12 +181,11 @@ class Trials:
         self.stages = tuple(name for name in dict.fromkeys(order) if name in rollouts.recorded)
         self.skipped: dict[str, int] = {}
         """Candidates that do not fit the input, counted by reason."""
-        self.focus = self.stages
-        """The stages that count at present."""
         self.count = 0
         self._report = report
-        self._known: dict[str, Trial | None] = {}
-        self._kept: dict[str, tuple[Replayed, ...]] = {}
+        self._trials: dict[str, Trial | None] = {}
+        self._distinct: dict[str, Trial | None] = {}
+        self._numbers: dict[str, tuple[Replayed, ...]] = {}
         self._most = max(_FEWEST, _KEPT // max(1, int(rollouts.offsets[-1])))
         batches = rollouts.codes("batch")
         self._batches = {"responses": batches, "tokens": np.repeat(batches, rollouts.lengths)}
@@ -192,127 +195,79 @@ class Trials:
         try:
             key = key_of(candidate.recipe)
         except UsageError as error:
-            self._skip(why_not(error))
+            self._skip(error)
             return None
-        known = self._known.get(key)
-        if known is None and key not in self._known:
-            known = self._known[key] = self._compute(candidate)
-        if known is not None and (known.candidate != candidate or known.focus != self.focus):
-            return replace(known, candidate=candidate, focus=self.focus)
-        return known
+        if key not in self._trials:
+            self._trials[key] = self._same(candidate, key)
+        trial = self._trials[key]
+        return trial and replace(trial, candidate=candidate)
 
-    def again(self, trial: Trial) -> Trial:
-        """Return a trial with the stages that count at present."""
-        return replace(trial, focus=self.focus)
+    def _same(self, candidate: Candidate, key: str) -> Trial | None:
+        """Return the trial of a candidate; one that computes the same has its numbers."""
+        try:
+            resolved = self.replayer.resolved(candidate.recipe, self.stages)
+        except (UsageError, DataError) as error:
+            self._skip(error)
+            return None
+        same = str(values_read(resolved))
+        if same not in self._distinct:
+            self._distinct[same] = self._compute(candidate, key)
+        trial = self._distinct[same]
+        return trial and replace(trial, resolved=resolved)
 
-    def _skip(self, reason: str) -> None:
+    def _skip(self, error: UsageError | DataError) -> None:
+        reason = why_not(error)
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
-    def _compute(self, candidate: Candidate) -> Trial | None:
+    def _compute(self, candidate: Candidate, key: str) -> Trial | None:
         self.count += 1
         self._report()
         try:
             replayed, resolved = self.replayer.tried(candidate.recipe, self.stages)
         except (UsageError, DataError) as error:
-            self._skip(why_not(error))
+            self._skip(error)
             return None
-        return self._scored(candidate, resolved, tuple(replayed))
-
-    def _scored(
-        self, candidate: Candidate, resolved: ResolvedRecipe, replayed: tuple[Replayed, ...]
-    ) -> Trial:
-        scores, relaxed = dict.fromkeys(self.stages, _FAR), {}
-        for one in replayed:
-            difference = one.difference
-            distance = difference.distance[difference.chosen]
-            scores[one.name] = score_of(distance, difference)
-            if one.name in ("advantages", "returns") and scores[one.name] > 0:
-                relaxed[one.name] = self._relaxed(difference)
+        scores = dict.fromkeys(self.stages, _FAR)
+        scores |= {one.name: self._score(one.difference) for one in replayed}
         wrong = {one.name: int(one.difference.wrong.sum()) for one in replayed}
         compared = sum(int(one.difference.chosen.sum()) for one in replayed)
-        self._keep(key_of(candidate.recipe), replayed)
-        numbers = partial(self._numbers, candidate.recipe)
-        return Trial(candidate, resolved, numbers, scores, relaxed, wrong, compared, self.focus)
+        self._keep(key, tuple(replayed))
+        numbers = partial(self._replayed, candidate.recipe, key)
+        return Trial(candidate, resolved, numbers, scores, wrong, compared)
 
-    def _numbers(self, recipe: Recipe) -> tuple[Replayed, ...]:
+    def _replayed(self, recipe: Recipe, key: str) -> tuple[Replayed, ...]:
         """Return the stages of a recipe, computed again if they are no longer in memory."""
-        key = key_of(recipe)
-        if key not in self._kept:
+        if key not in self._numbers:
             self._keep(key, tuple(self.replayer.tried(recipe, self.stages)[0]))
-        return self._kept[key]
+        return self._numbers[key]
 
     def _keep(self, key: str, replayed: tuple[Replayed, ...]) -> None:
-        self._kept[key] = replayed
-        if len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
+        self._numbers[key] = replayed
+        if len(self._numbers) > self._most:
+            del self._numbers[next(iter(self._numbers))]
 
     def batches_of(self, difference: Difference) -> Codes:
         """Return the batch of each element that counts."""
         level = "responses" if len(difference.recorded) == len(self.rollouts) else "tokens"
         return np.asarray(self._batches[level][difference.chosen])
 
-    def _relaxed(self, difference: Difference) -> float:
-        """Return the score after a clip or the best affine map of each batch, with its cost."""
-        theirs, ours = (
-            difference.recorded[difference.chosen],
-            difference.computed[difference.chosen],
-        )
-        if not len(ours) or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
-            return _FAR
-        bound, found = saturated(theirs), _FAR
-        if bound.any():
-            beyond = bound & (np.sign(theirs) * (ours - theirs) > 0)
-            residual = np.where(beyond, 0.0, np.abs(theirs - ours))
-            found = score_of(residual, difference) + _CLIPPED
+    def _score(self, difference: Difference) -> float:
+        """Return the score of a stage, or that after an affine map of each batch, if it is less.
+
+        A whitening, another unit, or a clip of the largest numbers is one step away then.
+        """
+        chosen = difference.chosen
+        score = score_of(difference.distance[chosen], difference)
+        theirs, ours = difference.recorded[chosen], difference.computed[chosen]
+        finite = np.isfinite(ours).all() and np.isfinite(theirs).all()
+        if score == 0 or not len(ours) or not finite:
+            return score
+        clipped = saturated(theirs)
+        near = [np.where(clipped & (np.sign(theirs) * (ours - theirs) > 0), theirs, ours)]
         mapped = affine(theirs, ours, self.batches_of(difference))
-        if mapped is None:
-            return found
-        residual = np.where(bound, 0.0, np.abs(theirs - mapped))
-        return min(found, score_of(residual, difference) + _RELAXED)
-
-
-def differing_rows(found: Sequence[Replayed], rollouts: Rollouts) -> Codes:
-    """Return the responses that differ in a stage, [n] positions."""
-    differs = np.zeros(len(rollouts), np.bool_)
-    for one in found:
-        rows = np.flatnonzero(one.difference.wrong)
-        if len(one.difference.wrong) != len(rollouts):
-            rows = np.searchsorted(rollouts.offsets, rows, "right") - 1
-        differs[rows] = True
-    return np.flatnonzero(differs)
-
-
-def unexplained(trial: Trial, rollouts: Rollouts) -> list[dict[str, Any]]:
-    """Return what a recipe leaves open: by stage, the share and the rows that differ."""
-    found, rows_of_tokens = [], np.repeat(np.arange(len(rollouts)), rollouts.lengths)
-    kinds, steps = kinds_of(rollouts), rollouts.codes("batch")
-    computed = {one.name: one for one in trial.replayed}
-    for name in (name for name in STAGES if name in trial.scores):
-        if name not in computed:
-            found.append({"stage": name, "computed": False, "share": 1.0})
-            continue
-        difference = computed[name].difference
-        wrong = difference.wrong
-        if not wrong.any():
-            continue
-        rows = np.flatnonzero(wrong)
-        rows = np.unique(rows if len(wrong) == len(rollouts) else rows_of_tokens[rows])
-        part = np.zeros(len(rollouts), np.bool_)
-        part[rows] = True
-        found.append(
-            {
-                "stage": name,
-                "computed": True,
-                "share": float(wrong.sum() / difference.chosen.sum()),
-                "responses": len(rows),
-                "rows": [int(row) for row in rollouts.rows[rows[:5]]],
-                "groups": len(np.unique(rollouts.groups[rows])),
-                "steps": len(np.unique(steps[rows])),
-                "of_steps": len(np.unique(steps)),
-                "kinds": [kind for kind, flags in kinds.items() if flags[part].all()],
-            }
-        )
-    return found
+        near += [] if mapped is None else [np.where(clipped, theirs, mapped)]
+        least = min(score_of(np.abs(theirs - one), difference) for one in near)
+        return min(score, least + _MAPPED + _UNMAPPED * score)
 
 
 def affine(theirs: Numbers, ours: Numbers, codes: Codes) -> Numbers | None:

@@ -37,7 +37,7 @@ function groupOf(group, scales, low, high) {
   const reasons = [...new Set(group.responses.flatMap((response) => response.reasons))];
   const head = make('span', { class: 'head' },
     make('span', { class: 'title', dir: 'auto' }, `${step}${group.title} `), ...badges(reasons),
-    make('div', { class: 'said' }, group.said));
+    make('div', { class: 'summary' }, group.text));
   const summary = make('summary', {}, head, rewardBars(group.rewards, low, high));
   const details = make('details', { class: 'group card', 'data-reasons': reasons.join('|') }, summary);
   return onceOpen(details, () => {

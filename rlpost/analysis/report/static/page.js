@@ -39,14 +39,14 @@ function findingsSection(open, shownRows) {
   if (!data.findings.length) {
     return sectionOf('findings', 'Findings', make('p', { class: 'card none' }, `No problems found by ${data.checks}, which are listed below.`));
   }
-  const evidence = ({ row, said }) => {
-    if (!shownRows.has(row)) return make('li', { dir: 'auto' }, said);
-    const link = make('a', { href: `#row-${row}` }, said);
+  const evidence = ({ row, text }) => {
+    if (!shownRows.has(row)) return make('li', { dir: 'auto' }, text);
+    const link = make('a', { href: `#row-${row}` }, text);
     link.addEventListener('click', (event) => { event.preventDefault(); open(row); });
     return make('li', { dir: 'auto' }, link);
   };
   const one = (finding) => make('li', { class: `finding card ${finding.severity}`, 'data-name': finding.name },
-    make('p', { class: 'said' }, make('span', { class: `badge ${finding.severity}` }, finding.severity), finding.said),
+    make('p', { class: 'problem' }, make('span', { class: `badge ${finding.severity}` }, finding.severity), finding.text),
     make('p', { class: 'soft' }, finding.advice),
     finding.evidence.length ? make('ul', {}, ...finding.evidence.map(evidence)) : null);
   const count = data.findings.length;

@@ -1,0 +1,64 @@
+"""Findings: how a check is declared, and what it found; of `inspect` and of `replay`.
+
+A check is one function. Its name is the name of its finding; the first paragraph of its docstring
+is what the finding is, and the others are why it matters and what to do. A decorator adds it to a
+registry, from which lists of checks and the tables of the manual are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+Run = TypeVar("Run", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found."""
+
+    name: str
+    """The name of the check."""
+    text: str
+    """What it found, with numbers."""
+    advice: str
+    """Why it matters, and what to do."""
+
+
+@dataclass(frozen=True)
+class Check(Generic[Run]):
+    """A check, as its function declares it."""
+
+    run: Run
+
+    @property
+    def name(self) -> str:
+        """The name of the finding."""
+        return self.run.__name__
+
+    @property
+    def meaning(self) -> str:
+        """What the finding is, on one line."""
+        return self._paragraphs[0]
+
+    @property
+    def advice(self) -> str:
+        """Why it matters and what to do, on one line; empty if the finding has its own advice."""
+        return " ".join(self._paragraphs[1:])
+
+    @property
+    def _paragraphs(self) -> list[str]:
+        return [" ".join(one.split()) for one in (self.run.__doc__ or "").split("\n\n")]
+
+
+AnyCheck = TypeVar("AnyCheck", bound=Check[Any])
+
+
+class Registry(dict[str, AnyCheck]):
+    """Checks by the name of their finding, in the order in which they are declared."""
+
+    def add(self, check: AnyCheck) -> None:
+        """Add a check whose name no other one has."""
+        assert check.name not in self, f"two checks are named {check.name}"
+        self[check.name] = check

@@ -1,0 +1,142 @@
+"""The clock of a run: the time that its passes and threads take, and the bytes that they move."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+
+T = TypeVar("T")
+
+
+class Clock:
+    """Seconds of a run: start-up, each pass, publishing, and each kind of work of its threads.
+
+    Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
+
+    Args:
+        started: when the run began, by `time.perf_counter`; None for now.
+        cpu_started: CPU seconds that the process had used by then; 0 if it began then.
+    """
+
+    def __init__(self, started: float | None = None, cpu_started: float = 0.0) -> None:
+        self._started = time.perf_counter() if started is None else started
+        self._cpu_started = time.process_time() if started is None else cpu_started
+        self._start_up: tuple[float, float] | None = None
+        self._lock = threading.Lock()
+        self._passes: dict[str, float] = defaultdict(float)
+        self._publishing = {"publishing": 0.0}
+        self._busy: dict[str, float] = defaultdict(float)
+        self._cpu: dict[str, float] = defaultdict(float)
+        self._waits = {"read": 0.0, "results": 0.0}
+        self.bytes = dict.fromkeys(("decoded", "written", "copied", "to_device", "to_host"), 0)
+        """Bytes of decoded columns, of complete outputs, of those what was copied, and of what was
+        sent to a device and fetched from it."""
+
+    @property
+    def seconds(self) -> dict[str, Any]:
+        """The times of the run.
+
+        `total`, `start_up` (until the first pass), `passes` by name, and `publishing` are wall
+        times. `busy` is the wall time of threads by kind of work. `cpu` has the CPU time of the
+        process (`total`), until the first pass (`start_up`), and by kind of work; work of other
+        threads, such as pyarrow's, is in the total alone. `limits` divides the wall time of the
+        passes by what the results had to wait for: `read`, `compute`, `encode` or `write`.
+        """
+        total, cpu = self.now()
+        start_up, start_up_cpu = self._start_up or (total, cpu)
+        return {
+            "total": total,
+            "start_up": start_up,
+            "passes": dict(self._passes),
+            **self._publishing,
+            "busy": dict(self._busy),
+            "cpu": {"total": cpu, "start_up": start_up_cpu, **self._cpu},
+            "limits": self._limits(),
+        }
+
+    def now(self) -> tuple[float, float]:
+        """Return wall time and CPU time since the run began."""
+        return time.perf_counter() - self._started, time.process_time() - self._cpu_started
+
+    def _limits(self) -> dict[str, float]:
+        """Return the wall time of the passes, by what the thread that takes results waited for."""
+        reduce = self._passes.get("reduce", 0.0)
+        streamed = sum(self._passes.values()) - reduce
+        read, work = self._waits["read"], self._waits["results"] - self._waits["read"]
+        computed, encoded = self._busy.get("compute", 0.0), self._busy.get("encode", 0.0)
+        encode = work * encoded / (computed + encoded) if encoded else 0.0
+        write = max(streamed - self._waits["results"], 0.0)
+        return {"read": read, "compute": work - encode + reduce, "encode": encode, "write": write}
+
+    @contextmanager
+    def wall(self, name: str) -> Iterator[None]:
+        """Add the block's time to a pass; the first one ends the start-up."""
+        if self._start_up is None:
+            self._start_up = self.now()
+        with self._timed(self._passes, name):
+            yield
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Add the block's time to publishing."""
+        with self._timed(self._publishing, "publishing"):
+            yield
+
+    @contextmanager
+    def busy(self, name: str) -> Iterator[None]:
+        """Add the block's wall time and CPU time to a kind of work; thread-safe."""
+        start = time.thread_time()
+        try:
+            with self._timed(self._busy, name):
+                yield
+        finally:
+            with self._lock:
+                self._cpu[name] += time.thread_time() - start
+
+    @contextmanager
+    def _timed(self, seconds: dict[str, float], name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                seconds[name] += time.perf_counter() - start
+
+    def count_bytes(self, **counts: int) -> None:
+        """Add to `bytes`; thread-safe."""
+        with self._lock:
+            for name, count in counts.items():
+                self.bytes[name] += count
+
+    def timed(self, name: str, items: Iterator[T]) -> Iterator[T]:
+        """Yield the items; add the time to produce each one to a kind of work."""
+        return _each_within(partial(self.busy, name), items)
+
+    def waited(self, name: str, items: Iterator[T]) -> Iterator[T]:
+        """Yield the items; add the time until each one is there to a kind of wait.
+
+        Args:
+            name: `read` or `results`. A wait for results includes waits for what is read for them.
+            items: what the thread that takes results iterates over.
+        """
+        return _each_within(partial(self._timed, self._waits, name), items)
+
+
+def _each_within(
+    block: Callable[[], AbstractContextManager[None]], items: Iterator[T]
+) -> Iterator[T]:
+    while True:
+        with block():
+            item = next(items, None)
+        if item is None:
+            return
+        yield item

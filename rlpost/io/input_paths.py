@@ -1,0 +1,58 @@
+"""Paths that stand for inputs: texts name the input, not the temporary file that is made of it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlpost.errors import RlpostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class InputPaths:
+    """Paths of files, directories and globs, and what the temporary ones among them stand for."""
+
+    paths: list[str]
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Temporary path -> the dump, URL or table that it is made of."""
+
+    def made_of(self, others: InputPaths) -> InputPaths:
+        """Return these paths, if they are made of the others, with the names of both."""
+        own = {path: without_paths(name, others.names) for path, name in self.names.items()}
+        return InputPaths(self.paths, {**others.names, **own})
+
+
+def without_paths(value: T, names: Mapping[str, str]) -> T:
+    """Return a text, or all texts of a result, with names in place of temporary paths.
+
+    Args:
+        value: a text, or plain data.
+        names: temporary path -> name.
+    """
+    return _named(value, sorted(names.items(), key=lambda item: -len(item[0]))) if names else value
+
+
+def _named(value: Any, names: list[tuple[str, str]]) -> Any:
+    if isinstance(value, str):
+        for path, name in names:
+            value = value.replace(path, name)
+    elif isinstance(value, dict):
+        return {_named(key, names): _named(one, names) for key, one in value.items()}
+    elif isinstance(value, list):
+        return [_named(one, names) for one in value]
+    return value
+
+
+@contextmanager
+def naming_errors(names: Mapping[str, str]) -> Iterator[None]:
+    """Raise the block's errors with names in place of temporary paths; more may be added in it."""
+    try:
+        yield
+    except RlpostError as error:
+        raise type(error)(without_paths(str(error), names)) from None

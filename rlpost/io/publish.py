@@ -1,0 +1,206 @@
+"""Publication: files that others see complete, all together, or not at all.
+
+Every file that rlpost writes for others is published here: its name is locked, it is written beside
+its target, and renamed when it is complete. What was not published is undone.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+
+from rlpost.cleanups import register_cleanup, unregister_cleanup
+from rlpost.errors import ReadWriteError
+from rlpost.io.locks import FileLock
+from rlpost.io.shutdown import signals_deferred
+from rlpost.io.staged import StagedFile, file_errors
+from rlpost.io.system import sync_folder
+from rlpost.io.threads import map_ordered
+from rlpost.io.uploads import OutputFile, Upload, stage_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from rlpost.io.paths import AnyPath
+
+
+_REQUESTS = 8  # objects that are published at a time
+
+
+class CompleteFile(NamedTuple):
+    """A complete local file under its temporary name, which another process may have written."""
+
+    path: Path
+    """The temporary name."""
+    target: Path
+
+    def rename(self) -> None:
+        """Rename it to its target, unless that was done before; the caller syncs the folder."""
+        with file_errors(self.target, "cannot be written"):
+            try:
+                self.path.replace(self.target)
+            except FileNotFoundError:
+                if self.path.exists():  # the folder of the target is missing
+                    raise
+
+
+Publishable = OutputFile | CompleteFile
+F = TypeVar("F", bound=Publishable)
+
+
+def publish_files(
+    files: Iterable[Publishable],
+    before: Callable[[], None] | None = None,
+    folders: Iterable[Path] = (),
+) -> None:
+    """Publish complete files; a signal is deferred until all of them are published.
+
+    Args:
+        files: in the order in which local ones are renamed; objects follow.
+        before: is called before the first.
+        folders: that are synced beside those of the files, since other folders are new in them.
+
+    Raises:
+        ReadWriteError: a file cannot be renamed; those before it are published, and perhaps some
+            objects after it.
+    """
+    uploads: list[Upload] = []
+    changed = {*folders}
+    with signals_deferred():
+        if before is not None:
+            before()
+        for file in files:
+            if isinstance(file, Upload):
+                uploads.append(file)
+            else:
+                file.rename()
+                changed.add(file.target.parent)
+        for _ in map_ordered(Upload.publish, iter(uploads), _REQUESTS):
+            pass
+        for folder in changed:
+            with file_errors(folder, "cannot be written"):
+                sync_folder(folder)
+
+
+def write_file(
+    target: Path,
+    data: bytes | memoryview,
+    *,
+    lock: bool = True,
+    before: Callable[[], None] | None = None,
+) -> None:
+    """Write a local file as a whole, or leave it as it is.
+
+    Args:
+        target: the file, in an existing folder.
+        data: its content.
+        lock: whether to lock it; False if the caller has it locked.
+        before: is called when the content is on the disk, before it is published.
+
+    Raises:
+        BusyError: another run writes the file.
+        ReadWriteError: it cannot be written.
+    """
+    with FileLock([target]) if lock else nullcontext(), StagedFile(target) as staged:
+        staged.write(0, data)
+        staged.complete()
+        publish_files([staged], before)
+
+
+class StagedFiles:
+    """Files that are published together: a context manager that undoes what is not published.
+
+    In the block, the folders of all targets exist, no other run can write the targets, and what
+    killed runs left of them is removed.
+
+    Args:
+        targets: in the order in which they are published.
+        locked: other local files that no other run may write.
+        complete: returns the targets that a stopped run left complete; called when all are locked.
+
+    Raises:
+        ReadWriteError: on entering: a folder cannot be created or written.
+        BusyError: on entering: another run writes a file.
+    """
+
+    def __init__(
+        self,
+        targets: Iterable[AnyPath],
+        locked: Sequence[Path] = (),
+        complete: Callable[[], Sequence[CompleteFile]] = tuple,
+    ) -> None:
+        self.targets = [*targets]
+        self._locked, self._complete = locked, complete
+        self._files: dict[AnyPath, Publishable] = {}
+        self._created: list[Path] = []
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            for target in self.targets:
+                self._create_folders(target, undo)
+            local = [target for target in self.targets if isinstance(target, Path)]
+            locks = FileLock([*local, *self._locked])
+            undo.callback(locks.release)
+            complete = self._complete()
+            locks.clean([file.path for file in complete])
+            self._files |= {file.target: file for file in complete}
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._undo.close()
+
+    def _create_folders(self, target: AnyPath, undo: ExitStack) -> None:
+        """Create the folders of a target that are missing."""
+        missing = [folder for folder in target.parents if not folder.exists()]
+        try:
+            for folder in reversed(missing):
+                register_cleanup(folder, folder.rmdir)
+                undo.callback(_remove_folder, folder)
+                folder.mkdir(exist_ok=True)
+                self._created.append(folder)
+        except OSError as error:
+            raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
+
+    def stage(self, target: AnyPath) -> OutputFile:
+        """Open the file of a target.
+
+        Raises:
+            ReadWriteError: it cannot be created.
+        """
+        return self.add(stage_file(target))
+
+    def add(self, file: F) -> F:
+        """Add a file that was opened already; it takes the place of an earlier one, if any."""
+        self._files[file.target] = file
+        if not isinstance(file, CompleteFile):
+            self._undo.callback(file.discard)
+        return file
+
+    def complete(self) -> None:
+        """Sync and close the files.
+
+        Raises:
+            ReadWriteError: one cannot be written.
+        """
+        for file in self._files.values():
+            if not isinstance(file, CompleteFile):
+                file.complete()
+
+    def publish(self, before: Callable[[], None] | None = None) -> None:
+        """Publish the complete files; see `publish_files`.
+
+        Args:
+            before: is called before the first; signals are deferred in it, too.
+        """
+        files = [self._files[target] for target in self.targets if target in self._files]
+        publish_files(files, before, [folder.parent for folder in self._created])
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder that was created, unless a file was published in it."""
+    unregister_cleanup(folder)
+    with suppress(OSError):
+        folder.rmdir()

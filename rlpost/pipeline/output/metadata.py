@@ -1,0 +1,276 @@
+"""The metadata of an enriched file: how it was made, and which file of which run it is.
+
+The statistics of a run may span its files. So each file records how many files the run had, its
+own number, and a digest of all file names and row counts that is the same for all files of a run.
+A reader treats the metadata as untrusted data: it executes nothing that a file names.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+from rlpost._version import __version__
+from rlpost.errors import DataError, UsageError
+from rlpost.io.parquet.fingerprint import footer_digest
+from rlpost.io.staged import file_errors
+from rlpost.recipe import semantics
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.semantics import SEMANTICS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow.parquet as pq
+
+    from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.paths import AnyPath
+    from rlpost.pipeline.running_state import RunState
+
+
+Json = dict[str, Any]
+RUN_KEY = "rlpost.run"
+PRESET_KEY = "rlpost.preset"
+SEMANTICS_KEY = "rlpost.semantics"
+SIDECAR_KEY = "rlpost.sidecar"
+_DEEPEST = 50  # lists within lists
+_LONGEST = 400  # characters of an error in the metadata
+
+
+@dataclass(frozen=True)
+class FileMetadata:
+    """The metadata of an enriched file; without `input` and `summary`, that of a whole run."""
+
+    recipe: Recipe
+    run: str
+    """The same for all files of a run."""
+    files: int
+    """Files of the run."""
+    rows: int
+    """Rows of all files of the run; -1 if unknown."""
+    running: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Running reward statistics at the start of the run, by domain, if it used any."""
+    kl_coef: float | None = None
+    """The adaptive KL coefficient at the start of the run, if a state file had one."""
+    asked: dict[str, str] = field(default_factory=dict)
+    """The preset that the user requested, and the estimator by the framework's name."""
+    mask: dict[str, str] = field(default_factory=dict)
+    """The metadata entry of the column `sample_mask`, if the run writes it."""
+    file: int = 0
+    """The number of the file in the run, from 0."""
+    input: str = ""
+    """The name of the input file."""
+    footer: str = ""
+    """Of a sidecar, which has new columns alone: the digest of the input's footer."""
+    summary: Json | None = None
+    """The summary of the file; None in a file of `rlpost loss`."""
+    version: str = __version__
+    """The version of rlpost that wrote the file."""
+    semantics: int = SEMANTICS
+    """The semantics of its numbers; see `rlpost.recipe.semantics`."""
+
+    @classmethod
+    def of_run(
+        cls,
+        recipe: Recipe,
+        files: Sequence[InputFile],
+        first_rows: Sequence[int],
+        state: RunState,
+        asked: Mapping[str, str],
+        mask: Mapping[str, str],
+    ) -> Self:
+        """Return the metadata that all files of a run share.
+
+        Args:
+            recipe: of the run.
+            files: the inputs.
+            first_rows: the row number of each file's first row, and the number of all rows.
+            state: before the first batch, as far as the recipe uses it.
+            asked: the preset and the estimator that the user requested, if a preset was.
+            mask: the metadata entry of the column `sample_mask`, if the run writes it.
+        """
+        counts = [last - first for first, last in pairwise(first_rows)]
+        run = cls(recipe, "", 0, 0, asked=dict(asked), mask=dict(mask), **state.to_json())
+        return run.of_files(files, counts)
+
+    def of_files(self, files: Sequence[InputFile], row_counts: Sequence[int]) -> Self:
+        """Return the metadata of a run over some files, with these numbers of rows."""
+        first_rows = [*accumulate(row_counts, initial=0)]
+        text = json.dumps([[str(file.relative) for file in files], first_rows])
+        digest = sha256(text.encode()).hexdigest()[:32]
+        return replace(self, run=digest, files=len(files), rows=first_rows[-1])
+
+    def of_file(self, number: int, path: AnyPath, summary: Json) -> Self:
+        """Return the metadata of one file of the run, from its number, input and summary.
+
+        Raises:
+            ReadWriteError: the input of a sidecar cannot be read.
+        """
+        with file_errors(path, "cannot be read"):
+            footer = footer_digest(path) if self.recipe.emit_only else ""
+        return replace(self, file=number, input=path.name, summary=summary, footer=footer)
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """The key-value metadata of a Parquet file."""
+        run: Json = {"run": self.run, "file": self.file, "files": self.files, "rows": self.rows}
+        run |= {"running": self.running} if self.running else {}
+        run |= {"kl_coef": self.kl_coef} if self.kl_coef is not None else {}
+        return {
+            "rlpost.version": self.version,
+            SEMANTICS_KEY: str(self.semantics),
+            "rlpost.recipe": self.recipe.model_dump_json(),
+            "rlpost.input": self.input,
+            **({} if self.summary is None else {"rlpost.summary": json.dumps(self.summary)}),
+            RUN_KEY: json.dumps(run),
+            **self.mask,
+            **({SIDECAR_KEY: json.dumps({"footer": self.footer})} if self.footer else {}),
+            **({PRESET_KEY: json.dumps(self.asked)} if self.asked else {}),
+        }
+
+    @classmethod
+    def read(cls, path: str, metadata: Mapping[bytes, bytes]) -> Self:
+        """Return the metadata in the footer of an enriched file.
+
+        Args:
+            path: of the file, for errors.
+            metadata: the key-value metadata of its footer.
+
+        Raises:
+            DataError: the file is not enriched, its metadata is damaged, or names code to execute.
+        """
+        own = {key: value for key, value in metadata.items() if key.startswith(b"rlpost.")}
+        text = {key.decode(errors="replace"): value for key, value in own.items()}
+        if "rlpost.recipe" not in text:
+            raise DataError(
+                f"{path}: rlpost advantages did not write this file: its metadata has no "
+                "`rlpost.recipe`"
+            )
+        try:
+            version = text.get("rlpost.version", b"unknown").decode()
+            number = stored_semantics(metadata)
+            recipe = _recipe_of(path, text["rlpost.recipe"], version)
+            alone = {"run": path, "file": 0, "files": 1, "rows": -1}
+            run = json.loads(text[RUN_KEY]) if RUN_KEY in text else alone
+            summary = _parsed(text["rlpost.summary"]) if "rlpost.summary" in text else None
+            found = cls(recipe, **run, summary=summary, version=version, semantics=number)
+            found.check()
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise DataError(f"{path}: its metadata is damaged: {cut(error)}") from None
+        except RecursionError:
+            raise DataError(f"{path}: its metadata is damaged: nested too deeply") from None
+        return found
+
+    def check(self) -> None:
+        """Raise TypeError, LookupError or AttributeError if a value has the wrong type."""
+        if self.summary is not None:
+            _ = [role["column"].strip() for role in self.summary["roles"].values()]
+        for number in (self.file, self.files, self.rows):
+            if not isinstance(number, int):
+                raise TypeError(f"{RUN_KEY} has {number!r} as a number")
+        if not isinstance(self.run, str):
+            raise TypeError(f"{RUN_KEY} has {self.run!r} as the name of the run")
+        if self.running or self.kl_coef is not None:
+            moments = self.state.running.values()
+            _ = [float(number) for one in moments for number in vars(one).values()]
+
+    @property
+    def state(self) -> RunState:
+        """The state before the first batch of the run; TypeError or ValueError if it is damaged."""
+        from rlpost.pipeline.running_state import RunState  # noqa: PLC0415 - torch
+
+        return RunState.of({"running": self.running, "kl_coef": self.kl_coef})
+
+    @property
+    def comparable(self) -> bool:
+        """Whether recomputed numbers must be equal."""
+        return self.semantics == SEMANTICS
+
+    @property
+    def notes(self) -> list[str]:
+        """Reasons why the file cannot be compared in full."""
+        other = not self.comparable
+        return [
+            *(["it has no summary to compare"] if self.summary is None else []),
+            *([f"it was {_written_by(self.version)}"] if self.version != __version__ else []),
+            *([f"it has {semantics.describe(self.semantics)}"] if other else []),
+            *(["its summary is not compared"] if other and self.summary is not None else []),
+        ]
+
+
+def stored_semantics(metadata: Mapping[bytes, bytes]) -> int:
+    """Return the semantics in the key-value metadata of an output.
+
+    Raises:
+        KeyError: it has none.
+        ValueError: it is invalid.
+    """
+    return semantics.parse(metadata[SEMANTICS_KEY.encode()].decode(errors="replace"))
+
+
+def semantics_warnings(files: Sequence[InputFile], footers: Sequence[pq.FileMetaData]) -> list[str]:
+    """Return warnings of enriched files whose advantages have other semantics than this version's.
+
+    Args:
+        files: of an input.
+        footers: theirs. Files without a recipe are of other programs, and are ignored.
+    """
+    names: dict[int, list[str]] = {}
+    for file, footer in zip(files, footers, strict=True):
+        stored = footer.metadata or {}
+        with suppress(KeyError, ValueError):
+            if b"rlpost.recipe" in stored and (number := stored_semantics(stored)) != SEMANTICS:
+                names.setdefault(number, []).append(file.path.name)
+    return [
+        f"{own[0]}{f' and {len(own) - 1} more' if own[1:] else ''}: the advantages have "
+        f"{semantics.describe(number)}"
+        for number, own in names.items()
+    ]
+
+
+def _parsed(text: bytes) -> Any:
+    """Return a value from JSON; raise RecursionError if it is nested deeper than rlpost writes."""
+    level = [value := json.loads(text)]
+    for _ in range(_DEEPEST):
+        lists = [[*one.values()] if isinstance(one, dict) else one for one in level]
+        level = [inner for one in lists if isinstance(one, list) for inner in one]
+    if level:
+        raise RecursionError
+    return value
+
+
+def cut(error: Exception) -> str:
+    """Return the start of an error's text, which may quote all of a file's metadata."""
+    text = str(error)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _written_by(version: str) -> str:
+    return f"written by rlpost {version}, this is {__version__}"
+
+
+def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
+    """Return the recipe in a file's metadata.
+
+    Raises:
+        DataError: the recipe is invalid (the data is wrong, not the command line), or its estimator
+            is code in a file: data must not choose what is executed.
+    """
+    try:
+        recipe = Recipe.of(_parsed(text), "rlpost.recipe")
+    except UsageError as error:
+        other = f" (it was {_written_by(version)})" if version != __version__ else ""
+        raise DataError(
+            f"{path}: the recipe in its metadata is invalid{other}: {cut(error)}"
+        ) from None
+    if ":" in recipe.estimator:
+        raise DataError(
+            f"{path}: its estimator is code in a file, {recipe.estimator}; verify executes no code "
+            "that a file names. Run rlpost advantages --estimator on its input again, and compare "
+            "both with rlpost compare"
+        )
+    return recipe

@@ -1,0 +1,1 @@
+"""`--update`: the files that are new or changed are written, as one run over all would."""

@@ -1,0 +1,424 @@
+"""`--update`: which files of an input are to be written, and how a stopped update is repeated.
+
+Each output of an update records its input (size, time of change, digest of its footer), the recipe
+and the columns that were read. An output is up to date as long as these are the same. The others
+are written by one run. Its numbers are those of a run over all files: a batch or prompt group that
+a file to be written shares with one that is up to date is an error, or both are written.
+
+`rlpost.pipeline.update.marker` completes runs that were killed while they published their files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.formats import FORMATS
+from rlpost.formats.whole import is_whole
+from rlpost.io.parquet.checks import read_metadata
+from rlpost.io.parquet.fingerprint import FileFingerprint, fingerprint_of, footer_digest, last_entry
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.splice_plan import SOURCE_KEY
+from rlpost.io.paths import RemotePath, glob_files, list_files, parse_path, relative_to_glob
+from rlpost.io.publish import StagedFiles
+from rlpost.io.staged import file_errors
+from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
+from rlpost.pipeline.output.metadata import RUN_KEY
+from rlpost.pipeline.update.marker import MARKER, recover, stopped_files
+from rlpost.recipe.semantics import SEMANTICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rlpost.io.paths import AnyPath
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.recipe import Recipe
+
+
+Json = dict[str, Any]
+REASONS = {
+    "new": "new",
+    "changed": "changed",
+    "recipe": "of another recipe",
+    "semantics": "of other semantics",
+    "unknown": "without a fingerprint",
+    "stopped": "of a stopped run",
+    "coupled": "with shared batches or groups",
+}
+"""Why a file is written, in words."""
+_MOST_NAMES = 20  # in the summary
+_DUMPS = {suffix for one in FORMATS.values() for suffix in one.suffixes} - {".parquet"}
+
+
+class UpdateFile(NamedTuple):
+    """A file of the input."""
+
+    path: AnyPath
+    relative: Path
+    """Its path below IN."""
+    table: bool
+    """It is Parquet."""
+
+    @property
+    def name(self) -> str:
+        """The path of its output below OUT."""
+        return (self.relative if self.table else self.relative.with_suffix(".parquet")).as_posix()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an output records about its input, and about how it was made."""
+
+    name: str
+    """The path of the output below OUT."""
+    file: str
+    """The input: its path from the folder of the output, or its URL."""
+    size: int
+    changed: str
+    """Its time of change, or its ETag."""
+    footer: str | None
+    """The digest of its footer, if it is Parquet."""
+    recipe: str
+    """The digest of the recipe."""
+    semantics: int
+    roles: dict[str, str]
+    """The column of each role that was read."""
+
+    @classmethod
+    def read(cls, output: Path) -> Self | None:
+        """Return the entry of an output; None if it has none."""
+        try:
+            text = last_entry(output, SOURCE_KEY)
+            entry = None if text is None else cls(**json.loads(text))
+        except (OSError, ValueError, TypeError):
+            return None
+        texts = () if entry is None else (entry.name, entry.file)
+        return entry if all(isinstance(one, str) for one in texts) else None
+
+    def input_of(self, output: Path) -> AnyPath:
+        """Return the path of the input of an output."""
+        path = parse_path(self.file)
+        return (
+            path if isinstance(path, RemotePath) else Path(os.path.normpath(output.parent / path))
+        )
+
+
+class Identity(NamedTuple):
+    """The identity of an input."""
+
+    fingerprint: FileFingerprint | None
+    footer: str | None
+
+    @classmethod
+    def of(cls, found: UpdateFile) -> Self:
+        """Return the identity of a file as it is now; raises ReadWriteError."""
+        with file_errors(found.path, "cannot be read"):
+            local_table = found.table and isinstance(found.path, Path)
+            footer = footer_digest(found.path) if local_table else None
+            return cls(fingerprint_of(found.path), footer)
+
+    def is_of(self, entry: Entry) -> bool:
+        """Return whether an output was made of this."""
+        same = (entry.size, entry.changed) == self.fingerprint
+        return same and entry.footer == self.footer
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Return a digest of what a recipe computes; new options do not change it."""
+    table = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"estimator_name"})
+    tokenizer = Path(recipe.tokenizer or "")
+    files = {
+        "estimator_file": Path(recipe.estimator.rpartition(":")[0]),
+        "tokenizer_file": tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer,
+    }
+    for name, path in files.items():
+        if path.is_file():
+            with path.open("rb") as file, file_errors(path, "cannot be read"):
+                table[name] = file_digest(file, "sha256").hexdigest()
+    return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass
+class Update:
+    """The files of an input: those to write, with the reason, and those that are up to date."""
+
+    output: Path
+    recipe: str
+    """The digest of the recipe."""
+    files: list[UpdateFile]
+    """All, in the order of the input."""
+    chosen: dict[UpdateFile, str] = field(default_factory=dict)
+    """Those to write, and the reason, of `REASONS`."""
+    kept: dict[UpdateFile, Entry] = field(default_factory=dict)
+    """Those whose output is up to date."""
+    incomplete: list[UpdateFile] = field(default_factory=list)
+    """Those that another program still writes."""
+    waiting: list[UpdateFile] = field(default_factory=list)
+    """Those that must be written after an incomplete one."""
+    skipped: list[UpdateFile] = field(default_factory=list)
+    """Those that are no rollouts, as far as is known."""
+    vanished: dict[Path, Entry] = field(default_factory=dict)
+    """Outputs whose input no longer exists."""
+    deletes: bool = False
+    """Those outputs are deleted at the end."""
+    deleted: list[Path] = field(default_factory=list)
+    computed_with_deleted: list[Path] = field(default_factory=list)
+    """Outputs that were computed together with deleted ones, and keep their numbers."""
+    written: bool = False
+    sources: dict[UpdateFile, Identity] = field(default_factory=dict)
+    """The identity of chosen files when they were read."""
+
+    def target(self, found: UpdateFile) -> Path:
+        """Return the output of a file."""
+        return self.output / found.name
+
+    def entry(self, found: UpdateFile, roles: Mapping[str, str]) -> str:
+        """Return the entry of the output of a chosen file, for its metadata."""
+        source, path = self.sources[found], found.path
+        if isinstance(path, Path):
+            folder = self.target(found).parent
+            file = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+        else:
+            file = str(path)
+        size, changed = source.fingerprint or (-1, "")
+        own = Entry(
+            found.name, file, size, changed, source.footer, self.recipe, SEMANTICS, dict(roles)
+        )
+        return json.dumps(asdict(own))
+
+    def choose(self, coupled: Iterable[UpdateFile]) -> None:
+        """Choose more files, which are up to date."""
+        for found in coupled:
+            self.chosen[found] = "coupled"
+            del self.kept[found]
+        self.chosen = {one: self.chosen[one] for one in self.files if one in self.chosen}
+
+    def wait(self) -> bool:
+        """Leave out chosen files that come after an incomplete one; return whether there are any.
+
+        The incomplete one may have an earlier step, which has to be written first.
+        """
+        position = {found: index for index, found in enumerate(self.files)}
+        first = min((position[one] for one in self.incomplete), default=len(self.files))
+        late = [found for found in self.chosen if position[found] > first]
+        for found in late:
+            del self.chosen[found]
+        self.waiting += late
+        return bool(late)
+
+    def delete(self) -> None:
+        """Delete the outputs whose input no longer exists; note those of the same runs."""
+        runs = {_run_of(path) for path in self.vanished} - {None}
+        if runs:
+            outputs = map(self.target, self.kept)
+            self.computed_with_deleted = [output for output in outputs if _run_of(output) in runs]
+        for path in self.vanished:
+            with file_errors(path, "cannot be deleted"):
+                path.unlink(missing_ok=True)
+            self.deleted.append(path)
+        self.vanished = {}
+
+    def facts(self) -> Json:
+        """Return the part of the summary."""
+        reasons = [*self.chosen.values()]
+        return {
+            "files": len(self.files),
+            "chosen": len(self.chosen),
+            "written": len(self.chosen) if self.written else 0,
+            "reasons": {reason: reasons.count(reason) for reason in REASONS},
+            "names": {found.name: reason for found, reason in [*self.chosen.items()][:_MOST_NAMES]},
+            "incomplete": [str(found.path) for found in self.incomplete],
+            "waiting": [str(found.path) for found in self.waiting],
+            "skipped": [str(found.path) for found in self.skipped],
+            "missing_inputs": [str(path) for path in self.vanished],
+            "deleted": [str(path) for path in self.deleted],
+            "computed_with_deleted": [str(path) for path in self.computed_with_deleted],
+        }
+
+
+def _run_of(output: Path) -> str | None:
+    """Return the name of the run of an output; None if it has no other file, or is not readable."""
+    try:
+        run = json.loads((read_metadata(output).metadata or {})[RUN_KEY.encode()])
+        return str(run["run"]) if run["files"] > 1 else None
+    except (DataError, ReadWriteError, OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def check_options(output: AnyPath, options: Options) -> Path:
+    """Return OUT of an update; raise UsageError if other options exclude each other."""
+    for name, is_set, instead in (
+        ("--resume", options.resume, "the next update writes what a stopped one left out"),
+        ("--engine ray", options.engine != "local", "leave --engine out: new files are few"),
+    ):
+        if is_set:
+            raise UsageError(f"--update with {name}: is not supported; {instead}")
+    if not isinstance(output, Path):
+        raise UsageError(
+            f"{output}: --update needs a local directory as OUT, for locks and renamed files; "
+            "write there, and copy it"
+        )
+    if output.is_file() or (output.suffix == ".parquet" and not output.is_dir()):
+        raise UsageError(
+            f"{output}: --update needs a directory as OUT, with one file for each input file"
+        )
+    return output
+
+
+def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
+    """Return the files of an input: Parquet, or dumps; none of an empty directory.
+
+    Files whose names begin with a dot or an underscore, or that are in such a folder, are left out,
+    and so are those below OUT.
+
+    Raises:
+        ReadWriteError: a path does not exist, or cannot be read.
+        UsageError: OUT is IN, or two files would have the same output.
+    """
+    found: dict[AnyPath, UpdateFile] = {}
+    for one in inputs:
+        for file in _expand(str(one), output):
+            found.setdefault(
+                file.path.absolute() if isinstance(file.path, Path) else file.path, file
+            )
+    names: dict[str, UpdateFile] = {}
+    for file in found.values():
+        if (other := names.setdefault(file.name, file)) is not file:
+            raise UsageError(
+                f"{other.path} and {file.path}: both would be written to {output / file.name}; "
+                "pass their common directory: then the output keeps the folders"
+            )
+    return [*names.values()]
+
+
+def _expand(text: str, output: Path) -> list[UpdateFile]:
+    path = parse_path(text)
+    with file_errors(path, "cannot be read"):
+        if not isinstance(path, Path):
+            return [UpdateFile(one.path, one.relative, table=True) for one in find_inputs([text])]
+        if path.is_dir():
+            if path.resolve() == output.resolve():
+                raise UsageError(f"{output}: OUT and IN are the same directory; name another OUT")
+            return _directory(path, output)
+        if path.is_file():
+            return [UpdateFile(path, Path(path.name), path.suffix not in _DUMPS)]
+        matches = [(file, relative_to_glob(path, file)) for file in glob_files(path)]
+        if not matches:
+            find_inputs([text])  # raises the error
+        return [UpdateFile(file, relative, file.suffix not in _DUMPS) for file, relative in matches]
+
+
+def _directory(top: Path, output: Path) -> list[UpdateFile]:
+    """Return the tables of a directory; without any, its dumps."""
+    below = output.absolute() if top.absolute() in output.absolute().parents else None
+    tables, dumps = [], []
+    for file, relative in list_files(top):
+        hidden = any(part.startswith((".", "_")) for part in relative.parts)
+        if hidden or (below is not None and below in (top.absolute() / relative).parents):
+            continue
+        if file.suffix == ".parquet":
+            tables.append(UpdateFile(file, relative, table=True))
+        elif file.suffix in _DUMPS:
+            dumps.append(UpdateFile(file, relative, table=False))
+    return tables or dumps
+
+
+def select(update: Update, stopped: frozenset[str]) -> None:
+    """Sort the files of an update: to be written, up to date, incomplete; find vanished inputs.
+
+    Args:
+        update: has the files.
+        stopped: names of outputs of a run that was killed while it published them.
+
+    Raises:
+        UsageError: rlpost did not write an output that exists.
+        ReadWriteError: a file cannot be read.
+    """
+    for found in update.files:
+        reason = _reason(update, found, stopped)
+        if reason is None:
+            continue
+        if is_whole(found.path, table=found.table):
+            update.chosen[found] = reason
+        else:
+            update.incomplete.append(found)
+    names = {found.name for found in update.files}
+    inputs = {found.path.absolute() for found in update.files if isinstance(found.path, Path)}
+    for file, relative in list_files(update.output) if update.output.is_dir() else []:
+        name = relative.as_posix()
+        if not isinstance(file, Path) or file.suffix != ".parquet" or name in names:
+            continue
+        hidden = any(part.startswith(".") for part in relative.parts)
+        entry = None if hidden or file.absolute() in inputs else Entry.read(file)
+        if entry is not None and entry.name == name and not entry.input_of(file).exists():
+            update.vanished[file] = entry
+
+
+def _reason(update: Update, found: UpdateFile, stopped: frozenset[str]) -> str | None:
+    """Return why a file is to be written; None if its output is up to date."""
+    target = update.target(found)
+    if not target.exists():
+        return "stopped" if found.name in stopped else "new"
+    entry = Entry.read(target)
+    if entry is None:
+        _check_own(target)
+        return "unknown"
+    reasons = {
+        "stopped": found.name in stopped,
+        "semantics": entry.semantics != SEMANTICS,
+        "recipe": entry.recipe != update.recipe,
+        "changed": not Identity.of(found).is_of(entry),
+    }
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    if reason is None:
+        update.kept[found] = entry
+    return reason
+
+
+def _check_own(target: Path) -> None:
+    """Raise UsageError if `rlpost advantages` did not write an existing file."""
+    try:
+        metadata = read_metadata(target).metadata or {}
+    except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two
+        metadata = {}
+    if b"rlpost.recipe" not in metadata or b"rlpost.loss" in metadata:
+        raise UsageError(
+            f"{target}: exists already, and `rlpost advantages` did not write it, so --update does "
+            "not replace it; choose another OUT, or remove the file"
+        )
+
+
+@contextmanager
+def updating(
+    inputs: Sequence[str | Path], output: AnyPath, recipe: Recipe, options: Options
+) -> Iterator[Update]:
+    """Lock OUT for an update, undo a run that was killed, and yield what is to be written.
+
+    Raises:
+        UsageError, ReadWriteError: as `check_options`, `find` and `select`.
+        BusyError: another update of the same OUT is running.
+    """
+    folder = check_options(output, options)
+    with StagedFiles([folder / MARKER]):
+        update = Update(folder, recipe_digest(recipe), find(inputs, folder))
+        if options.delete and not update.files:
+            raise UsageError("--delete: IN has no files at all, so nothing was deleted")
+        update.deletes = options.delete
+        select(update, recover(folder, options.state))
+        yield update
+
+
+def planned(
+    inputs: Sequence[str | Path], output: AnyPath, recipe: Recipe, options: Options
+) -> Update:
+    """Return what an update would write; raises as `updating`, and writes nothing."""
+    folder = check_options(output, options)
+    update = Update(folder, recipe_digest(recipe), find(inputs, folder))
+    select(update, stopped_files(folder))
+    return update

@@ -1,0 +1,1 @@
+"""Sidecars: their columns are joined to those of a file with the same rows."""

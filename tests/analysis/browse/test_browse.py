@@ -1,0 +1,407 @@
+"""The browser, driven key by key; its lists say what polars says of the same file."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from response_index import ARITHMETIC, CALCULATOR, index_of
+from rich.console import Console
+from textual.widgets import Input, Static
+
+from rlpost.analysis.browse import app as app_module
+from rlpost.analysis.browse.app import KEYS, Browser
+from rlpost.analysis.browse.listing import RowList
+from rlpost.errors import UsageError
+
+
+@asynccontextmanager
+async def browsing(index, size=(120, 40), condition=""):
+    app = Browser(index, condition)
+    async with app.run_test(size=size) as pilot:
+        await settle(app, pilot)
+        yield app, pilot
+
+
+PAUSE = 0.002
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """No waits of 20 ms until the process is idle; `settle` waits for messages."""
+
+    async def soon(*_):
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("textual.app.wait_for_idle", soon)
+    monkeypatch.setattr("textual.pilot.wait_for_idle", soon)
+    monkeypatch.setattr(app_module, "_PAUSE", PAUSE)
+
+
+async def handle(pilot):
+    """Wait until all messages are handled, and the messages that these send."""
+    for _ in range(4):
+        await pilot.pause(0)
+
+
+async def settle(app, pilot):
+    """Wait until nothing is on its way to the screen."""
+    for _ in range(2):
+        await pilot.pause(2 * PAUSE)
+        await handle(pilot)
+        await app.workers.wait_for_complete()
+    await handle(pilot)
+
+
+async def press(app, pilot, *keys):
+    for key in keys:
+        await pilot.press(key)
+        await handle(pilot)
+    await settle(app, pilot)
+
+
+def where(app):
+    return str(app.query_one("#where", Static).content)
+
+
+def preview(app):
+    out = Console(file=io.StringIO(), width=80)
+    out.print(app.query_one("#preview", Static).content)
+    return out.file.getvalue()
+
+
+def cells(app):
+    """What the list shows: rows of texts by heading."""
+    listing = app.query_one(RowList).listing
+    names = [column.name for column in listing.columns]
+    return [
+        dict(zip(names, map(str, listing.cells(place)), strict=True))
+        for place in range(len(listing))
+    ]
+
+
+# The screen
+
+
+def test_down_to_the_tokens_and_up_again():
+    async def drive():
+        async with browsing(index_of(CALCULATOR)) as (app, pilot):
+            assert [row["step"] for row in cells(app)] == ["0", "1", "2", "3"]
+            assert "step 0: 228 responses" in preview(app)
+            await press(app, pilot, "j", "enter")
+            assert "› step 1  groups 1 of 8" in where(app)
+            await press(app, pilot, "down", "l")
+            assert "› step 1 › calculator-09  responses" in where(app)
+            row = cells(app)[0]
+            frame = pl.read_parquet(CALCULATOR)
+            assert frame["response"][int(row["row"])] in preview(app)
+            await press(app, pilot, "right")
+            assert f"› row {row['row']}  tokens 1 of" in where(app)
+            assert (
+                "".join(token["text"] for token in cells(app))
+                == (frame["response"][int(row["row"])])
+            )
+            await press(app, pilot, "j")
+            assert "token 1 of" in preview(app)
+            await press(app, pilot, "h", "left", "escape")
+            assert "steps 2 of 4" in where(app)
+
+    asyncio.run(drive())
+
+
+def test_moving_by_pages_and_to_the_ends():
+    async def drive():
+        async with browsing(index_of(ARITHMETIC), size=(100, 30)) as (app, pilot):
+            await press(app, pilot, "a")
+            view = app.query_one(RowList)
+            await press(app, pilot, "G")
+            assert view.cursor == len(view.listing) - 1
+            assert view.scroll_offset.y > 0
+            await press(app, pilot, "k", "k", "ctrl+u")
+            assert view.cursor < len(view.listing) - 3
+            await press(app, pilot, "g", "ctrl+d", "j")
+            assert view.cursor > 2
+            await press(app, pilot, "home")
+            assert (view.cursor, view.scroll_offset.y) == (0, 0)
+
+    asyncio.run(drive())
+
+
+def test_only_the_row_of_the_cursor_is_marked():
+    """A move draws two rows again; the screen is the same as if it drew all."""
+
+    async def drive():
+        async with browsing(index_of(ARITHMETIC), size=(100, 30)) as (app, pilot):
+            await press(app, pilot, "a")
+            view = app.query_one(RowList)
+            for keys in (["j"], ["j"] * 5, ["k"], ["ctrl+d"], ["G"], ["k"], ["ctrl+u"], ["g"]):
+                await press(app, pilot, *keys)
+                seen = app.screen._compositor.render_strips()
+                view.refresh()
+                await settle(app, pilot)
+                assert seen == app.screen._compositor.render_strips()
+
+    asyncio.run(drive())
+
+
+def test_the_same_prompt_in_the_next_step():
+    async def drive():
+        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
+            await press(app, pilot, "enter", "j", "j", "enter", "j", "right_square_bracket")
+            assert "› step 3 › arithmetic-02  responses 2 of 8" in where(app)
+            assert [int(row["row"]) for row in cells(app)] == list(range(400, 408))
+            await press(app, pilot, "enter", "left_square_bracket")
+            assert "› step 0 › arithmetic-02 › row 17  tokens" in where(app)
+            await press(app, pilot, "left_square_bracket")
+            assert "› step 0 ›" in where(app)
+            await press(app, pilot, "h", "h", "right_square_bracket")
+            assert "› step 1  groups" in where(app)
+            await press(app, pilot, "h")
+            assert "steps 2 of 4" in where(app)
+
+    asyncio.run(drive())
+
+
+def test_the_next_group_and_the_next_response():
+    async def drive():
+        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
+            await press(app, pilot, "enter", "enter", "n")
+            assert "arithmetic-01  responses" in where(app)
+            await press(app, pilot, "enter", "n", "n")
+            assert "row 10  tokens" in where(app)
+            await press(app, pilot, "p")
+            assert "row 9  tokens" in where(app)
+
+    asyncio.run(drive())
+
+
+def test_sorting_by_columns_keys_and_clicks():
+    async def drive():
+        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
+            await press(app, pilot, "a", "s", "s")
+            assert app.query_one(RowList).listing.by == "prompt"
+            await press(app, pilot, "s")
+            rewards = [float(row["reward"]) for row in cells(app)]
+            assert rewards == sorted(rewards, reverse=True)
+            await press(app, pilot, "S")
+            rewards = [float(row["reward"]) for row in cells(app)]
+            assert rewards == sorted(rewards)
+            await pilot.click("#list", offset=(3, 0))
+            await settle(app, pilot)
+            assert [row["row"] for row in cells(app)] == [str(row) for row in range(128)]
+            await pilot.click("#list", offset=(3, 5))
+            await settle(app, pilot)
+            assert "responses 5 of 128" in where(app)
+            await pilot.click("#list", offset=(3, 5))
+            await settle(app, pilot)
+            assert "row 4  tokens 1 of" in where(app)
+
+    asyncio.run(drive())
+
+
+def test_searching_lists_the_hits_and_clearing_lists_all():
+    frame = pl.read_parquet(CALCULATOR)
+    hits = frame["response"].str.contains("234", literal=True)
+    hits |= frame["prompt"].str.contains("234", literal=True)
+
+    async def drive():
+        async with browsing(index_of(CALCULATOR)) as (app, pilot):
+            await press(app, pilot, "slash", "2", "3", "4", "enter")
+            assert f"{hits.sum()} of 919 responses" in where(app)
+            assert [int(row["row"]) for row in cells(app)] == hits.arg_true().to_list()
+            await press(app, pilot, "enter", "n")
+            assert f"row {hits.arg_true()[1]}  tokens" in where(app)
+            await press(app, pilot, "slash")
+            app.query_one("#ask", Input).value = "not to be found"
+            await press(app, pilot, "enter")
+            assert "search: 234" in where(app)
+            await press(app, pilot, "x", "h", "h")
+            assert "search" not in where(app)
+            assert "steps 1 of 4" in where(app)
+
+    asyncio.run(drive())
+
+
+def test_filtering_keeps_the_place():
+    async def drive():
+        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
+            await press(app, pilot, "j", "enter", "f")
+            app.query_one("#ask", Input).value = "reward=1 length>20"
+            await press(app, pilot, "enter")
+            assert "› step 1  groups" in where(app)
+            assert "filter: reward=1 length>20" in where(app)
+            await press(app, pilot, "enter")
+            assert {row["reward"] for row in cells(app)} == {"1.000"}
+            await press(app, pilot, "f", "escape")
+            assert app.focused is app.query_one(RowList)
+
+    asyncio.run(drive())
+
+
+def test_colours_and_measures():
+    async def drive():
+        async with browsing(index_of(CALCULATOR)) as (app, pilot):
+            await press(app, pilot, "enter", "enter")
+            assert "KL" not in cells(app)[0]
+            await press(app, pilot, "m")
+            assert "KL" in cells(app)[0]
+            assert "p<0.9" in preview(app)
+            await press(app, pilot, "c")
+            assert "|KL|<0.01" in preview(app)
+            await press(app, pilot, "c")
+            assert "p<0.9" not in preview(app)
+
+    asyncio.run(drive())
+
+
+def test_help_lists_the_keys():
+    async def drive():
+        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
+            await press(app, pilot, "question_mark")
+            visible = "".join(segment.text for strip in app.screen._compositor.render_strips()
+                            for segment in strip)  # fmt: skip
+            assert all(keys in visible for keys, _ in KEYS)
+            await press(app, pilot, "escape", "j")
+            assert "steps 2 of 4" in where(app)
+
+    asyncio.run(drive())
+
+
+@pytest.mark.parametrize("width", [80, 109, 110, 200])
+def test_no_line_is_wider_than_the_screen(width):
+    async def drive():
+        async with browsing(index_of(CALCULATOR), size=(width, 30)) as (app, pilot):
+            for key in ("enter", "enter", "enter"):
+                await press(app, pilot, key)
+                lines = app.screen._compositor.render_strips()
+                assert {strip.cell_length for strip in lines} == {width}
+            view, side = app.query_one(RowList), app.query_one("#side")
+            assert (view.region.y == side.region.y) == (width >= 110)
+
+    asyncio.run(drive())
+
+
+HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\r\u202eback\u2066\x00 [bold]x[/bold]"
+UNSAFE = [
+    *map(chr, [*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+]
+
+
+def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
+    """Every level, the preview, the line on top, and what a failed filter says."""
+    path = tmp_path / "a.parquet"
+    columns = {
+        "prompt_id": [f"{HOSTILE}{row // 2}" for row in range(8)],
+        "step": [row // 4 for row in range(8)],
+        "domain": [HOSTILE] * 8,
+        "prompt": [HOSTILE] * 8,
+        "response": [HOSTILE] * 8,
+        "finish_reason": [HOSTILE] * 8,
+        "reward": [0.0, 1.0] * 4,
+        "response_tokens": [[HOSTILE, "\x07"]] * 8,
+        "response_mask": [[1, 1]] * 8,
+        "old_log_probs": [[-1.0, -1.0]] * 8,
+    }
+    pq.write_table(pa.table(columns), path)
+
+    async def drive():
+        async with browsing(index_of(path), size=(140, 40)) as (app, pilot):
+            seen = ""
+            for key in ("enter", "enter", "enter", "f"):
+                await press(app, pilot, key)
+                strips = app.screen._compositor.render_strips()
+                seen += "".join(segment.text for strip in strips for segment in strip)
+                seen += preview(app).replace("\n", "")
+            app.query_one("#ask", Input).value = f"{HOSTILE}<1"
+            await press(app, pilot, "enter")
+            strips = app.screen._compositor.render_strips()
+            seen += "".join(segment.text for strip in strips for segment in strip)
+            assert not [repr(one) for one in UNSAFE if one in seen]
+            assert "␛[31mred␛]0;title␇" in seen
+
+    asyncio.run(drive())
+
+
+def test_where_columns_do_not_fit_the_heading_says_so():
+    async def drive():
+        async with browsing(index_of(CALCULATOR), size=(120, 30)) as (app, pilot):
+            await press(app, pilot, "enter", "enter", "enter")
+            view = app.query_one(RowList)
+            assert view.virtual_size.width > view.size.width
+            assert "›" in view.render_line(0).text
+            await press(app, pilot, *["L"] * 100)
+            assert "›" not in view.render_line(0).text
+        async with browsing(index_of(CALCULATOR), size=(240, 30)) as (app, pilot):
+            assert "›" not in app.query_one(RowList).render_line(0).text
+
+    asyncio.run(drive())
+
+
+def test_it_draws_on_stdout_where_stderr_is_redirected():
+    """Textual draws on stderr: meanwhile that is stdout, and afterwards what it was."""
+    code = (
+        "import os\n"
+        "from rlpost.cli.commands.browse import _drawn_on_stdout\n"
+        "with _drawn_on_stdout():\n"
+        "    os.write(2, b'drawn')\n"
+        "os.write(2, b'said')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == (b"drawn", b"said")
+
+
+def test_a_file_without_steps_or_groups_is_a_list_of_responses(tmp_path):
+    pq.write_table(pa.table({"reward": [0.5, 1.0], "text": ["a", "b"]}), tmp_path / "a.parquet")
+
+    async def drive():
+        async with browsing(index_of(tmp_path / "a.parquet")) as (app, pilot):
+            assert "responses 1 of 2" in where(app)
+            await press(app, pilot, "h", "right_square_bracket", "slash", "a", "enter")
+            assert "responses 1 of 2" in where(app)
+
+    asyncio.run(drive())
+
+
+def test_a_condition_holds_from_the_beginning():
+    async def drive():
+        async with browsing(index_of(ARITHMETIC), condition="step>=2") as (app, _):
+            assert [row["step"] for row in cells(app)] == ["2", "3"]
+
+    asyncio.run(drive())
+    with pytest.raises(UsageError, match="no response"):
+        Browser(index_of(ARITHMETIC), "reward>9")
+
+
+# The command
+
+
+def run(*argv, **options):
+    return subprocess.run(
+        [sys.executable, "-c", "from rlpost.cli.app import main; main()", *argv],
+        capture_output=True, text=True, check=False, **options,
+    )  # fmt: skip
+
+
+def test_a_pipe_is_no_terminal():
+    done = run("browse", str(ARITHMETIC))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs a terminal" in done.stderr
+
+
+def test_without_textual_it_says_how_to_get_it(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\n"
+        "found = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'textual' else found(name, *more)\n"
+    )
+    done = run("browse", str(ARITHMETIC), env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 5
+    assert "pip install 'rlpost[browse]'" in done.stderr

@@ -1,0 +1,243 @@
+"""`rlpost compare`: its numbers are those of polars and numpy on the same columns."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from compared_files import ARITHMETIC, CALCULATOR, compared, enriched, kept_by_both, plain
+from runs import run
+
+import rlpost
+from rlpost.analysis.compare.compare import compare_recipes
+from rlpost.analysis.compare.render import show
+from rlpost.cli.commands.compare import variants
+from rlpost.errors import UsageError
+
+# The numbers
+
+
+def test_pairs_are_what_polars_says(pair):
+    found = compared(*pair)
+    means, tokens = (kept_by_both(*columns) for columns in plain(pair))
+    (facts,) = found["pairs"]
+    frame = pl.DataFrame({"a": means[0], "b": means[1]})
+    responses = facts["responses"]
+    assert responses["count"] == len(frame)
+    assert responses["pearson"] == pytest.approx(frame.select(pl.corr("a", "b")).item(), rel=1e-12)
+    rank = frame.select(pl.corr("a", "b", method="spearman")).item()
+    assert responses["spearman"] == pytest.approx(rank, rel=1e-12)
+    assert facts["tokens"]["pearson"] == pytest.approx(np.corrcoef(*tokens)[0, 1], rel=1e-12)
+    assert facts["tokens"]["count"] == len(tokens[0])
+    for level, (a, b) in (("responses", means), ("tokens", tokens)):
+        signs = facts[level]["sign"]
+        assert signs["same"] == (np.sign(a) * np.sign(b) > 0).sum()
+        assert signs["opposite"] == (np.sign(a) * np.sign(b) < 0).sum()
+        assert signs["both_zero"] == ((a == 0) & (b == 0)).sum()
+        either = ((a != 0) | (b != 0)).sum()
+        assert signs["agreement"] == pytest.approx(signs["same"] / either)
+        assert facts[level]["difference"]["max"] == pytest.approx(np.abs(a - b).max())
+        assert facts[level]["difference"]["mean"] == pytest.approx(np.abs(a - b).mean())
+
+
+def test_sides_are_what_polars_says(pair):
+    _, tokens = plain(pair)
+    found = compared(*pair)
+    assert found["population"] == "policy tokens of kept responses"
+    for side, every in zip(found["sides"], tokens, strict=True):
+        values = every[np.isfinite(every)]
+        assert side["advantage"]["mean"] == pytest.approx(values.mean(), rel=1e-9)
+        assert side["advantage"]["std"] == pytest.approx(values.std(ddof=1), rel=1e-9)
+        assert side["advantage"]["min"] == values.min()
+        assert side["advantage"]["max"] == values.max()
+        assert side["advantage"]["zeros"] == (values == 0).sum()
+
+
+def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
+    """Also if a filter rejects single tokens, which the file has as `final_response_mask`."""
+    rows, out = 200, tmp_path / "out.parquet"
+    chance = np.random.default_rng(4)
+    lengths = chance.integers(2, 9, rows)
+    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+
+    def lists(values, kind=np.float32):
+        return pa.ListArray.from_arrays(offsets, pa.array(values.astype(kind)))
+
+    table = pa.table({
+        "prompt_id": [f"p{i // 4}" for i in range(rows)],
+        "reward": chance.integers(0, 2, rows).astype(np.float32),
+        "response_mask": lists(chance.integers(0, 4, offsets[-1]) > 0, np.int8),
+        "old_log_probs": lists(-chance.random(offsets[-1])),
+        "infer_log_probs": lists(-chance.random(offsets[-1])),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet")
+    recipe = rlpost.Recipe(
+        drop_zero_variance=True,
+        is_filter=("token:ratio:0.8:1.5",),
+        emit=("advantages", "final_response_mask"),
+    )
+    summary = rlpost.advantages(tmp_path / "in.parquet", out, recipe)
+    found = compare_recipes([str(out)], [("again", recipe)], {}, column=None, count=3)
+    stored, again = (side["advantage"] for side in found["sides"])
+    assert stored == again
+    kept = int(pl.read_parquet(out)["final_response_mask"].list.sum().sum())
+    assert stored["count"] == kept < int(pl.read_parquet(out)["response_mask"].list.sum().sum())
+    for name in ("mean", "std", "min", "max"):
+        assert stored[name] == pytest.approx(summary["advantage"][name], rel=1e-6)
+    assert found["pairs"][0]["tokens"]["identical"] == kept
+
+
+def test_rates_are_those_of_the_runs(pair, tmp_path):
+    summary = enriched(CALCULATOR, tmp_path / "again.parquet", "gae", advantage_clip=0.4)
+    clipped, dropped = (side["rates"] for side in compared(*pair)["sides"])
+    assert clipped["advantage_clip"]["count"] == summary["advantage_clip"]["count"] > 0
+    assert clipped["advantage_clip"]["rate"] == summary["advantage_clip"]["fraction"]
+    truncated = pl.read_parquet(CALCULATOR)["finish_reason"] == "length"
+    assert dropped["masked_truncated"]["count"] == truncated.sum() > 0
+    assert "advantage_clip" not in dropped
+
+
+def test_the_rows_that_differ_most_are_those(pair):
+    means, _ = plain(pair)
+    both = np.isfinite(means[0]) & np.isfinite(means[1])
+    scaled = [one / np.sqrt(np.mean(np.square(one[both]))) for one in means]
+    apart = np.nan_to_num(np.abs(scaled[0] - scaled[1]))
+    frame = pl.read_parquet(CALCULATOR)
+    listed = compared(*pair, count=7)["pairs"][0]["most_different"]
+    assert [row["row"] for row in listed] == np.argsort(-apart, kind="stable")[:7].tolist()
+    for row in listed:
+        assert row["prompt_id"] == frame["prompt_id"][row["row"]]
+        assert row["reward"] == frame["reward"][row["row"]]
+        assert row["left"] == means[0][row["row"]]
+
+
+def test_a_scale_alone_makes_no_row_differ(tmp_path):
+    table = pq.read_table(ARITHMETIC, columns=["prompt_id", "step", "response_mask"])
+    values = pa.array([[0.25 * (row % 5)] * 3 for row in range(len(table))])
+    mask = pa.array([[1, 1, 1]] * len(table))
+    for name, column in (
+        ("a", values),
+        ("b", pa.array([[2 * v for v in x] for x in values.to_pylist()])),
+    ):
+        made = table.set_column(2, "response_mask", mask).append_column("advantages", column)
+        pq.write_table(made, tmp_path / f"{name}.parquet")
+    (facts,) = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")["pairs"]
+    assert facts["most_different"] == []
+    assert facts["responses"]["pearson"] == pytest.approx(1)
+
+
+def test_a_mask_of_one_side_makes_no_row_differ(tmp_path):
+    for name, recipe in (
+        ("all", rlpost.Recipe()),
+        ("varied", rlpost.Recipe(drop_zero_variance=True)),
+    ):
+        rlpost.advantages(ARITHMETIC, tmp_path / f"{name}.parquet", recipe)
+    (facts,) = compared(tmp_path / "all.parquet", tmp_path / "varied.parquet")["pairs"]
+    assert facts["tokens"]["identical"] == facts["tokens"]["count"] > 0
+    assert facts["most_different"] == []
+
+
+def test_a_file_equals_itself(pair):
+    (facts,) = compared(pair[0], pair[0])["pairs"]
+    assert facts["tokens"]["identical"] == facts["tokens"]["count"]
+    assert facts["responses"]["spearman"] == facts["responses"]["pearson"] == 1
+    assert facts["most_different"] == []
+
+
+# Recipes
+
+
+def test_recipes_give_what_their_files_would(pair):
+    recipes = [
+        ("gae", rlpost.Recipe(estimator="gae", advantage_clip=0.4)),
+        ("rloo", rlpost.Recipe(estimator="rloo", drop_truncated=True)),
+    ]
+    found = compare_recipes([str(CALCULATOR)], recipes, {}, column=None, count=5)
+    files = compared(*pair)
+    for level in ("responses", "tokens"):
+        assert found["pairs"][0][level] == files["pairs"][0][level]
+    for ours, theirs in zip(found["sides"], files["sides"], strict=True):
+        assert ours["advantage"] == theirs["advantage"]
+        assert ours["rates"] == theirs["rates"]
+    rows = [[row["row"] for row in one["pairs"][0]["most_different"]] for one in (found, files)]
+    assert rows[0] == rows[1]
+
+
+def test_a_single_recipe_is_compared_with_what_the_file_holds(pair):
+    recipe = rlpost.Recipe(estimator="gae", advantage_clip=0.4, replace=True)
+    found = compare_recipes([str(pair[0])], [("gae", recipe)], {}, column=None, count=5)
+    assert found["pairs"][0]["tokens"]["identical"] == found["pairs"][0]["tokens"]["count"]
+
+
+def test_three_sides_make_three_pairs():
+    recipes = [(name, rlpost.Recipe(estimator=name)) for name in ("grpo", "rloo", "dr_grpo")]
+    found = compare_recipes([str(ARITHMETIC)], recipes, {}, column=None, count=1)
+    pairs = [(pair["left"], pair["right"]) for pair in found["pairs"]]
+    assert pairs == [("grpo", "rloo"), ("grpo", "dr_grpo"), ("rloo", "dr_grpo")]
+    # within groups of one size, leaving one out scales the centred reward by n / (n - 1)
+    assert found["pairs"][2]["responses"]["pearson"] == pytest.approx(1, abs=1e-6)
+    assert found["pairs"][2]["most_different"] == []
+
+
+@pytest.mark.parametrize(
+    ("presets", "estimators", "names"),
+    [
+        ([], ["grpo", "rloo"], ["grpo", "rloo"]),
+        (["verl", "trl"], ["grpo"], ["verl", "trl"]),
+        (["verl", "trl"], ["grpo", "rloo"], ["verl grpo", "verl rloo", "trl grpo", "trl rloo"]),
+        (["verl"], ["grpo"], ["verl grpo"]),
+        ([], [], []),
+    ],
+)
+def test_sides_are_named_by_what_varies(presets, estimators, names):
+    assert [*variants([], presets, estimators, [])] == names
+
+
+def test_recipe_files_are_sides(tmp_path):
+    for name, clip in (("tight", 0.5), ("loose", 5)):
+        (tmp_path / f"{name}.toml").write_text(f'estimator = "rloo"\nadvantage_clip = {clip}\n')
+    paths = [tmp_path / "tight.toml", tmp_path / "loose.toml"]
+    found = variants(paths, [], [], ["mask=response_mask"])
+    clips = {name: recipe.advantage_clip for name, recipe in found.items()}
+    assert clips == {"tight": 0.5, "loose": 5}
+    assert all(recipe.columns == {"mask": "response_mask"} for recipe in found.values())
+
+
+def test_too_many_sides_are_refused():
+    with pytest.raises(UsageError, match="at most 6"):
+        variants([], ["verl", "trl"], ["grpo", "rloo", "dr_grpo", "gpg"], [])
+
+
+# What is printed
+
+
+def test_json_is_data_and_markdown_is_tables(pair, capsys):
+    found = compared(*pair)
+    show(found, "json")
+    assert json.loads(capsys.readouterr().out)["pairs"][0]["tokens"] == found["pairs"][0]["tokens"]
+    show(found, "markdown")
+    text = capsys.readouterr().out
+    assert "### Sides: policy tokens of kept responses" in text
+    assert "### Agreement of policy tokens of kept responses" in text
+    assert str(found["pairs"][0]["most_different"][0]["row"]) in text
+
+
+def test_piped_tables_are_whole(pair, capsys):
+    show(compared(*pair), "table")
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert "\x1b[" not in text
+    assert "matched by step, prompt" in text
+
+
+def test_the_command_line():
+    done = run("compare", ARITHMETIC, "--estimator", "grpo", "--estimator", "rloo")
+    assert done.code == 0
+    assert "grpo · rloo" in done.out
+    alone = run("compare", ARITHMETIC)
+    assert (alone.code, alone.out) == (2, "")
+    assert "a comparison needs another input" in alone.err

@@ -1,0 +1,154 @@
+"""Rows of two files are matched by their keys, or by their order."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from compared_files import ARITHMETIC, compared, enriched, kept_by_both, plain
+
+from rlpost.analysis.compare import matching
+from rlpost.errors import DataError
+
+
+def with_ids(path, out, order, row_group_size=100):
+    frame = pl.read_parquet(path).with_columns(sample_id=pl.int_range(pl.len()))
+    pq.write_table(frame[order].to_arrow(), out, row_group_size=row_group_size)
+    return out
+
+
+def test_rows_in_another_order_are_matched_by_their_keys(pair, tmp_path):
+    count = pq.read_metadata(pair[0]).num_rows
+    order = np.random.default_rng(3).permutation(count)
+    first = with_ids(pair[0], tmp_path / "a.parquet", np.arange(count))
+    second = with_ids(pair[1], tmp_path / "b.parquet", order, row_group_size=37)
+    found = compared(first, second)
+    assert "sample_id" in found["rows"]["matched_by"]
+    assert not found["rows"]["by_order_within"]
+    straight = compared(*pair)
+    assert found["pairs"][0]["responses"] == straight["pairs"][0]["responses"]
+    tokens = found["pairs"][0]["tokens"]
+    assert tokens["pearson"] == pytest.approx(straight["pairs"][0]["tokens"]["pearson"], rel=1e-12)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_without_a_match_are_left_out_and_counted(pair, tmp_path, shuffled):
+    count = pq.read_metadata(pair[0]).num_rows
+    kept = np.random.default_rng(5).permutation(count)[:300]
+    first = with_ids(pair[0], tmp_path / "a.parquet", np.arange(count))
+    second = with_ids(pair[1], tmp_path / "b.parquet", kept if shuffled else np.sort(kept))
+    found = compared(first, second)
+    assert found["rows"]["count"] == 300
+    assert list(found["rows"]["left_out"].values()) == [count - 300, 0]
+    means, tokens = plain(pair)
+    rows = np.sort(kept)
+    facts = found["pairs"][0]["responses"]
+    a, b = kept_by_both(means[0][rows], means[1][rows])
+    assert facts["pearson"] == pytest.approx(np.corrcoef(a, b)[0, 1])
+    lengths, mask = (
+        pl.read_parquet(pair[0])["response_mask"].list.sum(),
+        pl.read_parquet(pair[1])["sample_mask"],
+    )
+    wanted = sum(lengths[row] for row in rows.tolist() if mask[row])
+    assert found["pairs"][0]["tokens"]["count"] == wanted < len(tokens[0])
+
+
+def test_rows_of_equal_keys_are_matched_by_their_order(tmp_path):
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, estimator in zip(paths, ("grpo", "rloo"), strict=True):
+        enriched(ARITHMETIC, path, estimator)
+    found = compared(*paths)
+    assert found["rows"]["matched_by"] == ["batch", "group"]
+    assert found["rows"]["by_order_within"]
+    assert found["rows"]["count"] == 512
+
+
+def test_without_keys_position_decides_and_counts_must_agree(tmp_path):
+    for name, rows in (("a", 4), ("b", 4), ("c", 5)):
+        values = [[float(row), -1.0] for row in range(rows)]
+        pq.write_table(pa.table({"advantages": values}), tmp_path / f"{name}.parquet")
+    found = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert found["rows"]["matched_by"] == ["position"]
+    with pytest.raises(DataError, match=r"c\.parquet \(5 rows\).*by position"):
+        compared(tmp_path / "a.parquet", tmp_path / "c.parquet")
+
+
+def test_no_row_in_common_is_an_error(tmp_path):
+    for name in "ab":
+        table = pa.table(
+            {"prompt_id": [f"{name}{row}" for row in range(3)], "advantages": [[1.0]] * 3}
+        )
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match="no row has the same group"):
+        compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
+
+
+def test_rows_of_unequal_length_count_as_responses_alone(tmp_path):
+    lists = {"a": [[1.0, 2.0], [3.0]], "b": [[1.0, 2.0, 6.0], [5.0]]}
+    for name, values in lists.items():
+        pq.write_table(
+            pa.table({"prompt_id": ["x", "y"], "advantages": values}), tmp_path / f"{name}.parquet"
+        )
+    found = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert found["rows"]["unequal_lengths"] == 1
+    assert found["pairs"][0]["tokens"]["count"] == 1
+    assert found["pairs"][0]["responses"]["count"] == 2
+    assert found["pairs"][0]["responses"]["difference"]["max"] == 2.0
+
+
+def test_one_number_a_response_is_compared_with_lists(tmp_path):
+    pq.write_table(
+        pa.table({"prompt_id": ["x", "y"], "advantages": [[1.0, 1.0], [-2.0]]}),
+        tmp_path / "a.parquet",
+    )
+    pq.write_table(
+        pa.table({"prompt_id": ["x", "y"], "advantage": [1.0, -2.0]}), tmp_path / "b.parquet"
+    )
+    found = compared(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert found["pairs"][0]["responses"]["identical"] == 2
+
+
+def test_two_files_of_one_side_are_one_input(pair, tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    table = pq.read_table(pair[1])
+    pq.write_table(table.slice(0, 400), folder / "0.parquet")
+    pq.write_table(table.slice(400), folder / "1.parquet")
+    straight, found = compared(*pair), compared(pair[0], folder)
+    assert found["pairs"][0]["responses"] == straight["pairs"][0]["responses"]
+
+
+def chunked(values, cuts):
+    def pieces():
+        for part in np.split(np.arange(len(values)), cuts):
+            rows = [values[row] for row in part]
+            lengths = np.array([len(row) for row in rows], dtype=np.int64)
+            yield matching.ColumnChunk(lengths, np.array([x for row in rows for x in row]))
+
+    return pieces()
+
+
+def test_streams_are_cut_alike_and_rows_come_in_any_order(monkeypatch):
+    monkeypatch.setattr(matching, "CHUNK_TOKENS", 7)
+    rng = np.random.default_rng(1)
+    values = [rng.standard_normal(n).astype(np.float32).tolist() for n in rng.integers(0, 6, 40)]
+    order = rng.permutation(40)
+    straight = chunked(values, [3, 3, 20])
+    reordered = matching.select_rows(chunked(values, [11]), order, 40)
+    back = [[], []]
+    for pair in matching.align([straight, reordered]):
+        for rows, chunk in zip(back, pair, strict=True):
+            rows += [part.tolist() for part in np.split(chunk.values, chunk.lengths.cumsum()[:-1])]
+    assert back[0] == values
+    assert back[1] == [values[row] for row in order]
+
+
+def test_ids_may_be_numbers_in_one_file_and_text_in_another():
+    inputs = [
+        matching.RowKeys("a", 3, {"group": pa.chunked_array([pa.array([1, 2, 3])])}, np.zeros(3)),
+        matching.RowKeys("b", 2, {"group": pa.chunked_array([pa.array(["3", "1"])])}, np.zeros(2)),
+    ]
+    found = matching.match(inputs)
+    assert [rows.tolist() for rows in found.rows] == [[0, 2], [1, 0]]

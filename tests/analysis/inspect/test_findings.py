@@ -1,0 +1,918 @@
+"""Each finding: a file with the problem has it, a similar file without the problem does not."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.cli.commands.inspect import app
+from rlpost.display.text import share
+
+GROUPS, SIZE, STEPS = 24, 8, 2
+ROWS = GROUPS * SIZE
+
+
+def healthy(seed=0):
+    """Columns of a file without findings: dialogues, lists per row as numpy arrays."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(40, 200, ROWS)
+    columns = {
+        "prompt_id": [f"prompt-{row // SIZE}" for row in range(ROWS)],
+        "step": [row * STEPS // ROWS for row in range(ROWS)],
+        "reward": (rng.random(ROWS) < 0.5).astype(np.float64),
+        "response": [f"answer {row} {'x' * int(rng.integers(1, 50))}" for row in range(ROWS)],
+    }
+    masks, old, infer, ref = [], [], [], []
+    for length in lengths:
+        mask = np.ones(length, np.uint8)
+        turn = int(rng.integers(5, length - 20))
+        mask[turn : turn + 10] = 0  # a tool's answer, then the policy goes on
+        surprise = rng.exponential(0.4, length) + 1e-4 + (mask == 0) * rng.exponential(6, length)
+        masks.append(mask)
+        old.append((-surprise).astype(np.float32))
+        infer.append((-surprise - rng.exponential(0.005, length)).astype(np.float32))
+        ref.append((-surprise - rng.exponential(0.05, length)).astype(np.float32))
+    lists = {
+        "response_mask": masks,
+        "old_log_probs": old,
+        "infer_log_probs": infer,
+        "ref_log_probs": ref,
+    }
+    return columns | lists
+
+
+def write(path, columns):
+    pq.write_table(pa.table(columns), path, row_group_size=50)
+    return path
+
+
+def of(columns, name):
+    return [np.array(values) for values in columns[name]]
+
+
+def each(columns, name, change):
+    """The column with each row changed."""
+    return columns | {name: [change(values) for values in of(columns, name)]}
+
+
+def shift(values):
+    """Every value one place later, as when the first token has none."""
+    return np.concatenate([values[:1], values[:-1]])
+
+
+def shift_filled(values):
+    return np.concatenate([[np.float32(0)], values[:-1]])
+
+
+def with_row(columns, name, row, change):
+    values = list(columns[name])
+    values[row] = change(np.array(values[row]))
+    return columns | {name: values}
+
+
+def at(place, number):
+    def change(values):
+        values = values.copy()
+        values[place] = number
+        return values
+
+    return change
+
+
+def padded(columns, *, longest=256, names=("response_mask", "old_log_probs", "infer_log_probs")):
+    """All lists filled with zeros to one length."""
+    for name in names:
+        columns = each(columns, name, lambda values: np.pad(values, (0, longest - len(values))))
+    return {key: value for key, value in columns.items() if key != "ref_log_probs"}
+
+
+def observations_last(columns):
+    """The last tokens are a tool's answer: masked out, but with real log-probs."""
+    return each(columns, "response_mask", at(slice(-4, None), 0))
+
+
+def with_lengths(columns, lengths):
+    """All lists cut to these lengths, and texts of their own."""
+    for name in ("response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs"):
+        rows = zip(of(columns, name), lengths, strict=True)
+        columns = columns | {name: [values[:length] for values, length in rows]}
+    return columns
+
+
+def sorted_rewards(columns, *, by_length):
+    """Rewards that follow lengths, or the same ones that do not."""
+    lengths = np.array([len(values) for values in columns["response_mask"]])
+    order = np.argsort(lengths) if by_length else np.random.default_rng(3).permutation(ROWS)
+    rewards = np.zeros(ROWS)
+    rewards[order] = np.linspace(0, 1, ROWS)
+    return columns | {"reward": rewards}
+
+
+def reward_of_all(columns, reward):
+    rewards = np.full(ROWS, reward)
+    return columns | {"reward": rewards}
+
+
+def equal_in(columns, share):
+    """Equal rewards in a share of the groups."""
+    rewards = np.tile([0.0, 1.0], ROWS // 2)
+    for group in range(round(GROUPS * share)):
+        rewards[group * SIZE : (group + 1) * SIZE] = group % 2
+    return columns | {"reward": rewards}
+
+
+def noisy(columns, scale):
+    rng = np.random.default_rng(5)
+    return each(
+        columns,
+        "infer_log_probs",
+        lambda values: np.minimum(values + rng.normal(0, scale, len(values)), 0).astype(np.float32),
+    )
+
+
+def without(columns, *names):
+    return {name: values for name, values in columns.items() if name not in names}
+
+
+def copies(columns, share):
+    """A share of the rows have the text of the row before them, in pairs."""
+    texts = list(columns["response"])
+    for row in range(1, round(ROWS * share), 2):
+        texts[row] = texts[row - 1]
+    return columns | {"response": texts}
+
+
+def truncated(columns, share):
+    count = round(ROWS * share)
+    return columns | {"finish_reason": ["length"] * count + ["stop"] * (ROWS - count)}
+
+
+def capped(columns, count):
+    """All lists cut below 150 tokens, save so many rows of exactly 150."""
+    for row in range(count):
+        for name in ("response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs"):
+            columns = with_row(columns, name, row, lambda values: np.resize(values, 160))
+    columns = each(columns, "response_mask", np.ones_like)
+    lengths = [min(len(values), 149) for values in columns["response_mask"]]
+    lengths = [150 if row < count else length - row % 30 for row, length in enumerate(lengths)]
+    return with_lengths(columns, lengths)
+
+
+def empty(columns):
+    """The same columns without a row."""
+    table = pa.table(columns)
+    return {name: table.column(name).slice(0, 0) for name in table.column_names}
+
+
+def asked(columns, *, by="group"):
+    """With the prompts' texts: one for each group, for every other row, or for two groups."""
+    group = [int(name.partition("-")[2]) for name in columns["prompt_id"]]
+    number = {
+        "group": group,
+        "row": [row % 2 for row in range(ROWS)],
+        "pair": [g // 2 for g in group],
+    }
+    return columns | {"prompt": [f"question {one}?" for one in number[by]]}
+
+
+def with_turns(columns, size=2):
+    """Rows of a group are rollouts of so many turns."""
+    ids = [f"{name}/{row % SIZE // size}" for row, name in enumerate(columns["prompt_id"])]
+    return columns | {"traj_id": ids, "turn": [row % size for row in range(ROWS)]}
+
+
+def with_outcome(columns):
+    """All rows of a rollout have the reward of its first."""
+    rewards = [columns["reward"][row - row % 2] for row in range(ROWS)]
+    return columns | {"reward": rewards}
+
+
+BASE = healthy()
+ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
+
+# name: (with it, without it)
+CASES = {
+    "no_rows": (empty(BASE), BASE),
+    "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
+    "split_prompts": (asked(BASE, by="pair"), asked(BASE)),
+    "nonfinite_values": (
+        BASE | {"values": with_row(BASE, "ref_log_probs", 3, at(1, np.nan))["ref_log_probs"]},
+        BASE | {"values": BASE["ref_log_probs"]},
+    ),
+    "no_reward": (without(BASE, "reward"), BASE),
+    "no_groups": (without(BASE, "prompt_id"), BASE),
+    "wrong_types": (BASE | {"values": [0.5] * ROWS}, BASE | {"values": BASE["ref_log_probs"]}),
+    "null_keys": (BASE | {"prompt_id": [None, *BASE["prompt_id"][1:]]}, BASE),
+    "unequal_lengths": (with_row(BASE, "old_log_probs", 17, lambda values: values[:-1]), BASE),
+    "padded_lists": (padded(BASE), observations_last(BASE)),
+    "shifted_lists": (each(BASE, "infer_log_probs", shift), BASE),
+    "mask_not_binary": (with_row(BASE, "response_mask", 4, at(3, 2)), BASE),
+    "empty_masks": (with_row(BASE, "response_mask", 4, np.zeros_like), BASE),
+    "single_row_groups": (
+        BASE | {"prompt_id": [f"row-{row}" for row in range(ROWS)]},
+        BASE | {"prompt_id": [f"row-{row if row < 40 else row // 2}" for row in range(ROWS)]},
+    ),
+    "one_group_per_step": (
+        {**healthy(), "prompt_id": ["all"] * ROWS, "step": [0] * ROWS},
+        BASE | {"step": [0] * ROWS},
+    ),
+    "constant_rewards": (reward_of_all(BASE, 0.5), BASE),
+    "saturated_rewards": (
+        reward_of_all(BASE, 1.0) | {"reward": np.where(np.arange(ROWS) < 4, 0.0, 1.0)},
+        reward_of_all(BASE, 1.0) | {"reward": np.where(np.arange(ROWS) < 30, 0.0, 1.0)},
+    ),
+    "equal_rewards_in_groups": (equal_in(BASE, 0.6), equal_in(BASE, 0.4)),
+    "nonfinite_rewards": (
+        BASE | {"reward": np.where(np.arange(ROWS) == 9, np.nan, BASE["reward"])},
+        BASE,
+    ),
+    "length_follows_reward": (
+        sorted_rewards(BASE, by_length=True),
+        sorted_rewards(BASE, by_length=False),
+    ),
+    "many_truncated": (truncated(BASE, 0.3), truncated(BASE, 0.2)),
+    "copied_responses": (copies(BASE, 0.9), copies(BASE, 0.04)),
+    "nonfinite_log_probs": (with_row(BASE, "old_log_probs", 3, at(1, -np.inf)), BASE),
+    "positive_log_probs": (each(BASE, "old_log_probs", np.exp), BASE),
+    "constant_log_probs": (each(BASE, "old_log_probs", np.zeros_like), BASE),
+    "same_log_probs": (BASE | {"infer_log_probs": BASE["old_log_probs"]}, ALWAYS_ON_POLICY),
+    "engine_mismatch": (noisy(BASE, 0.5), noisy(BASE, 0.01)),
+    "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
+    "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
+    "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
+}
+
+OPTIONS = {"differing_rollout_rewards": {"rollout_id": "traj_id"}}
+"""Options with which checks run."""
+
+
+def names(path, **options):
+    return [finding.name for finding in inspect([path], **options).findings]
+
+
+def test_a_healthy_file_has_no_finding(tmp_path):
+    assert names(write(tmp_path / "a.parquet", BASE)) == []
+
+
+def test_every_case_is_of_a_check():
+    assert {*CASES} == {*FINDINGS}
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_every_check_has_a_meaning_in_one_sentence(name):
+    check = FINDINGS[name]
+    assert check.name == name
+    assert re.fullmatch(r"[A-Z`][^.]+(?:0\.5[^.]+)?\.", check.meaning), check.meaning
+
+
+def runs(path, **options):
+    """Why each check did not run; None for one that ran."""
+    return {one.name: one.not_run for one in inspect([path], **options).checks}
+
+
+# For each need of checks: the columns of `FULL` that provide it.
+LISTS = ("response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs", "values")
+PROVIDE = {
+    "keys": ("prompt_id", "step"),
+    "group": ("prompt_id",),
+    "reward": ("reward",),
+    "mask": ("response_mask",),
+    "token lists": LISTS,
+    "lengths": LISTS,
+    "truncated or lengths": (*LISTS, "finish_reason"),
+    "log-probs": LISTS[1:4],
+    "log-probs of two policies": LISTS[1:3],
+    "mask or log-probs": LISTS[:4],
+    "old_log_probs": ("old_log_probs",),
+    "infer_log_probs": ("infer_log_probs",),
+    "values or token_rewards": ("values",),
+    "prompts": ("prompt",),
+    "rollout ids or turns": ("traj_id", "turn"),
+    "response texts or log-probs": (*LISTS[1:3], "response"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "need"), [(name, need) for name, one in FINDINGS.items() for need in one.needs]
+)
+def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, tmp_path):
+    full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
+    full = with_turns(full, 1)
+    ran = runs(write(tmp_path / "full.parquet", full), **OPTIONS.get(name, {}))
+    assert ran[name] is None
+    path = write(tmp_path / "less.parquet", without(full, *PROVIDE[need]))
+    ran = runs(path)
+    assert ran[name].startswith("no column for ")
+    shown = CliRunner().invoke(app, [str(path)]).stdout
+    count = sum(why is None for why in ran.values())
+    assert f"by {count} of {len(FINDINGS)} checks" in shown
+    listed = json.loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)["checks"]
+    assert {one["name"]: one["not_run"] for one in listed} == ran
+
+
+def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
+    path = write(tmp_path / "a.parquet", BASE)
+    ran = runs(path, tokens=False)
+    assert ran["engine_mismatch"] == "not read with --no-tokens"
+    assert ran["mask_not_binary"] is None
+    wrong = write(tmp_path / "b.parquet", BASE | {"old_log_probs": ["x"] * ROWS})
+    assert runs(wrong)["engine_mismatch"] == "`old_log_probs` has a wrong type"
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "why"),
+    [
+        ("mixed_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "no group has several"),
+        ("split_prompts", asked(BASE) | {"prompt_id": range(ROWS)}, "most groups have one"),
+        ("split_prompts", asked(BASE, by="row"), "most groups have several prompts"),
+        ("equal_rewards_in_groups", BASE | {"prompt_id": range(ROWS)}, "no group has several"),
+        ("constant_rewards", BASE | {"reward": [np.nan] * ROWS}, "fewer than 2 finite rewards"),
+        ("saturated_rewards", reward_of_all(BASE, 1.0), "not two different rewards"),
+        ("length_follows_reward", reward_of_all(BASE, 1.0), "all equal"),
+        ("engine_mismatch", each(BASE, "old_log_probs", lambda x: x[:-1]), "unequal lengths"),
+        (
+            "unequal_lengths",
+            without(BASE, *LISTS[1:4]),
+            "no list to compare with `response_mask`",
+        ),
+        ("same_log_probs", {name: rows[:1] for name, rows in BASE.items()}, None),
+        ("constant_log_probs", with_lengths(BASE, [0] * ROWS), "fewer than 16 policy tokens"),
+        ("mixed_types", BASE, "the input is one file"),
+        ("mixed_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
+        ("split_prompts", asked(with_turns(BASE)), "rows are turns"),
+        ("differing_rollout_rewards", with_turns(BASE), "each row counts as a response"),
+        ("single_row_groups", empty(BASE), "the input has no rows"),
+    ],
+)
+def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_path):
+    reason = runs(write(tmp_path / "a.parquet", columns))[name]
+    assert reason is None if why is None else why in reason
+
+
+@pytest.mark.parametrize("how", ["table", "json", "markdown"])
+def test_checks_are_listed_with_their_meaning(how):
+    shown = CliRunner().invoke(app, ["--checks", "--format", how]).stdout
+    for check in FINDINGS.values():
+        assert check.name in shown
+        assert check.meaning in shown
+
+
+def test_an_input_is_needed_without_checks():
+    result = CliRunner().invoke(app, [])
+    assert result.exit_code == 2
+    assert "Missing argument 'IN...'" in result.output
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_planted_fault_is_found_and_a_similar_file_has_no_finding(name, tmp_path):
+    """A check without a planted fault in `CASES` fails here."""
+    bad, well = (one if isinstance(one, list) else [one] for one in CASES[name])
+    for folder, columns in (("bad", bad), ("well", well)):
+        (tmp_path / folder).mkdir()
+        for number, part in enumerate(columns):
+            write(tmp_path / folder / f"{number}.parquet", part)
+    options = OPTIONS.get(name, {})
+    found = inspect([tmp_path / "bad"], **options).findings
+    assert name in [finding.name for finding in found]
+    without_it = inspect([tmp_path / "well"], **options)
+    assert name not in [finding.name for finding in without_it.findings]
+    assert [one.not_run for one in without_it.checks if one.name == name] == [None]
+    finding = next(one for one in found if one.name == name)
+    assert finding.count > 0
+    assert finding.of >= finding.count
+    assert finding.text
+    assert finding.advice
+    assert finding.severity in FINDINGS[name].severity
+    harms = [one.harm for one in found]
+    assert harms == sorted(harms, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("null_keys", 0),
+        ("unequal_lengths", 17),
+        ("mask_not_binary", 4),
+        ("empty_masks", 4),
+        ("nonfinite_rewards", 9),
+        ("nonfinite_log_probs", 3),
+    ],
+)
+def test_evidence_has_the_row(name, row, tmp_path):
+    path = write(tmp_path / "bad.parquet", CASES[name][0])
+    finding = next(one for one in inspect([path]).findings if one.name == name)
+    assert finding.count == 1
+    assert [(one.file, one.row) for one in finding.evidence] == [(str(path), row)]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(each(BASE, "old_log_probs", shift), id="old against infer and mask"),
+        pytest.param(each(BASE, "old_log_probs", lambda x: shift(x[::-1])[::-1]), id="earlier"),
+        pytest.param(
+            without(each(BASE, "old_log_probs", shift), "infer_log_probs", "ref_log_probs"),
+            id="against the mask alone",
+        ),
+        pytest.param(
+            without(
+                BASE | {"response_mask": [shift(x) for x in of(BASE, "response_mask")]},
+                "infer_log_probs",
+                "ref_log_probs",
+            ),
+            id="the mask",
+        ),
+        pytest.param(
+            without(
+                each(BASE, "old_log_probs", shift_filled),
+                "infer_log_probs",
+                "ref_log_probs",
+                "response_mask",
+            ),
+            id="a filler first, no mask",
+        ),
+    ],
+)
+def test_shifts_are_found_in_every_column(columns, tmp_path):
+    assert "shifted_lists" in names(write(tmp_path / "a.parquet", columns))
+
+
+def test_tokens_of_probability_1_are_not_fill_values(tmp_path):
+    """Engines give exactly 0 where the policy is certain: often the last token, and others."""
+    certain = each(BASE, "old_log_probs", lambda x: np.where(np.arange(len(x)) % 2, x, 0))
+    certain = each(certain, "old_log_probs", at(-1, 0.0))
+    columns = without(certain, "infer_log_probs", "ref_log_probs", "response_mask")
+    assert "shifted_lists" not in names(write(tmp_path / "a.parquet", columns))
+
+
+def test_padding_without_a_mask_is_found(tmp_path):
+    columns = without(padded(BASE), "response_mask", "infer_log_probs")
+    assert "padded_lists" in names(write(tmp_path / "a.parquet", columns))
+
+
+def test_many_responses_of_the_maximum_length_look_truncated(tmp_path):
+    many, few = capped(BASE, 20), capped(BASE, 1)
+    assert "many_truncated" in names(write(tmp_path / "many.parquet", many))
+    assert "many_truncated" not in names(write(tmp_path / "few.parquet", few))
+
+
+def test_duplicate_rows_are_found_without_texts(tmp_path):
+    columns = without(BASE, "response")
+    twice = {name: [*values, *values] for name, values in columns.items()}
+    assert "copied_responses" in names(write(tmp_path / "twice.parquet", twice))
+    assert "copied_responses" not in names(write(tmp_path / "once.parquet", columns))
+
+
+def test_rows_without_a_response_are_not_copies(tmp_path):
+    nothing = [np.zeros(0, np.float32)] * ROWS
+    columns = without(BASE, "response", "ref_log_probs", "infer_log_probs")
+    columns |= {"response_mask": nothing, "old_log_probs": nothing}
+    assert names(write(tmp_path / "a.parquet", columns)) == ["empty_masks"]
+
+
+def test_a_few_long_copies_are_found_and_as_many_short_ones_are_not(tmp_path):
+    long = copies(BASE, 0.3)
+    short = with_lengths(long, [20] * ROWS)
+    assert "copied_responses" in names(write(tmp_path / "long.parquet", long))
+    assert "copied_responses" not in names(write(tmp_path / "short.parquet", short))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("reward", ["good"] * ROWS),
+        ("response_mask", ["111"] * ROWS),
+        ("prompt_id", [["a"]] * ROWS),
+        ("old_log_probs", [["-1"]] * ROWS),
+        ("finish_reason", [{"type": "stop"}] * ROWS),
+    ],
+)
+def test_an_unreadable_column_is_a_finding_and_the_rest_is_read(name, values, tmp_path):
+    found = inspect([write(tmp_path / "a.parquet", BASE | {name: values})])
+    assert found.findings[0].name == "wrong_types"
+    assert f"`{name}`" in found.findings[0].text
+    assert found.responses == ROWS
+    assert found.lengths is not None
+
+
+def test_one_column_for_two_roles_is_found(tmp_path):
+    path = write(tmp_path / "a.parquet", without(BASE, "infer_log_probs"))
+    mapped = {"infer_log_probs": "old_log_probs"}
+    (finding,) = inspect([path], columns_map=mapped).findings
+    assert finding.name == "same_log_probs"
+    assert "same column" in finding.text
+
+
+def test_one_column_of_a_wrong_type_for_two_roles_is_named_twice(tmp_path):
+    path = write(tmp_path / "a.parquet", BASE)
+    mapped = {"values": "response", "token_rewards": "response"}
+    (finding,) = inspect([path], columns_map=mapped).findings
+    assert finding.text.count("`response` is string") == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "flagged"),
+    [
+        (pa.int64(), True),
+        (pa.null(), True),
+        (None, True),
+        (pa.large_string(), False),
+        (pa.dictionary(pa.int32(), pa.string()), False),
+    ],
+)
+def test_types_that_differ_between_files_are_found(kind, flagged, tmp_path):
+    table = pa.table(BASE)
+    pq.write_table(table, tmp_path / "a.parquet")
+    place = table.schema.get_field_index("prompt_id")
+    if kind is None:
+        table = table.drop_columns(["prompt_id"])
+    elif pa.types.is_integer(kind):
+        table = table.set_column(place, "prompt_id", pa.array(range(ROWS), kind))
+    elif pa.types.is_null(kind):
+        table = table.set_column(place, "prompt_id", pa.nulls(ROWS))
+    else:
+        table = table.set_column(place, "prompt_id", table.column("prompt_id").cast(kind))
+    pq.write_table(table, tmp_path / "b.parquet")
+    assert ("mixed_types" in names(tmp_path)) is flagged
+
+
+def test_lists_of_two_precisions_are_read_and_reported(tmp_path):
+    write(tmp_path / "a.parquet", BASE)
+    wide = each(BASE, "old_log_probs", lambda values: values.astype(np.float64))
+    write(tmp_path / "b.parquet", wide)
+    found = inspect([tmp_path])
+    assert [finding.name for finding in found.findings if finding.name == "mixed_types"]
+    assert found.responses == 2 * ROWS
+
+
+def test_strict_exits_with_1_if_there_are_findings(tmp_path):
+    run = CliRunner().invoke
+    bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
+    well = str(write(tmp_path / "well.parquet", BASE))
+    assert run(app, [bad]).exit_code == 0
+    assert run(app, [bad, "--strict"]).exit_code == 1
+    assert run(app, [well, "--strict"]).exit_code == 0
+    assert "constant_rewards" in run(app, [bad]).stdout
+    assert re.search(r"No problems found by \d+ of \d+ checks", run(app, [well]).stdout)
+
+
+def test_quiet_keeps_the_exit_code_and_json(tmp_path):
+    bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
+    run = CliRunner().invoke
+    for words, code in [(["-q"], 0), (["--quiet", "--strict"], 1), (["-q", "--footer"], 0)]:
+        ran = run(app, [bad, *words])
+        assert (ran.exit_code, ran.output) == (code, "")
+    ran = run(app, [bad, "-q", "--format", "json"])
+    assert json.loads(ran.stdout)["findings"]
+    assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
+
+
+def finding(columns, name, tmp_path, **options):
+    """The finding of that name; None where there is none."""
+    found = inspect([write(tmp_path / "a.parquet", columns)], **options).findings
+    return next((one for one in found if one.name == name), None)
+
+
+def in_step(columns, name, step, change):
+    """The column changed in the rows of one step."""
+    pairs = zip(columns["step"], of(columns, name), strict=True)
+    return columns | {name: [change(values) if own == step else values for own, values in pairs]}
+
+
+@pytest.mark.parametrize("options", [{}, {"tokens": False}])
+def test_a_dump_of_texts_alone_is_read(options, tmp_path):
+    columns = {name: asked(BASE)[name] for name in ("prompt_id", "prompt", "response", "reward")}
+    found = inspect([write(tmp_path / "a.parquet", columns)], **options)
+    assert (found.responses, found.findings) == (ROWS, [])
+
+
+def test_long_copies_are_found_among_texts_alone_and_short_ones_are_not(tmp_path):
+    columns = without(copies(BASE, 0.3), *(name for name in BASE if name.endswith("_probs")))
+    columns = without(columns, "response_mask")
+    assert finding(columns, "copied_responses", tmp_path) is None
+    long = columns | {"response": [text * 20 for text in columns["response"]]}
+    assert finding(long, "copied_responses", tmp_path) is not None
+
+
+def test_mixed_prompts_in_most_groups_are_an_error_with_evidence(tmp_path):
+    found = finding(asked(BASE, by="row"), "mixed_prompts", tmp_path)
+    assert (found.severity, found.count, found.of) == ("error", GROUPS, GROUPS)
+    assert found.evidence[0].text.startswith("differs from row 1")
+    texts = asked(BASE)["prompt"]
+    texts[3] = "another question?"
+    few = finding(BASE | {"prompt": texts}, "mixed_prompts", tmp_path)
+    assert (few.severity, few.count) == ("warning", 1)
+    assert (few.evidence[0].row, "row 3" in few.evidence[0].text) == (0, True)
+
+
+def test_prompts_may_be_tokens(tmp_path):
+    ids = [[row % 2, 7, 9] for row in range(ROWS)]
+    assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is not None
+    ids = [[row // SIZE, 7, 9] for row in range(ROWS)]
+    assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is None
+
+
+def test_a_key_that_is_the_domain_is_named(tmp_path):
+    domain = ["math" if row % 2 else "code" for row in range(ROWS)]
+    columns = asked(BASE) | {"prompt_id": domain, "domain": domain}
+    assert "`prompt_id` is the same as `domain`" in finding(columns, "mixed_prompts", tmp_path).text
+    columns |= {"domain": ["math"] * ROWS}
+    assert "same as" not in finding(columns, "mixed_prompts", tmp_path).text
+
+
+def test_later_turns_of_dialogues_may_have_other_prompts(tmp_path):
+    columns = asked(BASE, by="row") | {"turn": [row % 2 for row in range(ROWS)]}
+    assert finding(columns, "mixed_prompts", tmp_path) is None
+
+
+def left(columns, *, longest=256):
+    """All lists filled with zeros before the response."""
+    for name in ("response_mask", "old_log_probs", "infer_log_probs"):
+        columns = each(columns, name, lambda values: np.pad(values, (longest - len(values), 0)))
+    return without(columns, "ref_log_probs")
+
+
+@pytest.mark.parametrize("gone", [(), ("response_mask",)])
+def test_padding_on_the_left_is_found(gone, tmp_path):
+    found = finding(without(left(BASE), *gone), "padded_lists", tmp_path)
+    assert found.count == ROWS
+    assert "begin with zeros" in found.text
+
+
+def test_log_probs_of_0_at_the_start_are_not_padding(tmp_path):
+    """Models that always begin alike give their first tokens a log-prob of exactly 0."""
+    columns = without(BASE, "response_mask", "ref_log_probs")
+    for name in ("old_log_probs", "infer_log_probs"):
+        columns = each(columns, name, at(slice(0, 4), 0.0))
+    assert finding(columns, "padded_lists", tmp_path) is None
+
+
+def test_a_column_of_zeros_was_never_computed_and_is_not_padding(tmp_path):
+    columns = each(each(BASE, "old_log_probs", np.zeros_like), "response_mask", np.ones_like)
+    found = inspect([write(tmp_path / "a.parquet", columns)]).findings
+    assert found[0].name == "constant_log_probs"
+    assert not {"padded_lists", "shifted_lists"} & {one.name for one in found}
+
+
+def test_zeros_at_the_end_are_not_called_masked_if_no_token_is(tmp_path):
+    columns = each(padded(BASE), "response_mask", np.ones_like)
+    said = finding(columns, "padded_lists", tmp_path).text
+    assert "end with zeros" in said
+    assert "mask" not in said
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [(np.exp, "probabilities"), (np.negative, "NLL"), (lambda x: x + 3, "logits")],
+)
+def test_the_advice_for_positive_log_probs_depends_on_their_range(change, word, tmp_path):
+    found = finding(each(BASE, "old_log_probs", change), "positive_log_probs", tmp_path)
+    assert word in found.advice
+    assert "0.001" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("shifted_lists", in_step(BASE, "infer_log_probs", 1, shift)),
+        ("constant_rewards", BASE | {"reward": np.array(BASE["reward"]) * (np.arange(ROWS) < 96)}),
+        ("engine_mismatch", in_step(BASE, "infer_log_probs", 1, lambda x: x * 1.5)),
+        (
+            "equal_rewards_in_groups",
+            BASE | {"reward": np.array(BASE["reward"]) * (np.arange(ROWS) < 97)},
+        ),
+    ],
+)
+def test_a_problem_in_one_step_names_the_step(name, columns, tmp_path):
+    found = finding(columns, name, tmp_path)
+    assert "in step 1 (1 of 2 steps)" in found.text
+    assert found.evidence[0].row >= ROWS // STEPS
+    assert finding(BASE, name, tmp_path) is None
+
+
+def test_one_outlier_is_no_shift(tmp_path):
+    """One difference of 5,000 nats is larger than the sum of all others, at lag 0."""
+    columns = with_row(BASE, "infer_log_probs", 4, at(3, -5000.0))
+    assert finding(columns, "shifted_lists", tmp_path) is None
+    shifted = with_row(each(BASE, "infer_log_probs", shift), "infer_log_probs", 4, at(3, -5000.0))
+    assert finding(shifted, "shifted_lists", tmp_path) is not None
+
+
+def test_a_shift_in_all_steps_names_no_step(tmp_path):
+    found = finding(each(BASE, "infer_log_probs", shift), "shifted_lists", tmp_path)
+    assert "step 1" not in found.text
+    assert found.evidence
+
+
+def test_files_with_different_types_are_named(tmp_path):
+    write(tmp_path / "a.parquet", BASE)
+    write(tmp_path / "b.parquet", BASE | {"reward": [str(one) for one in BASE["reward"]]})
+    found = {one.name: one for one in inspect([tmp_path]).findings}
+    assert "string in b.parquet" in found["mixed_types"].text
+    assert "not read" in found["mixed_types"].advice
+    assert "`reward` is string in b.parquet" in found["wrong_types"].text
+    assert [one.file for one in found["mixed_types"].evidence] == [str(tmp_path / "b.parquet")]
+
+
+def test_a_missing_column_without_a_role_is_a_warning(tmp_path):
+    write(tmp_path / "a.parquet", BASE | {"note": ["x"] * ROWS})
+    write(tmp_path / "b.parquet", BASE)
+    found = next(one for one in inspect([tmp_path]).findings if one.name == "mixed_types")
+    assert found.severity == "warning"
+    assert "missing in b.parquet" in found.text
+
+
+def test_unequal_lengths_counts_the_rows_of_all_columns_and_lists_their_lengths(tmp_path):
+    """Rows 3 and 5 in one column, 5 and 9 in another: three rows, not two."""
+    columns = BASE
+    for row, name in ((3, "old"), (5, "old"), (5, "ref"), (9, "ref")):
+        columns = with_row(columns, f"{name}_log_probs", row, lambda values: values[:-1])
+    found = finding(columns, "unequal_lengths", tmp_path)
+    assert (found.count, found.of, [one.row for one in found.evidence]) == (3, ROWS, [3, 5, 9])
+    assert "in 3 of 192 responses (`old_log_probs` in 2, `ref_log_probs` in 2)" in found.text
+    length = len(BASE["ref_log_probs"][9])
+    assert found.evidence[2].text == (
+        f"`response_mask` has {length} entries, `ref_log_probs` has {length - 1} entries"
+    )
+    none = BASE | {"old_log_probs": [None, *BASE["old_log_probs"][1:]]}
+    assert "`old_log_probs` is null" in finding(none, "unequal_lengths", tmp_path).evidence[0].text
+    none = BASE | {"response_mask": [None, *BASE["response_mask"][1:]]}
+    found = finding(none, "unequal_lengths", tmp_path)
+    assert "`response_mask` is null" in found.evidence[0].text
+    assert "or null (1)" in finding(none, "empty_masks", tmp_path).text
+
+
+def test_numbers_that_are_not_finite_are_counted_by_kind_and_row(tmp_path):
+    """A null in a list is a null, not NaN; the rows are those of all columns."""
+    old = [list(values) for values in BASE["old_log_probs"]]
+    old[4][0], old[7][0] = None, float("nan")
+    columns = with_row(BASE | {"old_log_probs": old}, "infer_log_probs", 9, at(0, -np.inf))
+    path = write(tmp_path / "a.parquet", columns)
+    facts = inspect([path])
+    one = facts.token_facts.columns["old_log_probs"]
+    assert (one.null, one.nan, one.nonfinite_rows) == (1, 1, 2)
+    found = finding(columns, "nonfinite_log_probs", tmp_path)
+    assert (found.count, [one.row for one in found.evidence]) == (3, [4, 7, 9])
+    assert [one.text for one in found.evidence][1:] == ["`old_log_probs`", "`infer_log_probs`"]
+    assert "`old_log_probs` (1 null, 1 NaN), `infer_log_probs` (1 -inf)" in found.text
+    rewards = [None, float("nan"), float("inf"), *BASE["reward"][3:]]
+    found = finding(BASE | {"reward": rewards}, "nonfinite_rewards", tmp_path)
+    assert "not finite in 3 of 192 responses (1 null, 1 NaN, 1 infinite)" in found.text
+    assert [one.text for one in found.evidence] == ["null", "NaN", "infinite"]
+    masks = [list(map(int, values)) for values in BASE["response_mask"]]
+    masks[2][3] = None
+    said = finding(BASE | {"response_mask": masks}, "mask_not_binary", tmp_path).text
+    assert "such as null, in 1 of 192 responses" in said
+
+
+def test_one_positive_log_prob_is_evidence(tmp_path):
+    found = finding(with_row(BASE, "old_log_probs", 30, at(2, 0.5)), "positive_log_probs", tmp_path)
+    assert (found.count, [one.row for one in found.evidence]) == (1, [30])
+
+
+def test_integers_are_no_log_probs(tmp_path):
+    """Token ids under a name of log-probs had an effective sample size of 100 %."""
+    ids = [np.arange(len(values), dtype=np.int32) for values in BASE["old_log_probs"]]
+    columns = BASE | {"old_log_probs": ids, "infer_log_probs": ids}
+    facts = inspect([write(tmp_path / "a.parquet", columns)])
+    assert facts.token_facts.mismatch is None
+    found = finding(columns, "wrong_types", tmp_path)
+    assert "`old_log_probs` is list<" in found.text
+    assert "the role old_log_probs needs a list of floats per row" in found.text
+
+
+def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):
+    columns = with_row(BASE, "infer_log_probs", 3, at(0, -1e4))
+    facts = inspect([write(tmp_path / "a.parquet", columns)])
+    gap = facts.token_facts.mismatch
+    pairs = [
+        (old - infer)[mask == 1].astype(np.float64)
+        for old, infer, mask in zip(
+            *(
+                [np.array(x, np.float64) for x in columns[name]]
+                for name in ("old_log_probs", "infer_log_probs", "response_mask")
+            ),
+            strict=True,
+        )
+    ]
+    sizes = np.abs(np.concatenate(pairs))
+    assert (gap.mean_abs, gap.max_abs) == (pytest.approx(sizes.mean()), sizes.max())
+    assert gap.clamped == 1
+    out = CliRunner().invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    assert "KL and effective sample size clamp |Δ| to 40 nats, in 1 token:" in out
+    assert "clamped to ±40, in 1 token" in finding(columns, "engine_mismatch", tmp_path).text
+
+
+@pytest.mark.parametrize("pad", [(0, 1), (1, 0)])
+def test_padding_that_the_mask_leaves_out_is_a_warning(pad, tmp_path):
+    def filled(values, fill=0):
+        more = 256 - len(values)
+        return np.pad(values, (pad[0] * more, pad[1] * more), constant_values=fill)
+
+    columns = without(BASE, "ref_log_probs")
+    for name in ("response_mask", "old_log_probs", "infer_log_probs"):
+        columns = each(columns, name, filled)
+    found = finding(columns, "padded_lists", tmp_path)
+    assert (found.severity, found.count) == ("warning", ROWS)
+    assert "at masked tokens" in found.text
+    ones = each(columns, "response_mask", np.ones_like)
+    assert finding(ones, "padded_lists", tmp_path).severity == "error"
+
+
+def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):
+    columns = without(BASE, "reward") | {"rewards": BASE["reward"], "seconds": [1.0] * ROWS}
+    found = finding(columns, "no_reward", tmp_path)
+    assert found.advice == "set the reward column: --map reward=rewards"
+    nothing = finding(without(BASE, "reward", "step"), "no_reward", tmp_path)
+    assert "no column has a number per row" in nothing.advice
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "said"),
+    [
+        (996, 1000, "99.6 %"),
+        (99_999, 100_000, "99.999 %"),
+        (999_999_999, 1_000_000_000, "99.9999999 %"),
+        (1000, 1000, "100 %"),
+        (3, 4, "75 %"),
+        (1, 1000, "0.1 %"),
+    ],
+)
+def test_only_a_share_of_1_is_100_percent(part, whole, said):
+    assert share(part, whole) == said
+
+
+def test_findings_have_their_thresholds_and_rows_as_evidence(tmp_path):
+    long = finding(sorted_rewards(BASE, by_length=True), "length_follows_reward", tmp_path)
+    assert "from 0.5 on" in long.text
+    assert "policy tokens" in long.evidence[0].text
+    assert "reward" in long.evidence[0].text
+    same = finding(CASES["same_log_probs"][0], "same_log_probs", tmp_path)
+    assert same.evidence
+
+
+def test_advantages_have_statistics_overall_and_by_step(tmp_path):
+    rng = np.random.default_rng(7)
+    lists = [
+        rng.normal(size=len(mask)).round(1).astype(np.float32) for mask in BASE["response_mask"]
+    ]
+    found = inspect([write(tmp_path / "a.parquet", BASE | {"advantages": lists})]).advantages
+    for step, facts in [(None, found.whole), *enumerate(found.steps)]:
+        rows = [row for row in range(ROWS) if step is None or BASE["step"][row] == step]
+        own = np.concatenate([lists[row][BASE["response_mask"][row] == 1] for row in rows])
+        own = own.astype(np.float64)
+        assert (facts.label, facts.count) == (step, len(own))
+        assert facts.mean == pytest.approx(own.mean())
+        assert facts.std == pytest.approx(own.std(ddof=1))
+        assert (facts.min, facts.max) == (own.min(), own.max())
+        assert facts.zero_share == pytest.approx((own == 0).mean())
+    assert inspect([write(tmp_path / "b.parquet", BASE)]).advantages is None
+
+
+@pytest.mark.parametrize("how", ["traj_id", "turn"])
+def test_turns_are_found_by_ids_or_by_turns_and_the_option_is_named(how, tmp_path):
+    columns = without(with_turns(BASE), {"traj_id": "turn", "turn": "traj_id"}[how])
+    found = finding(columns, "turns_as_responses", tmp_path)
+    assert (found.count, found.of, found.evidence[0].row) == (ROWS, ROWS, 0)
+    option = {"traj_id": "--rollout-id traj_id", "turn": "--rollout-id COLUMN"}[how]
+    assert option in found.advice
+    assert ("--rollout-reward last, sum or mean" in found.advice) == (how == "traj_id")
+    outcome = finding(with_outcome(with_turns(BASE)), "turns_as_responses", tmp_path)
+    assert "--rollout-reward" not in outcome.advice
+
+
+def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path):
+    columns = with_outcome(with_turns(BASE))
+    columns["reward"][5] = 7.0
+    found = finding(columns, "differing_rollout_rewards", tmp_path, rollout_id="traj_id")
+    assert (found.count, found.evidence[0].row) == (1, 4)
+    assert "but 7 in row 5" in found.evidence[0].text
+    chosen = {"rollout_id": "traj_id", "rollout_reward": "last"}
+    assert finding(columns, "differing_rollout_rewards", tmp_path, **chosen) is None
+    null = columns | {"traj_id": [None, *columns["traj_id"][1:]]}
+    assert "`traj_id` in 1 of" in finding(null, "null_keys", tmp_path, rollout_id="traj_id").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--rollout-reward", "last"], 2, "--rollout-reward last needs --rollout-id COLUMN"),
+        (["--rollout-id", "traj"], 3, "no column 'traj'; did you mean traj_id?"),
+        (["--rollout-id", "traj_id", "--map", "group=none"], 3, "--map group=COLUMN"),
+        (["--rollout-id", "traj_id", "--row", "0"], 2, "--rollout-id"),
+    ],
+)
+def test_options_of_rollouts_without_effect_are_errors(arguments, code, said, tmp_path):
+    path = str(write(tmp_path / "a.parquet", with_turns(BASE)))
+    done = CliRunner().invoke(app, [path, *arguments])
+    error = done.exception
+    assert said in str(error)
+    assert getattr(error, "exit_code", None) == code

@@ -1,0 +1,838 @@
+"""`rlpost loss`: numbers against plain computations, and everything that must not change them."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from runs import Ran, run, strict_json
+
+import rlpost
+from rlpost.analysis.loss.run import loss
+from rlpost.functional import policy_loss
+from rlpost.kernels.quantiles import BINS, bins_of, quantiles
+from rlpost.kernels.segments import POSITION_RANGES, PositionSegments, offsets_of, position_range
+from rlpost.losses import LOSSES, SELECTED
+from rlpost.losses.config import LossConfig
+from rlpost.recipe.loss import LossOptions
+
+SAMPLE = Path(__file__).parents[3] / "sample_data"
+FLOATS = pa.list_(pa.float32())
+TOKENS = ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs")
+
+
+def dump(count=60, seed=0, *, with_advantages=True, longest=40, drift=0.3):
+    """A table with masks, steps, domains, empty responses, and all log-probs."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, longest, count)
+    lengths[::11] = 0
+    lists = {name: [] for name in (*TOKENS, "response_mask", "advantages")}
+    for n in lengths:
+        old = -rng.exponential(0.7, n)
+        scales = {"log_probs": drift, "old_log_probs": 0.0, "ref_log_probs": 0.2}
+        for name, scale in (scales | {"infer_log_probs": 0.02}).items():
+            lists[name].append((old + scale * rng.standard_normal(n)).astype(np.float32))
+        lists["response_mask"].append((rng.random(n) < 0.8).astype(np.uint8))
+        advantage = rng.choice([-1.5, -0.5, 0.0, 0.7, 2.0])
+        lists["advantages"].append(np.full(n, advantage, np.float32))
+    table = pa.table(
+        {
+            "prompt_id": [f"p{i // 4}" for i in range(count)],
+            "reward": pa.array(rng.integers(0, 2, count), pa.float32()),
+            "step": pa.array(rng.integers(0, 3, count)),
+            "domain": [("math", "code")[i % 2] for i in range(count)],
+            **{name: pa.array(lists[name], FLOATS) for name in TOKENS},
+            "response_mask": pa.array(lists["response_mask"], pa.list_(pa.uint8())),
+            "advantages": pa.array(lists["advantages"], FLOATS),
+        }
+    )
+    return table if with_advantages else table.drop_columns(["advantages"])
+
+
+def save(table, path, rows=16):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=rows)
+    return path
+
+
+def summary_of(*words, **kept):
+    """The JSON of `rlpost loss WORDS`, without what differs from run to run."""
+    ran = run("loss", *words, "--format", "json")
+    assert ran.code == 0, ran.err
+    summary = strict_json(ran.out)
+    left_out = {"bytes", "seconds", "inputs", "outputs", "rewritten"} - kept.keys()
+    return {name: value for name, value in summary.items() if name not in left_out}
+
+
+def policy_tokens(path):
+    """One row per policy token, with its position and response."""
+    lists = [*TOKENS, "response_mask", "advantages"]
+    rows = pl.read_parquet(path).with_row_index("row")
+    rows = rows.with_columns(
+        tokens=pl.col("response_mask").list.sum(),
+        place=pl.int_ranges(0, pl.col("response_mask").list.len()),
+    )
+    flat = rows.filter(pl.col("response_mask").list.len() > 0).explode([*lists, "place"])
+    return flat.filter(pl.col("response_mask") == 1).with_columns(
+        pl.col(name).cast(pl.Float64) for name in (*TOKENS, "advantages")
+    )
+
+
+# Against a plain computation of PPO
+
+
+def ppo(tokens, low=0.2, high=0.2):
+    """Columns of PPO's loss, its clipped tokens and those with zero gradient."""
+    r = (tokens["log_probs"] - tokens["old_log_probs"]).exp().rename("r")
+    a = tokens["advantages"]
+    under = ((a < 0) & (r < 1 - low)).rename("low")
+    over = ((a > 0) & (r > 1 + high)).rename("high")
+    clipped = -a * r.clip(1 - low, 1 + high)
+    loss = pl.select(pl.max_horizontal(-a * r, clipped)).to_series().rename("loss")
+    return tokens.with_columns(r, under, over, loss).with_columns(
+        flat=pl.col("low") | pl.col("high") | (pl.col("advantages") == 0)
+    )
+
+
+def test_clip_counts_and_shares_equal_a_plain_computation(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    got = summary_of(path)["settings"][0]
+    want = ppo(policy_tokens(path))
+    for side, sign, gains in (
+        ("low", "negative", want.filter(pl.col("advantages") < 0)),
+        ("high", "positive", want.filter(pl.col("advantages") > 0)),
+    ):
+        clipped = int(want[side].sum())
+        assert clipped > 5
+        found = got["clip"][side]
+        assert found["tokens"] == clipped
+        assert found["fraction"] == pytest.approx(clipped / len(want))
+        assert found[sign] == {
+            "tokens": clipped,
+            "fraction": pytest.approx(clipped / len(gains)),
+        }
+        other = "positive" if sign == "negative" else "negative"
+        assert found[other] == {"tokens": 0, "fraction": 0.0}
+    assert got["clip"]["any"]["tokens"] == int((want["low"] | want["high"]).sum())
+    assert got["clip"]["dual"]["tokens"] == 0
+    still = got["no_gradient"]
+    assert still["tokens"] == int(want["flat"].sum())
+    assert still["zero_advantage"] == int((want["advantages"] == 0).sum())
+    assert still["clipped"] == still["tokens"] - still["zero_advantage"]
+    assert still["other"] == 0
+    by_row = want.group_by("row").agg(pl.col("flat").all())
+    assert still["responses"] == int(by_row["flat"].sum()) > 0
+    assert still["response_fraction"] == pytest.approx(by_row["flat"].mean())
+    assert got["token_loss"] == pytest.approx(want["loss"].mean(), abs=1e-12)
+
+
+def test_dual_clip_counts_equal_a_plain_computation(tmp_path):
+    path = save(dump(drift=1.0), tmp_path / "in.parquet")
+    got = summary_of(path, "--dual-clip", 1.5)["settings"][0]["clip"]["dual"]
+    want = ppo(policy_tokens(path)).filter((pl.col("advantages") < 0) & (pl.col("r") > 1.5))
+    assert got["tokens"] == got["negative"]["tokens"] == len(want) > 5
+
+
+def test_ratio_and_divergence_equal_a_plain_computation(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    got, tokens = summary_of(path), ppo(policy_tokens(path))
+    ratio, drift = tokens["r"], tokens["log_probs"] - tokens["old_log_probs"]
+    assert got["ratio"]["mean"] == pytest.approx(ratio.mean())
+    assert got["ratio"]["min"] == pytest.approx(ratio.min())
+    assert got["ratio"]["max"] == pytest.approx(ratio.max())
+    assert got["kl"] == {
+        "k1": pytest.approx(-drift.mean()),
+        "k3": pytest.approx((ratio - 1 - drift).mean()),
+    }
+    apart = tokens["old_log_probs"] - tokens["infer_log_probs"]
+    assert got["engine_kl"] == {
+        "k1": pytest.approx(-apart.mean()),
+        "k3": pytest.approx((apart.exp() - 1 - apart).mean()),
+    }
+    ess = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
+    assert got["ess"] == pytest.approx(ess)
+    assert got["tokens"]["policy"] == len(tokens)
+    assert got["responses"] == 60
+    assert got["left_out"] == 60 - tokens["row"].n_unique()
+    assert got["advantage"]["mean"] == pytest.approx(tokens["advantages"].mean())
+    assert got["advantage"]["std"] == pytest.approx(tokens["advantages"].std())
+
+
+def test_losses_of_response_ratios_report_that_ratio(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    assert summary_of(path)["settings"][0]["loss_ratio"] is None
+    got = summary_of(path, "--loss", "gspo")["settings"][0]
+    tokens = policy_tokens(path).with_columns(d=pl.col("log_probs") - pl.col("old_log_probs"))
+    ratio = tokens.select(pl.col("d").mean().over("row").exp()).to_series()
+    want = {"mean": ratio.mean(), "min": ratio.min(), "max": ratio.max()}
+    assert got["loss_ratio"] == pytest.approx(want)
+    assert got["clip"]["high"]["tokens"] == len(
+        tokens.filter((ratio > got["bounds"]["high"]) & (pl.col("advantages") > 0))
+    )
+
+
+def test_quantiles_are_within_their_stated_error(tmp_path):
+    path = save(dump(400), tmp_path / "in.parquet")
+    found = summary_of(path)["ratio"]["quantiles"]
+    drift = np.sort(
+        (policy_tokens(path)["log_probs"] - policy_tokens(path)["old_log_probs"]).to_numpy()
+    )
+    for share, ratio in found.items():
+        exact = drift[math.ceil(float(share) * len(drift)) - 1]
+        assert abs(math.log(ratio) - exact) <= abs(exact) / 64 + 2.0**-20
+    assert list(found.values()) == sorted(found.values())
+
+
+@pytest.mark.parametrize("key", ["position", "step", "domain"])
+def test_details_equal_a_plain_computation_of_their_tokens(tmp_path, key):
+    path = save(dump(), tmp_path / "in.parquet")
+    parts = summary_of(path)["settings"][0][f"{key}s"]
+    tokens = ppo(policy_tokens(path))
+    assert len(parts) > 1
+    assert sum(part["tokens"] for part in parts) == len(tokens)
+    for part in parts:
+        if key == "position":
+            own = tokens.filter(pl.col("place").is_between(part["from"], part["to"]))
+        else:
+            own = tokens.filter(pl.col(key) == part[key])
+        drift = own["log_probs"] - own["old_log_probs"]
+        assert part["tokens"] == len(own)
+        assert part["clip"]["low"]["tokens"] == int(own["low"].sum())
+        assert part["clip"]["high"]["fraction"] == pytest.approx(own["high"].mean())
+        assert part["no_gradient"]["tokens"] == int(own["flat"].sum())
+        assert part["token_loss"] == pytest.approx(own["loss"].mean(), abs=1e-12)
+        assert part["kl"]["k3"] == pytest.approx((own["r"] - 1 - drift).mean())
+        assert part["ratio"]["max"] == pytest.approx(own["r"].max())
+
+
+def aggregated(tokens, how):
+    """The loss of a batch's policy tokens, weights of 1."""
+    rows = tokens.group_by("row").agg(pl.col("loss").sum(), pl.col("loss").len().alias("n"))
+    if how == "token-mean":
+        return tokens["loss"].mean()
+    if how == "seq-mean-token-sum":
+        return rows["loss"].mean()
+    if how == "seq-mean-token-mean":
+        return (rows["loss"] / rows["n"]).mean()
+    return rows["loss"].sum() / 50
+
+
+@pytest.mark.parametrize(
+    "how", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+)
+def test_each_aggregation_equals_a_plain_computation(tmp_path, how):
+    path = save(dump(), tmp_path / "in.parquet")
+    got = summary_of(path, "--aggregation", how, "--agg-length", 50, "--kl-loss-coef", 0.1)
+    one, tokens = got["settings"][0], ppo(policy_tokens(path))
+    drift = (tokens["ref_log_probs"] - tokens["log_probs"]).rename("drift")
+    k3 = (drift.exp() - 1 - drift).clip(-10, 10)
+    assert [batch["batch"] for batch in one["batches"]] == [0, 1, 2]
+    for batch in one["batches"]:
+        own = tokens["step"] == batch["batch"]
+        policy = aggregated(tokens.filter(own), how)
+        kl = aggregated(tokens.with_columns(loss=k3).filter(own), how)
+        assert batch["policy"] == pytest.approx(policy)
+        assert batch["kl"] == pytest.approx(kl)
+        assert batch["total"] == pytest.approx(policy + 0.1 * kl)
+    totals = [batch["total"] for batch in one["batches"]]
+    assert one["loss"]["total"] == pytest.approx(sum(totals) / 3)
+
+
+def test_sample_weights_and_importance_weights_multiply_the_loss(tmp_path):
+    table = dump()
+    weights = np.random.default_rng(3).random(60).astype(np.float32) * 2
+    lists = [[0.5] * len(row) for row in table.column("response_mask").to_pylist()]
+    path = save(
+        table.append_column("sample_weight", pa.array(weights)).append_column(
+            "is_weight", pa.array(lists, FLOATS)
+        ),
+        tmp_path / "in.parquet",
+    )
+    tokens = ppo(policy_tokens(path)).with_columns(
+        loss=pl.col("loss") * pl.col("sample_weight") * 0.5
+    )
+    for batch in summary_of(path)["settings"][0]["batches"]:
+        own = tokens.filter(pl.col("step") == batch["batch"])
+        assert batch["policy"] == pytest.approx(own["loss"].mean())
+    bare = summary_of(path, "--map", "sample_weight=none", "--map", "is_weight=none")
+    assert bare["settings"] == summary_of(save(table, tmp_path / "bare.parquet"))["settings"]
+
+
+def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
+    table = dump()
+    keep = np.arange(60) % 3 > 0
+    masked = save(table.append_column("sample_mask", pa.array(keep)), tmp_path / "masked.parquet")
+    fewer = save(table.filter(pa.array(keep)), tmp_path / "fewer.parquet")
+    names = ("ratio", "kl", "ess", "advantage")
+    got, want = summary_of(masked), summary_of(fewer)
+    assert {name: got[name] for name in names} == {name: want[name] for name in names}
+    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
+    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+
+
+# Sweeps
+
+DETAILS = {"positions", "steps", "domains"}
+SWEEP = ("--sweep", "pg_clip=0.1,0.3", "--sweep", "loss=ppo,gspo,cispo,tis,sapo,geo_mean,dppo")
+
+
+def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
+    path = save(dump(80), tmp_path / "in.parquet")
+    swept = summary_of(path, *SWEEP)
+    assert len(swept["settings"]) == 14
+    assert [tuple(one["swept"].values()) for one in swept["settings"][:2]] == [
+        (0.1, "ppo"),
+        (0.1, "gspo"),
+    ]
+    for one in swept["settings"]:
+        words = [f"--pg-clip={one['swept']['pg_clip']}", f"--loss={one['swept']['loss']}"]
+        single = summary_of(path, *words)
+        alone = {name: x for name, x in single["settings"][0].items() if name not in DETAILS}
+        assert {**one, "swept": {}} == alone
+        for name in ("ratio", "kl", "engine_kl", "ess", "tokens", "advantage"):
+            assert single[name] == swept[name]
+
+
+def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    ran = run("loss", path, "--sweep", "pg_clip=0.1,never", "--sweep", "dual_clip=none,3")
+    assert ran.code == 0
+    head = next(line for line in ran.out.splitlines() if line.startswith("pg_clip"))
+    assert head.split()[:2] == ["pg_clip", "dual_clip"]
+    rows = [line.split()[:2] for line in ran.out.splitlines()]
+    assert rows[rows.index(["pg_clip", "dual_clip"]) + 2 :][:4] == [
+        ["0.1", "–"],
+        ["0.1", "3"],
+        ["never", "–"],
+        ["never", "3"],
+    ]
+    assert max(map(len, ran.out.partition("\n!")[0].splitlines()[2:])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--sweep", "pg_clp=1,2"], "losses have no option 'pg_clp'; did you mean pg_clip"),
+        (["--sweep", "pg_clip"], "write it NAME=VALUE,VALUE"),
+        (["--sweep", "pg_clip=0.1,x"], "pg_clip"),
+        (["--sweep", "pg_clip=0.1,0.1"], "a value is repeated"),
+        (["--sweep", "loss=ppo,gpso"], "no policy loss 'gpso'; did you mean gspo"),
+        (["--sweep", "pg_clip=1", "--sweep", "pg_clip=2"], "pg_clip is named twice"),
+        (["--loss", "pp"], "no policy loss 'pp'"),
+        (["--pg-clip", "-1"], "--pg-clip is"),
+        (["--preset", "verk"], "no preset 'verk'; did you mean verl"),
+    ],
+)
+def test_a_wrong_command_line_exits_2_and_names_the_error(tmp_path, words, text):
+    path = save(dump(8), tmp_path / "in.parquet")
+    ran = run("loss", path, *words)
+    assert ran.code == 2
+    assert text in ran.err
+    assert ran.out == ""
+
+
+def test_too_many_settings_are_rejected(tmp_path):
+    clips = ",".join(str(n / 1000) for n in range(1, 400))
+    path = save(dump(8), tmp_path / "in.parquet")
+    ran = run("loss", path, "--sweep", f"pg_clip={clips}", "--sweep", "loss=ppo,pg,gspo")
+    assert ran.code == 2
+    assert "1197 settings" in ran.err
+
+
+def test_a_sweep_rejects_an_output(tmp_path):
+    path = save(dump(8), tmp_path / "in.parquet")
+    ran = run("loss", path, tmp_path / "out.parquet", "--sweep", "pg_clip=0.1,0.2")
+    assert ran.code == 2
+    assert "--sweep and OUT exclude each other" in ran.err
+    assert not (tmp_path / "out.parquet").exists()
+
+
+# Nothing else changes a number
+
+
+@pytest.mark.parametrize(
+    "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50], ["--workers", 2]]
+)
+@pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
+def test_chunks_and_workers_change_no_bit(tmp_path, words, given):
+    path = save(dump(with_advantages=given), tmp_path / "in.parquet")
+    sweep = ("--sweep", "loss=ppo,gspo,sapo")
+    want = summary_of(path, *sweep, "--chunk-tokens", 1 << 20, "--workers", 1)
+    assert summary_of(path, *sweep, *words) == want
+
+
+SELECTING = {
+    "kl_cov": ("--loss", "kl_cov", "--cov-share", 0.05),
+    "clip_cov": ("--loss", "clip_cov", "--cov-share", 0.05, "--cov-low", 0.1),
+}
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
+@pytest.mark.parametrize(
+    "loss", [("--loss", "gspo"), *SELECTING.values()], ids=["gspo", *SELECTING]
+)
+def test_the_order_of_responses_and_files_changes_no_bit(tmp_path, given, loss):
+    table = tied(dump(with_advantages=given))
+    want = summary_of(save(table, tmp_path / "one.parquet"), *loss)
+    order = np.random.default_rng(5).permutation(60)
+    shuffled = table.take(order)
+    assert summary_of(save(shuffled, tmp_path / "other.parquet", 7), *loss) == want
+    for place, start in enumerate(range(0, 60, 25)):
+        save(shuffled.slice(start, 25), tmp_path / "many" / f"{place}.parquet", 10)
+    assert summary_of(tmp_path / "many", *loss) == want
+
+
+def tied(table):
+    """The same with many log-probs of 0, as of tokens that a policy is sure of."""
+    place = table.schema.get_field_index("log_probs")
+    lists = [[0.0 if x > -0.4 else x for x in row] for row in table["log_probs"].to_pylist()]
+    return table.set_column(place, "log_probs", pa.array(lists, FLOATS))
+
+
+@pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
+@pytest.mark.parametrize(
+    "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50, "--workers", 2]]
+)
+def test_chunks_change_no_selection(tmp_path, loss, words):
+    path = save(tied(dump()), tmp_path / "in.parquet")
+    want = summary_of(path, *loss, "--workers", 1)
+    assert want["settings"][0]["clip"]["selected"]["tokens"] > 20
+    assert summary_of(path, *loss, *words) == want
+
+
+@pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
+def test_each_step_selects_as_the_function_does_of_a_batch(tmp_path, loss):
+    path, out = save(tied(dump()), tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    assert run("loss", path, out, *map(str, loss)).code == 0
+    written = pl.from_arrow(pq.read_table(out))
+    options = LossOptions(**{word[2:].replace("-", "_"): x for word, x in pairwise(loss)
+                             if str(word).startswith("--")})  # fmt: skip
+    for step in written.partition_by("step"):
+        flat = step.select(
+            *(pl.col(name).cast(pl.List(pl.Float64)).explode() for name in (*TOKENS, "advantages")),
+            pl.col("response_mask").explode().cast(pl.Boolean),
+            pl.col("clip_state").explode(),
+        ).drop_nulls()
+        ends = torch.tensor([0, *step["response_mask"].list.len().cum_sum().to_list()])
+        new, old, _, _, advantages, mask, states = (torch.tensor(x.to_numpy()) for x in flat)
+        found = policy_loss(new, old, advantages, ends, mask, loss=options)
+        assert found.clip.tolist() == states.tolist()
+        share = int(0.05 * int(mask.sum()))
+        assert 0 < int((states == SELECTED).sum()) <= share
+        assert options.loss == "clip_cov" or int((states == SELECTED).sum()) == share
+
+
+def test_a_sweep_selects_for_each_setting(tmp_path):
+    path = save(tied(dump()), tmp_path / "in.parquet")
+    sweep = ("--sweep", "loss=ppo,kl_cov,clip_cov", "--sweep", "cov_share=0.01,0.2")
+    rows = summary_of(path, *sweep)["settings"]
+    assert len(rows) == 6
+    for row in rows[2:]:
+        name, share = row["options"]["loss"], row["swept"]["cov_share"]
+        one = summary_of(path, "--loss", name, "--cov-share", share)["settings"][0]
+        assert one["clip"] == row["clip"]
+        assert one["batches"] == row["batches"]
+    assert [row["clip"]["selected"]["tokens"] for row in rows[:2]] == [0, 0]
+
+
+def test_dropped_responses_compete_in_no_batch(tmp_path):
+    table = tied(dump())
+    kept = [i % 3 != 0 for i in range(60)]
+    with_mask = table.append_column("sample_mask", pa.array(kept))
+    want = summary_of(
+        save(table.filter(pa.array(kept)), tmp_path / "a.parquet"), *SELECTING["kl_cov"]
+    )
+    got = summary_of(save(with_mask, tmp_path / "b.parquet"), *SELECTING["kl_cov"])
+    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
+    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+
+
+def test_blocks_of_a_chunk_change_no_bit(tmp_path, monkeypatch):
+    path = save(dump(), tmp_path / "in.parquet")
+    want = summary_of(path, *SWEEP)
+    monkeypatch.setattr("rlpost.pipeline.stages.loss._BLOCK", 30)
+    assert summary_of(path, *SWEEP) == want
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--estimator", "gae", "--kl-coef", "0.05", "--whiten-advantages"],
+        ["--difficulty-weight", "--drop-zero-variance", "--advantage-clip", "0.9"],
+        ["--is-weight", "token", "--is-cap", "1.01"],
+    ],
+    ids=["grpo", "gae", "weights", "importance"],
+)
+def test_advantages_of_the_run_and_of_a_file_give_the_same_loss(tmp_path, options):
+    table = dump(with_advantages=False)
+    rng = np.random.default_rng(9)
+    values = [rng.normal(size=len(row)) for row in table.column("response_mask").to_pylist()]
+    table = table.append_column("values", pa.array(values, FLOATS))
+    table = table.append_column("difficulty", pa.array(rng.random(60)))
+    path = save(table, tmp_path / "in.parquet")
+    assert run("advantages", path, tmp_path / "adv.parquet", *options).code == 0
+    computed, read = summary_of(path, *options), summary_of(tmp_path / "adv.parquet")
+    assert computed["estimator"] is not None
+    assert read["estimator"] is None
+    assert read["advantages_from"] == "advantages"
+    for name in ("settings", "ratio", "kl", "ess", "advantage", "tokens", "left_out"):
+        assert computed[name] == read[name], name
+
+
+# The output
+
+
+def test_the_output_has_the_input_columns_the_loss_and_the_clip_state(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    ran = run("loss", path, out)
+    assert ran.code == 0, ran.err
+    got, source = pq.read_table(out), pq.read_table(path)
+    assert got.select(source.schema.names).equals(source)
+    assert got.schema.names == [*source.schema.names, "pg_loss", "clip_state"]
+    assert got.schema.field("pg_loss").type.value_type == pa.float32()
+    assert got.schema.field("clip_state").type.value_type == pa.uint8()
+    tokens = ppo(policy_tokens(path))
+    own = pl.read_parquet(out).filter(pl.col("response_mask").list.len() > 0)
+    flat = own.explode("response_mask", "pg_loss", "clip_state")
+    policy = flat.filter(pl.col("response_mask") == 1)
+    np.testing.assert_allclose(policy["pg_loss"], tokens["loss"], rtol=1e-6, atol=1e-7)
+    states = tokens["low"].cast(pl.UInt8) + tokens["high"].cast(pl.UInt8) * 2
+    assert policy["clip_state"].to_list() == states.to_list()
+    others = flat.filter(pl.col("response_mask") == 0)
+    assert others["pg_loss"].abs().sum() == others["clip_state"].sum() == 0
+    metadata = pq.read_metadata(out).metadata
+    options = LossOptions.model_validate_json(metadata[b"rlpost.loss"])
+    assert (options.loss, options.pg_clip_low, options.pg_clip_high) == ("ppo", 0.2, 0.2)
+    assert (options.dual_clip, options.ratio_clamp) == (math.inf, 20)
+    noted = json.loads(metadata[b"rlpost.loss_summary"])
+    assert noted["settings"][0]["clip"] == summary_of(path)["settings"][0]["clip"]
+
+
+def test_the_output_has_advantages_if_they_were_computed(tmp_path):
+    path = save(dump(with_advantages=False), tmp_path / "in.parquet")
+    assert run("loss", path, tmp_path / "out.parquet", "--estimator", "rloo").code == 0
+    assert run("advantages", path, tmp_path / "adv.parquet", "--estimator", "rloo").code == 0
+    got, want = (pq.read_table(tmp_path / name) for name in ("out.parquet", "adv.parquet"))
+    assert got.select(want.schema.names).equals(want)
+    assert got.schema.names[-2:] == ["pg_loss", "clip_state"]
+    metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
+    assert json.loads(metadata[b"rlpost.recipe"])["estimator"] == "rloo"
+
+
+def test_outputs_are_never_overwritten_without_the_flag(tmp_path):
+    path = save(dump(8), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    assert run("loss", path, out).code == 0
+    first = out.read_bytes()
+    assert run("loss", path, out).code == 2
+    assert run("loss", out, tmp_path / "again.parquet").code == 2
+    assert run("loss", out, tmp_path / "again.parquet", "--replace").code == 0
+    assert run("loss", path, path, "--overwrite").code == 2
+    assert out.read_bytes() == first
+    assert run("loss", path, out, "--overwrite").code == 0
+    assert out.read_bytes() == first
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "again.parquet",
+        "in.parquet",
+        "out.parquet",
+    ]
+
+
+def test_several_files_are_written_to_a_directory(tmp_path):
+    for place in range(3):
+        save(dump(8, place), tmp_path / "in" / f"{place}.parquet")
+    assert run("loss", tmp_path / "in", tmp_path / "out").code == 0
+    for place in range(3):
+        table = pq.read_table(tmp_path / "out" / f"{place}.parquet")
+        assert table.num_rows == 8
+        assert "pg_loss" in table.schema.names
+
+
+def test_a_file_without_responses_among_others_gets_an_empty_summary(tmp_path):
+    table = dump(8)
+    save(table, tmp_path / "in" / "some.parquet")
+    save(table.slice(0, 0), tmp_path / "in" / "none.parquet")
+    want = summary_of(tmp_path / "in" / "some.parquet")
+    assert summary_of(tmp_path / "in") == want
+    for words in ((), ("--map", "advantages=none", "--replace")):
+        out = tmp_path / f"out{len(words)}"
+        ran = run("loss", tmp_path / "in", out, *words)
+        assert ran.code == 0, ran.err
+        metadata = pq.read_metadata(out / "none.parquet").metadata
+        noted = json.loads(metadata[b"rlpost.loss_summary"])
+        assert noted["responses"] == noted["tokens"]["policy"] == 0
+        assert noted["settings"][0]["batches"] == noted["settings"][0]["positions"] == []
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("drop", "words", "text"),
+    [
+        ("log_probs", [], "no column for log_probs"),
+        ("old_log_probs", [], "no column for old_log_probs"),
+        ("infer_log_probs", ["--behaviour", "infer"], "no column for infer_log_probs"),
+        ("ref_log_probs", ["--kl-loss-coef", "0.1"], "no column for ref_log_probs"),
+        ("ref_log_probs", ["--loss", "ref_kl"], "no column for ref_log_probs"),
+    ],
+)
+def test_a_missing_column_is_named_with_what_needs_it(tmp_path, drop, words, text):
+    path = save(dump(8).drop_columns([drop]), tmp_path / "in.parquet")
+    ran = run("loss", path, *words)
+    assert ran.code == 3
+    assert text in ran.err
+    assert f"--map {drop}=" in ran.err
+
+
+def test_an_error_names_the_closest_column(tmp_path):
+    table = dump(8)
+    names = ["logprobs_now" if name == "log_probs" else name for name in table.schema.names]
+    path = save(table.rename_columns(names), tmp_path / "in.parquet")
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert "did you mean logprobs_now? use --map log_probs=logprobs_now" in ran.err
+    assert run("loss", path, "--map", "log_probs=logprobs_now").code == 0
+
+
+def test_an_error_names_advantages_and_rewards_if_both_are_missing(tmp_path):
+    path = save(dump(8, with_advantages=False).drop_columns(["reward"]), tmp_path / "in.parquet")
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert "no column for advantages" in ran.err
+    assert "no reward to compute them from" in ran.err
+
+
+def test_advantages_need_no_rewards_groups_or_steps(tmp_path):
+    table = dump(with_advantages=True)
+    path = save(table, tmp_path / "in.parquet")
+    bare = save(
+        table.select(["log_probs", "old_log_probs", "response_mask", "advantages"]),
+        tmp_path / "bare.parquet",
+    )
+    got, want = summary_of(bare), summary_of(path)
+    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
+    assert got["engine_kl"] is None
+    assert got["settings"][0]["loss"]["kl"] is None
+    assert got["settings"][0]["steps"] == []
+    assert [batch["batch"] for batch in got["settings"][0]["batches"]] == ["all"]
+
+
+def with_nan(table):
+    lists = table.column("log_probs").to_pylist()
+    masks = table.column("response_mask").to_pylist()
+    row = next(i for i, mask in enumerate(masks) if 1 in mask)
+    lists[row][masks[row].index(1)] = math.nan
+    place = table.schema.get_field_index("log_probs")
+    return row, table.set_column(place, "log_probs", pa.array(lists, FLOATS))
+
+
+def test_nonfinite_log_probs_are_an_error_with_the_row_or_are_left_out(tmp_path):
+    row, table = with_nan(dump())
+    path = save(table, tmp_path / "in.parquet")
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert f"row {row}" in ran.err
+    assert "`log_probs`" in ran.err
+    rows = [place for place in range(60) if place != row]
+    want = summary_of(save(table.take(rows), tmp_path / "fewer.parquet"))
+    got = summary_of(path, "--nonfinite", "mask")
+    assert got["left_out"] == want["left_out"] + 1
+    assert got["kl"] == want["kl"]
+    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+
+
+def test_an_infinite_ratio_is_an_error_that_names_the_clamp(tmp_path):
+    table = dump(8)
+    far = pa.array([[-2000.0] * len(row) for row in table.column("log_probs").to_pylist()], FLOATS)
+    place = table.schema.get_field_index("old_log_probs")
+    path = save(table.set_column(place, "old_log_probs", far), tmp_path / "in.parquet")
+    ran = run("loss", path, "--ratio-clamp", "never", "--pg-clip", "never")
+    assert ran.code == 3
+    assert "are log_probs and old_log_probs of the same tokens?" in ran.err
+    assert summary_of(path, "--ratio-clamp", "20")["ratio"]["max"] > 1e100
+
+
+@pytest.mark.parametrize("words", [["missing.parquet"], ["missing.parquet", "out.parquet"]])
+def test_a_missing_file_exits_4(words):
+    assert run("loss", *words).code == 4
+
+
+# Warnings
+
+
+def warnings(*words):
+    return " ".join(summary_of(*words)["warnings"])
+
+
+def test_suspicious_log_probs_and_advantages_give_warnings(tmp_path):
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    assert "are the same column" in warnings(path, "--map", "log_probs=old_log_probs")
+    place = table.schema.get_field_index("log_probs")
+    copied = table.set_column(place, "log_probs", table.column("old_log_probs"))
+    assert "every ratio is 1" in warnings(save(copied, tmp_path / "copy.parquet"))
+    zero = pa.array([[0.0] * len(row) for row in table.column("advantages").to_pylist()], FLOATS)
+    flat = table.set_column(table.schema.get_field_index("advantages"), "advantages", zero)
+    assert "all advantages are zero" in warnings(save(flat, tmp_path / "zero.parquet"))
+    bare = save(table.drop_columns(["response_mask"]), tmp_path / "bare.parquet")
+    assert "no mask column" in warnings(bare)
+
+
+def test_options_without_effect_give_warnings(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    assert "--estimator: without effect" in warnings(path, "--estimator", "rloo")
+    assert "--tis-high: without effect on ppo" in warnings(path, "--tis-high", "2")
+    idle = warnings(path, "--sweep", "pg_clip=0.1,0.2", "--sweep", "loss=ppo,sapo")
+    assert "--pg-clip: without effect on sapo" in idle
+    assert "without effect" not in warnings(path, "--pg-clip", "0.3", "--map", "reward=none")
+    anew = summary_of(path, "--estimator", "rloo", "--map", "advantages=none")
+    assert anew["estimator"] == "rloo"
+    assert anew["warnings"] == summary_of(path)["warnings"]
+
+
+# Options from elsewhere
+
+
+def test_presets_files_and_flags_set_the_loss(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[loss]\nloss = "cispo"\npg-clip = 0.3\n')
+    from_file = summary_of(path, "--config", recipe)["settings"][0]["options"]
+    assert (from_file["loss"], from_file["pg_clip"]) == ("cispo", 0.3)
+    beaten = summary_of(path, "--config", recipe, "--pg-clip", "0.1")["settings"][0]["options"]
+    assert (beaten["loss"], beaten["pg_clip"]) == ("cispo", 0.1)
+    verl = summary_of(path, "--preset", "verl")["settings"][0]["options"]
+    assert verl["dual_clip"] == 3.0
+    swept = summary_of(path, "--preset", "trl", "--sweep", "loss=grpo,dr_grpo")["settings"]
+    assert [one["options"]["loss"] for one in swept] == ["ppo", "ppo"]
+    assert [one["swept"]["loss"] for one in swept] == ["grpo", "dr_grpo"]
+    aggregations = [one["aggregation"] for one in swept]
+    assert aggregations == ["seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
+
+def test_the_environment_sets_the_loss(tmp_path, monkeypatch):
+    path = save(dump(), tmp_path / "in.parquet")
+    monkeypatch.setenv("RLPOST_PG_CLIP", "0.4")
+    assert summary_of(path)["settings"][0]["options"]["pg_clip"] == 0.4
+    assert summary_of(path, "--pg-clip", "0.1")["settings"][0]["options"]["pg_clip"] == 0.1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_runs_and_has_finite_numbers(tmp_path, name):
+    path = save(dump(), tmp_path / "in.parquet")
+    one = summary_of(path, "--loss", name)["settings"][0]
+    assert math.isfinite(one["loss"]["total"])
+    assert one["formula"] == LOSSES[name].formula
+
+
+# Text
+
+
+def test_the_summary_of_the_sample_data_has_all_tables():
+    ran = run("loss", SAMPLE / "arithmetic.parquet")
+    assert ran.code == 0
+    assert "computed by grpo, since the input has none" in ran.out
+    assert "clipped, ratio > 1.2" in ran.out
+    assert "Zero gradient: the token does not update the policy." in ran.out
+    for part in ("by position", "by step", "by domain", "loss by batch"):
+        assert part in ran.out
+    assert "\x1b" not in ran.out
+    above = ran.out.partition("Columns:")[0]
+    assert max(map(len, above.splitlines())) <= 80
+    assert ran.err == ""
+    assert run("loss", SAMPLE / "arithmetic.parquet", "--quiet") == Ran(0, "", "")
+    asked = run("loss", SAMPLE / "arithmetic.parquet", "--quiet", "--format", "json")
+    assert strict_json(asked.out)["responses"] == 512
+
+
+@pytest.mark.parametrize("masks", [[[], []], [[0, 0], [0]], [[1, 0], [1]]])
+def test_files_with_few_or_no_policy_tokens_have_a_summary(tmp_path, masks):
+    lists = pa.array([[-0.5] * len(mask) for mask in masks], FLOATS)
+    table = pa.table(dict.fromkeys(("log_probs", "old_log_probs", "advantages"), lists))
+    path = save(
+        table.append_column("response_mask", pa.array(masks, pa.list_(pa.uint8()))),
+        tmp_path / "in.parquet",
+    )
+    count = sum(map(sum, masks))
+    ran = run("loss", path, tmp_path / "out.parquet")
+    assert ran.code == 0
+    assert "KL(old ‖ current)" in ran.out
+    got = summary_of(path, "--sweep", "loss=ppo,gspo,geo_mean")
+    assert got["tokens"]["policy"] == count
+    assert got["ratio"]["mean"] == (1 if count else None)
+    assert [one["loss"]["policy"] for one in got["settings"]] == [
+        pytest.approx(0.5 if count else 0)
+    ] * 3
+
+
+def test_markdown_on_stdout_and_json_in_a_file(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    ran = run("loss", path, "--format", "markdown", "--summary-json", tmp_path / "run.json")
+    assert ran.code == 0
+    assert ran.out.startswith("# rlpost loss · ppo (arXiv 1707.06347)\n")
+    assert f"- {path}\n" in ran.out
+    assert "- advantages: column advantages of the input\n" in ran.out
+    assert "\n| token outcomes | count | share | of A > 0 | of A &lt; 0 |\n" in ran.out
+    assert "Aggregation token-mean" in ran.out
+    own = strict_json((tmp_path / "run.json").read_text())
+    assert own["settings"][0]["clip"] == summary_of(path)["settings"][0]["clip"]
+    assert strict_json(run("loss", path, "--summary-json", "-").out)["schema_version"] == 1
+
+
+def test_python_and_the_command_give_the_same(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    configs = [LossConfig(LossOptions(pg_clip=0.1))]
+    got = loss(path, None, rlpost.Recipe(), configs)
+    assert got["settings"] == summary_of(path, "--pg-clip", 0.1)["settings"]
+
+
+# Histogram and stretches
+
+
+def test_bins_rise_with_the_numbers_and_bound_their_error():
+    numbers = torch.tensor([-1e3, -64.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.5, 1.0, 63.9, 1e3])
+    bins = bins_of(numbers.to(torch.float64))
+    assert bool((bins.diff() >= 0).all())
+    assert (int(bins.min()), int(bins.max())) == (0, BINS - 1)
+    for number in (-3.0, -0.01, 1e-5, 0.7, 40.0):
+        counts = torch.bincount(bins_of(torch.tensor([number])), minlength=BINS)
+        assert quantiles(counts, [0.5]) == [pytest.approx(number, rel=1 / 64)]
+
+
+def test_quantiles_count_from_the_lowest():
+    values = torch.arange(1, 11, dtype=torch.float64)
+    counts = torch.bincount(bins_of(values), minlength=BINS)
+    for share, want in ((0.0, 1), (0.1, 1), (0.11, 2), (0.5, 5), (0.9, 9), (1.0, 10)):
+        assert quantiles(counts, [share]) == [pytest.approx(want, rel=1 / 64)]
+
+
+def test_stretches_cut_responses_at_fixed_positions():
+    lengths = torch.tensor([0, 5, 8, 9, 100])
+    made = PositionSegments.of(offsets_of(lengths))
+    assert made.offsets.diff().tolist() == [5, 8, 8, 1, 8, 8, 16, 32, 36]
+    assert made.places.tolist() == [0, 0, 0, 1, 0, 1, 2, 3, 4]
+    assert made.rows.tolist() == [0, 0, 1, 2, 4, 9]
+    edges = [position_range(place) for place in range(POSITION_RANGES)]
+    assert all(first[1] + 1 == second[0] for first, second in pairwise(edges))
+    assert edges[-1][1] is None
+    values = torch.arange(122, dtype=torch.float64)
+    assert made.sum(values).sum() == values.sum()
+    assert made.any(values > 120).tolist() == [False] * 8 + [True]
+
+
+def test_a_third_path_is_rejected():
+    ran = run("loss", "a.parquet", "b.parquet", "c.parquet", "d.parquet", "--pg-clip", "0.1")
+    assert ran.code == 2
+    assert ran.err.startswith(
+        "rlpost: 4 paths, a.parquet to d.parquet: one IN and at most one OUT are"
+    )
+    assert run("loss", "a.parquet", "b.parquet", "--pg-clop", "1").code == 2

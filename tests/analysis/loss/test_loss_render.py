@@ -1,0 +1,558 @@
+"""`rlpost loss` as people meet it: what it says fits the loss, and what is odd is warned."""
+
+import cProfile
+import io
+import json
+import math
+import pstats
+import re
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+from runs import run, strict_json
+from test_loss_command import FLOATS, SAMPLE, dump, policy_tokens, save, summary_of, warnings
+
+import rlpost
+from rlpost.analysis.loss import render as render_loss
+from rlpost.analysis.loss import run as loss_run
+from rlpost.losses import LOSSES
+from rlpost.losses.config import LossConfig
+from rlpost.pipeline.options import Options
+from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, AGGREGATIONS, DEFAULTS, LossOptions
+
+
+def with_lists(table, name, change):
+    """The table with a list column changed, token by token."""
+    lists = [[change(x) for x in row] for row in table.column(name).to_pylist()]
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, pa.array(lists, FLOATS))
+
+
+def bounded(table):
+    """The table with no log-prob above 0."""
+    for name in ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs"):
+        table = with_lists(table, name, lambda x: min(x, 0.0))
+    return table
+
+
+# The cost of a sweep
+
+
+def calls(path, configs):
+    """The number of function calls of a run."""
+    profile = cProfile.Profile()
+    options = Options(device="cpu", workers=1)
+    profile.runcall(loss_run.loss, path, None, None, configs, options)
+    return pstats.Stats(profile).total_calls
+
+
+def test_a_batch_costs_a_sweep_few_function_calls(tmp_path):
+    configs = [LossConfig(LossOptions(pg_clip=n / 20), {"pg_clip": n / 20}) for n in range(1, 21)]
+    taken = {}
+    for steps in (2, 102):
+        table = dump(204, longest=6)
+        place = table.schema.get_field_index("step")
+        table = table.set_column(place, "step", pa.array(np.arange(204) % steps))
+        path = save(table, tmp_path / f"{steps}.parquet", rows=204)
+        calls(path, configs)  # the first run also fills caches
+        taken[steps] = calls(path, configs)
+    # the loss of a batch is rounded and reported; details of each step would take over a thousand
+    assert (taken[102] - taken[2]) / (100 * len(configs)) < 100
+
+
+def test_a_sweep_has_batches_and_no_details(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    swept = summary_of(path, "--sweep", "pg_clip=0.1,0.2")["settings"]
+    alone = summary_of(path, "--pg-clip", "0.1")["settings"][0]
+    assert not {"positions", "steps", "domains"} & {*swept[0]}
+    assert swept[0]["batches"] == alone["batches"]
+    assert len(alone["steps"]) == len(alone["batches"]) == 3
+
+
+def test_the_summary_of_a_file_has_only_its_own_batches(tmp_path):
+    table = dump(30)
+    for step in range(3):
+        own = table.filter(pa.compute.equal(table.column("step"), step))
+        save(own, tmp_path / "in" / f"{step}.parquet")
+    assert run("loss", tmp_path / "in", tmp_path / "out").code == 0
+    for step in range(3):
+        metadata = pq.read_metadata(tmp_path / "out" / f"{step}.parquet").metadata
+        noted = json.loads(metadata[b"rlpost.loss_summary"])["settings"][0]
+        assert [batch["batch"] for batch in noted["batches"]] == [step]
+
+
+# Columns
+
+
+def test_columns_of_another_type_are_not_suggested(tmp_path):
+    table = dump(8)
+    ids = [[1] * len(row) for row in table.column("log_probs").to_pylist()]
+    names = ["current_logps" if name == "log_probs" else name for name in table.schema.names]
+    table = table.rename_columns(names).append_column(
+        "prompt_tokens", pa.array(ids, pa.list_(pa.int32()))
+    )
+    path = save(table, tmp_path / "in.parquet")
+    ran = run("loss", path)
+    assert ran.code == 3
+    assert "did you mean current_logps?" in ran.err
+    bare = run("loss", save(table.drop_columns(["current_logps"]), tmp_path / "bare.parquet"))
+    assert "did you mean" not in bare.err
+
+
+@pytest.mark.parametrize("role", ["log_probs", "old_log_probs", "infer_log_probs"])
+def test_token_ids_are_rejected_as_log_probs(tmp_path, role):
+    table = dump(8)
+    ids = [[7] * len(row) for row in table.column("log_probs").to_pylist()]
+    path = save(
+        table.append_column("response_tokens", pa.array(ids, pa.list_(pa.int64()))),
+        tmp_path / "in.parquet",
+    )
+    ran = run("loss", path, "--map", f"{role}=response_tokens")
+    assert ran.code == 3
+    assert f"`response_tokens` was chosen as {role}" in ran.err
+    assert "lists of integers, like token ids" in ran.err
+
+
+def test_advantages_reject_token_ids_as_log_probs(tmp_path):
+    table = dump(8, with_advantages=False)
+    ids = [[7] * len(row) for row in table.column("log_probs").to_pylist()]
+    place = table.schema.get_field_index("ref_log_probs")
+    table = table.set_column(place, "ref_log_probs", pa.array(ids, pa.list_(pa.int64())))
+    path = save(table, tmp_path / "in.parquet")
+    ran = run("advantages", path, tmp_path / "out.parquet", "--kl-coef", "0.1")
+    assert ran.code == 3
+    assert "lists of integers, like token ids" in ran.err
+
+
+# Wrong log-probs
+
+
+def test_positive_log_probs_are_counted(tmp_path):
+    table = bounded(dump())
+    assert "above 0" not in warnings(save(table, tmp_path / "good.parquet"))
+    wrong = with_lists(table, "old_log_probs", lambda x: 0.75 if x < -1.5 else x)
+    path = save(wrong, tmp_path / "bad.parquet")
+    count = int((policy_tokens(path)["old_log_probs"] > 0).sum())
+    assert count > 5
+    text = f"`old_log_probs` (old_log_probs) is above 0 at {count} tokens, up to 0.75"
+    assert text in warnings(path)
+    ran = run("advantages", path, tmp_path / "out.parquet", "--kl-coef", "0.1", "--replace")
+    assert text in " ".join(ran.err.split())
+    rounded = with_lists(table, "old_log_probs", lambda x: 2e-5 if x > -0.2 else x)
+    assert "above 0" not in warnings(save(rounded, tmp_path / "rounded.parquet"))
+
+
+def test_probabilities_in_place_of_log_probs_give_a_warning(tmp_path):
+    table = bounded(dump())
+    for name in ("log_probs", "old_log_probs"):
+        table = with_lists(table, name, math.exp)
+    warned = warnings(save(table, tmp_path / "in.parquet"))
+    for name in ("log_probs", "old_log_probs"):
+        assert f"`{name}` ({name}) is between" in warned
+    assert "these are probabilities" in warned
+    assert "infer_log_probs" not in warned
+
+
+def test_clamped_ratios_and_a_low_effective_sample_size_give_warnings(tmp_path):
+    table = with_lists(bounded(dump()), "old_log_probs", lambda x: x - 30 if x < -2 else x)
+    path = save(table, tmp_path / "in.parquet")
+    tokens = policy_tokens(path)
+    count = int(((tokens["log_probs"] - tokens["old_log_probs"]).abs() > 20).sum())
+    assert count > 5
+    got = summary_of(path)
+    warned = " ".join(got["warnings"])
+    assert f"|log_probs - old_log_probs| is above 20 at {count} tokens, up to" in warned
+    assert got["settings"][0]["ratio_clamped"] == count
+    assert got["ess"] < 0.1
+    assert "effective sample size" in warned
+    assert "is above 20" not in warnings(path, "--ratio-clamp", "100")
+    calm = warnings(save(bounded(dump()), tmp_path / "calm.parquet"))
+    assert "effective sample size" not in calm
+
+
+# Tables on a terminal
+
+
+class Screen:
+    """A terminal of some width that stores what is printed."""
+
+    def __init__(self, monkeypatch, width):
+        self.text = io.StringIO()
+        made = Console(file=self.text, width=width, force_terminal=True, no_color=True)
+        monkeypatch.setattr(render_loss, "console", lambda _: made)
+
+    def show(self, summary, **more):
+        summary = {"preset": None, "requested_estimator": None, **summary, **more}
+        render_loss.show(summary, "table")
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.text.getvalue())
+
+
+FIVE = {
+    "pg_clip_low": (0.1, 0.2),
+    "pg_clip_high": (0.28,),
+    "dual_clip": (3.0,),
+    "ratio_clamp": (20.0,),
+    "aggregation": ("seq-mean-token-sum-norm", "token-mean"),
+}
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, monkeypatch, width):
+    path = save(dump(), tmp_path / "in.parquet")
+    values = [
+        {"pg_clip_low": low, "pg_clip_high": 0.28, "dual_clip": 3.0, "ratio_clamp": 20.0}
+        | {"aggregation": how}
+        for low in FIVE["pg_clip_low"]
+        for how in FIVE["aggregation"]
+    ]
+    summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(**x), x) for x in values])
+    shown = Screen(monkeypatch, width).show(summary)
+    assert "…" not in shown
+    words = shown.split()
+    for one in summary["settings"]:
+        assert render_loss.number(one["loss"]["total"]) in words
+        assert f"{100 * one['no_gradient']['fraction']:.2f}" in words
+    for name in FIVE:
+        assert name in shown
+    assert max(map(len, shown.splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
+    path = save(dump(drift=1.5), tmp_path / "in.parquet")
+    summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
+    shown = Screen(monkeypatch, 80).show(summary)
+    one = summary["settings"][0]
+    assert f"rlpost loss · {name}" in shown
+    assert one["formula"] in " ".join(shown.split())
+    masking = name in ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
+    smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov")
+    assert ("masked, π fell" in shown) == masking
+    assert ("clips nothing" in shown) == smooth
+    like_ppo = name in ("ppo", "gspo", "geo_mean", "clip_cov")
+    assert ("moved past the bound along A" in shown) == like_ppo
+    assert ("weight truncated to 20" in shown) == (name in ("dppo_tv", "dppo_kl"))
+    assert ("of the policy tokens of each batch" in shown) == (name in ("clip_cov", "kl_cov"))
+    assert ("only its weight is bounded" in shown) == (name in ("cispo", "tis", "topr"))
+    assert "too low" not in shown
+
+
+def test_masking_losses_name_the_remaining_gradient(tmp_path):
+    path = save(dump(drift=1.0), tmp_path / "in.parquet")
+    ran = run("loss", path, "--loss", "dppo", "--prob-mask", "0.05", "--prob-mask-low", "0.1")
+    assert "masked, π fell by > 0.1 " in ran.out
+    assert "masked, π rose by > 0.05 " in ran.out
+    assert "keeps the gradient of κ(log r)²" in ran.out
+    assert "zero gradient: masked" not in ran.out
+    bare = run("loss", path, "--loss", "dppo", "--prob-mask", "0.05", "--square-coef", "0")
+    assert "A masked token has zero gradient." in bare.out
+    assert "zero gradient: masked" in bare.out
+
+
+def test_ref_kl_counts_the_signs_of_its_own_advantage(tmp_path):
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    same = policy_tokens(path).select(pl.col("log_probs") == pl.col("ref_log_probs")).to_series()
+    got = summary_of(path, "--loss", "ref_kl", "--square-coef", "0")["settings"][0]
+    assert int(same.sum()) == 0
+    assert got["no_gradient"]["zero_advantage"] == 0
+    place = table.schema.get_field_index("ref_log_probs")
+    equal = save(
+        table.set_column(place, "ref_log_probs", table.column("log_probs")),
+        tmp_path / "equal.parquet",
+    )
+    still = summary_of(equal, "--loss", "ref_kl", "--square-coef", "0")["settings"][0][
+        "no_gradient"
+    ]
+    assert still["zero_advantage"] == still["tokens"] == len(same)
+    ran = run("loss", equal, "--loss", "ref_kl")
+    assert "zero gradient: π = π_ref" in ran.out
+    assert "A = 0" not in ran.out
+
+
+# The ratio with the rollout engine
+
+
+def test_the_ratio_divides_by_the_engine_if_the_loss_does(tmp_path):
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    got = summary_of(path, "--behaviour", "infer")
+    tokens = policy_tokens(path)
+    drift = tokens["log_probs"] - tokens["infer_log_probs"]
+    ratio = drift.exp()
+    assert got["behaviour"] == "infer"
+    assert got["ratio"]["mean"] == pytest.approx(ratio.mean())
+    assert got["ratio"]["max"] == pytest.approx(ratio.max())
+    assert got["ess"] == pytest.approx(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()))
+    assert got["kl"]["k1"] == pytest.approx(-drift.mean())
+    median = np.sort(drift.to_numpy())[math.ceil(len(drift) / 2) - 1]
+    assert math.log(got["ratio"]["quantiles"]["0.5"]) == pytest.approx(median, rel=1 / 64)
+    assert got["engine_kl"] == summary_of(path)["engine_kl"]
+    shown = run("loss", path, "--behaviour", "infer").out
+    assert "ratio: exp(log_probs - infer_log_probs)" in shown
+    assert "KL(rollout engine ‖ current)" in shown
+    bare = save(table.drop_columns(["old_log_probs"]), tmp_path / "bare.parquet")
+    without = summary_of(bare, "--behaviour", "infer")
+    assert without["engine_kl"] is None
+    for name in ("batches", "clip", "no_gradient", "options"):
+        assert without["settings"][0][name] == got["settings"][0][name]
+    assert run("loss", bare).code == 3
+    preset = run("loss", bare, "--preset", "prime-rl")
+    assert preset.code == 0, preset.err
+    both = run("loss", path, "--sweep", "behaviour=old,infer")
+    assert "ratio with behaviour infer: exp(log_probs - infer_log_probs)" in both.out
+
+
+# Advantages
+
+
+def test_recipe_options_without_effect_give_a_warning(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('estimator = "rloo"\nreward_clip = 2.0\n')
+    warned = warnings(path, "--config", recipe)
+    assert "--estimator, --reward-clip: without effect, since the input has advantages" in warned
+    assert "--map advantages=none computes them anew" in warned
+    anew = run("loss", path, "--config", recipe, "--map", "advantages=none")
+    assert "computed by rloo; column advantages of the input is not used" in anew.out
+    assert "since the input has none" not in anew.out
+    assert "without effect" not in anew.out
+
+
+def test_advantages_of_a_framework_give_a_warning(tmp_path):
+    table = dump()
+    names = ["dumped_advantages" if x == "advantages" else x for x in table.schema.names]
+    path = save(table.rename_columns(names), tmp_path / "in.parquet")
+    warned = warnings(path)
+    assert "--map advantages=dumped_advantages uses them" in warned
+    taken = summary_of(path, "--map", "advantages=dumped_advantages")
+    assert taken["advantages_from"] == "dumped_advantages"
+    assert "dumped_advantages" not in " ".join(taken["warnings"])
+
+
+def test_the_estimator_of_a_preset_has_the_name_on_the_command_line(tmp_path):
+    path = save(dump(with_advantages=False), tmp_path / "in.parquet")
+    shown = run("loss", path, "--preset", "verl").out
+    assert "computed by grpo, preset verl, since the input has none" in shown
+    assert "preset slime, since" in run("loss", path, "--preset", "slime").out
+    other = run("loss", path, "--preset", "verl", "--estimator", "rloo").out
+    assert "computed by rloo, preset verl" in other
+
+
+# Options
+
+
+def test_the_catalogue_has_all_losses_with_their_defaults():
+    assert [*ABOUT] == [*DEFAULTS] == [*LOSSES]
+    assert [*ABOUT_AGGREGATIONS] == [*AGGREGATIONS]
+    for name in LOSSES:
+        setting = LossConfig(LossOptions(loss=name))
+        values = setting.resolved()
+        mine = {x: values[x] for x in values if x in setting.loss.defaults or x == "aggregation"}
+        assert mine == DEFAULTS[name]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"loss": name} for name in LOSSES),
+        {"loss": "ppo", "pg_clip": 0.3, "dual_clip": "twice"},
+        {"loss": "ppo", "pg_clip_high": 0.4},
+        {"loss": "gspo", "dual_clip": "twice", "pg_clip_low": "never"},
+        {"loss": "cispo", "cispo_bounds": "ratio"},
+        {"loss": "cispo", "cispo_bounds": "ratio", "pg_clip": 2.0},
+        {"loss": "dppo", "prob_mask": 0.1, "prob_mask_low": 0.05},
+        {"loss": "ppo", "aggregation": "seq-mean-token-sum-norm", "agg_norm": "rows"},
+    ],
+    ids=str,
+)
+def test_resolved_options_are_complete_and_give_the_same_loss(tmp_path, options):
+    path = save(dump(), tmp_path / "in.parquet")
+    want = loss_run.loss(path, None, None, [LossConfig(LossOptions.of(options))])["settings"][0]
+    values = want["options"]
+    assert [name for name, value in values.items() if value is None] == (
+        ["agg_length"] if "sum-norm" in values["aggregation"] else []
+    )
+    again = LossConfig(LossOptions.of(json.loads(json.dumps(values))))
+    assert loss_run.loss(path, None, None, [again])["settings"][0] == want
+
+
+def test_the_summary_prints_the_parameters_of_a_formula(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    for words, text in (
+        ([], "parameters: ε = 0.2, |log r| ≤ 20"),
+        (["--pg-clip-high", "0.28", "--dual-clip", "3"], "ε = 0.2 below, 0.28 above, c = 3"),
+        (["--loss", "kimi15"], "τ = 0.1"),
+        (["--loss", "cispo"], "ε = none below, 4 above"),
+        (["--loss", "dppo", "--prob-mask-low", "0.1"], "δ = 0.1 falling, 0.2 rising, κ = 0.001"),
+        (["--loss", "tis"], "low = 0, high = 1"),
+        (["--loss", "dppo_tv", "--tis-high", "3"], "c = 3, δ = 0.15, |log r| ≤ 20"),
+        (["--loss", "dppo_kl", "--kl-mask-low", "0.1"], "δ = 0.1 falling, 0.05 rising"),
+        (["--loss", "dro", "--dro-beta", "0.3"], "β = 0.3"),
+        (
+            ["--loss", "clip_cov", "--cov-share", "0.01"],
+            "ε = 0.2, low = 1, high = 5, share = 0.01, seed = 0",
+        ),
+        (["--loss", "kl_cov", "--cov-seed", "7"], "share = 0.0002, seed = 7"),
+    ):
+        assert text in run("loss", path, *words).out
+
+
+def test_help_and_list_have_the_losses_and_their_defaults(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = " ".join(run("loss", "--help-all").out.replace("│", " ").split())
+    monkeypatch.delenv("COLUMNS")
+    assert "(default: dppo 0.2; dppo_tv 0.15)" in text
+    assert "(default: by loss, see --list)" in text
+    listed = run("loss", "--list")
+    assert listed.code == 0
+    for name, about in (ABOUT | ABOUT_AGGREGATIONS).items():
+        line = next(x for x in listed.out.splitlines() if x.split(" ")[0] == name)
+        assert about in line
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--tis-high", "2"], "--tis-high: without effect on ppo"),
+        (
+            ["--agg-length", "9"],
+            "--agg-length: without effect on ppo with --aggregation token-mean",
+        ),
+        (["--agg-rows", "all"], "--agg-rows: without effect"),
+        (["--behaviour", "infer", "--loss", "pg"], "--behaviour: without effect on pg"),
+        (
+            ["--pg-clip", "0.1", "--pg-clip-low", "0.2", "--pg-clip-high", "0.3"],
+            "--pg-clip: without effect on ppo, since --pg-clip-low and --pg-clip-high are set",
+        ),
+        (["--sweep", "tis_high=1,2"], "--tis-high: without effect on ppo"),
+        (
+            ["--sweep", "loss=ppo,pg", "--sweep", "pg_clip=0.1,0.2"],
+            "--pg-clip: without effect on pg",
+        ),
+    ],
+)
+def test_options_that_a_loss_ignores_give_a_warning(tmp_path, words, text):
+    path = save(dump(), tmp_path / "in.parquet")
+    assert text in warnings(path, *words)
+    warned = warnings(path, "--pg-clip", "0.1", "--dual-clip", "3", "--kl-loss-estimator", "k1")
+    assert "without effect" not in warned
+
+
+def test_ignored_options_of_a_file_and_of_a_missing_reference_give_warnings(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[loss]\nkimi_tau = 0.2\n")
+    table = dump()
+    path = save(table, tmp_path / "in.parquet")
+    assert "--kimi-tau: without effect on ppo" in warnings(path, "--config", recipe)
+    bare = save(table.drop_columns(["ref_log_probs"]), tmp_path / "bare.parquet")
+    assert "--kl-loss-clamp: without effect on this file" in warnings(bare, "--kl-loss-clamp", "5")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            '[loss]\nloss = "gpso"\n',
+            "recipe.toml, [loss]: no policy loss 'gpso'; did you mean gspo",
+        ),
+        ("[loss]\npg_clip = -1\n", "recipe.toml, [loss]: pg_clip is -1"),
+        ("[loss]\npg_clp = 1\n", "recipe.toml, [loss]: no option 'pg_clp'; did you mean pg_clip"),
+        (
+            "pg_clip = 0.3\n",
+            "'pg_clip': it is an option of the policy loss, in the table [loss]",
+        ),
+    ],
+)
+def test_errors_of_a_recipe_file_name_the_file_and_the_table(tmp_path, text, error):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(text)
+    ran = run("loss", save(dump(8), tmp_path / "in.parquet"), "--config", recipe)
+    assert ran.code == 2
+    assert error in ran.err
+
+
+# The output
+
+
+def test_data_that_rlpost_did_not_write_is_never_overwritten(tmp_path):
+    first, second = (save(dump(8, seed), tmp_path / f"{seed}.parquet") for seed in range(2))
+    before = second.read_bytes()
+    for command in ("loss", "advantages"):
+        ran = run(command, first, second, "--overwrite", "--replace")
+        assert ran.code == 2
+        assert "OUT is a Parquet file that rlpost did not write" in ran.err
+        assert second.read_bytes() == before
+    for command in ("loss", "advantages"):
+        out = tmp_path / f"{command}.parquet"
+        assert run(command, first, out, "--replace").code == 0
+        assert run(command, first, out, "--replace", "--overwrite").code == 0
+    scrap = tmp_path / "scrap.parquet"
+    scrap.write_bytes(b"half a file")
+    assert run("loss", first, scrap, "--overwrite").code == 0
+    folder = tmp_path / "in"
+    for seed in range(2):
+        save(dump(8, seed), folder / f"{seed}.parquet")
+    assert run("loss", folder, tmp_path, "--overwrite").code == 2
+    assert second.read_bytes() == before
+
+
+def test_an_error_of_an_existing_column_names_replace_and_not_emit(tmp_path):
+    path = save(dump(8), tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    assert run("loss", path, out).code == 0
+    ran = run("loss", out, tmp_path / "again.parquet")
+    assert ran.code == 2
+    assert "--replace replaces it" in ran.err
+    assert "--emit" not in ran.err
+
+
+def test_clamped_kl_and_left_out_responses_are_reported(tmp_path):
+    table = with_lists(bounded(dump()), "log_probs", lambda x: x - 8 if x < -2 else x)
+    path = save(table, tmp_path / "in.parquet")
+    tokens = policy_tokens(path)
+    drift = tokens["ref_log_probs"] - tokens["log_probs"]
+    count = int((drift.exp() - 1 - drift > 10).sum())
+    assert count > 3
+    assert summary_of(path)["settings"][0]["kl_clamped"] == count
+    assert f"KL was clamped to ±10 nats at {count} tokens." in run("loss", path).out
+    free = run("loss", path, "--kl-loss-clamp", "never")
+    assert "KL was clamped" not in free.out
+    lists = table.column("log_probs").to_pylist()
+    masks = table.column("response_mask").to_pylist()
+    row = next(i for i, mask in enumerate(masks) if 1 in mask)
+    lists[row][masks[row].index(1)] = math.nan
+    place = table.schema.get_field_index("log_probs")
+    broken = save(table.set_column(place, "log_probs", pa.array(lists, FLOATS)), tmp_path / "n.pq")
+    got = summary_of(broken, "--nonfinite", "mask")
+    assert got["nonfinite"] == 1
+    warned = " ".join(got["warnings"])
+    assert "1 response left out: a number is not finite" in warned
+    assert f"{got['left_out'] - 1} responses without a token in the loss" in warned
+
+
+def test_markdown_has_header_warnings_and_notes():
+    ran = run("loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--tis-high", "2")
+    assert ran.out.startswith("# rlpost loss · ppo")
+    for text in (
+        "- advantages: computed by grpo, since the input has none",
+        "- ratio: exp(log_probs - old_log_probs)",
+        "- **--tis-high: without effect on ppo**",
+        "Quantiles of log r are within 1/64",
+        "Aggregation token-mean",
+    ):
+        assert text in ran.out
+    swept = run(
+        "loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--sweep", "pg_clip=0.1,0.2"
+    )
+    assert "| pg_clip | low | high |" in swept.out
+
+
+def test_python_has_the_resolved_options(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    got = strict_json(json.dumps(loss_run.loss(path, None, rlpost.Recipe())))
+    assert got["settings"][0]["options"]["dual_clip"] == "never"

@@ -1,0 +1,218 @@
+"""Findings of a replay name planted faults, and nothing in clean files."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from replay_faults import CLEAN, FAULTS
+from replay_trainer import rollouts
+
+import rlpost
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.findings import FINDINGS, evidence
+from rlpost.analysis.replay.replay import replay_recipe
+from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.io.parquet.source import TableSource
+
+
+def findings(table, recipe):
+    """The findings of a replay, best first, and whether the recipe reproduces the file."""
+    sample = read(TableSource(table), Maps.of(recipe.columns), None, 10**8)
+    result = replay_recipe(sample, recipe, "a recipe")
+    return result["findings"], result["reproduced"]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_first_finding_names_a_planted_fault(fault):
+    found, _ = findings(fault.file(), fault.recipe())
+    assert found[0]["name"] in fault.expected, found
+    assert 0.9 < found[0]["explains"] <= 1
+    assert max(Counter(one["name"] for one in found).values()) == 1
+    assert len(found) <= 5
+
+
+OF_OTHER_TESTS = {"factor", "not-finite", "some-responses", "step-divisor"}
+"""Findings whose planted faults are in tests below, and in `test_replay`."""
+
+
+def test_every_check_has_a_planted_fault():
+    """A check without a fault that it alone names rightly fails here."""
+    named = {name for fault in FAULTS for name in fault.expected if len(fault.expected) == 1}
+    checks = {name if name in FINDINGS else name.partition(":")[0] for name in named}
+    assert checks | OF_OTHER_TESTS == {*FINDINGS}
+    assert not checks & OF_OTHER_TESTS
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_every_check_has_a_meaning_and_advice(name):
+    check = FINDINGS[name]
+    for text in (check.meaning, check.advice):
+        assert re.fullmatch(r"[A-Z√`].*[^.]\.", text), text
+
+
+@pytest.mark.parametrize("clean", CLEAN, ids=lambda clean: clean.name)
+def test_clean_files_have_no_finding(clean):
+    assert findings(clean.file(), clean.recipe()) == ([], True)
+
+
+SAMPLED = ("eps-1e-4", "values-one-token-late", "gamma-and-lambda-exchanged", "kl-k3-for-k1")
+
+
+@pytest.mark.parametrize(
+    "fault", [one for one in FAULTS if one.name in SAMPLED], ids=lambda x: x.name
+)
+def test_a_sample_of_a_large_input_names_the_fault(fault, monkeypatch):
+    monkeypatch.setattr(evidence, "_SAMPLE_TOKENS", 1_200)
+    table, recipe = fault.file(), fault.recipe()
+    sample = read(TableSource(table), Maps.of(recipe.columns), None, 10**8)
+    replayer = Replayer(sample)
+    stage = next(x for x in replayer.from_recorded(recipe) if not x.difference.equal)
+    seen = evidence.Evidence(stage, recipe, replayer)
+    assert 0 < len(seen.sample().replayer.rollouts) < len(seen.replayer.rollouts)
+    found, _ = findings(table, recipe)
+    assert found[0]["name"] in fault.expected
+
+
+def with_advantages(change):
+    """Rollouts with the advantages of trl's grpo, changed: [T] numbers and the row of each."""
+    table = rollouts(301, responses=96)
+    recipe = rlpost.preset("trl", estimator="grpo")
+    made, _ = rlpost.enrich(
+        table, rlpost.Recipe.of({**recipe.model_dump(), "emit": ["advantages"]})
+    )
+    advantages = made["advantages"].combine_chunks()
+    values = np.asarray(advantages.values, np.float64)
+    rows = np.repeat(np.arange(len(table)), np.diff(advantages.offsets))
+    new = pa.array(change(values, rows).astype(np.float32))
+    return table.append_column(
+        "advantages", pa.ListArray.from_arrays(advantages.offsets, new)
+    ), recipe
+
+
+def recorded(table, recipe, *stages):
+    """The table with columns that a recipe computes."""
+    return rlpost.enrich(table, rlpost.Recipe.of({**recipe.model_dump(), "emit": stages}))[0]
+
+
+def replaced(table, name, values):
+    """The table with other values of a column."""
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, name, pa.array(values, table.schema.field(place).type))
+
+
+def test_a_factor_is_found_beside_outliers_and_noise():
+    rng = np.random.default_rng(1)
+
+    def change(values, _rows):
+        outliers = rng.random(len(values)) < 0.02
+        return values * (1.37 + 1e-6 * rng.normal(size=len(values))) + outliers
+
+    found, _ = findings(*with_advantages(change))
+    assert found[0]["name"] == "factor"
+    assert "1.37" in found[0]["text"]
+    assert 0.95 <= found[0]["explains"] < 1
+
+
+def test_numbers_without_a_relation_have_no_finding():
+    recipe = rlpost.preset("verl", estimator="gae", lam=0.95)
+    made = recorded(rollouts(305, responses=48), recipe, "returns")
+    rng = np.random.default_rng(3)
+    noisy = [[x + 0.01 * rng.normal() for x in row] for row in made["returns"].to_pylist()]
+    assert findings(replaced(made, "returns", noisy), recipe) == ([], False)
+
+
+def test_responses_of_a_finish_reason_that_differ_alone():
+    table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
+    reasons = ["length" if row % 5 == 1 else "stop" for row in range(len(table))]
+    found, _ = findings(table.append_column("finish_reason", pa.array(reasons)), recipe)
+    assert found[0]["name"] == "some-responses"
+    assert "`finish_reason` length differ: recorded = computed x 0.5" in found[0]["text"]
+
+
+def test_one_differing_response_has_no_relation():
+    found, reproduced = findings(
+        *with_advantages(lambda values, rows: np.where(rows == 7, 1.5 * values + 0.25, values))
+    )
+    assert not reproduced
+    assert not {one["name"] for one in found} & {"factor", "offset", "group-offset", "sign"}
+
+
+@pytest.mark.parametrize("where", ["another one of its step", "the one a row before it"])
+def test_numbers_of_other_rows_are_found(where):
+    table, recipe = with_advantages(lambda values, _: values)
+    numbers = [max(one, key=abs) for one in table["advantages"].to_pylist()]
+    steps = np.array(table["step"].to_pylist())
+    rows = [np.flatnonzero(steps == step) for step in np.unique(steps)]
+    other = np.concatenate([np.roll(one, 1) for one in rows])
+    if "before" in where:
+        other = np.maximum(np.arange(len(table)) - 1, 0)
+    masks = table["response_mask"].to_pylist()
+    rolled = [[m * numbers[i] for m in mask] for i, mask in zip(other, masks, strict=True)]
+    found, _ = findings(replaced(table, "advantages", rolled), recipe)
+    assert [one["name"] for one in found] == ["other-rows"]
+    assert where in found[0]["text"]
+
+
+def test_a_finding_names_its_stage_and_later_stages_have_their_own():
+    true = rlpost.preset(
+        "slime", estimator="reinforce_plus_plus_baseline", kl_coef=0.013, whiten_advantages=True
+    )
+    table = recorded(rollouts(302, responses=96), true, "returns", "advantages")
+    wrong = rlpost.Recipe.of({**true.model_dump(), "kl_coef": 0.0, "whiten_advantages": False})
+    found, _ = findings(table, wrong)
+    assert (found[0]["name"], found[0]["stage"]) == ("option:kl_coef", "returns")
+    assert found[0]["options"] == ["--kl-coef 0.013"]
+    assert found[0]["text"].startswith("`returns`, but not `advantages`: reproduced by `--kl-coef")
+    later = next(one for one in found if one["stage"] == "advantages")
+    assert later["name"] == "option:whiten_advantages"
+    assert later["text"].startswith("with `--kl-coef 0.013`, `advantages`: reproduced by ")
+
+
+def test_whitening_within_each_rank_is_found_and_not_in_ranks_without_it():
+    recipe = rlpost.preset(
+        "slime", estimator="reinforce_plus_plus_baseline", whiten_advantages=True
+    )
+    table = rollouts(303, responses=96)
+    prompts = np.unique(table["prompt_id"].to_pylist(), return_inverse=True)[1]
+    ranks = pa.array(prompts % 2)  # whole groups, so that only whitening differs
+    by_step_and_rank = pa.array(2 * np.array(table["step"].to_pylist()) + np.asarray(ranks))
+    split = recorded(replaced(table, "step", by_step_and_rank), recipe, "advantages")
+    local = replaced(split, "step", table["step"].to_pylist()).append_column("dp_rank", ranks)
+    found, _ = findings(local, recipe)
+    assert found[0]["name"] == "within-sets"
+    assert "within each `dp_rank`" in found[0]["text"]
+    whole = recorded(table, recipe, "advantages").append_column("dp_rank", ranks)
+    assert findings(whole, recipe) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("divisor", "expected"),
+    [
+        (lambda _deviation, before: before, "step-divisor"),
+        (
+            lambda deviation, _before: np.maximum(deviation, 0.4) + 1e-4,
+            "option:numerics.norm_floor",
+        ),
+    ],
+)
+def test_rewards_divided_by_another_deviation(divisor, expected):
+    recipe = rlpost.preset("trl", estimator="grpo")
+    table = rollouts(304, responses=96)
+    centred = recorded(
+        table, rlpost.Recipe.of({**recipe.model_dump(), "norm_std": "none"}), "advantages"
+    )
+    reward = np.array(table["reward"].to_pylist())
+    steps, groups = (np.array(table[name].to_pylist()) for name in ("step", "prompt_id"))
+    keys = np.unique(np.stack([steps, np.unique(groups, return_inverse=True)[1]]), axis=1,
+                     return_inverse=True)[1].ravel()  # fmt: skip
+    deviation = np.array([reward[keys == k].std(ddof=1) if (keys == k).sum() > 1 else 0
+                          for k in keys])  # fmt: skip
+    before = np.array([reward[steps == max(s - 1, 0)].std(ddof=1) for s in steps])
+    by = divisor(deviation, before)
+    values = [
+        [x / d for x in row] for row, d in zip(centred["advantages"].to_pylist(), by, strict=True)
+    ]
+    found, _ = findings(replaced(centred, "advantages", values), recipe)
+    assert found[0]["name"] == expected, found

@@ -1,0 +1,129 @@
+"""The search for a recipe: its table of fields, its ties, and numbers that it solves."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rlpost import Recipe, enrich
+from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.replay import replay_recipe
+from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.analysis.replay.search.candidates import nested, value_of
+from rlpost.analysis.replay.search.fields import FIELDS, choices
+from rlpost.analysis.replay.search.sample_facts import SampleFacts
+from rlpost.analysis.replay.search.search import search
+from rlpost.io.parquet.source import TableSource
+from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.presets import merged
+
+RESPONSES, GROUP = 32, 4
+
+
+def table(*, outlier=0.0):
+    """Responses with log-probs of a teacher; one differs from the policy by `outlier`."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 9, RESPONSES)
+    old = [-rng.exponential(1, n) for n in lengths]
+    teacher = [one - rng.normal(0, 0.3, len(one)) for one in old]
+    teacher[5][1] = old[5][1] - outlier
+    lists = pa.list_(pa.float32())
+    return pa.table(
+        {
+            "prompt_id": np.arange(RESPONSES) // GROUP,
+            "reward": rng.random(RESPONSES).round(1).astype(np.float32),
+            "response_mask": pa.array([[1] * n for n in lengths], pa.list_(pa.uint8())),
+            "old_log_probs": pa.array(old, lists),
+            "teacher_log_probs": pa.array(teacher, lists),
+        }
+    )
+
+
+def rollouts_of(recipe, **options):
+    """The rollouts that a recipe enriches, as a replay reads them."""
+    return read(TableSource(enrich(table(**options), recipe)[0]), Maps.of({}), None, 10**6)
+
+
+def searched(recipe, given=None, **options):
+    return search(rollouts_of(recipe, **options), tolerance=1e-4, given=given)
+
+
+def test_every_field_of_a_recipe_has_a_row():
+    every = {*Recipe.model_fields} - {"numerics"}
+    assert {*FIELDS} == every | {f"numerics.{name}" for name in Numerics.model_fields}
+
+
+@pytest.mark.parametrize("name", [name for name, one in FIELDS.items() if one.bounds])
+def test_the_bounds_of_a_number_are_values_of_its_field(name):
+    bounds = FIELDS[name].bounds
+    assert bounds[0] < bounds[1]
+    lists = ("teachers", "component_weights", "overlong_penalty")  # of several numbers
+    if name not in lists:
+        for value in bounds:
+            recipe = Recipe.of(merged({}, nested({name: value})))
+            assert value_of(recipe, name) == value
+
+
+def test_changes_are_values_that_a_recipe_can_have_and_has_not():
+    rollouts = rollouts_of(Recipe())
+    sample = SampleFacts(rollouts)
+    resolved, tried = Replayer(rollouts).resolved(Recipe()), 0
+    for name, field in FIELDS.items():
+        for changes in field.changes(name, resolved, sample):
+            assert any(value_of(Recipe(), one) != value for one, value in changes.items())
+            tried += 1
+    assert tried > len(choices("numerics.observations"))
+
+
+def test_recipes_that_bound_log_ratios_differently_are_no_ties():
+    """The log ratio of one token is 60: the default bounds it by 40, some presets do not."""
+    found = searched(Recipe(estimator="opd", teachers={"teacher_log_probs": 1.0}), outlier=60.0)
+    assert found.facts["reproduces"]
+    assert found.recipe.numerics.log_ratio_clamp == 40.0
+    assert "nemo-rl" not in [one["preset"] for one in found.facts["ties"] if one["changes"] == 1]
+
+
+def test_ties_that_differ_on_other_data_name_that_data():
+    found = searched(Recipe(estimator="opd", teachers={"teacher_log_probs": 1.0}), outlier=1.0)
+    bounds = [one for one in found.facts["ties"] if "numerics.log_ratio_clamp" in one["differs"]]
+    assert bounds
+    assert all("log-probs differ by more than the bound" in one["data"] for one in bounds)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "grpo_passk"])
+def test_an_epsilon_is_solved(estimator):
+    found = searched(Recipe(estimator=estimator, numerics={"norm_eps": 0.013}))
+    assert found.facts["reproduces"]
+    assert math.isclose(found.recipe.numerics.norm_eps, 0.013, rel_tol=0.05)
+
+
+def test_rlposts_own_options_come_before_a_preset_with_as_many_changes():
+    found = searched(Recipe(estimator="reinforce", gamma=0.9))
+    assert found.facts["best"]["preset"] == "default"
+    assert {one["changes"] for one in found.facts["ties"]} >= {1}
+
+
+def turns():
+    """Rollouts of one to four rows; all rows of a rollout have its reward."""
+    rng, rows = np.random.default_rng(0), []
+    for group in range(8):
+        for rollout in range(4):
+            reward, count = rng.integers(0, 5) / 4, int(rng.integers(1, 5))
+            rows += [(group, f"{group}-{rollout}", reward)] * count
+    groups, ids, rewards = zip(*rows, strict=True)
+    mask = pa.array([[1] * int(n) for n in rng.integers(3, 8, len(rows))], pa.list_(pa.uint8()))
+    columns = {"prompt_id": groups, "rollout_id": ids, "reward": rewards}
+    return pa.table(columns).append_column("response_mask", mask)
+
+
+def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
+    of_rows, of_rollouts = Recipe(), Recipe(rollout_id="rollout_id")
+    for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
+        rollouts = read(TableSource(enrich(turns(), own)[0]), Maps.of({}), None, 10**6)
+        found = search(rollouts, tolerance=1e-4)
+        assert found.facts["reproduces"]
+        assert found.recipe.rollout_id == own.rollout_id
+        (finding,) = replay_recipe(rollouts, other, "it")["findings"]
+        assert finding["name"] == "option:rollout_id"
+        assert ("counts turns as responses" in finding["text"]) == (own is of_rows)

@@ -1,0 +1,39 @@
+"""A file with advantages, clip states and findings, and its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from report_pages import data_in
+from runs import run as run_command
+
+import rlpost
+from rlpost.analysis.report.run import report
+
+SAMPLE = Path(__file__).parents[3] / "sample_data"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A file with advantages, clip states and findings, and its page."""
+    folder = tmp_path_factory.mktemp("report")
+    enriched, lossy = folder / "enriched.parquet", folder / "rollouts.parquet"
+    recipe = rlpost.Recipe(estimator="grpo", advantage_clip=1.5, difficulty_mask=True)
+    rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
+    assert run_command("loss", enriched, lossy, "--quiet") == (0, "", "")
+    table = pq.read_table(lossy)
+    place = table.schema.get_field_index("infer_log_probs")
+    apart = [[x - 0.4 for x in row] for row in table["infer_log_probs"].to_pylist()]
+    column = pa.array(apart, table.schema.field(place).type)
+    pq.write_table(table.set_column(place, table.schema.field(place), column), lossy)
+    facts = report([str(lossy)], folder / "report.html")
+    return lossy, folder / "report.html", facts
+
+
+@pytest.fixture(scope="module")
+def data(made):
+    """What the page holds as JSON."""
+    return data_in(made[1])

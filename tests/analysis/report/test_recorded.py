@@ -1,0 +1,61 @@
+"""Recorded columns on a page: compared with the recipe of the file, and of the options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import rlpost
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.analysis.report.recorded import recorded, section
+from rlpost.analysis.report.run import report
+from rlpost.display.reporter import SilentReporter
+from rlpost.errors import DataError
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+
+SAMPLE = Path(__file__).parents[3] / "sample_data"
+
+
+def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(data):
+    """`advantage_clip` and `difficulty_mask` are in the metadata, and in no preset."""
+    (section,) = [one for one in data["sections"] if one["name"] == "replay"]
+    verdict = section["tiles"][0]
+    assert (verdict["value"], verdict["note"]) == (
+        "Reproduced", "4 of 4 recorded stages equal within 0.0001",
+    )  # fmt: skip
+    assert "the recipe in the metadata" in section["lines"][0]
+
+
+def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
+    table = pq.read_table(SAMPLE / "arithmetic.parquet").slice(0, 128)
+    emit = ("kl", "token_level_rewards", "advantages")
+    gae = rlpost.preset("verl", estimator="gae", emit=emit)
+    path = str(tmp_path / "in.parquet")
+    pq.write_table(rlpost.enrich(table, gae)[0].replace_schema_metadata(), path)
+    facts, source = inspect([path]), Source(find_inputs([path]))
+
+    def section_of(recipe, named):
+        return section(recorded(source, {}, recipe, named, SilentReporter()), facts)
+
+    without = section_of(None, "")
+    assert f"rlpost replay {path} finds the recipe" in without.lines[-1]
+    assert [row[1] for row in without.tables[0].rows] == [*emit]
+    other = gae.model_copy(update={"lam": 0.5})
+    found, shown = rlpost.replay(path, other), section_of(other, "--preset verl --lam 0.5")
+    assert [(one.label, one.value) for one in shown.tiles[:2]] == [
+        ("Verdict", "Differs"), ("First stage that differs", "advantages"),
+    ]  # fmt: skip
+    stages, findings, *strips, _ = shown.tables
+    assert [row[:2] for row in stages.rows] == [(x["title"], x["verdict"]) for x in found.stages]
+    assert "--lam" in findings.rows[0][0]
+    for strip, example in zip(strips, found.examples, strict=True):
+        assert int(strip.headings[1].strip("()")) == example["first_token"]
+        for row, side in zip(strip.rows, ("recorded", "computed"), strict=False):
+            assert row[0] == side
+            np.testing.assert_allclose([*map(float, row[1:])], example[side], rtol=1e-3)
+    with pytest.raises(DataError, match="no recorded column"):
+        report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)

@@ -1,0 +1,296 @@
+"""Single responses: the right ones, with the right numbers, on screens and in pipes."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+import rlpost
+from rlpost.analysis.responses import views
+from rlpost.analysis.responses.index import build_index
+from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.token_colors import (
+    COLOURS,
+    SCALES,
+    coloured_tokens,
+    legend,
+    style_of,
+)
+from rlpost.display.text import number
+from rlpost.errors import DataError, UsageError
+
+SAMPLE = Path(__file__).parents[3] / "sample_data"
+ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
+
+
+@pytest.fixture(scope="module")
+def enriched(tmp_path_factory):
+    path = tmp_path_factory.mktemp("views") / "gae.parquet"
+    rlpost.advantages(CALCULATOR, path, rlpost.Recipe(estimator="gae"))
+    return path
+
+
+def visible_text(capsys, path, **choice):
+    views.show([str(path)], columns_map={}, **choice)
+    return capsys.readouterr().out
+
+
+def as_json(capsys, path, **choice):
+    return json.loads(visible_text(capsys, path, format="json", **choice))
+
+
+def policy_means(frame, expression):
+    """The mean over policy tokens of something, a row each, by polars."""
+    lists = ["old_log_probs", "ref_log_probs", "response_mask"]
+    lists += ["advantages"] if "advantages" in frame.columns else []
+    tokens = frame.with_row_index().explode(lists).filter(pl.col("response_mask") == 1)
+    return tokens.group_by("index").agg(expression.mean().alias("mean")).sort("index")["mean"]
+
+
+KL = pl.col("old_log_probs").cast(pl.Float64) - pl.col("ref_log_probs").cast(pl.Float64)
+
+
+# Which rows
+
+
+def test_a_prompt_gives_its_group_step_by_step_best_first(capsys):
+    frame = pl.read_parquet(ARITHMETIC).with_row_index()
+    group = frame.filter(pl.col("prompt_id") == "arithmetic-03")
+    wanted = group.sort("step", -pl.col("reward"), "index")["index"].to_list()
+    found = as_json(capsys, ARITHMETIC, prompt="arithmetic-03")
+    assert [one["row"] for one in found["responses"]] == wanted
+    assert "16 responses in 2 steps" in found["title"]
+    rewards = group["reward"]
+    assert f"mean {rewards.mean():.4g}, std {rewards.std():.4g}" in found["title"]
+
+
+@pytest.mark.parametrize("worst", [False, True])
+@pytest.mark.parametrize("measure", ["reward", "length", "kl", "advantage"])
+def test_top_and_worst_are_those_of_polars(capsys, enriched, measure, worst):
+    frame = pl.read_parquet(enriched)
+    values = {
+        "reward": frame["reward"],
+        "length": frame["response_mask"].list.sum(),
+        "kl": policy_means(frame, KL),
+        "advantage": policy_means(frame, pl.col("advantages").cast(pl.Float64)),
+    }[measure].to_numpy()
+    order = np.argsort(values if worst else -values.astype(float), kind="stable")[:7]
+    found = as_json(capsys, enriched, top=measure, worst=worst, count=7)["responses"]
+    key = {"length": "policy_tokens"}.get(measure, measure)
+    assert [one[key] for one in found] == pytest.approx(values[order].tolist(), abs=1e-12)
+    if measure in ("reward", "length"):  # elsewhere rounding may part what polars calls equal
+        assert [one["row"] for one in found] == order.tolist()
+
+
+def test_worst_alone_is_the_lowest_reward(capsys):
+    found = as_json(capsys, ARITHMETIC, worst=True, count=3)["responses"]
+    frame = pl.read_parquet(ARITHMETIC).with_row_index()
+    assert [one["row"] for one in found] == frame.sort("reward", "index")["index"][:3].to_list()
+
+
+def test_a_row_is_all_that_the_file_says_of_it(capsys, enriched):
+    row = pl.read_parquet(enriched).row(400, named=True)
+    (one,) = as_json(capsys, enriched, row=400)["responses"]
+    assert (one["prompt"], one["response"]) == (row["prompt"], row["response"])
+    assert one["tokens"]["mask"] == row["response_mask"]
+    assert one["tokens"]["logprob"] == row["old_log_probs"]
+    assert one["tokens"]["advantage"] == row["advantages"]
+    assert "".join(one["tokens"]["text"]) == row["response"]
+    assert one["fields"]["traj_id"] == row["traj_id"]
+    own = [a for a, m in zip(row["advantages"], row["response_mask"], strict=True) if m]
+    assert one["advantage"] == pytest.approx(sum(own) / len(own))
+
+
+def test_a_row_has_the_rewards_of_its_group(capsys):
+    table = pl.read_parquet(SAMPLE / "arithmetic.parquet").with_row_index()
+    groups = table.group_by("step", "prompt_id").agg(
+        pl.col("index").first(), pl.col("reward").mean().alias("mean"), pl.col("reward").std()
+    )
+    for row, mean, std in groups.select("index", "mean", "reward").head(8).iter_rows():
+        text = visible_text(capsys, SAMPLE / "arithmetic.parquet", row=row)
+        title = " ".join(text.split("\n\n")[0].split())
+        assert f"reward mean {number(mean)}, std {number(std)}" in title
+        assert title.endswith("a reward minus the group mean is 0") == (std == 0)
+
+
+def test_rows_count_over_all_files(capsys, tmp_path):
+    table = pq.read_table(ARITHMETIC)
+    pq.write_table(table.slice(0, 100), tmp_path / "a.parquet")
+    pq.write_table(table.slice(100), tmp_path / "b.parquet")
+    (one,) = as_json(capsys, tmp_path, row=150)["responses"]
+    assert (one["file"], one["file_row"]) == (str(tmp_path / "b.parquet"), 50)
+    assert one["response"] == table["response"][150].as_py()
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("choice", "error", "says"),
+    [
+        ({}, UsageError, "one of --prompt, --row"),
+        ({"row": 1, "worst": True}, UsageError, "exactly one"),
+        ({"top": "rewards"}, UsageError, "did you mean reward"),
+        ({"row": 1, "colour": "klx"}, UsageError, "did you mean kl"),
+        ({"row": 512}, DataError, "no row 512: the input has 512 rows"),
+        ({"row": -1}, DataError, "counted from 0"),
+        ({"prompt": "arithmetic-99"}, DataError, "did you mean arithmetic-"),
+        ({"top": "advantage"}, DataError, "write one with `rlpost advantages`"),
+        ({"row": 1, "colour": "advantage"}, DataError, "write one with `rlpost advantages`"),
+    ],
+)
+def test_wrong_choices_say_what_is_wrong(choice, error, says):
+    with pytest.raises(error, match=says):
+        views.show([str(ARITHMETIC)], columns_map={}, **choice)
+
+
+def test_numbers_that_are_not_finite_are_null_and_come_last(capsys, tmp_path):
+    table = pa.table({"prompt_id": ["a"] * 3, "reward": [math.nan, 1.0, 2.0], "text": ["x"] * 3})
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = as_json(capsys, tmp_path / "a.parquet", prompt="a")["responses"]
+    assert [one["reward"] for one in found] == [2.0, 1.0, None]
+    assert len(as_json(capsys, tmp_path / "a.parquet", worst=True)["responses"]) == 2
+
+
+# How it looks
+
+
+def test_piped_it_is_plain_text_with_numbers(capsys):
+    text = visible_text(capsys, CALCULATOR, row=0, colour="logprob")
+    row = pl.read_parquet(CALCULATOR).row(0, named=True)
+    assert "\x1b" not in text
+    assert f"<({row['old_log_probs'][0]:.3g})" in text
+    assert "[(obs)" in text
+    assert row["response"] in visible_text(capsys, CALCULATOR, row=0)
+
+
+def test_markdown_is_a_row_each(capsys):
+    lines = visible_text(capsys, CALCULATOR, top="kl", count=4, format="markdown").splitlines()
+    assert len(lines) == 6
+    assert {line.count("|") for line in lines} == {9}
+
+
+def console(width, **options):
+    given = {"force_terminal": True, "color_system": "truecolor", **options}
+    return Console(file=io.StringIO(), width=width, **given)
+
+
+def drawn(monkeypatch, width, path=CALCULATOR, colour=None, rows=(0, 3, 6, 9), **options):
+    index = build_index([str(path)], {})
+    responses = ResponseReader(index, COLOURS).read(rows)
+    out = console(width, **options)
+    monkeypatch.setattr(views, "console", lambda _: out)
+    views.show_responses("title", responses, colour, "table")
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 119, 120, 200])
+def test_responses_stand_side_by_side_where_there_is_room(monkeypatch, width):
+    text = drawn(monkeypatch, width, color_system=None)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    most = max(line.count("╭") for line in lines)
+    assert most == {120: 2, 200: 3}.get(width, 1)
+
+
+def test_colours_only_where_there_are_colours(monkeypatch):
+    assert "48;2;" in drawn(monkeypatch, 100)
+    plain = drawn(monkeypatch, 100, colour="kl", no_color=True)
+    assert "48;2;" not in plain
+    assert "(obs)" in plain
+
+
+def test_long_responses_are_cut_among_others_and_whole_alone(monkeypatch, tmp_path):
+    table = pa.table(
+        {
+            "prompt_id": ["a", "a"],
+            "reward": [0.0, 1.0],
+            "response_tokens": [list(range(1000)), [7]],
+            "response_mask": [[1] * 1000, [1]],
+            "old_log_probs": [[-0.5] * 1000, [-1.0]],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    both = drawn(monkeypatch, 100, tmp_path / "a.parquet", rows=(0, 1), color_system=None)
+    assert "600 more tokens" in both
+    assert " 999 " not in both
+    alone = drawn(monkeypatch, 100, tmp_path / "a.parquet", rows=(0,), color_system=None)
+    assert " 999 " in alone
+    assert " 0 1 2 3 " in alone
+
+
+def test_scales_go_up_and_start_at_the_lowest():
+    for measure, scale in SCALES.items():
+        bounds = [step.above for step in scale]
+        assert bounds == sorted(bounds)
+        assert style_of(measure, math.nan) == ""
+        assert all(step.label in legend(measure).plain for step in scale)
+    assert style_of("logprob", -0.001) == ""
+    assert style_of("logprob", -9.0) != style_of("logprob", -1.0) != ""
+    assert style_of("kl", -2.0) == style_of("kl", 2.0) != ""
+    assert style_of("advantage", 0.0) == ""
+    assert style_of("advantage", 0.3) != style_of("advantage", -0.3)
+
+
+def test_a_strip_shows_what_cannot_be_seen_and_where_it_begins(tmp_path):
+    table = pa.table(
+        {
+            "response_tokens": [["a", "\n", "", "\t", "b"]],
+            "response_mask": [[1, 1, 1, 0, 1]],
+            "reward": [1.0],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    (one,) = ResponseReader(build_index([str(tmp_path / "a.parquet")], {})).read([0])
+    assert coloured_tokens(one, None).plain == "a⏎\n∅⇥b"
+    assert coloured_tokens(one, None, first=2, limit=2).plain == "2 tokens … ∅⇥ … 1 more token"
+    spans = {str(span.style) for span in coloured_tokens(one, None, cursor=4).spans}
+    assert spans == {"dim italic", "reverse bold"}
+
+
+def test_control_characters_are_shown_alone_and_among_others(capsys, tmp_path):
+    hostile = "a\x1b[2J\x07\r\x9b\u202eb"
+    path = tmp_path / "a.parquet"
+    columns = {
+        "prompt_id": [hostile, hostile], "prompt": [hostile, hostile], "reward": [0.0, 1.0],
+        "response": [hostile, "c\r\nd"], "finish_reason": [hostile, "stop"],
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), path)
+    for choice in ({"row": 0}, {"row": 1}, {"top": "reward"}, {"prompt": hostile}):
+        for how in ("table", "markdown", "json"):
+            text = visible_text(capsys, path, format=how, **choice)
+            assert not {*"\x1b\x07\r\x9b\u202e"} & {*text}
+            if how == "table":
+                assert "a␛[2J␇␍\ufffd\ufffdb" in text
+    assert "c␍\nd" in visible_text(capsys, path, row=1)
+
+
+def test_nulls_are_shown_as_null_and_nan_as_nan(capsys, tmp_path):
+    table = pl.read_parquet(ARITHMETIC).head(8)
+    old = table["old_log_probs"].to_list()
+    old[2][0], old[2][1] = None, float("nan")
+    rewards = [1.0, 1.0, None, *[0.0] * 5]
+    odd = table.with_columns(old_log_probs=pl.Series(old), reward=pl.Series(rewards))
+    odd.write_parquet(tmp_path / "a.parquet")
+    shown = visible_text(capsys, tmp_path / "a.parquet", row=2, colour="logprob")
+    assert "3(null) 2(nan) 13(-0.00104)" in shown
+    assert "reward=null" in shown
+    assert "3(null) 2(nan)" in visible_text(capsys, tmp_path / "a.parquet", row=2, colour="kl")
+
+
+def test_steps_and_prompts_that_are_null_in_several_files(capsys, tmp_path):
+    for step in (1, 2):
+        columns = {"step": [step, None], "prompt_id": ["a", None], "reward": [1.0, 0.0]}
+        pq.write_table(pa.table(columns), tmp_path / f"{step}.parquet")
+    shown = as_json(capsys, tmp_path, top="reward")["responses"]
+    labels = [(one["step"], one["prompt_id"]) for one in shown]
+    assert labels == [(1, "a"), (2, "a"), (None, None), (None, None)]

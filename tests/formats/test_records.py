@@ -1,0 +1,133 @@
+"""Records of JSON and JSONL: every reader reads and rejects the same."""
+
+from __future__ import annotations
+
+import format_writers as writers
+import numpy as np
+import pytest
+from dump_folders import names
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import run
+
+from rlpost.errors import DataError
+from rlpost.formats import FORMATS, detect
+from rlpost.formats.base import ReadOptions
+from rlpost.formats.convert import convert
+from rlpost.formats.records import MOST_SNIFFED, first_fields, json_fields, json_records
+from rlpost.formats.rows import infer_other_fields
+
+
+def test_a_json_array_of_objects_is_read_as_its_records(tmp_path):
+    path = tmp_path / "in.json"
+    path.write_text(' \n[{"a": 1}, {"a": 2}]')
+    assert [one.fields["a"] for one in json_records(path)] == [1, 2]
+    assert first_fields(path) == {"a": 1}
+    path.write_text('[{"a": 1}, 2]')
+    with pytest.raises(DataError, match="element 1 of the array: is 2; a JSON object"):
+        list(json_records(path))
+
+
+def test_extensions_of_pythons_json_are_read(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"a": NaN, "b": -Infinity, "c": 123456789012345678901234567890}\n\n{"a": 1}\n')
+    first, second = json_records(path)
+    assert np.isnan(first.fields["a"])
+    assert first.fields["b"] == -np.inf
+    assert first.fields["c"] == 123456789012345678901234567890
+    assert second.where == f"{path}, line 3"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"a": 1', "the line is incomplete: it ends after 7 bytes"),
+        (b'{"a" 1}', "Expecting ':' delimiter at column 6"),
+        (b'{"a": "\xff"}', "not UTF-8 text"),
+        (b"null", "is null; a JSON object is needed"),
+        (b"[" * 100_000, "nested too deeply to read"),
+    ],
+)
+def test_the_error_for_a_bad_line_names_it(line, message, tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"a": 0}\n' + line + b"\n")
+    with pytest.raises(DataError, match=r"in\.jsonl, line 2: ") as raised:
+        list(json_records(path))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"{", b"\xff", b"[]", b"[1]", b"3", b"PK\x03\x04"])
+def test_no_sniff_raises_for_any_contents(text, tmp_path):
+    for suffix in (".jsonl", ".json", ".pt", ".parquet"):
+        path = tmp_path / f"in{suffix}"
+        path.write_bytes(text)
+        assert [one.name for one in FORMATS.values() if one.sniff(path)] == []
+    assert first_fields(tmp_path / "missing.jsonl") == {}
+
+
+_VALUES = ["0", "-0", "1.5", "1e999", "2E3", "9223372036854775807", "9223372036854775808",
+           "1" + "0" * 5000, "true", "null", '"a.b"', '"\\ud83d\\ude00"', "{}", "[]", "[ ]",
+           "[null]", "[1, 2]", "[9223372036854775808]", "[1.5,-2]", "[1e3, 2]", "[1.5, null]",
+           "[1.5, true]", "[[1.5]]", '["1.5"]', "[true]", '[{"a": 1.5}]', "NaN", "[NaN, 1.5]",
+           '"ß"']  # fmt: skip
+
+
+@given(st.lists(st.lists(st.sampled_from(_VALUES), max_size=3), min_size=1, max_size=5))
+def test_types_are_those_of_the_values(tmp_path_factory, rows):
+    """The pass over JSON text has the names, order and types of one over values."""
+    path = tmp_path_factory.mktemp("types") / "in.jsonl"
+    objects = [", ".join(f'"f{i}": {x}' for i, x in enumerate(row)) for row in rows]
+    path.write_text("".join(f"{{{one}}}\n" for one in objects))
+    values = infer_other_fields((record.fields for record in json_records(path)), ())
+    assert [*infer_other_fields(json_fields(path), ()).types.items()] == [*values.types.items()]
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"a": "\xff"}', b'{"a": ["\xff"]}', b"[1]", b'{"a": 01}', b'{"a": 1', b"3"]
+)
+def test_both_readers_reject_the_same_lines(tmp_path, line):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'{"a": 1}\n \n' + line + b"\n")
+    texts = []
+    for reader in (json_records, json_fields):
+        with pytest.raises(DataError, match=r"in\.jsonl, line 3") as raised:
+            [*reader(path)]
+        texts.append(str(raised.value))
+    assert texts[0] == texts[1]
+
+
+def test_a_sniff_reads_a_bounded_number_of_bytes(tmp_path):
+    path = tmp_path / "in.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"token_loss_mask": "')
+        file.truncate(MOST_SNIFFED * 4)  # one endless line, which takes no room on the disk
+    assert detect(path) is None
+
+
+def test_a_file_without_records_is_an_error(tmp_path):
+    for text, message in (
+        ("", "the file is empty"),
+        ("\n\n", "the file is empty"),
+        ("[]", "no records"),
+    ):
+        (tmp_path / "in.jsonl").write_text(text)
+        with pytest.raises(DataError, match=message):
+            convert(tmp_path / "in.jsonl", tmp_path / "out.parquet", "nemo-rl")
+    assert names(tmp_path) == ["in.jsonl"]
+
+
+@pytest.mark.parametrize("words", [[], ["--from", "jsonl"], ["--from", "verl"]])
+def test_an_empty_file_is_an_error_that_says_empty(words, tmp_path):
+    (tmp_path / "in.jsonl").write_text("")
+    ran = run("convert", tmp_path / "in.jsonl", tmp_path / "out.parquet", *words)
+    assert (ran.code, ran.out) == (3, "")
+    assert "in.jsonl: the file is empty" in ran.err
+    assert names(tmp_path) == ["in.jsonl"]
+
+
+def test_the_error_for_records_without_fields_says_none(tmp_path):
+    path = writers.lines(tmp_path / "in.jsonl", [{}])
+    with pytest.raises(DataError, match=r"fields: none$"):
+        convert(path, tmp_path / "out.parquet", "jsonl")
+    with pytest.raises(DataError, match=r"no field 'x'; fields: none$"):
+        convert(path, tmp_path / "out.parquet", "jsonl", ReadOptions({"reward": "x"}))

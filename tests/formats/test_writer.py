@@ -1,0 +1,76 @@
+"""Canonical files: columns, types and metadata as they are written."""
+
+from __future__ import annotations
+
+import json
+from unittest import mock
+
+import format_writers as writers
+import pyarrow.parquet as pq
+import pytest
+from dump_folders import steps
+
+from rlpost.errors import DataError
+from rlpost.formats import writer
+from rlpost.formats.base import ReadOptions
+from rlpost.formats.convert import convert
+from rlpost.formats.rows import Row, record_batches
+
+
+def test_the_metadata_have_the_format_and_the_missing_roles(dump, tmp_path):
+    convert(dump, tmp_path / "out.parquet")
+    metadata = pq.read_metadata(tmp_path / "out.parquet").metadata
+    assert metadata[b"rlpost.format"] == b"nemo-rl"
+    assert json.loads(metadata[b"rlpost.missing_roles"]).keys() == {
+        "log_probs", "ref_log_probs", "values"
+    }  # fmt: skip
+
+
+def test_columns_are_zstd_and_log_probs_byte_stream_split(dump, tmp_path):
+    convert(dump, tmp_path / "out.parquet")
+    group = pq.read_metadata(tmp_path / "out.parquet").row_group(0)
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    assert {chunk.compression for chunk in chunks} == {"ZSTD"}
+    split = {
+        chunk.path_in_schema for chunk in chunks if "BYTE_STREAM_SPLIT" in chunk.encodings
+    }  # fmt: skip
+    assert split == {
+        f"{name}.list.element" for name in ("old_log_probs", "infer_log_probs", "dumped_advantages")
+    }
+
+
+def test_rows_do_not_depend_on_batches_and_row_groups(dump, tmp_path):
+    convert(dump, tmp_path / "whole.parquet")
+    with (
+        mock.patch.object(writer, "ROW_GROUP_BYTES", 1),
+        mock.patch("rlpost.formats.rows.MOST_ROWS", 5),
+    ):
+        convert(dump, tmp_path / "pieces.parquet")
+    assert pq.read_metadata(tmp_path / "pieces.parquet").num_row_groups == 3
+    assert pq.read_table(tmp_path / "pieces.parquet").equals(
+        pq.read_table(tmp_path / "whole.parquet")
+    )
+
+
+def test_the_bytes_of_a_batch_are_bounded():
+    rows = (Row(str(i), {"response_mask": [1] * 1000}) for i in range(64))
+    with mock.patch("rlpost.formats.rows.MOST_BYTES", 10_000):
+        sizes = [batch.num_rows for batch in record_batches(rows, ReadOptions())]
+    assert sum(sizes) == 64
+    assert max(sizes) <= 10
+
+
+def test_dumps_with_and_without_log_probs_do_not_become_one_file(tmp_path):
+    steps(tmp_path / "in", 1)
+    writers.nemo_rl(tmp_path / "in", writers.made(), on_policy=True)
+    with pytest.raises(DataError, match="only some have old_log_probs"):
+        convert(tmp_path / "in", tmp_path / "all.parquet")
+    with (
+        mock.patch.object(writer, "ROW_GROUP_BYTES", 1),
+        pytest.raises(DataError, match="only some have old_log_probs"),
+    ):
+        convert(tmp_path / "in", tmp_path / "all.parquet")
+    convert(tmp_path / "in", tmp_path / "out")
+    convert(
+        tmp_path / "in", tmp_path / "all.parquet", options=ReadOptions({"old_log_probs": "none"})
+    )

@@ -1,0 +1,134 @@
+"""Publication: files appear complete and all together, or nothing is left of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rlpost.errors import ReadWriteError
+from rlpost.io.locks import BusyError, FileLock, temporary_name
+from rlpost.io.publish import CompleteFile, StagedFiles, publish_files, write_file
+
+
+def below(top):
+    return {str(path.relative_to(top)) for path in top.rglob("*")}
+
+
+def test_files_appear_when_the_last_is_complete(tmp_path):
+    targets = [tmp_path / "new" / "folder" / "a", tmp_path / "b"]
+    (tmp_path / "b").write_text("old")
+    (tmp_path / temporary_name("b", "0" * 8)).write_text("of a killed run")
+    with StagedFiles(targets) as files:
+        assert not (tmp_path / temporary_name("b", "0" * 8)).exists()
+        for target in targets:
+            files.stage(target).write(0, target.name.encode())
+        files.complete()
+        with pytest.raises(BusyError):
+            FileLock([targets[1]])
+        assert (tmp_path / "b").read_text() == "old"
+        files.publish(lambda: write_file(tmp_path / "before", b"all"))
+    assert [target.read_text() for target in targets] == ["a", "b"]
+    assert below(tmp_path) == {"before", "b", "new", "new/folder", "new/folder/a"}
+
+
+def test_what_is_not_published_is_undone(tmp_path):
+    (tmp_path / "b").write_text("old")
+    with StagedFiles([tmp_path / "new" / "folder" / "a", tmp_path / "b"]) as files:
+        for target in files.targets:
+            files.stage(target).write(0, b"begun")
+    assert below(tmp_path) == {"b"}
+    assert (tmp_path / "b").read_text() == "old"
+
+
+def test_an_output_that_cannot_be_locked_leaves_no_folders(tmp_path):
+    with FileLock([tmp_path / "b"]), pytest.raises(BusyError, match="another rlpost process"):
+        StagedFiles([tmp_path / "new" / "a", tmp_path / "b"]).__enter__()
+    assert below(tmp_path) == set()
+
+
+def test_files_that_a_stopped_run_completed_are_kept_and_published(tmp_path):
+    target = tmp_path / "a"
+    complete = CompleteFile(tmp_path / temporary_name("a", "0" * 8), target)
+    complete.path.write_text("whole")
+    with StagedFiles([target], complete=lambda: [complete]):
+        assert complete.path.exists()
+    assert below(tmp_path) == {complete.path.name}
+    with StagedFiles([target], complete=lambda: [complete]) as files:
+        files.publish()
+    publish_files([complete])  # it was renamed before
+    assert below(tmp_path) == {"a"}
+    complete.path.write_text("whole")
+    with pytest.raises(ReadWriteError, match="cannot be written"):
+        publish_files([CompleteFile(complete.path, tmp_path / "absent" / "a")])
+
+
+def test_a_whole_file_is_written_or_the_old_one_stays(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with FileLock([tmp_path / "a"]):
+        with pytest.raises(BusyError):
+            write_file(tmp_path / "a", b"new")
+        write_file(tmp_path / "a", b"newer", lock=False)
+    assert (tmp_path / "a").read_text() == "newer"
+
+    def failing():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_file(tmp_path / "a", b"lost", before=failing)
+    assert (tmp_path / "a").read_text() == "newer"
+    assert below(tmp_path) == {"a"}
+
+
+SIGNALLED = """
+import os, sys
+from pathlib import Path
+from rlpost.io import shutdown
+from rlpost.io.publish import StagedFiles, write_file
+replace = Path.replace
+
+def signalled(self, target):
+    os.kill(os.getpid(), 15)
+    return replace(self, target)
+
+Path.replace = signalled
+shutdown.install_handlers()
+top = Path(sys.argv[1])
+with StagedFiles([top / "a", top / "b"]) as files:
+    for target in files.targets:
+        files.stage(target).write(0, b"x")
+    files.complete()
+    files.publish(lambda: write_file(top / "state", b"y"))
+    print("went on")
+"""
+
+
+def test_a_signal_waits_until_all_files_are_published(tmp_path):
+    """Also if a file is written in between, such as a state file."""
+    words = [sys.executable, "-c", SIGNALLED, tmp_path]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", "")
+    assert below(tmp_path) == {"a", "b", "state"}
+
+
+PAGE = """
+import os, sys
+from pathlib import Path
+from rlpost.io import publish, shutdown
+
+def signalled(folder):
+    os.kill(os.getpid(), 15)
+    print("synced", flush=True)
+
+publish.sync_folder = signalled
+shutdown.install_handlers()
+publish.write_file(Path(sys.argv[1]) / "page.html", b"page")
+print("went on")
+"""
+
+
+def test_a_signal_waits_until_the_name_of_a_single_file_is_on_the_disk(tmp_path):
+    words = [sys.executable, "-c", PAGE, tmp_path]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "synced\n", "")
+    assert below(tmp_path) == {"page.html"}
+    assert (tmp_path / "page.html").read_bytes() == b"page"

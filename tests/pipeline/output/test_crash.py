@@ -1,0 +1,555 @@
+"""Crashes: whatever happens to a run, an output is the old file, or absent, or complete.
+
+Real processes are killed at random moments and at every single call that touches a file; disks
+run full, memory runs out, inputs change and reads fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+from forked_runs import ForkedRuns
+from runs import PROGRAM, rollout, run, save, start
+
+import rlpost
+from rlpost.errors import DataError, ReadWriteError
+from rlpost.io import staged
+from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, FileLock, scratch_folder
+from rlpost.io.parquet.encode import Encoder
+from rlpost.io.parquet.reader import ParquetReader
+from rlpost.io.parquet.source import Source
+from rlpost.pipeline import run as running
+
+CI = "CI" in os.environ
+KILLS = int(os.environ.get("RLPOST_KILLS", "90" if CI else "60"))
+WHOLE_KILLS = KILLS // 9
+EVERY = 1 if CI else 3
+FILES = 3
+WITHIN = 2.0
+"""Seconds in which a signal ends a run."""
+
+
+def chances(seed):
+    """Random moments, the same in every run of the tests."""
+    return Random(seed)  # noqa: S311 - no secret hangs on it
+
+
+@pytest.fixture(scope="module")
+def forked_runs():
+    one = ForkedRuns()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A folder of files whose groups span them, large enough for several pieces."""
+    top = tmp_path_factory.mktemp("inputs")
+    table = rollout(6_000, 8)
+    for index in range(FILES):
+        save(table.slice(index * 2_000, 2_000), top / f"{index}.parquet", rows=500)
+    return top
+
+
+@pytest.fixture(scope="module")
+def wanted(inputs, tmp_path_factory):
+    """What each file is to be, by estimator and name."""
+    found = {}
+    for estimator in ("grpo", "rloo"):
+        out = tmp_path_factory.mktemp(estimator)
+        assert run(*command(inputs, out, estimator)).code == 0
+        found[estimator] = contents(out)
+    return found
+
+
+def command(inputs, out, estimator="grpo", *words):
+    pieces = ("--chunk-tokens", "2000", "--workers", "2")
+    return ("advantages", inputs, out, "-q", "--overwrite", "--estimator", estimator, *pieces,
+            *words)  # fmt: skip
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def check_intact(out, wanted):
+    """Every file that has an output's name is complete; the rest are leftovers, named as such."""
+    for name, data in contents(out).items():
+        if name.startswith("."):
+            assert name == LOCK_NAME or ".rlpost-" in name, name
+        else:
+            assert data in [files[name] for files in wanted.values()], f"{name} is torn"
+
+
+def check_clean(out, wanted):
+    """All outputs are there and complete, and nothing else."""
+    assert sorted(contents(out)) == sorted(wanted["grpo"])
+    check_intact(out, wanted)
+
+
+def seconds_of(work):
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+# Killed
+
+
+def test_a_run_that_is_killed_at_any_moment_leaves_no_torn_file(
+    forked_runs, inputs, wanted, tmp_path
+):
+    """Each kill is followed by a run with another recipe, killed at another moment."""
+    chance = chances(7)
+    whole = min(seconds_of(lambda: forked_runs.run(*command(inputs, tmp_path))) for _ in range(3))
+    killed = 0
+    for number in range(KILLS):
+        words = command(inputs, tmp_path, ("grpo", "rloo")[number % 2])
+        ended = forked_runs.run(
+            *words, signal=signal.SIGKILL, after=chance.uniform(0, 1.05 * whole)
+        )
+        assert ended.code in (0, -signal.SIGKILL), ended.err
+        killed += ended.code != 0
+        check_intact(tmp_path, wanted)
+    assert killed > KILLS / 4
+    assert forked_runs.run(*command(inputs, tmp_path)).code == 0
+    assert contents(tmp_path) == wanted["grpo"]
+
+
+def test_a_process_that_is_killed_from_its_first_breath_on_leaves_no_torn_file(
+    inputs, wanted, tmp_path
+):
+    chance = chances(8)
+    whole = seconds_of(start(*command(inputs, tmp_path)).communicate)
+    for _ in range(WHOLE_KILLS):
+        process = start(*command(inputs, tmp_path, "rloo"))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(0, whole))
+        process.kill()
+        process.communicate()
+        check_intact(tmp_path, wanted)
+    assert run(*command(inputs, tmp_path)).code == 0
+    assert contents(tmp_path) == wanted["grpo"]
+
+
+@pytest.fixture(scope="module")
+def calls(forked_runs, inputs, tmp_path_factory):
+    """How many calls that touch files a run makes."""
+    out = tmp_path_factory.mktemp("calls")
+    ended = forked_runs.run(*command(inputs, out), call=0, fault="kill")
+    assert ended.code == 0
+    assert ended.calls > 20
+    return ended.calls
+
+
+def test_a_run_that_is_killed_at_any_call_that_touches_a_file(
+    forked_runs, inputs, wanted, calls, tmp_path
+):
+    for call in range(1, calls + 1, EVERY):
+        words = command(inputs, tmp_path, ("grpo", "rloo")[call % 2])
+        ended = forked_runs.run(*words, call=call, fault="kill")
+        assert ended.code in (0, -signal.SIGKILL)
+        check_intact(tmp_path, wanted)
+    assert forked_runs.run(*command(inputs, tmp_path)).code == 0
+    assert contents(tmp_path) == wanted["grpo"]
+
+
+def test_any_call_that_touches_a_file_may_fail(forked_runs, inputs, wanted, calls, tmp_path):
+    """It ends in order then: with exit code 4, or 0 where the call did not matter."""
+    failed = 0
+    for call in range(1, calls + 1, EVERY):
+        out, fault = tmp_path / str(call), (errno.EIO, errno.ENOSPC)[call % 2]
+        ended = forked_runs.run(*command(inputs, out), call=call, fault=fault)
+        assert ended.code in (0, 4), ended.err
+        assert "Traceback" not in ended.err
+        failed += ended.code == 4
+        if ended.code:
+            assert ended.err.startswith("rlpost: ")
+        if out.exists():
+            left = {n: d for n, d in contents(out).items() if n != LOCK_NAME}
+            assert ended.code == 4 or left == wanted["grpo"]
+            check_intact(out, wanted)
+            assert not [name for name in left if name.startswith(".") and call > 3], ended
+    assert failed > calls / EVERY / 2
+
+
+def test_writes_that_take_half_of_what_they_are_given_change_nothing(
+    forked_runs, inputs, wanted, calls, tmp_path
+):
+    for call in range(1, calls + 1, 3 * EVERY):
+        ended = forked_runs.run(*command(inputs, tmp_path), call=call, fault="short")
+        assert ended.code == 0, ended.err
+        assert contents(tmp_path) == wanted["grpo"]
+
+
+def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    mine, other = ".o.parquet.rlpost-1-0123abcd.tmp", ".p.parquet.rlpost-1-0123abcd.tmp"
+    for name in (mine, other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp"):
+        (tmp_path / name).write_text("x")
+    assert run("advantages", source, tmp_path / "o.parquet", "-q").code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "in.parquet", "o.parquet", other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp",
+    }  # fmt: skip
+
+
+# Two runs at once
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from rlpost.io.locks import FileLock
+lock = FileLock([Path(sys.argv[1])])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_run_on_an_output_is_refused_until_the_first_is_dead(tmp_path):
+    source, target = save(rollout(), tmp_path / "in.parquet"), tmp_path / "o.parquet"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, target], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    ran = run("advantages", source, target, "-q")
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.startswith(f"rlpost: {target}: another rlpost process writes this file; ")
+    assert run("advantages", source, tmp_path / "other.parquet", "-q").code == 0
+    holder.kill()
+    holder.communicate()
+    assert run("advantages", source, target, "-q").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in.parquet", "o.parquet", "other.parquet",
+    ]  # fmt: skip
+
+
+def test_many_runs_on_one_output_at_once_are_safe(inputs, wanted, tmp_path):
+    """Each either does all of it or is refused."""
+    processes = [start(*command(inputs, tmp_path)) for _ in range(4)]
+    codes = []
+    for process in processes:
+        _, err = process.communicate(timeout=120)
+        codes.append(process.returncode)
+        assert process.returncode in (0, 4), err
+    assert 0 in codes
+    assert contents(tmp_path) == wanted["grpo"]
+
+
+def test_claims_come_and_go_without_leaving_a_lock_file(tmp_path):
+    first, second = FileLock([tmp_path / "a"]), FileLock([tmp_path / "b", tmp_path / "c"])
+    with pytest.raises(ReadWriteError, match="another rlpost"):
+        FileLock([tmp_path / "d", tmp_path / "c"])
+    with FileLock([tmp_path / "d"]):
+        first.release()
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+    second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_of_killed_conversions_go_and_those_in_use_stay(tmp_path):
+    dead = tmp_path / f"{SCRATCH_PREFIX}dead"
+    (dead / "0").mkdir(parents=True)
+    (dead / "0" / "part.parquet").write_text("x")
+    with scratch_folder(tmp_path) as mine:
+        assert not dead.exists()
+        (mine / "file").write_text("x")
+        with scratch_folder(tmp_path) as other:
+            assert {*tmp_path.iterdir()} == {mine, other}
+        assert (mine / "file").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+# Out of disk, out of memory
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts file systems of a few KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    mounted = []
+
+    def mount(size):
+        top = tmp_path / f"disk{size}"
+        top.mkdir()
+        ran = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", top],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if ran.returncode:
+            assert not CI, f"root cannot mount: {ran.stderr}"
+            pytest.skip(f"cannot mount: {ran.stderr.strip()}")
+        mounted.append(top)
+        return top
+
+    yield mount
+    for top in mounted:
+        subprocess.run(["umount", top], check=True)
+
+
+def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(forked_runs, inputs, wanted, small_disk):
+    whole = sum(len(data) for data in wanted["grpo"].values()) // 1024
+    codes = []
+    for size in (4, 8, whole // 4, whole // 2, whole - 16, whole + 64):
+        top = small_disk(size)
+        ended = forked_runs.run(*command(inputs, top / "out"))
+        codes.append(ended.code)
+        if ended.code:
+            assert "No space left on device" in ended.err
+            assert "Traceback" not in ended.err
+            assert list(top.iterdir()) == []
+    assert codes == [4, 4, 4, 4, 4, 0]
+
+
+def test_a_full_disk_keeps_the_old_output(forked_runs, inputs, wanted, small_disk):
+    whole = sum(len(data) for data in wanted["grpo"].values()) // 1024
+    top = small_disk(whole * 3 // 2)
+    out = top / "out"
+    assert forked_runs.run(*command(inputs, out)).code == 0
+    assert forked_runs.run(*command(inputs, out, "rloo")).code == 4
+    assert contents(out) == wanted["grpo"]
+
+
+def test_a_run_that_gets_no_memory_leaves_no_torn_file(forked_runs, inputs, wanted, tmp_path):
+    codes = []
+    for megabytes in (1, 4, 16, 40, 64, 100, 150, 250, 400, 2_000):
+        ended = forked_runs.run(*command(inputs, tmp_path), memory=megabytes << 20)
+        codes.append(ended.code)
+        # Libraries end the process, too, where they find none: by abort, and glibc with 127.
+        assert ended.code in (0, 4, 5, 127) or ended.code < 0, ended.err
+        assert "Traceback" not in ended.err or ended.code < 0
+        check_intact(tmp_path, wanted)
+    # How many of them fail depends on what the process holds already; the next test's always does.
+    assert codes[-1] == 0
+    check_clean(tmp_path, wanted)
+
+
+def test_an_import_that_gets_no_memory_is_told_in_one_line(inputs, tmp_path):
+    words = " ".join(map(str, command(inputs, tmp_path / "out")))
+    limited = f"ulimit -v 900000; exec {PROGRAM} {words}"
+    ran = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
+    assert ran.returncode == 5 or ran.returncode < 0, ran.stderr
+    assert "Traceback" not in ran.stderr
+    left = list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else []
+    assert ran.returncode < 0 or not left
+    assert not [path for path in left if not path.name.startswith(".")]
+
+
+# Inputs that change or fail
+
+
+@pytest.fixture
+def meddling(monkeypatch, tmp_path):
+    """Runs over a file to which something is done between the first pass and the last."""
+    source = save(rollout(4_000, 8), tmp_path / "in" / "a.parquet", rows=500)
+    out = tmp_path / "out.parquet"
+
+    def work(meddle, *, before_first=False):
+        usual = running.engine_for
+
+        def meddled(*arguments, **options):
+            engine = usual(*arguments, **options)
+            settle = engine.responses
+
+            def responses(*arguments):
+                if before_first:
+                    meddle(source)
+                table = settle(*arguments)
+                if not before_first:
+                    meddle(source)
+                return table
+
+            monkeypatch.setattr(engine, "responses", responses)
+            return engine
+
+        monkeypatch.setattr(running, "engine_for", meddled)
+        with pytest.raises((ReadWriteError, DataError)) as raised:
+            rlpost.advantages(source, out, options=rlpost.Options(chunk_tokens=1000))
+        assert {path.name for path in tmp_path.iterdir()} == {"in"}
+        return str(raised.value)
+
+    return work
+
+
+def truncated(path):
+    os.truncate(path, path.stat().st_size // 3)
+
+
+def replaced(path):
+    save(rollout(4_000, 4), path, rows=500)
+
+
+def touched(path):
+    os.utime(path, ns=(1, 1))
+
+
+@pytest.mark.parametrize("meddle", [Path.unlink, truncated, replaced, touched])
+@pytest.mark.parametrize("before_first", [True, False])
+def test_an_input_that_changes_while_it_is_read_is_an_error(meddling, meddle, before_first):
+    assert "a.parquet" in meddling(meddle, before_first=before_first)
+
+
+def test_a_read_that_fails_is_an_error_with_the_files_name(monkeypatch, tmp_path):
+    source = save(rollout(4_000, 8), tmp_path / "a.parquet", rows=500)
+    usual, asked = ParquetReader.batches, []
+
+    def failing(self, *arguments):
+        asked.append(arguments)
+        if len(asked) >= 6:  # the first calls may belong to a read-ahead that the run discards
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(ParquetReader, "batches", failing)
+    ran = run("advantages", source, tmp_path / "out.parquet", "--chunk-tokens", "1000", "-q")
+    assert ran == (4, "", f"rlpost: {source}: cannot be read: Input/output error\n")
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_copy_that_fails_is_an_error(monkeypatch, tmp_path):
+    source = save(rollout(), tmp_path / "a.parquet")
+
+    def failing(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "preadv", failing)
+    ran = run("advantages", source, tmp_path / "out.parquet", "-q")
+    assert (ran.code, "Input/output error" in ran.err) == (4, True)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+# Signals
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_at_any_moment_ends_a_run_in_order(
+    forked_runs, inputs, wanted, tmp_path, number, code
+):
+    chance = chances(number)
+    whole = min(seconds_of(lambda: forked_runs.run(*command(inputs, tmp_path))) for _ in range(3))
+    stopped, slowest = 0, 0.0
+    for _ in range(KILLS // 4):
+        words = command(inputs, tmp_path, "rloo")
+        ended = forked_runs.run(*words, signal=number, after=chance.uniform(0.02, whole))
+        assert ended.code in (0, code, -number), ended.err  # -number: not even begun
+        assert "Traceback" not in ended.err or ended.code == -number
+        check_clean(tmp_path, wanted)
+        stopped += ended.code == code
+        slowest = max(slowest, ended.seconds)
+    assert stopped
+    assert slowest < WITHIN
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_process_while_torch_is_imported(inputs, wanted, tmp_path, number, code):
+    chance = chances(number + 1)
+    assert run(*command(inputs, tmp_path)).code == 0
+    for _ in range(WHOLE_KILLS // 2):
+        process = start(*command(inputs, tmp_path, "rloo"))
+        wait_for_start(process.pid)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(0, 1.5))
+        begun = time.monotonic()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        assert time.monotonic() - begun < WITHIN
+        assert process.returncode in (0, code), err
+        assert "Traceback" not in err
+        check_clean(tmp_path, wanted)
+
+
+def wait_for_start(pid):
+    """Until the process hears of signals: before, there is nothing that it could leave behind."""
+    for _ in range(1_000):
+        with suppress(OSError):
+            caught = next(
+                line for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                if line.startswith("SigCgt")
+            )  # fmt: skip
+            if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
+                return
+        time.sleep(0.002)
+
+
+DEAF = """
+import sys, time
+from pathlib import Path
+from rlpost.io import shutdown
+from rlpost.io.staged import StagedFile
+shutdown.install_handlers()
+staged = StagedFile(Path(sys.argv[1]))
+while True:
+    try:
+        print("begun", flush=True)
+        time.sleep(60)
+    except BaseException:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_code_that_swallows_the_interrupt_is_ended_all_the_same(tmp_path, number, code):
+    signals_of_a_terminal = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    argv = [sys.executable, "-c", signals_of_a_terminal + DEAF, tmp_path / "o"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        begun = time.monotonic()
+        process.send_signal(number)
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+    assert time.monotonic() - begun < WITHIN
+    assert process.returncode == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_in_the_background_keeps_ignoring_the_interrupt(inputs, tmp_path):
+    words = " ".join(map(str, command(inputs, tmp_path)))
+    shell = f"trap '' INT; {PROGRAM} {words} & pid=$!; sleep 0.7; kill -INT $pid; wait $pid"
+    assert subprocess.run(["bash", "-c", shell], check=False).returncode == 0
+
+
+# Threads
+
+
+def delayed(chance, work):
+    def wrapped(*arguments, **options):
+        time.sleep(chance.choice((0, 0, 0.001, 0.004)))
+        return work(*arguments, **options)
+
+    return wrapped
+
+
+def delayed_items(chance, work):
+    def wrapped(*arguments, **options):
+        for item in work(*arguments, **options):
+            time.sleep(chance.choice((0, 0, 0.001, 0.004)))
+            yield item
+
+    return wrapped
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_path, seed):
+    chance = chances(seed)
+    monkeypatch.setattr(Source, "read_file", delayed_items(chance, Source.read_file))
+    monkeypatch.setattr(running.Decoder, "batch", delayed(chance, running.Decoder.batch))
+    monkeypatch.setattr(Encoder, "encode", delayed(chance, Encoder.encode))
+    monkeypatch.setattr(staged, "_copy_block", delayed(chance, staged._copy_block))
+    monkeypatch.setattr(staged.StagedFile, "write", delayed(chance, staged.StagedFile.write))
+    monkeypatch.setattr(staged, "COPY_BYTES", 7_001)
+    words = [word if word != "2" else 1 + seed % 4 for word in command(inputs, tmp_path)]
+    assert run(*words).code == 0
+    assert contents(tmp_path) == wanted["grpo"]
+    assert pq.read_metadata(tmp_path / "0.parquet").num_rows == 2_000

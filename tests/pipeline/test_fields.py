@@ -1,0 +1,514 @@
+"""A field that no stage reads changes no number, and one that a stage reads changes some.
+
+Recipes and data are random. `LAW_SECONDS=300 python -m pytest tests/pipeline/test_fields.py` runs
+longer, from another seed with `LAW_SEED`.
+"""
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from strategies import COMPONENTS, ragged
+
+from rlpost.errors import RlpostError
+from rlpost.estimators import ESTIMATORS
+from rlpost.io.parquet.source import TableSource
+from rlpost.pipeline import run
+from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.options import Options
+from rlpost.pipeline.output.columns import emitted
+from rlpost.pipeline.running_state import RunState
+from rlpost.pipeline.stages import fields_behind, fields_of, stages_of
+from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.recipe import EXTRA, GROUP_COLUMNS, WRITTEN, Recipe
+
+DETAIL = "numerics."
+SECONDS = float(os.environ.get("LAW_SECONDS", "0"))
+SEED = int(os.environ.get("LAW_SEED", "1"))
+RECIPES = 60
+"""Recipes of the short run."""
+TRIES = 60
+SCOPES = (None, "group", "others", "batch", "running", "none")
+SOME = 0.3
+VALUES = {
+    "estimator": tuple(ESTIMATORS),
+    "estimator_name": ("mine",),
+    "gamma": (0.9, 0.0),
+    "lam": (0.5, 1.0),
+    "lambda_policy": (0.3, 1.0),
+    "lambda_value": (0.3, 1.0),
+    "length_adaptive_alpha": (0.7,),
+    "step_gamma": (0.5,),
+    "episode_weight": (2.0,),
+    "step_weight": (0.5,),
+    "f_norm": (3.0,),
+    "ema_decay": (0.5,),
+    "otb_is_cap": (0.8, 2.0),
+    "episode_domains": (("math",), ("math", "code")),
+    "teachers": ({"teacher_a": 1.0}, {"teacher_a": 0.5, "teacher_b": -0.2}),
+    "reward_components": (COMPONENTS, COMPONENTS[::-1]),
+    "component_weights": ((1.0, 0.5), (0.0, 2.0)),
+    "reward_scale": ((0.0, 1.0, -1.0, 1.0), (-2.0, 2.0, 0.0, 3.0)),
+    "truncation_penalty": (0.5, -1.0),
+    "group_length_penalty": ((0.1, 0.2, 0.3), (0.3, 0.0, 0.0)),
+    "overlong_penalty": ((4, 3, 1.0), (2, 1, 0.4)),
+    "norm_mean": SCOPES[1:],
+    "norm_std": SCOPES[1:],
+    "reward_clip": (0.4, 1.1),
+    "reward_clip_low": (-0.2, 0.2),
+    "is_weight": ("token", "segment", "geometric", "sequence"),
+    "is_cap": (1.1, 3.0),
+    "is_floor": (0.5, 0.9),
+    "is_mask": ((0.5, 2.0), (0.0, 1.2)),
+    "is_normalise": (True,),
+    "is_filter": (
+        ("token:ratio:0.6:1.8",),
+        ("sequence:k3::0.5", "segment:k1:-0.4:0.4"),
+        ("max:diff:-0.2:0.3",),
+        ("token:k2::30",),
+        ("geometric:ratio:0.5:2",),
+    ),
+    "is_filter_where": ("negative", "diverging"),
+    "max_len_mask": (True,),
+    "max_response_length": (3, 5),
+    "difficulty_mask": (True,),
+    "difficulty_low": (-0.5, 0.4),
+    "difficulty_high": (0.6, 3.0),
+    "error_max_len_clip": (2, 9),
+    "drop_zero_variance": (True,),
+    "drop_single": (True,),
+    "drop_truncated": (True,),
+    "mask_before_norm": (True,),
+    "kl_coef": (0.1, 2.0),
+    "kl_estimator": ("abs", "k2", "k3", "k4"),
+    "kl_target": (0.05, 3.0),
+    "kl_horizon": (4.0,),
+    "whiten_rewards": (True,),
+    "whiten_advantages": (True, False),
+    "advantage_clip": (0.3, 1.3),
+    "difficulty_weight": (True,),
+    "length_weight": (True,),
+    "pass_threshold": (0.5, 0.0),
+    "columns": ({"values": "old_log_probs"}, {"batch": "none"}, {"reward": "other_reward"}),
+    "tokenizer": (),
+    "rollout_id": ("rollout",),
+    "rollout_reward": ("last", "sum", "mean"),
+    "nonfinite": ("mask",),
+    "emit": (),
+    "emit_only": (True,),
+    "replace": (True,),
+    "numerics.batch": ("step_domain", "all"),
+    "numerics.penalty_length": ("row",),
+    "numerics.penalty_floor": ("factor", "one"),
+    "numerics.norm_eps": (0.0, 0.1),
+    "numerics.norm_ddof": (0,),
+    "numerics.norm_floor": (0.5,),
+    "numerics.single": ("zero_always", "raw", "normalise"),
+    "numerics.constant": ("divide",),
+    "numerics.empty": ("leave_out",),
+    "numerics.missing_components": ("skip",),
+    "numerics.clip_stages": ("response",),
+    "numerics.log_ratio_clamp": (0.5, "never"),
+    "numerics.log_ratio_clamps": ("k3",),
+    "numerics.kl_clamp": (0.3, "never"),
+    "numerics.kl_clamps": ("all",),
+    "numerics.kl_policy": ("current",),
+    "numerics.kl_credit": ("token", "response", "none"),
+    "numerics.process_rewards": ("response", "token"),
+    "numerics.terminal_reward": ("last_token",),
+    "numerics.observations": ("states", "zero_states", "policy", "restart", "cut"),
+    "numerics.outcome": ("response",),
+    "numerics.segment_reward": ("last",),
+    "numerics.whiten_eps": (0.1, 0.0),
+    "numerics.whiten_floor": ("clamp",),
+    "numerics.whiten_ddof": (0,),
+    "numerics.whiten_scale": ("none",),
+    "numerics.gdpo_batch": ("tokens",),
+    "numerics.batch_eps": (0.1,),
+    "numerics.otb_position": ("policy_token",),
+    "numerics.otb_lone": ("none",),
+    "numerics.otb_eps": (0.1,),
+    "numerics.episodes": ("row",),
+    "numerics.states": ("batch",),
+    "numerics.rae_order": ("group",),
+    "numerics.correction": ("first",),
+    "numerics.is_clamp": (0.2, "never"),
+    "numerics.is_clamp_at": ("token",),
+    "numerics.is_filter_clamp": (0.2, "never"),
+    "numerics.is_observations": ("one", "ratio"),
+}
+"""By field: values other than the default."""
+_KL = {"kl_coef": 0.5}
+_WHITENED = {"whiten_advantages": True}
+_WEIGHTED = {"is_weight": "sequence"}
+_FILTERED = {"is_filter": ("token:ratio:0.6:1.8",)}
+_PENALTY = {"overlong_penalty": (4, 3, 1.5)}
+NEEDS = {
+    "reward_clip_low": {"reward_clip": 1.1},
+    "kl_target": _KL,
+    "kl_horizon": {**_KL, "kl_target": 0.05},
+    "component_weights": {"reward_components": COMPONENTS},
+    "max_len_mask": {"max_response_length": 3},
+    "max_response_length": {"max_len_mask": True},
+    "is_filter_where": _FILTERED,
+    "rollout_reward": {"rollout_id": "rollout"},
+    "difficulty_low": {"difficulty_mask": True},
+    "difficulty_high": {"difficulty_mask": True},
+    "mask_before_norm": {"drop_truncated": True},
+    "difficulty_weight": {"length_weight": True},  # so that both recipes have weights
+    "length_weight": {"difficulty_weight": True},
+}
+"""What a field needs to be valid, or to have an effect."""
+NEEDS |= dict.fromkeys(("is_cap", "is_floor", "is_mask", "is_normalise"), _WEIGHTED)
+NEEDS |= {f"{DETAIL}{name}": _PENALTY for name in ("penalty_length", "penalty_floor")}
+NEEDS |= {name: _WHITENED for name in VALUES if name.startswith(f"{DETAIL}whiten_")}
+NEEDS |= {name: _KL for name in VALUES if name.startswith((f"{DETAIL}kl_", f"{DETAIL}log_"))}
+NEEDS |= {name: _WEIGHTED for name in VALUES if name.startswith(f"{DETAIL}is_")}
+NEEDS |= {
+    "numerics.constant": {"norm_mean": "none", "norm_std": "group"},
+    "numerics.missing_components": {"reward_components": COMPONENTS, "nonfinite": "mask"},
+    "numerics.clip_stages": {**_KL, "reward_clip": 0.4},
+    "numerics.correction": _FILTERED,
+    "numerics.is_filter_clamp": _FILTERED,
+}
+OF_ESTIMATOR = {
+    "gdpo": {"reward_components": COMPONENTS},
+    "opd": {"teachers": {"teacher_a": 1.0}},
+}
+SPECIAL = {
+    "episode_domains": ["hierarchical_grpo"],
+    "numerics.gdpo_batch": ["gdpo"],
+    "numerics.batch_eps": ["gdpo"],
+    "numerics.constant": ["raw", "rloo"],
+    **{
+        f"{DETAIL}{name}": ["optimal_token_baseline"]
+        for name in ("otb_position", "otb_lone", "otb_eps")
+    },
+}
+"""Estimators that read a field which is not among their options."""
+
+
+# Data
+
+
+def _tokens(rng, lengths):
+    """Token columns by name; log-probs differ a little, or by dozens of nats."""
+    total = int(lengths.sum())
+    old = -rng.exponential(0.8, total)
+    far = rng.random(total) < rng.choice([0.0, 0.1])
+    columns = {"old_log_probs": np.where(far, -60.0, old)}
+    for name in ("ref_log_probs", "infer_log_probs", "log_probs", "teacher_a", "teacher_b"):
+        shift = rng.normal(0, 0.4, total)
+        columns[name] = np.where(rng.random(total) < 0.05, -60.0, np.minimum(old + shift, 0))
+    columns["values"] = rng.normal(0, 1, total)
+    columns["token_rewards"] = rng.choice([0.0, 0.0, 0.5, -0.25, 2.0], total)
+    columns["sum_pi_squared"] = rng.random(total)
+    return columns
+
+
+def _rewards(rng, groups):
+    """Rewards; some groups have equal ones."""
+    kind = rng.integers(3)
+    rewards = rng.normal(0.5, 1, len(groups)) if kind else rng.integers(0, 2, len(groups))
+    equal = rng.random(groups.max() + 1) < 0.25
+    return np.where(equal[groups], np.take(rewards, groups % len(rewards)), rewards)
+
+
+def _keys(rng):
+    """Groups of 1 to 5 rows, and their batches."""
+    sizes = rng.choice([1, 1, 2, 3, 4, 5], rng.integers(2, 6))
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    if rng.random() < 0.4:
+        groups = rng.permutation(groups)
+    steps, count = rng.integers(1, 4), len(groups)
+    batch = rng.integers(0, steps, len(sizes))[groups]
+    if rng.random() < 0.2:  # a group in two batches
+        batch = rng.integers(0, steps, count)
+    return groups, batch
+
+
+def _lacking(rng, columns, lengths):
+    """The columns without some, or without all of tokens."""
+    for name in ("token_rewards", "ref_log_probs", "log_probs", "infer_log_probs"):
+        if rng.random() < (0.5 if name == "token_rewards" else 0.1):
+            del columns[name]
+    if rng.random() < 0.9:
+        return columns
+    columns = {name: x for name, x in columns.items() if not pa.types.is_list(x.type)}
+    known = rng.random() < 0.5
+    return columns | ({"response_length": pa.array(lengths, pa.int64())} if known else {})
+
+
+def random_table(rng):
+    """A small table with all roles, or without some."""
+    groups, batch = _keys(rng)
+    count = len(groups)
+    lengths = rng.choice([0, 1, 1, 2, 3, 4, 5, 6], count)
+    if not lengths.any():
+        lengths[0] = 3
+    bounds = np.concatenate([[0], lengths.cumsum()])
+    keep = rng.choice([1.0, 0.6])
+    mask = rng.random(bounds[-1]) < keep
+    mask[0] = True
+    components = rng.choice([0.0, 0.5, 1.0], (count, 2))
+    if rng.random() < 0.3:
+        components[rng.random((count, 2)) < 0.2] = np.nan
+    traj = rng.integers(0, 3, count)
+    episode = rng.normal(0.5, 1, 100)
+    rewards = _rewards(rng, groups)
+    turn = np.array([(traj[:i] == t)[groups[:i] == groups[i]].sum() for i, t in enumerate(traj)])
+    columns = {
+        "prompt_id": pa.array([f"p{g}" for g in groups]),
+        "step": pa.array(batch, pa.int64()),
+        "domain": pa.array(rng.choice(["math", "code"], count).tolist()),
+        "reward": pa.array(rewards, pa.float32()),
+        "other_reward": pa.array(rng.normal(0, 1, count), pa.float32()),
+        "difficulty": pa.array(rng.random(count), pa.float32()),
+        "reward_baseline": pa.array(rng.normal(0.5, 1, count), pa.float32()),
+        "finish_reason": pa.array(rng.choice(["stop", "stop", "length"], count).tolist()),
+        "traj_id": pa.array([f"t{t}" for t in traj]),
+        "turn": pa.array(turn, pa.int64()),
+        "state_id": pa.array(rng.choice(["s0", "s1"], count).tolist()),
+        "step_score": pa.array(rng.normal(0, 1, count), pa.float32()),
+        "episode_score": pa.array(episode[groups * 3 + traj], pa.float32()),
+        "rollout": pa.array([f"r{r}" for r in rng.integers(0, rng.choice([2, 40]), count)]),
+        "response_mask": ragged(np.split(mask.astype(int), bounds[1:-1]), "list", pa.uint8()),
+    }
+    for name, values in zip(COMPONENTS, components.T, strict=True):
+        columns[name] = pa.array(values, pa.float32())
+    tokens = _tokens(rng, lengths)
+    if rng.random() < 0.1:
+        tokens["old_log_probs"][rng.integers(0, bounds[-1])] = np.nan
+    for name, values in tokens.items():
+        columns[name] = ragged(np.split(values, bounds[1:-1]), "list", pa.float32())
+    if rng.random() < 0.2:
+        columns["sample_mask"] = pa.array(rng.random(count) < 0.8)
+    return pa.table(_lacking(rng, columns, lengths))
+
+
+# Recipes
+
+
+def nested(fields):
+    """Options with those of the numerics in their table."""
+    numerics = {n.removeprefix(DETAIL): x for n, x in fields.items() if n.startswith(DETAIL)}
+    return {n: x for n, x in fields.items() if not n.startswith(DETAIL)} | {"numerics": numerics}
+
+
+def random_fields(rng):
+    """Values of some fields, and of those that they need."""
+    share = rng.choice([0.05, 0.15, 0.3])
+    chosen = [name for name, values in VALUES.items() if values and rng.random() < share]
+    return fitting(rng, chosen, str(rng.choice([*ESTIMATORS])))
+
+
+def reading(rng, name):
+    """A few random fields, with what a stage needs to read one."""
+    readers = [each for each in ESTIMATORS if name in ESTIMATORS[each].fields]
+    readers = SPECIAL.get(name, readers) or [*ESTIMATORS]
+    chosen = [other for other, values in VALUES.items() if values and rng.random() < 0.03]
+    return {**fitting(rng, chosen, str(rng.choice(readers))), **NEEDS.get(name, {})}
+
+
+def fitting(rng, chosen, estimator):
+    """Values of these fields with an estimator, and of the fields that they need."""
+    fields = {"estimator": estimator}
+    for name in chosen:
+        value = VALUES[name][rng.integers(len(VALUES[name]))]
+        fields = {**NEEDS.get(name, {}), name: value, **fields}
+    return {**OF_ESTIMATOR.get(estimator, {}), **fields}
+
+
+def other_value(rng, fields, name):
+    """The fields with another value of one: the default, or one of the list."""
+    default = {k: v for k, v in fields.items() if k != name}
+    others = [x for x in VALUES[name] if x != fields.get(name)]
+    if name in fields and (not others or rng.random() < SOME):
+        return default
+    return {**fields, name: others[rng.integers(len(others))]} if others else None
+
+
+class Bound(NamedTuple):
+    """A recipe on a table: its plan and the columns that it computes."""
+
+    plan: object
+    names: tuple
+
+
+def bound(table, fields, *, everything):
+    """The recipe of some fields, which writes all that it computes, or what it does by default."""
+    recipe = Recipe(**nested(fields))
+    plan = run.bind(TableSource(table), recipe)
+    if not everything:
+        return Bound(plan, emitted(plan.resolved))
+    names = [*WRITTEN, *EXTRA]
+    resolved = plan.resolved
+    if "group" not in plan.columns:
+        names = [name for name in names if name not in GROUP_COLUMNS]
+    lacking = {
+        "sample_weight": not resolved.weighted,
+        "is_weight": recipe.is_weight is None,
+        "kl": not resolved.kl and not resolved.kl_unread,
+        "response_advantage": not resolved.constant,
+    }
+    if resolved.rows_only:
+        lacking |= dict.fromkeys(
+            ("advantages", "returns", "is_weight", "raw_advantages", "token_level_rewards", "kl",
+             "final_response_mask"), True)  # fmt: skip
+    names = tuple(name for name in names if not lacking.get(name))
+    plan = run.bind(TableSource(table), recipe.model_copy(update={"emit": names}))
+    return Bound(plan, emitted(plan.resolved))
+
+
+def numbers(one):
+    """The computed columns; the name of the error if there is one."""
+    try:
+        engine = run.engine_for(one.plan, Options(workers=1))
+        with single_threaded_torch():
+            responses = engine.responses(one.names)
+            parts = list(engine.last_pass(0, responses, one.names, lambda columns: columns))
+    except RlpostError as error:
+        return type(error).__name__
+    table = pa.Table.from_batches([columns for part in parts for _, columns in part.parts])
+    return {name: bits(table[name]) for name in table.schema.names}
+
+
+def bits(column):
+    """The values of a column as bytes; lists one after another."""
+    array = column.combine_chunks()
+    values = array.flatten() if pa.types.is_list(array.type) else array
+    return values.to_numpy(zero_copy_only=False).tobytes()
+
+
+def differing(one, other):
+    """The columns of both that differ; that there is an error if one has none."""
+    if isinstance(one, str) or isinstance(other, str):
+        return [] if one == other else ["error"]
+    return [name for name in one if name in other and one[name] != other[name]]
+
+
+# The law
+
+
+UNREAD = ("estimator_name", "emit", "emit_only", "replace")
+"""Fields that change no number, but names, and which columns are written."""
+ELSEWHERE = {"tokenizer": "counts the tokens of texts with a file: test_tokenizer.py"}
+"""Fields that change numbers of data that this test does not have."""
+
+
+def stated(resolved):
+    """The fields that the stages of a recipe read."""
+    return fields_of(stages_of(resolved, RunState()))
+
+
+def behind(plan, column):
+    """The fields that can change a column of a recipe; the estimator sets defaults of others."""
+    return fields_behind(plan.stages, column) | {"estimator"}
+
+
+@dataclass
+class Counts:
+    """What changes of one field at a time did."""
+
+    unread: Counter = field(default_factory=Counter)
+    """Changes of fields that no stage reads."""
+    wrong: dict = field(default_factory=dict)
+    """Those that changed a number: by field, the seconds, the recipe, the value and the columns."""
+    read: Counter = field(default_factory=Counter)
+    """Changes of fields that a stage reads."""
+    moved: Counter = field(default_factory=Counter)
+    """Those that changed a number."""
+    outside: dict = field(default_factory=dict)
+    """Those that changed a column to which no stage that reads the field leads."""
+
+
+def changed(table, before, other, *, everything):
+    """The recipe with another value, and the columns that differ; None if it is not valid."""
+    try:
+        one = None if other is None else bound(table, other, everything=everything)
+    except RlpostError:
+        return None
+    return None if one is None else (one, differing(before, numbers(one)))
+
+
+def examine(fields, *, seed, recipes, seconds=0.0, both=False):
+    """Change one field at a time of random recipes on random data.
+
+    Args:
+        fields: of a resolved recipe, the names of the fields that it reads.
+        seed: of all random numbers.
+        recipes: the least number of recipes.
+        seconds: the least time.
+        both: a field is read if the changed recipe reads it, even if the first does not.
+    """
+    counts, start, number = Counts(), time.perf_counter(), 0
+    while number < recipes or time.perf_counter() - start < seconds:
+        rng = np.random.default_rng([seed, number])
+        number += 1
+        table, values, everything = random_table(rng), random_fields(rng), rng.random() < 0.7
+        try:
+            base = bound(table, values, everything=everything)
+        except RlpostError:
+            continue
+        reads, before = fields(base.plan.resolved), numbers(base)
+        for name in some_fields(rng, reads, counts):
+            result = changed(table, before, other_value(rng, values, name), everything=everything)
+            if result is None:
+                continue
+            one, moved = result
+            if name in reads or (both and name in fields(one.plan.resolved)):
+                counts.read[name] += 1
+                counts.moved[name] += bool(moved)
+                outside = {c for c in moved if name not in behind(base.plan, c)} - {"error"}
+                if outside and name in reads:
+                    counts.outside[name] = (outside, values, one.plan.resolved.recipe)
+                continue
+            if moved == ["error"]:  # one recipe reads NaN, or masks drop every response
+                continue
+            counts.unread[name] += 1
+            if moved and name not in counts.wrong:
+                passed = round(time.perf_counter() - start, 1)
+                counts.wrong[name] = (passed, values, one.plan.resolved.recipe, moved)
+    return counts
+
+
+def some_fields(rng, reads, counts):
+    """Names of unread fields to change, and of the read one that was changed least."""
+    names = {name for name, values in VALUES.items() if values}
+    unread, read = sorted(names - reads), sorted(names & reads)
+    rare = min(read, key=lambda name: (counts.moved[name], rng.random()))
+    return [*rng.choice(unread, min(8, len(unread)), replace=False), rare]
+
+
+def test_every_field_has_another_value():
+    names = {*Recipe.model_fields} | {f"{DETAIL}{name}" for name in Numerics.model_fields}
+    assert {*VALUES} == names - {"numerics"}
+
+
+def test_a_field_that_no_stage_reads_changes_no_number():
+    counts = examine(stated, seed=SEED, recipes=RECIPES, seconds=SECONDS)
+    assert not counts.wrong
+    assert not counts.outside
+    assert len(counts.unread) > 50, counts.unread
+
+
+@pytest.mark.parametrize("name", sorted({*VALUES} - {*UNREAD} - {*ELSEWHERE}))
+def test_a_field_that_a_stage_reads_changes_some_number(name):
+    for number in range(TRIES):
+        rng = np.random.default_rng([SEED, number])
+        table, values = random_table(rng), reading(rng, name)
+        try:
+            base = bound(table, values, everything=True)
+        except RlpostError:
+            continue
+        if name not in stated(base.plan.resolved):
+            continue
+        result = changed(table, numbers(base), other_value(rng, values, name), everything=True)
+        if result is not None and result[1]:
+            return
+    pytest.fail(f"{name} is read, and changes no number in {TRIES} tries")

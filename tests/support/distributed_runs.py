@@ -1,0 +1,146 @@
+"""Runs in shards and on Ray: files to divide, and what is the same as in a run in one process."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import rlpost
+from rlpost.distributed import shards
+
+MANNER = {"outputs", "seconds", "engine"}
+"""Entries of a summary that name how it was computed."""
+LOCAL = rlpost.Options(chunk_tokens=30, workers=2)
+OVER = replace(LOCAL, overwrite=True)
+RAY = rlpost.Options(chunk_tokens=30, engine="ray")
+
+
+def write_files(table, folder, files, **options):
+    """The table as files of about the same size; one more has no rows."""
+    folder.mkdir(parents=True)
+    bounds = [round(table.num_rows * part / files) for part in range(files + 1)]
+    bounds.append(table.num_rows)
+    for place, (start, stop) in enumerate(pairwise(bounds)):
+        part = table.slice(start, stop - start)
+        pq.write_table(part, folder / f"part-{place}.parquet", row_group_size=3, **options)
+
+
+def steps_table(rows=60, step=str):
+    """Rows of six steps whose groups lie in several files."""
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 6, rows)
+    offsets = pa.array(np.concatenate([[0], sizes.cumsum()]), pa.int32())
+
+    def tokens(low=-2.0):
+        values = pa.array(rng.uniform(low, 0, sizes.sum()), pa.float32())
+        return pa.ListArray.from_arrays(offsets, values)
+
+    ones = pa.array(np.ones(sizes.sum()), pa.uint8())
+    return pa.table(
+        {
+            "prompt_id": [f"p{place % 7}" for place in range(rows)],
+            "step": [step(5 - place // 3 % 6) for place in range(rows)],
+            "domain": [("math", "code", "chat")[place % 7 % 3] for place in range(rows)],
+            "reward": rng.integers(0, 3, rows) / 2,
+            "response_mask": pa.ListArray.from_arrays(offsets, ones),
+            "old_log_probs": tokens(),
+            "ref_log_probs": tokens(),
+            "infer_log_probs": tokens(),
+            "log_probs": tokens(),
+            "values": tokens(),
+            "sum_pi_squared": tokens(0.0),
+            "correctness": rng.integers(0, 2, rows) / 1.0,
+            "format": rng.integers(0, 2, rows) / 1.0,
+            "reward_baseline": rng.random(rows),
+            "traj_id": [f"t{place % 4}" for place in range(rows)],
+            "turn": np.arange(rows) // 28,
+            "state_id": [f"s{place % 3}" for place in range(rows)],
+            "step_score": rng.random(rows),
+            "episode_score": rng.random(rows),
+        }
+    )
+
+
+def same_files(got, want):
+    names = sorted(path.name for path in want.iterdir())
+    assert sorted(path.name for path in got.iterdir()) == names
+    for name in names:
+        assert (got / name).read_bytes() == (want / name).read_bytes(), name
+
+
+def same_columns(got, want):
+    """The new columns; the metadata name the recipe, which is another."""
+    names = ["advantages", "returns", "response_level_rewards"]
+    for path in sorted(want.iterdir()):
+        table = pq.read_table(got / path.name)
+        assert table.select(names).equals(pq.read_table(path, columns=names))
+    assert len(list(got.iterdir())) == len(list(want.iterdir()))
+
+
+def facts(summary):
+    """The entries that are those of a local run, as text."""
+    others = {*MANNER, "bytes", "scratch"}
+    return json.dumps({key: value for key, value in summary.items() if key not in others})
+
+
+def rlpost_command(*words, cwd):
+    argv = [Path(sys.executable).with_name("rlpost"), *map(str, words)]
+    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def plan(top, recipe=None, options=LOCAL, state="state"):
+    return shards.plan([top / "in"], top / "out", top / state, recipe or rlpost.Recipe(), options)
+
+
+def shard(top, index, count, options=LOCAL, state="state"):
+    return shards.shard(top / state, index, count, options)
+
+
+def hidden(top):
+    """What is in the output besides files that have their names."""
+    out = top / "out"
+    names = [str(path.relative_to(out)) for path in out.rglob("*")]
+    return sorted(name for name in names if name.startswith("."))
+
+
+def below(s3, prefix):
+    """The keys that begin so."""
+    keys = s3.keys()
+    return [key for key in keys if key.startswith(prefix)]
+
+
+KILLER = '''
+import os, signal, time
+from pathlib import Path
+FOLDER = Path({folder!r})
+
+def deadly(token_rewards, offsets):
+    """The rewards; the first of all workers to get here is killed before it answers."""
+    try:
+        (FOLDER / "killed").touch(exist_ok=False)
+    except FileExistsError:
+        return token_rewards
+    if {kill}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not (FOLDER / "go").exists():
+        time.sleep(0.02)
+    return token_rewards
+
+def harmless(token_rewards, offsets):
+    """The rewards"""
+    return token_rewards
+'''
+
+
+def recipes_of(folder, *, kill):
+    """A recipe that kills, or waits, once, in the middle of a pass; and one that does not."""
+    path = folder / "own.py"
+    path.write_text(KILLER.format(folder=str(folder), kill=kill))
+    names = ("deadly", "harmless")
+    return [rlpost.Recipe(estimator=f"{path}:{name}", kl_coef=0.1) for name in names]

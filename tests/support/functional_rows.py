@@ -1,0 +1,75 @@
+"""Responses as tensors, ragged and padded, for tests of `rlpost.functional`."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import torch
+from hypothesis import settings
+from strategies import rollouts
+
+import rlpost
+
+F = rlpost.functional
+P = F.padded
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+SINGLE = {"rtol": 2e-5, "atol": 2e-5}
+ONE_BATCH = rollouts(max_batches=1, max_groups=3, max_group_size=4, max_tokens=8)
+few = settings(max_examples=25)
+
+
+def numbers(rows, name, dtype=torch.float64):
+    return torch.tensor([x for row in rows for x in getattr(row, name)], dtype=dtype)
+
+
+def offsets_of(rows):
+    return torch.tensor([0, *np.cumsum([len(row.mask) for row in rows])])
+
+
+def mask_of(rows):
+    return numbers(rows, "mask", torch.int64)
+
+
+def rewards_of(rows, dtype=torch.float64):
+    return torch.tensor([row.reward for row in rows], dtype=dtype)
+
+
+def groups_of(rows):
+    return [row.group for row in rows]
+
+
+def flat(lists):
+    return torch.tensor([x for row in lists for x in row], dtype=torch.float64)
+
+
+def by_response(rows, found):
+    """One number per response, [N], from a loop that gives it to all policy tokens."""
+    return [next((x for x, m in zip(xs, r.mask, strict=True) if m), None) for r, xs in zip(
+        rows, found, strict=True
+    )]  # fmt: skip
+
+
+def padded(rows, ragged, fill=math.nan):
+    """[B, T] of ragged tokens, with something on the padding that nobody may look at."""
+    width = max(len(row.mask) for row in rows)
+    out = torch.full((len(rows), width), fill, dtype=ragged.dtype)
+    for place, (start, stop) in enumerate(pairwise(offsets_of(rows).tolist())):
+        out[place, : stop - start] = ragged[start:stop]
+    return out
+
+
+def padded_mask(rows):
+    return padded(rows, mask_of(rows), fill=0)
+
+
+def assert_padded_equals(rows, padded_result, ragged_result):
+    torch.testing.assert_close(padded_result, padded(rows, ragged_result, 0), **CLOSE)
+
+
+def advantages_of(name, rows, dtype=torch.float64):
+    if name == "opo":
+        tokens = torch.tensor([row.length for row in rows])
+        return F.opo(rewards_of(rows, dtype), tokens, groups_of(rows))
+    return getattr(F, name)(rewards_of(rows, dtype), groups_of(rows))

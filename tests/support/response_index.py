@@ -1,0 +1,17 @@
+"""The sample data, and an index of the responses of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlpost.analysis.responses.index import build_index
+
+SAMPLE = Path(__file__).parents[2] / "sample_data"
+ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.parquet"
+
+
+def index_of(*paths, measured=(), **roles):
+    index = build_index([str(path) for path in paths], roles)
+    for name in measured:
+        index.measure(name)
+    return index
