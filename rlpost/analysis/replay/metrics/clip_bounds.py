@@ -13,6 +13,7 @@ import torch
 from rlpost.analysis.replay.metrics.aggregates import OF_COUNTS
 from rlpost.analysis.replay.metrics.configurations import SIDES
 from rlpost.analysis.replay.metrics.formulas import MOST_DIGITS, overlap
+from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.kernels.segments import owners
 from rlpost.losses import DUAL, HIGH, LOW
 from rlpost.losses.config import LossConfig
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 _STATES = {"low": LOW, "high": HIGH, "dual": DUAL}
 _TIGHT = 1e-12
 """The distance from 1 of a bound that clips every token of its side."""
-_MOST = 0.5
-"""Share of the steps; a bound reproduces more of them."""
 _MOST_NUMBERS = 12
 """Values of a bound, in an interval that a small input leaves open."""
 _MOST_CHANGES = 64
@@ -141,7 +140,7 @@ def _solve(
                 intervals.append(tokens.interval(rest, float(allowed[at]), of_responses))
             low, high, count = overlap(*np.array(intervals).T)
             share = float(count) / len(steps)
-            if share <= _MOST or share < most:
+            if share <= MOST or share < most:
                 continue
             found = found if share == most else {}
             numbers = _values(options, unknown[0], float(low), float(high))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.formulas import ENTROPY
 from rlpost.analysis.replay.metrics.splits import ABOUT_LEVELS
+from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import kl_options
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Terms = tuple[tuple[float, "SumColumn"], ...]
 """Coefficients and columns."""
-MOST = 0.5
-"""Share of the steps; a metric that is reproduced at more of them is explained."""
 
 
 def about_method(series: MetricSeries, method: Method) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import SumColumn
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 ENTROPY = SumColumn("sum", "entropy")
 MOST_DIGITS = 4
 """Significant digits that a number of a configuration has at most."""
-_MOST = 0.5
-"""Share of the steps; one coefficient reproduces more of them."""
 
 
 class Formula(NamedTuple):
@@ -149,7 +148,7 @@ def _one_coefficient(
     ends = np.sort(np.where((term == 0)[..., None], [-np.inf, np.inf], ends), -1)[:, present]
     low, high, count = overlap(ends[..., 0], ends[..., 1])
     coefficients = np.full((len(rest), 1), np.nan)
-    for at in np.flatnonzero(count > max(1, _MOST * present.sum())):
+    for at in np.flatnonzero(count > max(1, MOST * present.sum())):
         coefficients[at] = shortest(float(low[at]), float(high[at]))
     return coefficients, np.stack([low, high], -1)
 

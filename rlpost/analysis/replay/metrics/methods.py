@@ -80,9 +80,9 @@ class MethodFit(NamedTuple):
         """Return how far it is: a constant factor, then the steps that differ, then the median."""
         terms, present = self.method.fitted, series.present
         recorded, computed = series.recorded[present], self.computed[present]
-        proportional = not terms and _proportional(recorded, computed, series.tolerance)
+        factor = constant_factor(recorded, computed, series.tolerance)
         median = float(np.median(np.abs(computed - recorded)))
-        return not proportional, -int(self.equal.sum()), terms, median
+        return terms > 0 or factor is None, -int(self.equal.sum()), terms, median
 
 
 def methods_of(
@@ -154,9 +154,11 @@ def best_method(
     return BestMethod() if closest is None else BestMethod(closest.method)
 
 
-def _proportional(recorded: Numbers, computed: Numbers, tolerance: float) -> bool:
-    """Return whether recorded numbers are a constant times the computed ones, [s]."""
-    if len(recorded) == 1 or np.any(computed == 0):
-        return False
+def constant_factor(recorded: Numbers, computed: Numbers, tolerance: float) -> float | None:
+    """Return the constant by which all recorded numbers are the computed ones; None without it."""
+    if len(recorded) == 1 or not (np.isfinite(computed) & (computed != 0)).all():
+        return None
     ratios = recorded / computed
-    return bool(np.ptp(ratios) <= _LOOSE * tolerance * np.abs(ratios).max())
+    factor = float(np.median(ratios))
+    near = np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor)
+    return factor if factor and near.all() else None

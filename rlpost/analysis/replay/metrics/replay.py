@@ -27,7 +27,7 @@ from rlpost.analysis.replay.metrics.description import (
 from rlpost.analysis.replay.metrics.dump import DumpInput
 from rlpost.analysis.replay.metrics.findings import findings
 from rlpost.analysis.replay.metrics.logs import known_metrics, read_log
-from rlpost.analysis.replay.metrics.methods import BestMethod
+from rlpost.analysis.replay.metrics.methods import BestMethod, constant_factor
 from rlpost.analysis.replay.metrics.search import Sample
 from rlpost.analysis.replay.metrics.steps import match_steps
 from rlpost.analysis.replay.metrics.sums import roles_of
@@ -289,16 +289,10 @@ def _relation(
     recorded: Numbers, computed: Numbers, equal: NDArray[np.bool_], tolerance: float
 ) -> Json | None:
     """Return what recorded and computed numbers have in common: a factor, or equal steps."""
-    if len(recorded) >= _LEAST and (np.isfinite(computed) & (computed != 0)).all():
-        ratios = recorded / computed
-        factor = float(np.median(ratios))
-        if np.all(np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor) + 1e-12):
-            return {"factor": factor}
+    factor = constant_factor(recorded, computed, tolerance)
+    if factor is not None:
+        return {"factor": factor}
     return {"equal_steps": float(equal.mean())} if 0 < equal.sum() < len(equal) else None
-
-
-_LEAST = 2  # steps that show a factor
-_LOOSE = 10
 
 
 def _float(value: Any) -> float | None:

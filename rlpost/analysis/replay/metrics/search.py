@@ -13,6 +13,7 @@ from rlpost.analysis.replay.metrics.clip_bounds import bound_changes
 from rlpost.analysis.replay.metrics.formulas import fitted, formulas_of
 from rlpost.analysis.replay.metrics.methods import BestMethod, best_method, methods_of
 from rlpost.analysis.replay.metrics.splits import LEVELS, all_means
+from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import LossCandidate
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     Formulas = list[tuple[Formula, Flags]]
 
 _LEAST_STEPS = 2
-_MOST = 0.5
-"""Share of the steps; more of them count if they cannot be equal by chance."""
 
 
 class FitScore(NamedTuple):
@@ -139,7 +138,7 @@ class LogSearch:
                 return FitScore(1, int(not fit.formula.unknown), 0)
             if series.sharp and present.sum() > _LEAST_STEPS:
                 steps = max(steps, int(fit.equal[reductions].sum(-1).max()))
-        return FitScore(0, 0, steps if steps > _MOST * present.sum() else 0)
+        return FitScore(0, 0, steps if steps > MOST * present.sum() else 0)
 
     def _fits(
         self, series: MetricSeries, loss: LossCandidate | None, values: Numbers, sizes: Numbers

@@ -29,6 +29,8 @@ Json = dict[str, Any]
 _CLOSE = 1e-4
 """Relative difference of rewards and lengths that agree."""
 _MOST_NAMES = 4
+MOST = 0.5
+"""Share of the steps; what reproduces more of them counts."""
 _SUMS = 0.1
 """Share of the tolerance that a sum may lose to cancellation, of the sum of absolute values."""
 _TINY = 1e-300
