@@ -167,16 +167,6 @@ class Settings:
         return {*self._set(LossOptions)} - {*self.variables}
 
     @property
-    def loss_fields(self) -> frozenset[str]:
-        """The fields of the loss that options or the recipe file set, or that a preset knows.
-
-        What runs of a framework configure, its preset does not know.
-        """
-        table = {} if self.preset in (None, DEFAULT) else loss_values_of(str(self.preset))
-        preset = {*table} - {"loss", "aggregation", "pg_clip", "pg_clip_low", "pg_clip_high"}
-        return frozenset((preset | self.fields_set[1]) & {*LossOptions.model_fields})
-
-    @property
     def words(self) -> list[str]:
         """The preset, the recipe file and the options of the recipe, as one types them."""
         preset = [] if self._preset is None else ["--preset", self._preset]

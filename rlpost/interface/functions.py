@@ -330,7 +330,7 @@ def replay(
             compared stage by stage, and everything from the start. None: 4,000,000.
         metrics: a log of the loss and its metrics (JSONL, CSV), which is compared in place of the
             recorded columns; `recipe` then computes the advantages if the input has none.
-        loss: options of the loss: the fields that are set stay; the others are searched for.
+        loss: the policy loss of the run, which `metrics` needs: the fields that are set stay.
         metric_keys: metric to key of the log, for keys that are not found by their names.
         micro_batch: responses of a micro-batch. None: searched for.
         ranks: data-parallel ranks. None: searched for.
@@ -361,6 +361,11 @@ def replay(
     if unread := sorted(request.keys() - read):
         other = "needs metrics" if metrics is None else "excludes metrics"
         raise UsageError(f"{_OF_REPLAY.get(unread[0], unread[0])} {other}")
+    if metrics is not None and loss is None:
+        raise UsageError(
+            "metrics needs loss, the policy loss of the run, such as "
+            'rlpost.loss_preset("verl") or rlpost.LossOptions(pg_clip=0.2)'
+        )
     if recipe is not None and fixed:
         raise UsageError("recipe and fixed exclude each other: fixed is for a search")
     if fixed:
@@ -374,7 +379,8 @@ def replay(
         else:
             from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
 
-            request |= {"fixed": frozenset(loss.model_fields_set if loss else ())}
+            request |= {"stated": frozenset(loss.model_fields_set if loss else ())}
+            request["split"] = {name: request.pop(name) for name in _SPLIT if name in request}
             found = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
     return Replay(found | {"input": ", ".join(own.inputs)} if own.names else found)
 
@@ -388,7 +394,8 @@ def _check_recipe(recipe: object) -> None:
     raise UsageError(f'recipe is {came}: a Recipe is needed, such as rlpost.preset("{name}")')
 
 
-_OF_METRICS = ("metrics", "loss", "keys", "micro_batch", "ranks", "updates")
+_SPLIT = ("micro_batch", "ranks", "updates")
+_OF_METRICS = ("metrics", "loss", "keys", *_SPLIT)
 _OF_REPLAY = {"given": "fixed", "keys": "metric_keys"}
 """Parameters of `replay` by the field that they set."""
 

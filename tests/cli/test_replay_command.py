@@ -22,6 +22,7 @@ from rlpost.errors import DataError, UsageError
 SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
 STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
 LOG, METRICS = ("--metrics", "log.jsonl"), {"metrics": "log.jsonl"}
+VERL_LOG = (*LOG, "--preset", "verl")
 GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
 
 
@@ -49,6 +50,7 @@ def folder(rollouts, tmp_path_factory):
         {"step": 1 + i, "critic/score/mean": pc.mean(x).as_py()} for i, x in enumerate(rewards)
     ]
     (home / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (home / "plain.toml").write_text('estimator = "grpo"\n')
     return home
 
 
@@ -201,14 +203,19 @@ def test_a_table_in_memory_is_an_input_like_its_file(folder):
 
 
 def test_a_log_is_compared_in_place_of_recorded_columns(folder):
-    ran = run(["replay", "gae.parquet", *LOG], folder)
+    ran = run(["replay", "gae.parquet", *VERL_LOG], folder)
     assert ran.code == 0, ran.err
     assert "Reproduced: 1 of 1 metric equal within 1e-05" in ran.out
-    found = rlpost.replay(folder / "gae.parquet", metrics=folder / "log.jsonl")
+    loss = rlpost.loss_preset("verl")
+    found = rlpost.replay(folder / "gae.parquet", metrics=folder / "log.jsonl", loss=loss)
     assert found.metrics[0]["key"] == "critic/score/mean"
     assert "Reproduced: 1 of 1 metric equal" in repr(found)
-    for options, text in (({"ranks": 2}, "ranks needs"), ({"fixed": {}, **METRICS}, "fixed excl")):
-        with pytest.raises(UsageError, match=f"{text}.* metrics"):
+    for options, text in (
+        ({"ranks": 2}, "ranks needs metrics"),
+        ({"fixed": {}, **METRICS}, "fixed excludes metrics"),
+        (METRICS, "metrics needs loss, the policy loss"),
+    ):
+        with pytest.raises(UsageError, match=text):
             rlpost.replay(folder / "gae.parquet", **options)
 
 
@@ -248,8 +255,10 @@ ERRORS = {
     (GAE_FILE, "--ranks", "2"): (2, "--ranks: it is of the loss, .*add --metrics PATH"),
     (GAE_FILE, "--pg-clip", "0.3"): (2, "--pg-clip: it is of the loss, .*add --metrics PATH"),
     (GAE_FILE, *LOG, "--sample", "9"): (2, "--sample: no effect with --metrics"),
-    (GAE_FILE, *LOG, "--ranks", "0"): (2, "--ranks 0: an integer of at least 1 is needed"),
-    (GAE_FILE, *LOG, "--map-metric", "x=y"): (2, "--map-metric x=y: no metric 'x'"),
+    (GAE_FILE, *LOG): (2, "--metrics log.jsonl: no configuration of the loss; .*--loss ppo"),
+    (GAE_FILE, *LOG, "--config", "plain.toml"): (2, "no configuration of the loss; a preset"),
+    (GAE_FILE, *VERL_LOG, "--ranks", "0"): (2, "--ranks 0: an integer of at least 1 is needed"),
+    (GAE_FILE, *VERL_LOG, "--map-metric", "x=y"): (2, "--map-metric x=y: no metric 'x'"),
     ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
 }  # fmt: skip
 

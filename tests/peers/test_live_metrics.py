@@ -12,6 +12,8 @@ import torch
 from rlpost.analysis.peers import verl_losses
 from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.analysis.replay.metrics.replay import replay_metrics
+from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.presets import loss_values_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 STEPS, ROWS = 3, 16
@@ -80,29 +82,41 @@ def verl_log(data, config, *, ranks, micro):
     return lines
 
 
+def replayed(data, path, preset, options):
+    """The replay of a log by a preset, and by the options of the loss that the run sets."""
+    loss = LossOptions.of(loss_values_of(preset, options))
+    return replay_metrics(data.table(), path, None, loss, stated=options)
+
+
 VERL = [
-    ({"loss_agg_mode": "token-mean"}, ["--pg-clip 0.2", "--aggregation token-mean"]),
+    (
+        {"loss_agg_mode": "token-mean"},
+        {"pg_clip": 0.2},
+        ["--pg-clip 0.2", "--aggregation token-mean"],
+    ),
     (
         {"loss_agg_mode": "seq-mean-token-mean", "clip_ratio_low": 0.1, "clip_ratio_high": 0.3},
+        {"pg_clip_low": 0.1, "pg_clip_high": 0.3},
         ["--pg-clip-low 0.1 --pg-clip-high 0.3", "--aggregation seq-mean-token-mean"],
     ),
     (
         {"loss_agg_mode": "seq-mean-token-sum", "clip_ratio_c": 1.2, "clip_ratio": 0.15,
          "clip_ratio_low": 0.15, "clip_ratio_high": 0.15},
+        {"pg_clip": 0.15},
         ["--pg-clip 0.15", "--dual-clip 1.2", "--aggregation seq-mean-token-sum"],
     ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "expected"), VERL)
+@pytest.mark.parametrize(("config", "loss", "expected"), VERL)
 @pytest.mark.parametrize("_package", [needs("verl")])
-def test_verl(_package, config, expected, tmp_path):
+def test_verl(_package, config, loss, expected, tmp_path):
     data = data_of(3)
     for ranks, micro in ((1, ROWS), (1, 4), (2, 4)):
         lines = verl_log(data, config, ranks=ranks, micro=micro)
         path = tmp_path / f"{ranks}-{micro}.jsonl"
         path.write_text("\n".join(json.dumps(line) for line in lines))
-        found = replay_metrics(data.table(), path)
+        found = replayed(data, path, "verl", loss)
         text = " ".join(found["description"]["options"])
         assert found["reproduced"], (text, found["findings"])
         assert all(part in text for part in expected), text
@@ -112,6 +126,7 @@ def test_verl(_package, config, expected, tmp_path):
 TRL = [
     (
         {"loss_type": "grpo", "beta": 0.04},
+        {"loss": "grpo"},
         [
             "--aggregation seq-mean-token-mean",
             "--kl-loss-coef 0.04 --kl-loss-estimator k3 --kl-loss-ratio",
@@ -119,14 +134,15 @@ TRL = [
     ),
     (
         {"loss_type": "bnpo", "epsilon": 0.1, "epsilon_high": 0.28},
+        {"loss": "bnpo"},
         ["--pg-clip-low 0.1 --pg-clip-high 0.28", "--aggregation token-mean"],
     ),
 ]
 
 
-@pytest.mark.parametrize(("config", "expected"), TRL)
+@pytest.mark.parametrize(("config", "loss", "expected"), TRL)
 @pytest.mark.parametrize("_package", [needs("trl")])
-def test_trl(_package, config, expected, tmp_path):
+def test_trl(_package, config, loss, expected, tmp_path):
     trl = import_module("rlpost.analysis.peers.trl")
     trainer = trl._step("GRPO", options=tuple(config.items())).trainer
     data = data_of(4)
@@ -145,7 +161,7 @@ def test_trl(_package, config, expected, tmp_path):
         lines.append({"step": step, "loss": round(float(np.mean(losses)), 4), **logged})
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines))
-    found = replay_metrics(data.table(), path)
+    found = replayed(data, path, "trl", loss)
     text = " ".join(found["description"]["options"])
     assert all(part in text for part in expected), text
     assert "--micro-batch 4" in text

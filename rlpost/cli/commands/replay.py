@@ -33,7 +33,7 @@ EPILOG = """Examples:
 
   rlpost replay dump.parquet --estimator gae --save-config found.toml
 
-  rlpost replay dump.parquet --metrics log.jsonl --micro-batch 4 --ranks 8
+  rlpost replay dump.parquet --metrics log.jsonl --preset verl --pg-clip-high 0.28
 """
 
 
@@ -103,7 +103,8 @@ def replay(
 
     Each recorded stage (rewards, KL, token rewards, advantages, returns) is computed from what was
     recorded before it; the first that differs is named. Without --preset or --config, rlpost
-    searches for the recipe. Exit code 0: reproduced; 1: a stage differs.
+    searches for the recipe. --metrics compares a log with the loss of --preset, --config or options
+    of the loss. Exit code 0: reproduced; 1: a stage, or a metric, differs.
     """
     _check_outputs(settings)
     if str(metrics) == "-":
@@ -180,9 +181,17 @@ def _metric_request(
     """Return the fields of a MetricRequest."""
     own = settings.without("columns", *OF_OUTPUT)
     keys = name_values(of_log.pop("map_metric") or [], "--map-metric")
+    stated = frozenset(own.fields_set[1])
+    if own.preset is None and not stated:
+        raise UsageError(
+            f"--metrics {metrics}: no configuration of the loss; a preset, a recipe file with a "
+            "preset or a table [loss], or an option of the loss is needed; add --preset verl, or "
+            "--loss ppo --pg-clip 0.2"
+        )
     fields = {"metrics": metrics, "columns_map": settings.typed.get("columns", {}), "keys": keys}
-    fields |= {"recipe": own.recipe, "loss": own.losses([])[0][0], "fixed": own.loss_fields}
-    return fields | of_log | ({} if tolerance is None else {"tolerance": tolerance})
+    fields |= {"recipe": own.recipe, "loss": own.losses([])[0][0], "stated": stated}
+    fields["split"] = {name: x for name, x in of_log.items() if x is not None}
+    return fields | ({} if tolerance is None else {"tolerance": tolerance})
 
 
 def _request(settings: Settings, tolerance: float | None, sample: int | None) -> Json:

@@ -1,4 +1,4 @@
-"""Replay of logged metrics: plain loops write a log, and the search finds how it was computed."""
+"""Replay of logged metrics: plain loops write a log, and a configuration has to reproduce it."""
 
 import io
 import json
@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from rlpost.analysis.replay.metrics import replay as work
 from rlpost.analysis.replay.metrics.findings import FINDINGS
 from rlpost.analysis.replay.metrics.render import metric_tables
-from rlpost.analysis.replay.metrics.replay import replay_metrics
 from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
 from rlpost.analysis.replay.render import verdict_line
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -133,6 +133,15 @@ def log_of(table, path, **options):
     return path
 
 
+def replay_metrics(table, log, **fields):
+    """Replay a log by a policy loss; the fields of the loss stay, those of the split, too."""
+    split = {
+        name: fields.pop(name) for name in ("micro_batch", "ranks", "updates") if name in fields
+    }
+    loss = LossOptions(**fields)
+    return work.replay_metrics(table, log, None, loss, stated=fields, split=split)
+
+
 CASES = [
     ({"how": "token-mean", "low": 0.2, "high": 0.2}, {"--pg-clip 0.2", "--aggregation token-mean"}),
     ({"how": "token-mean", "low": 0.2, "high": 0.28}, {"--pg-clip-high 0.28"}),
@@ -162,14 +171,34 @@ CASES = [
 
 
 @pytest.mark.parametrize(("options", "expected"), CASES)
-def test_search_finds_loss_and_split(options, expected, tmp_path):
+def test_a_configuration_reproduces_a_log_with_its_aggregation_and_split(
+    options, expected, tmp_path
+):
     table = dump()
     log = log_of(table, tmp_path / "log.jsonl", **options)
-    found = replay_metrics(table, log)
+    loss = {"pg_clip_low": options["low"], "pg_clip_high": options["high"]}
+    loss |= {"dual_clip": options["dual"]} if "dual" in options else {}
+    loss |= {"behaviour": "infer"} if "old" in options else {}
+    found = replay_metrics(table, log, **loss)
     text = " ".join(found["description"]["options"])
     assert found["reproduced"], found["findings"]
     assert all(part in text for part in expected), text
     assert found["unknown_keys"] == ["perf/mfu"]
+    assert found["findings"] == []
+
+
+@pytest.mark.parametrize(("options", "expected"), [one for one in CASES if one[0]["low"] != 0.15])
+def test_a_bound_that_is_not_stated_is_solved_for(options, expected, tmp_path):
+    """One bound, or both if they are equal: a share of clipped tokens is one equation."""
+    table = dump()
+    log = log_of(table, tmp_path / "log.jsonl", **options)
+    found = replay_metrics(table, log, loss="ppo")
+    text = " ".join(found["description"]["options"])
+    assert found["reproduced"], found["findings"]
+    assert all(part in text for part in expected), text
+    same = (options["low"], options["high"], options.get("old")) == (0.2, 0.2, None)
+    assert len(found["findings"]) == (not same)
+    assert all("the configuration has" in one["text"] for one in found["findings"])
 
 
 def written(lines, path):
@@ -197,22 +226,88 @@ def test_kl_term_of_a_rounded_loss_is_found(tmp_path):
                 "completions/mean_length": float(np.mean([len(row["advantages"]) for row in rows])),
             }
         )
-    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"), loss="ppo")
     text = " ".join(found["description"]["options"])
     assert found["reproduced"], found["findings"]
     assert "--aggregation seq-mean-token-mean" in text
     assert "--kl-loss-coef 0.04 --kl-loss-estimator k3" in text
-    assert found["findings"][0]["name"] == "option:kl_loss_coef"
+    assert found["findings"][0]["name"] == "kl-loss"
 
 
-def test_clip_ranges_of_two_and_three_digits_are_found(tmp_path):
+def other_loss(row, name):
+    """The loss of each token, and what is clipped: of cispo, and of gspo with one ratio a row."""
+    log_ratio, advantage = row["log_probs"] - row["old_log_probs"], row["advantages"]
+    if name == "cispo":
+        ratio = np.exp(log_ratio)
+        clipped = (ratio < 0.9) | (ratio > 1.3)
+        return -np.clip(ratio, 0.9, 1.3) * advantage * row["log_probs"], clipped
+    ratio = np.exp(np.full(len(log_ratio), log_ratio.mean()))
+    clipped = ((ratio < 0.98) & (advantage < 0)) | ((ratio > 1.03) & (advantage > 0))
+    plain = -advantage * ratio
+    return np.maximum(plain, -advantage * np.clip(ratio, 0.98, 1.03)), clipped
+
+
+OTHER_LOSSES = [
+    ("cispo", {"pg_clip_low": 0.1}, "--loss cispo --pg-clip-low 0.1 --pg-clip-high 0.3"),
+    (
+        "cispo",
+        {"pg_clip_low": 0.9, "cispo_bounds": "ratio"},
+        "--pg-clip-low 0.9 --pg-clip-high 1.3",
+    ),
+    ("gspo", {"pg_clip_high": 0.03}, "--loss gspo --pg-clip-low 0.02 --pg-clip-high 0.03"),
+]
+
+
+@pytest.mark.parametrize(("loss", "stated", "expected"), OTHER_LOSSES)
+def test_a_bound_of_another_loss_is_solved_for(loss, stated, expected, tmp_path):
+    table, lines = dump(steps=4, seed=21, longest=60), []
+    for step in range(1, 5):
+        rows = rows_of(table, step)
+        both = [other_loss(row, loss) for row in rows]
+        line = {"step": step, "pg_loss": mean(rows, "seq-mean-token-mean", [x for x, _ in both])}
+        lines.append(line | {"clipfrac": mean(rows, "token-mean", [x * 1.0 for _, x in both])})
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"), loss=loss, **stated)
+    text = " ".join(found["description"]["options"])
+    assert found["reproduced"], found["findings"]
+    assert expected in text, text
+
+
+def test_bounds_of_two_and_three_digits_are_solved_for(tmp_path):
     table = dump(seed=4)
     log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.17, high=0.23)
-    text = " ".join(replay_metrics(table, log)["description"]["options"])
+    text = " ".join(replay_metrics(table, log, pg_clip_low=0.17)["description"]["options"])
     assert "--pg-clip-low 0.17 --pg-clip-high 0.23" in text
     log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.187, high=0.187)
     text = " ".join(replay_metrics(table, log)["description"]["options"])
     assert "--pg-clip 0.187" in text
+
+
+CONTRADICTIONS = [
+    ({"pg_clip_high": 0.2}, "--pg-clip-high 0.28; the configuration has --pg-clip-high 0.2"),
+    ({"dual_clip": 3.0}, "--dual-clip 1.3; the configuration has --dual-clip 3"),
+    ({"behaviour": "infer"}, "--behaviour old; the configuration has --behaviour infer"),
+    (
+        {"micro_batch": 4, "ranks": 1, "updates": 1},
+        "--micro-batch 8; the configuration has --micro-batch 4",
+    ),
+    (
+        {"aggregation": "token-mean"},
+        "--aggregation seq-mean-token-sum; the configuration has --aggregation token-mean",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "expected"), CONTRADICTIONS)
+def test_an_option_that_the_log_contradicts_is_named(wrong, expected, tmp_path):
+    table, right = dump(seed=8), {"pg_clip_low": 0.2, "pg_clip_high": 0.28, "dual_clip": 1.3}
+    how = {"how": "seq-mean-token-sum", "low": 0.2, "high": 0.28, "dual": 1.3, "micro": 8}
+    log = log_of(table, tmp_path / "log.jsonl", **how)
+    assert replay_metrics(table, log, **right)["findings"] == []
+    found = replay_metrics(table, log, **{**right, **wrong})
+    assert not found["reproduced"]
+    (finding,) = found["findings"]
+    assert finding["name"] == f"option:{next(iter(wrong))}"
+    assert finding["text"].endswith(expected), finding["text"]
 
 
 def test_metrics_that_differ_are_named_and_change_nothing_else(tmp_path):
@@ -314,19 +409,17 @@ def test_kl_loss_that_is_set_stays(tmp_path):
     text = " ".join(found["description"]["options"])
     assert found["reproduced"]
     assert "--kl-loss-coef 0.001 --kl-loss-estimator k3" in text
-    for name, value in (("coef", 0.01), ("coef", 0.0)):
-        field = f"kl_loss_{name}"
-        found = replay_metrics(table, log, None, LossOptions(**{field: value}), fixed=[field])
+    for value in (0.01, 0.0):
+        found = replay_metrics(table, log, pg_clip_high=0.28, kl_loss_coef=value)
         assert not found["reproduced"]
-        assert "+ 0.001 x KL (k3), not token-mean" in found["findings"][0]["text"]
+        assert [one["text"] for one in found["findings"]] == [
+            f"actor/loss needs --kl-loss-coef 0.001; the configuration has --kl-loss-coef {value:g}"
+        ]
         assert [row["key"] for row in found["metrics"] if not row["reproduced"]] == ["actor/loss"]
-    assert replay_metrics(
-        table, log, None, LossOptions(kl_loss_coef=0.001), fixed=["kl_loss_coef"]
-    )["reproduced"]
+    assert replay_metrics(table, log, pg_clip_high=0.28, kl_loss_coef=0.001)["reproduced"]
 
 
 def test_ties_reproduce_a_loss_with_its_terms(tmp_path):
-    """Losses without the policy loss: their KL loss is no part of the scores of the search."""
     table = dump(steps=4, seed=13)
     lines = lines_with_kl(table, coef=0.001)
     for line in lines:
@@ -335,14 +428,14 @@ def test_ties_reproduce_a_loss_with_its_terms(tmp_path):
     found = replay_metrics(table, log)
     assert found["reproduced"]
     assert "--pg-clip-high 0.28" in " ".join(found["description"]["options"])
-    assert {tie["option"] for tie in found["ties"]} <= {"--dual-clip", "--micro-batch, --ranks"}
+    assert {tie["option"] for tie in found["ties"]} <= {"--micro-batch, --ranks"}
     other = {"loss", "step"}
     lines = [{k: x for k, x in line.items() if k.rpartition("/")[2] in other} for line in lines]
     for line, own in zip(lines, lines_with_kl(table, coef=0.001, high=0.2), strict=True):
         line["actor/loss"] = own["actor/loss"]
     found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
     assert "--pg-clip 0.2" in " ".join(found["description"]["options"])
-    assert {tie["option"] for tie in found["ties"]} <= {"--dual-clip", "--micro-batch, --ranks"}
+    assert {tie["option"] for tie in found["ties"]} <= {"--micro-batch, --ranks"}
 
 
 def test_a_step_with_another_clip_range_is_named(tmp_path):
@@ -351,9 +444,8 @@ def test_a_step_with_another_clip_range_is_named(tmp_path):
     lines[1] |= metrics_of(rows_of(table, 2), "token-mean", 0.1, 0.1)
     lines[1]["actor/loss"] = lines[1]["actor/pg_loss"] + 0.001 * lines[1]["actor/kl_loss"]
     log = written(lines, tmp_path / "log.jsonl")
-    clip = LossOptions(pg_clip_low=0.2, pg_clip_high=0.28)
-    for given in ((), ("pg_clip_low", "pg_clip_high")):
-        found = replay_metrics(table, log, None, clip, fixed=given)
+    for stated in ({}, {"pg_clip_low": 0.2, "pg_clip_high": 0.28}):
+        found = replay_metrics(table, log, **stated)
         text = " ".join(found["description"]["options"])
         assert "--pg-clip-low 0.2 --pg-clip-high 0.28 --aggregation token-mean" in text
         assert "--kl-loss-coef 0.001 --kl-loss-estimator k3" in text
@@ -370,7 +462,7 @@ def test_an_entropy_bonus_is_found(tmp_path):
         entropy = mean(rows, "token-mean", [row["entropy"] for row in rows])
         own["actor/loss"] = own["actor/pg_loss"] - 0.01 * entropy
         lines.append({"step": step} | own)
-    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"), pg_clip_high=0.28)
     assert found["reproduced"]
     (bonus,) = found["findings"]
     assert bonus["name"] == "entropy-bonus"
@@ -441,12 +533,14 @@ def test_files_are_read_in_chunks_with_the_numbers_of_a_table(tmp_path, monkeypa
     table = dump(steps=5, seed=9)
     log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.2, high=0.2, micro=4)
     split = {"micro_batch": 4, "ranks": 1, "updates": 1}
-    expected = replay_metrics(table, log, **split)
+    expected = replay_metrics(table, log, pg_clip=0.2, **split)
     numbers = [max(row, key=abs) for row in table["advantages"].to_pylist()]
     columns = table.drop_columns(["advantages"]).append_column("advantages", pa.array(numbers))
     for file, part in enumerate((columns.slice(0, 30), columns.slice(30))):
         pq.write_table(part, tmp_path / f"{file}.parquet", row_group_size=7)
-    found = replay_log([str(tmp_path / "*.parquet")], MetricRequest(log, **split))
+    loss = LossOptions(pg_clip=0.2)
+    request = MetricRequest(log, loss, frozenset({"pg_clip"}), split=split)
+    found = replay_log([str(tmp_path / "*.parquet")], request)
     assert found["reproduced"]
     assert found["metrics"] == expected["metrics"]
     assert found["description"] == expected["description"]

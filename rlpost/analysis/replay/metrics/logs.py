@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlpost.analysis.replay.metrics.definitions import METRICS, metric_of
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.recipe.roles import closest
 
@@ -28,107 +29,8 @@ STEP_KEYS = (
     "step", "global_step", "_step", "training/global_step", "train/global_step", "train/step",
     "trainer/global_step", "rollout/step", "training_step", "system/global_step", "iteration",
 )  # fmt: skip
-_PREFIXES = (
-    "train", "actor", "policy", "critic", "rollout", "training", "ppo_actor", "update", "loss",
-    "metrics", "val", "objective", "batch",
-)  # fmt: skip
-_LIKE_MEAN = re.compile(r"(@sum|@mean|[/_]avg)$")
 _CONSOLE = re.compile(r"\bstep:(-?\d+) - (.+)")
 _PAIR = re.compile(r"([^\s:]+):(?:np\.\w+\()?([-+.\deEinfa]+)\)?")
-
-
-class Metric(NamedTuple):
-    """A metric that can be computed from a dump, and the keys under which frameworks log it."""
-
-    name: str
-    about: str
-    keys: tuple[str, ...]
-    """Without the first part of a key, such as `actor/`; keys with it have one meaning only."""
-
-
-def _metric(name: str, about: str, *keys: str) -> Metric:
-    return Metric(name, about, (name, *keys))
-
-
-METRICS: dict[str, Metric] = {
-    one.name: one
-    for one in (
-        _metric("pg_loss", "policy loss", "policy_loss", "actor_loss", "loss/policy"),
-        _metric(
-            "loss", "loss with all its terms", "total_loss", "final_loss", "loss/total",
-            "loss/mean",
-        ),
-        _metric(
-            "kl_loss", "KL from the reference policy", "kl", "kl_penalty", "policy_kl", "loss/kl",
-            "ref_kl",
-        ),
-        _metric(
-            "clip_frac", "tokens that the loss clips", "pg_clipfrac", "clipfrac",
-            "clip_ratio/region_mean", "clip_ratio", "ppo_clip_ratio", "ppo_ratio_clipfrac",
-            "is_masked/mean", "is_masked", "cispo_clip_ratio", "ppo_clip_frac",
-        ),
-        _metric(
-            "clip_frac_low", "tokens clipped below", "clip_ratio/low_mean",
-            "ppo_ratio_low_clipfrac", "is_masked_low/mean", "is_masked_low", "pg_clipfrac_low",
-        ),
-        _metric(
-            "clip_frac_high", "tokens clipped above", "clip_ratio/high_mean",
-            "ppo_ratio_high_clipfrac", "is_masked_high/mean", "is_masked_high", "pg_clipfrac_high",
-            "pg_clipfrac_higher",
-        ),
-        _metric("clip_frac_dual", "tokens clipped by the dual clip", "pg_clipfrac_lower"),
-        _metric(
-            "ppo_kl", "divergence of the policy from that before its update", "approxkl",
-            "approx_kl", "policykl", "policy/approxkl",
-        ),
-        _metric("ratio_mean", "mean ratio", "ratio", "probs_ratio", "importance_weight"),
-        _metric("ratio_max", "highest ratio", "probs_ratio_max"),
-        _metric("ratio_min", "lowest ratio", "probs_ratio_min"),
-        _metric(
-            "engine_kl", "divergence of trainer and rollout engine", "mismatch_kl/mean",
-            "mismatch_kl", "train_rollout_logprob_abs_diff", "rollout_probs_diff_mean",
-            "sampling/sampling_logp_difference/mean", "vllm_kl", "rollout_kl",
-        ),
-        _metric(
-            "engine_diff_max", "largest difference of trainer and rollout engine",
-            "rollout_probs_diff_max", "sampling/sampling_logp_difference/max",
-        ),
-        _metric(
-            "entropy", "entropy of the policy", "entropy_loss", "policy_entropy", "entropy/mean",
-            "entropy_mean", "policy/entropy",
-        ),
-        _metric(
-            "reward_mean", "mean reward", "reward", "rewards/mean", "score/mean", "reward/mean",
-            "rewards", "raw_reward", "scores", "reward/avg_raw_reward", "avg_raw_reward",
-        ),
-        _metric("reward_max", "highest reward", "rewards/max", "score/max", "reward/max"),
-        _metric("reward_min", "lowest reward", "rewards/min", "score/min", "reward/min"),
-        _metric("reward_std", "standard deviation of rewards", "rewards/std", "reward/std"),
-        _metric("advantage_mean", "mean advantage", "advantages/mean", "advantages"),
-        _metric("advantage_max", "highest advantage", "advantages/max"),
-        _metric("advantage_min", "lowest advantage", "advantages/min"),
-        _metric("return_mean", "mean return", "returns/mean", "return", "returns"),
-        _metric("return_max", "highest return", "returns/max"),
-        _metric("return_min", "lowest return", "returns/min"),
-        _metric("value_mean", "mean value", "values/mean", "values"),
-        _metric("value_max", "highest value", "values/max"),
-        _metric("value_min", "lowest value", "values/min"),
-        _metric(
-            "length_mean", "mean length of responses", "response_length/mean",
-            "completions/mean_length", "response_length", "response_lengths", "seq_len/mean",
-            "mean_gen_tokens_per_sample", "response_len/mean",
-        ),
-        _metric(
-            "length_max", "longest response", "response_length/max", "completions/max_length",
-            "response_len/max",
-        ),
-        _metric(
-            "length_min", "shortest response", "response_length/min", "completions/min_length",
-            "response_len/min",
-        ),
-    )
-}  # fmt: skip
-_BY_KEY = {key: name for name, metric in METRICS.items() for key in metric.keys}
 
 
 class Logged(NamedTuple):
@@ -339,7 +241,7 @@ def _bare(key: str) -> str:
     return key.rpartition(" - ")[2].strip()
 
 
-class Recorded(NamedTuple):
+class LoggedMetric(NamedTuple):
     """A known metric of a log."""
 
     metric: str
@@ -351,7 +253,7 @@ class Recorded(NamedTuple):
 
 def known_metrics(
     log: Log, chosen: Mapping[str, str] | None = None
-) -> tuple[list[Recorded], list[str]]:
+) -> tuple[list[LoggedMetric], list[str]]:
     """Return the known metrics of a log, and the keys of numbers that are none.
 
     Args:
@@ -379,26 +281,7 @@ def known_metrics(
         metric = named.get(key) or metric_of(key)
         if metric is not None and chosen.get(metric, key) == key:
             texts = log.texts.get(key, {})
-            found.append(Recorded(metric, key, log.keys.get(key, {}), texts))
+            found.append(LoggedMetric(metric, key, log.keys.get(key, {}), texts))
         elif key in log.keys:
             unknown.append(key)
     return found, sorted(unknown)
-
-
-def metric_of(key: str) -> str | None:
-    """Return the metric that a key has; None for an unknown key.
-
-    >>> metric_of("actor/pg_clipfrac"), metric_of("clip_ratio/region_mean"), metric_of("lr")
-    ('clip_frac', 'clip_frac', None)
-    """
-    name = _LIKE_MEAN.sub("", key.strip().lower())
-    if name in _BY_KEY:
-        return _BY_KEY[name]
-    first, _, rest = name.partition("/")
-    if rest and first in _PREFIXES:
-        if first == "critic" and rest in ("loss", "kl", "entropy", "ratio"):
-            return None
-        if first == "val" and rest not in ("ratio", "clipfrac"):
-            return None
-        return _BY_KEY.get(rest) if first != "val" or rest == "ratio" else None
-    return None

@@ -1,101 +1,87 @@
-"""Replay of a trainer's metrics: which loss, aggregation and split reproduce what was logged."""
+"""Replay of a trainer's metrics: the loss, aggregation and split that reproduce what was logged."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from rlpost.analysis.replay.metrics.attempts import Inputs, Search
-from rlpost.analysis.replay.metrics.findings import (
+from rlpost.analysis.replay.metrics.aggregates import (
+    REDUCTIONS,
+    Aggregated,
+    extreme_columns,
+    is_of_step,
+    step_values,
+)
+from rlpost.analysis.replay.metrics.configurations import FOUND, TOLERANCE, RunConfiguration
+from rlpost.analysis.replay.metrics.definitions import METRICS
+from rlpost.analysis.replay.metrics.description import (
     ComputedMetric,
-    about_reading,
+    about_method,
     description,
-    findings,
-    relation,
-    terms_of,
+    other_aggregations,
     ties,
 )
-from rlpost.analysis.replay.metrics.fit import (
-    HOWS,
-    LOSS_METRICS,
-    QUANTITIES,
-    Aggregated,
-    quantity_columns,
-)
-from rlpost.analysis.replay.metrics.logs import METRICS, known_metrics, read_log
-from rlpost.analysis.replay.metrics.losses import Column
-from rlpost.analysis.replay.metrics.steps import extreme_columns, match_steps, simple_values
+from rlpost.analysis.replay.metrics.dump import DumpInput
+from rlpost.analysis.replay.metrics.findings import findings
+from rlpost.analysis.replay.metrics.logs import known_metrics, read_log
+from rlpost.analysis.replay.metrics.methods import BestMethod, constant_factor
+from rlpost.analysis.replay.metrics.search import Sample
+from rlpost.analysis.replay.metrics.steps import match_steps
+from rlpost.analysis.replay.metrics.sums import roles_of
 from rlpost.analysis.replay.rollouts import read_rows
 from rlpost.errors import DataError, UsageError
-from rlpost.io.parquet.source import Source
+from rlpost.io.parquet.source import Source, TableSource
+from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.attempts import Found
-    from rlpost.analysis.replay.metrics.fit import Target
-    from rlpost.analysis.replay.metrics.logs import Log, Recorded
-    from rlpost.analysis.replay.metrics.measure import Measured
-    from rlpost.analysis.replay.metrics.search import Read, Reading
-    from rlpost.analysis.replay.metrics.steps import Matched
+    from rlpost.analysis.replay.metrics.dump import Measured
+    from rlpost.analysis.replay.metrics.logs import Log, LoggedMetric
+    from rlpost.analysis.replay.metrics.search import Solution
+    from rlpost.analysis.replay.metrics.steps import MatchedSteps, MetricSeries
     from rlpost.pipeline.options import Options
     from rlpost.recipe.loss import LossOptions
 
     Numbers = NDArray[np.float64]
 
 Json = dict[str, Any]
-TOLERANCE = 1e-5
-"""Relative difference between a logged metric and the computed one."""
 SAMPLE_RESPONSES = 2048
 """Responses of the steps that the search reads; the result is computed on all steps."""
-_NEEDS = {
-    "ppo_kl": ("log_probs", "old_log_probs"),
-    "ratio_mean": ("log_probs", "old_log_probs"),
-    "ratio_max": ("log_probs", "old_log_probs"),
-    "ratio_min": ("log_probs", "old_log_probs"),
-    "kl_loss": ("log_probs", "ref_log_probs"),
-    "engine_kl": ("old_log_probs", "infer_log_probs"),
-    "engine_diff_max": ("old_log_probs", "infer_log_probs"),
-    **dict.fromkeys(("value_mean", "value_max", "value_min"), ("values",)),
-    **dict.fromkeys(("advantage_mean", "advantage_max", "advantage_min"), ("advantages",)),
-    **dict.fromkeys(("reward_mean", "reward_max", "reward_min", "reward_std"), ("reward",)),
-}
 
 
 def replay_metrics(
     table: pa.Table | Source,
     metrics: str | Path,
-    recipe: Recipe | None = None,
-    loss: LossOptions | None = None,
+    recipe: Recipe | None,
+    loss: LossOptions,
     *,
-    fixed: Collection[str] = (),
+    stated: Collection[str] = (),
     keys: Mapping[str, str] | None = None,
-    micro_batch: int | None = None,
-    ranks: int | None = None,
-    updates: int | None = None,
+    split: Mapping[str, int] | None = None,
     tolerance: float = TOLERANCE,
     options: Options | None = None,
 ) -> Json:
-    """Find the loss, the aggregation and the split that reproduce a trainer's metrics.
+    """Find the aggregation, the split and the terms of a loss that reproduce a trainer's metrics.
 
     Args:
         table: the dump: whole steps, with `step` to match the lines of the log. Files are read in
             chunks, and the steps that are searched are in memory.
         metrics: file of a logger, see `rlpost.analysis.replay.metrics.logs`.
         recipe: names columns (`columns={"advantages": "their_column"}`), and computes the
-            advantages if the input has none.
-        loss: options of the loss; only those in `fixed` count.
-        fixed: the fields of `loss` that stay; the others are searched for.
+            advantages if the input has none; None for the default.
+        loss: the loss of the run.
+        stated: the fields of `loss` that stay; others are replaced if the log needs other values.
         keys: keys of the log by metric, for other names than those of the frameworks.
-        micro_batch: responses of a micro-batch; None: searched for.
-        ranks: data-parallel ranks; None: searched for.
-        updates: optimiser updates of a step; None: searched for.
+        split: `micro_batch`, `ranks` and `updates`, as far as they are known.
         tolerance: relative tolerance.
         options: how the dump is read.
 
@@ -114,204 +100,199 @@ def replay_metrics(
             f"metrics is of type {type(metrics).__name__}: the path of a log is needed; write it "
             "as JSON lines or CSV first"
         )
-    log, recorded, unknown = _known(Path(metrics), keys)
-    split = {"micro": micro_batch, "ranks": ranks, "updates": updates}
-    inputs = Inputs(recipe or Recipe(), loss, frozenset(fixed), tolerance, split, options)
-    light = inputs.measured(table, wanted=())
-    matched = match_steps(light, log, recorded)
-    sample = _sample(light, matched)
-    labels = [matched.steps[one] for one in sample]
-    part = _rows_of(table, light, labels)
-    losses = any(one.metric in LOSS_METRICS for one in recorded)
-    search = Search(inputs, part, labels, losses=losses)
-    whole, not_computed = _targets(recorded, matched, search.first.data)
-    found = search.run([one.of(sample) for one in whole])
-    read = found.reader.all([one.of(sample) for one in whole])
-    every = found.data
-    if part is not table:
-        every = _measured_whole(table, inputs, found, whole, read, matched)
-    rows = [
-        _replayed(target, one, every, matched, tolerance)
-        for target, one in zip(whole, read, strict=True)
-    ]
-    both = zip(rows, read, strict=True)
-    kept = [(row, one.reading) for row, one in both if not _is_proxy(row, one.reading, every)]
-    not_computed += [
-        {"metric": row["metric"], "key": row["key"], "needs": None, "text": _NO_ENTROPY}
-        for row in rows
-        if not any(row is one for one, _ in kept)
-    ]
-    rows, readings = [row for row, _ in kept], [reading for _, reading in kept]
-    described = description(found.choice, rows, readings)
-    logged = [matched.target(one) for one in recorded]
-    computed = [
-        ComputedMetric(row, reading, described) for row, reading in zip(rows, readings, strict=True)
-    ]
-    texts = [text for one in recorded if (text := matched.not_numbers(one)) is not None]
+    log, logged, unknown = _known(Path(metrics), keys)
+    source = table if isinstance(table, Source) else TableSource(table)
+    dump = DumpInput(source, recipe or Recipe(), options)
+    configuration = RunConfiguration(loss, FOUND & {*stated}, {**(split or {})}, tolerance)
+    configuration = configuration.for_roles(dump.roles)
+    light = dump.measure((), loss)
+    matched = match_steps(light, log, logged)
+    every = [matched.series(one, tolerance) for one in logged]
+    reasons = {one.key: _why_not(one, dump, light, configuration.loss) for one in every}
+    series = [one for one in every if reasons[one.key] is None]
+    solution, others = _solve(dump, light, matched, series, configuration)
+    computed = _computed(dump, matched, series, solution)
+    reasons |= {one.series.key: _NO_ENTROPY for one in computed if _is_poor(one, dump)}
+    computed = [one for one in computed if reasons[one.series.key] is None]
+    rows = [one.row for one in computed]
+    equal = bool(rows) and all(one["reproduced"] for one in rows)
     return {
         "file": log.path,
         "format": log.kind,
-        "steps": matched.facts(log),
-        "responses": int(sum(every.counts)),
-        "reproduced": bool(rows)
-        and all(one["reproduced"] for one in rows)
-        and not any(one.broken for one in logged),
-        "description": described,
+        "steps": matched.facts,
+        "responses": sum(len(light.rows_of(step)) for step in matched.steps),
+        "reproduced": equal and not any(one.broken for one in every),
+        "description": description(solution, computed),
         "metrics": rows,
-        "ties": ties(found.choice, rows, readings),
-        "findings": findings(matched, logged, computed),
-        "not_computed": not_computed,
+        "ties": [*ties(solution, computed)],
+        "findings": findings(matched, every, computed, others),
+        "not_computed": [
+            {"metric": one.name, "key": one.key, **why}
+            for one in every
+            if (why := reasons[one.key]) is not None
+        ],
         "unknown_keys": unknown,
         "tolerance": tolerance,
-        "warnings": [*log.warnings, *matched.warnings, *texts],
+        "warnings": [*log.warnings, *matched.warnings(logged)],
     }
 
 
-def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[Recorded], list[str]]:
+def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[LoggedMetric], list[str]]:
     """Return a log, its known metrics, and its unknown keys; DataError without known ones."""
     log = read_log(path)
-    recorded, unknown = known_metrics(log, keys)
-    if not recorded:
+    metrics, unknown = known_metrics(log, keys)
+    if not metrics:
         raise DataError(
             f"--metrics {log.path}: no known metric among {len(unknown)} keys "
             f"({', '.join(unknown[:8])}); --map-metric pg_loss=KEY names one; the metrics are "
             f"{', '.join(METRICS)}"
         )
-    return log, recorded, unknown
+    return log, metrics, unknown
 
 
-def _targets(
-    recorded: Sequence[Recorded], matched: Matched, data: Aggregated
-) -> tuple[list[Target], list[Json]]:
-    """Return the metrics that the dump has numbers for, and the others with the reason."""
-    whole, not_computed = [], []
-    for one in recorded:
-        target = matched.target(one)
-        why = _why_not(target, data)
-        if why is None:
-            whole.append(target)
-        else:
-            not_computed.append({"metric": one.metric, "key": one.key, **why})
-    return whole, not_computed
+def _solve(
+    dump: DumpInput,
+    light: Measured,
+    matched: MatchedSteps,
+    series: Sequence[MetricSeries],
+    configuration: RunConfiguration,
+) -> tuple[Solution, list[Solution]]:
+    """Return the solution by a configuration, and what it is chosen from, the best last.
 
-
-def _measured_whole(
-    table: pa.Table | Source,
-    inputs: Inputs,
-    found: Found,
-    targets: Sequence[Target],
-    read: Sequence[Read],
-    matched: Matched,
-) -> Aggregated:
-    """Return all matched steps with the columns that were found on the sample."""
-    wanted = {column for one in read if one.reading for column in one.reading.needs}
-    wanted |= {column for one in targets for column in extreme_columns(one.metric)}
-    candidates = found.candidates_of(wanted)
-    wanted.add(Column("sum", "one"))
-    full = inputs.measured(table, wanted=wanted, candidates=candidates)
-    return Aggregated(full, matched.steps, inputs.length)
-
-
-_NO_ENTROPY = "no column of tokens `entropy`; it is not the mean of -log_probs"
-
-
-def _is_proxy(row: Json, reading: Reading | None, data: Aggregated) -> bool:
-    """Return whether an entropy differs from the only estimate of it, the mean of -log_probs."""
-    missing = Column("sum", "entropy") not in data.index
-    estimated = reading is not None and reading.columns[0].name != "entropy"
-    return row["metric"] == "entropy" and missing and estimated and row.get("share") == 0
-
-
-def _rows_of(
-    table: pa.Table | Source, measured: Measured, steps: Sequence[str]
-) -> pa.Table | Source:
-    """Return the rows of some steps; the whole input if they have all rows.
-
-    Advantages that are computed may depend on other steps, so the input stays whole then.
+    If a metric differs, the last one is by no option that the user set.
     """
-    rows = np.sort(np.concatenate([measured.rows_of(step) for step in steps]))
-    if len(rows) == len(measured.step) or not measured.apart:
-        return table
-    if isinstance(table, Source):
-        return read_rows(table, table.columns, rows)
-    return table.take(pa.array(rows))
+    counts = [len(light.rows_of(step)) for step in matched.steps]
+    most = max(2, SAMPLE_RESPONSES // max(1, *counts))
+    places = np.linspace(0, len(counts) - 1, min(most, len(counts)))
+    numbers = sorted({round(one) for one in places})
+    steps = [matched.steps[at] for at in numbers]
+    rows = np.sort(np.concatenate([light.rows_of(step) for step in steps]))
+    searched = [one.at(numbers) for one in series if not is_of_step(one.definition)]
+    sample = Sample(_part(dump, light, rows), steps, searched)
+    with single_threaded_torch():
+        solutions = sample.solve(configuration)
+        best = solutions[-1]
+        if not best.reproduced and configuration != configuration.unstated:
+            free = sample.solve(configuration.unstated)[-1]
+            solutions += [free] if free.score > best.score else []
+    return best, solutions
 
 
-def _sample(measured: Measured, matched: Matched) -> list[int]:
-    """Return the numbers of the matched steps that the search reads."""
-    counts = [len(measured.rows_of(step)) for step in matched.steps]
-    most = max(1, min(len(counts), SAMPLE_RESPONSES // max(1, *counts)))
-    most = max(most, min(len(counts), 2))
-    return sorted({round(one) for one in np.linspace(0, len(counts) - 1, most)})
+def _part(dump: DumpInput, light: Measured, rows: NDArray[np.int64]) -> DumpInput:
+    """Return some rows of an input; all of them if advantages of a step depend on other steps."""
+    if len(rows) == len(light.step) or not light.independent:
+        return dump
+    table = read_rows(dump.source, dump.source.columns, rows)
+    return replace(dump, source=TableSource(table))
 
 
-def _why_not(target: Target, data: Aggregated) -> Json | None:
+_NO_ENTROPY = {
+    "needs": None,
+    "text": "no column of tokens `entropy`; it is not the mean of -log_probs",
+}
+
+
+def _is_poor(one: ComputedMetric, dump: DumpInput) -> bool:
+    """Return whether an entropy differs from the only estimate of it, the mean of -log_probs."""
+    missing = one.series.name == "entropy" and "entropy" not in dump.roles
+    return missing and one.row["share"] == 0
+
+
+def _why_not(
+    series: MetricSeries, dump: DumpInput, light: Measured, loss: LossOptions
+) -> Json | None:
     """Return why a metric cannot be computed: the role that is missing, and a sentence."""
-    metric, measured = target.metric, data.measured
-    if np.isnan(target.recorded).all():
+    definition, missing = series.definition, list[str]()
+    if not series.present.any():
         return {"needs": None, "text": "no number at a matched step"}
-    lacks = {} if metric not in LOSS_METRICS else measured.lacks
-    if metric in LOSS_METRICS and not lacks:
-        return None
-    columns = quantity_columns(metric, data.index) if metric in QUANTITIES else iter(())
-    if simple_values(metric, data) is not None or next(columns, None) is not None:
-        return None
-    missing = [*lacks] or [one for one in _NEEDS.get(metric, ()) if one not in measured.roles]
+    if series.of_loss:
+        missing = dump.missing(loss)
+    elif definition.kind == "tokens":
+        needs = [roles_of(name, loss) for name in definition.of]
+        if not any(dump.roles.issuperset(one) for one in needs):
+            missing = [one for one in needs[0] if one not in dump.roles]
+    elif definition.of == ("rewards",) and not light.rewards:
+        missing = ["reward"]
     if not missing:
-        return {"needs": None, "text": f"no column of tokens `{metric.partition('_')[0]}`"}
+        return None
+    if missing[0] not in ROLES:
+        return {"needs": None, "text": f"no column of tokens `{missing[0]}`"}
     maps = " ".join(f"--map {role}=COLUMN" for role in missing)
     return {"needs": missing[0], "text": f"no column for {' and '.join(missing)}; {maps}"}
 
 
-def _replayed(
-    full: Target, read: Read, every: Aggregated, matched: Matched, tolerance: float
-) -> Json:
+def _computed(
+    dump: DumpInput, matched: MatchedSteps, series: Sequence[MetricSeries], solution: Solution
+) -> list[ComputedMetric]:
+    """Return the metrics of a log with the numbers of all steps of a dump."""
+    pairs = zip(solution.series, solution.chosen, strict=True)
+    chosen = {one.key: own for one, own in pairs}
+    columns = [column for one in chosen.values() if one.best for column in one.best.columns]
+    loss = solution.configuration.loss
+    extremes = [column for one in series for column in extreme_columns(one.definition)]
+    columns += [one for one in extremes if dump.roles.issuperset(one.roles(loss))]
+    measured = dump.measure([*dict.fromkeys(columns)], loss)
+    data = Aggregated(measured, matched.steps, loss.agg_length)
+    whole = [(one, chosen.get(one.key, BestMethod())) for one in series]
+    return [ComputedMetric(*one, _row(*one, data, matched)) for one in whole]
+
+
+def _row(series: MetricSeries, chosen: BestMethod, data: Aggregated, matched: MatchedSteps) -> Json:
     """Return a metric with recorded and computed numbers, and how it is computed."""
-    reading, others, instead = read
-    simple = simple_values(full.metric, every) if reading is None else None
-    if simple is not None:
-        gaps = {name: full.gaps(numbers, tolerance, np.abs(numbers)) for name, numbers in simple}
-        about = min(gaps, key=lambda one: gaps[one] * (gaps[one] > 1))
-        computed = dict(simple)[about]
-    elif reading is not None:
-        computed, about = reading.computed(every), about_reading(full.metric, reading)
+    best, present = chosen.best, series.present
+    if best is not None:
+        about = about_method(series, best)
+        computed, magnitude = best.computed(data)
     else:
-        computed, about = np.full(len(full.recorded), np.nan), "nothing"
-    magnitude = np.abs(computed) if reading is None else reading.magnitude(every)
-    gap = full.gaps(computed, tolerance, magnitude)
-    differences = np.abs(computed - full.recorded)
-    present = ~np.isnan(full.recorded)
-    reproduced = bool(gap <= 1) and not full.broken
+        about, computed = _of_steps(series, data)
+        magnitude = np.abs(computed)
+    equal, differences = series.equal(computed, magnitude), np.abs(computed - series.recorded)
+    reproduced = bool((equal | ~present).all())
     row: Json = {
-        "metric": full.metric,
-        "key": full.key,
-        "reproduced": reproduced,
-        "informative": full.informative,
-        "rounding": _float(np.max(full.rounding)),
+        "metric": series.name,
+        "key": series.key,
+        "reproduced": reproduced and not series.broken,
+        "informative": series.informative,
+        "rounding": _float(np.max(series.rounding)),
         "computed_as": about,
         "max_difference": _float(np.max(differences[present])),
         "median_difference": _float(np.median(differences[present])),
+        "share": float(equal[present].mean()),
         "steps": [
             {"step": step, "recorded": _float(left), "computed": _float(right)}
-            for step, left, right in zip(matched.steps, full.recorded, computed, strict=True)
+            for step, left, right in zip(matched.steps, series.logged, computed, strict=True)
         ],
     }
-    if reading is not None:
-        row["aggregation"] = HOWS[reading.how].name
-        row["level"] = reading.level
-        same = {HOWS[one.how].aggregation for one in others if one.level == reading.level}
-        row["also"] = sorted(same - {HOWS[reading.how].aggregation})
-    if gap > 1:
-        equal = full.equal(computed, tolerance, magnitude)
-        row["relation"] = relation(
-            full.recorded[present], computed[present], equal[present], tolerance
-        )
-        row["share"] = float(equal[present].mean())
-        row["differs_at"] = [matched.steps[at] for at in np.flatnonzero(~equal)]
-        if instead is not None:
-            row["fits"] = about_reading(full.metric, instead)
-            row["fits_options"] = [part for pair in terms_of(instead).items() for part in pair]
+    if best is not None:
+        row["aggregation"] = str(REDUCTIONS[best.reduction])
+        row["level"] = best.level
+        row["also"] = other_aggregations(best, chosen.others)
+    if not reproduced:
+        own = series.recorded[present], computed[present], equal[present], series.tolerance
+        row["relation"] = _relation(*own)
+        row["differs_at"] = [matched.steps[at] for at in np.flatnonzero(~equal & present)]
     return row
+
+
+def _of_steps(series: MetricSeries, data: Aggregated) -> tuple[str, Numbers]:
+    """Return what a metric of whole steps is, or is closest to, and its numbers."""
+
+    def closeness(numbers: Numbers) -> tuple[int, float]:
+        equal = series.equal(numbers, np.abs(numbers))
+        gaps = np.abs(numbers - series.recorded)[series.present]
+        return -int(equal.sum()), float(np.median(gaps))
+
+    return min(step_values(series.definition, data), key=lambda one: closeness(one[1]))
+
+
+def _relation(
+    recorded: Numbers, computed: Numbers, equal: NDArray[np.bool_], tolerance: float
+) -> Json | None:
+    """Return what recorded and computed numbers have in common: a factor, or equal steps."""
+    factor = constant_factor(recorded, computed, tolerance)
+    if factor is not None:
+        return {"factor": factor}
+    return {"equal_steps": float(equal.mean())} if 0 < equal.sum() < len(equal) else None
 
 
 def _float(value: Any) -> float | None:

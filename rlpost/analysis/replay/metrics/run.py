@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from rlpost._version import __version__
 from rlpost.analysis.replay import rollouts as inputs
 from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
-from rlpost.analysis.replay.metrics.replay import TOLERANCE, replay_metrics
+from rlpost.analysis.replay.metrics.configurations import TOLERANCE
+from rlpost.analysis.replay.metrics.replay import replay_metrics
 from rlpost.analysis.replay.metrics.source import ADVANTAGES, ColumnsSource, columns_of_log
 from rlpost.analysis.replay.replay import SCHEMA_VERSION
 from rlpost.errors import UsageError
 from rlpost.io.parquet.inputs import find_inputs
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -26,30 +28,28 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class MetricRequest:
-    """What of a log is compared, and what is known of the loss."""
+    """What of a log is compared, and by which configuration."""
 
     metrics: str | Path
     """The log."""
+    loss: LossOptions
+    """The policy loss of the run."""
+    stated: frozenset[str]
+    """The fields of `loss` that stay; others are replaced if the log needs other values."""
     recipe: Recipe | None = None
     """Of the advantages, if the input has none."""
-    loss: LossOptions | None = None
-    fixed: frozenset[str] = frozenset()
-    """The fields of `loss` that are known; the others are searched for."""
     columns_map: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     """Keys of the log by metric."""
-    micro_batch: int | None = None
-    ranks: int | None = None
-    updates: int | None = None
+    split: Mapping[str, int] = field(default_factory=dict)
+    """`micro_batch`, `ranks` and `updates`, as far as they are known."""
     tolerance: float = TOLERANCE
 
     def __post_init__(self) -> None:
         """Raise UsageError for a number that is out of range."""
-        for name in ("micro_batch", "ranks", "updates"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} {value}: an integer of at least 1 is needed")
+        for name, value in self.split.items():
+            if value < 1:
+                raise UsageError(f"{flag_of(name)} {value}: an integer of at least 1 is needed")
         inputs.check_tolerance(self.tolerance)
 
 
@@ -77,11 +77,9 @@ def _replay(paths: Sequence[str], request: MetricRequest, others: Mapping[str, s
         request.metrics,
         recipe.model_copy(update={"columns": roles}),
         request.loss,
-        fixed=request.fixed,
+        stated=request.stated,
         keys=request.keys,
-        micro_batch=request.micro_batch,
-        ranks=request.ranks,
-        updates=request.updates,
+        split=request.split,
         tolerance=request.tolerance,
     )
     if ADVANTAGES not in roles and found["description"]["loss"] is not None:

@@ -55,11 +55,11 @@ class Split:
         )  # fmt: skip
 
     @property
-    def options(self) -> list[str]:
-        """The options as typed."""
-        parts = [] if self.micro is None else ["--micro-batch", str(self.micro)]
-        parts += [] if self.ranks == 1 else ["--ranks", str(self.ranks)]
-        return parts + ([] if self.updates == 1 else ["--updates", str(self.updates)])
+    def fields(self) -> dict[str, int]:
+        """The options that are not the default."""
+        fields = {} if self.micro is None else {"micro_batch": self.micro}
+        fields |= {} if self.ranks == 1 else {"ranks": self.ranks}
+        return fields | ({} if self.updates == 1 else {"updates": self.updates})
 
     def __str__(self) -> str:
         """Return the split in words."""
@@ -71,90 +71,57 @@ class Split:
             parts.append(f"{self.ranks} ranks ({dealt})")
         return ", ".join(parts) or "the whole step at once"
 
-    def pieces(self, count: int) -> list[tuple[int, int, Indices]]:
-        """Return the update, the rank and the responses of each rank's part of an update."""
+    def parts(self, count: int) -> Iterator[tuple[int, Indices]]:
+        """Yield the update and the responses of each rank's part of each update."""
         rows = np.arange(count)
+        ranks = np.array_split(rows, self.ranks)
         if self.strided:
-            of_ranks = [rows[rank :: self.ranks] for rank in range(self.ranks)]
-        else:
-            of_ranks = np.array_split(rows, self.ranks)
-        return [
-            (update, rank, part)
-            for rank, own in enumerate(of_ranks)
-            for update, part in enumerate(np.array_split(own, self.updates))
-            if len(part)
-        ]
+            ranks = [rows[rank :: self.ranks] for rank in range(self.ranks)]
+        for own in ranks:
+            for update, part in enumerate(np.array_split(own, self.updates)):
+                if len(part):
+                    yield update, part
 
 
 class Units(NamedTuple):
     """The units of a step whose mean is a metric."""
 
-    order: Indices
-    """[n] responses, by unit."""
-    starts: Indices
-    """[u] first place of each unit in `order`."""
+    of: Indices
+    """[n] the unit of each response."""
     weights: Numbers
     """[u] weights of the mean, whose sum is 1."""
 
     @classmethod
-    def of(cls, split: Split, level: Level, count: int) -> Units:
+    def by(cls, split: Split, level: Level, count: int) -> Units:
         """Return the units of a step of `count` responses."""
-        if level == "step" or count == 0:
-            return cls(np.arange(count), np.zeros(min(count, 1), np.int64), np.ones(min(count, 1)))
-        pieces = split.pieces(count)
+        units, weights = np.zeros(count, np.int64), list[float]()
+        if level == "step":
+            return cls(units, np.ones(1))
+        parts = [*split.parts(count)]
+        of_update = np.bincount([update for update, _ in parts])
         if level == "update":
-            updates = sorted({update for update, _, _ in pieces})
-            parts = [
-                np.concatenate([part for update, _, part in pieces if update == one])
-                for one in updates
-            ]
-            return cls._of_parts(parts, np.full(len(parts), 1 / len(parts)))
-        of_update = np.bincount([update for update, _, _ in pieces])
-        starts, weights, first = [], [], 0
-        for update, _, part in pieces:
+            for update, part in parts:
+                units[part] = update
+            return cls(units, np.full(len(of_update), 1 / len(of_update)))
+        for update, part in parts:
             size = len(part) if level == "rank" or split.micro is None else split.micro
-            own = np.arange(first, first + len(part), size)
-            starts.append(own)
-            weights.append(np.full(len(own), 1 / (len(of_update) * of_update[update] * len(own))))
-            first += len(part)
-        order = np.concatenate([part for _, _, part in pieces])
-        return cls(order, np.concatenate(starts), np.concatenate(weights))
-
-    @classmethod
-    def _of_parts(cls, parts: Sequence[Indices], weights: Numbers) -> Units:
-        starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
-        return cls(np.concatenate(parts), starts, weights)
+            own = np.arange(len(part)) // size
+            units[part] = len(weights) + own
+            share = 1 / (len(of_update) * of_update[update] * (own[-1] + 1))
+            weights += [share] * int(own[-1] + 1)
+        return cls(units, np.array(weights))
 
     def signature(self) -> bytes:
         """Return what two splits have in common if they have the same units."""
-        sizes = np.diff(np.append(self.starts, len(self.order)))
-        names, weights = np.empty_like(self.order), np.empty(len(self.order))
-        lowest = np.minimum.reduceat(self.order, self.starts) if len(sizes) else self.order
-        names[self.order] = np.repeat(lowest, sizes)
-        weights[self.order] = np.repeat(np.round(self.weights, 12), sizes)
-        return blake2b(names.tobytes() + weights.tobytes(), digest_size=16).digest()
-
-    def sums(self, columns: Numbers) -> Numbers:
-        """Return the sums of units, [u, c], of columns, [n, c]."""
-        if not len(self.starts):
-            return np.zeros((0, *columns.shape[1:]))
-        ordered = columns if _is_range(self.order) else columns[self.order]
-        return np.asarray(np.add.reduceat(ordered, self.starts, axis=0))
-
-    def highest(self, column: Numbers) -> Numbers:
-        """Return the maximum of each unit, [u], of a column, [n]."""
-        return np.asarray(np.maximum.reduceat(column[self.order], self.starts))
+        first = np.full(len(self.weights), len(self.of))
+        np.minimum.at(first, self.of, np.arange(len(self.of)))
+        weights = np.round(self.weights, 12)[self.of]
+        return blake2b(first[self.of].tobytes() + weights.tobytes(), digest_size=16).digest()
 
 
-def _is_range(order: Indices) -> bool:
-    return bool(order[0] == 0 and np.all(np.diff(order) == 1))
-
-
-@dataclass(frozen=True)
-class Means:
+class Means(NamedTuple):
     """Units of all steps, and the splits that have them."""
 
-    level: Level
     units: tuple[Units, ...]
     """One for each step."""
     splits: tuple[tuple[Split, Level], ...]
@@ -164,7 +131,7 @@ class Means:
 def all_splits(
     counts: Sequence[int],
     *,
-    micro: int | None = None,
+    micro_batch: int | None = None,
     ranks: int | None = None,
     updates: int | None = None,
 ) -> list[Split]:
@@ -172,7 +139,7 @@ def all_splits(
 
     Args:
         counts: responses of each step.
-        micro: the responses of a micro-batch; None: searched for.
+        micro_batch: the responses of a micro-batch; None: searched for.
         ranks: the data-parallel ranks; None: searched for.
         updates: the updates of a step; None: searched for.
     """
@@ -184,7 +151,7 @@ def all_splits(
         most = -(-max(counts) // (one * many))
         if one * many > least:
             continue
-        sizes: list[int | None] = [micro] if micro else [None, *_sizes(most - 1, most)]
+        sizes: list[int | None] = [micro_batch] if micro_batch else [None, *_sizes(most - 1, most)]
         for size, strided in product(sizes, (False, True) if one > 1 else (False,)):
             splits.append(Split(one, many, size, strided))
     return sorted(splits, key=lambda one: (one.cost, one.ranks, one.updates, one.micro or 0))
@@ -201,10 +168,10 @@ def all_means(splits: Sequence[Split], counts: Sequence[int]) -> list[Means]:
     """Return the different units of some splits, the simplest first."""
     found: dict[tuple[bytes, ...], tuple[tuple[Units, ...], list[tuple[Split, Level]]]] = {}
     for split, level in _levels(splits):
-        units = tuple(Units.of(split, level, count) for count in counts)
+        units = tuple(Units.by(split, level, count) for count in counts)
         key = tuple(one.signature() for one in units)
         found.setdefault(key, (units, []))[1].append((split, level))
-    return [Means(names[0][1], units, tuple(names)) for units, names in found.values()]
+    return [Means(units, tuple(names)) for units, names in found.values()]
 
 
 def _levels(splits: Sequence[Split]) -> Iterator[tuple[Split, Level]]:

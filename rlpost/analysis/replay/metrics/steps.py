@@ -1,34 +1,132 @@
-"""The steps of a log beside those of a dump, and the metrics of responses alone."""
+"""The steps of a log beside those of a dump, and logged metrics by step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.metrics.fit import EXTREMES, StepData, target_of
-from rlpost.analysis.replay.metrics.losses import Column
+from rlpost.analysis.replay.metrics.aggregates import StepSums, values_of_responses
+from rlpost.analysis.replay.metrics.definitions import METRICS
+from rlpost.analysis.replay.metrics.logs import Logged
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.fit import Aggregated, Target
-    from rlpost.analysis.replay.metrics.logs import Log, Recorded
-    from rlpost.analysis.replay.metrics.measure import Measured
+    from rlpost.analysis.replay.metrics.definitions import MetricDefinition
+    from rlpost.analysis.replay.metrics.dump import Measured
+    from rlpost.analysis.replay.metrics.logs import Log, LoggedMetric
 
     Numbers = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
 
 Json = dict[str, Any]
 _CLOSE = 1e-4
+"""Relative difference of rewards and lengths that agree."""
 _MOST_NAMES = 4
+MOST = 0.5
+"""Share of the steps; what reproduces more of them counts."""
+_SUMS = 0.1
+"""Share of the tolerance that a sum may lose to cancellation, of the sum of absolute values."""
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class Matched:
+class MetricSeries:
+    """A logged metric by matched step, [s]."""
+
+    name: str
+    key: str
+    logged: Numbers
+    """NaN also for a step without a number."""
+    rounding: Numbers
+    """Half a unit of the last digit."""
+    absent: Flags
+    """The log has no number of the step."""
+    tolerance: float
+
+    @classmethod
+    def of(cls, metric: LoggedMetric, labels: Sequence[str], tolerance: float) -> MetricSeries:
+        """Return a metric at the steps of a log with these labels."""
+        numbers = [metric.by_step.get(label, Logged(np.nan, 0.0)) for label in labels]
+        return cls(
+            metric.metric,
+            metric.key,
+            np.array([one.value for one in numbers]),
+            np.array([one.rounding for one in numbers]),
+            np.array([label not in metric.by_step for label in labels]),
+            tolerance,
+        )
+
+    @property
+    def definition(self) -> MetricDefinition:
+        """The metric."""
+        return METRICS[self.name]
+
+    @property
+    def of_loss(self) -> bool:
+        """Whether the policy loss determines it."""
+        return self.definition.kind in ("loss", "clipped")
+
+    @cached_property
+    def recorded(self) -> Numbers:
+        """[s]: the finite numbers; 0 otherwise."""
+        return np.where(np.isfinite(self.logged), self.logged, 0.0)
+
+    @cached_property
+    def present(self) -> Flags:
+        """[s]: there is a finite number."""
+        return np.isfinite(self.logged)
+
+    @property
+    def broken(self) -> list[int]:
+        """The numbers of the steps at which NaN or an infinite number is logged."""
+        return [int(at) for at in np.flatnonzero(~self.present & ~self.absent)]
+
+    @property
+    def informative(self) -> bool:
+        """Whether any number differs from 0."""
+        return bool(np.any(self.recorded != 0))
+
+    @cached_property
+    def sharp(self) -> bool:
+        """Whether no step can be reproduced by chance: no count, and with all digits."""
+        digits = self.rounding <= self.tolerance * np.abs(self.recorded)
+        return self.definition.kind != "clipped" and self.informative and bool(np.all(digits))
+
+    def at(self, steps: Sequence[int]) -> MetricSeries:
+        """Return the metric at some steps."""
+        own = {name: getattr(self, name)[[*steps]] for name in ("logged", "rounding", "absent")}
+        return replace(self, **own)
+
+    @cached_property
+    def _allowed(self) -> Numbers:
+        return np.asarray(self.tolerance * np.abs(self.recorded) + self.rounding + _TINY)
+
+    def allowed(self, magnitude: Numbers) -> Numbers:
+        """Return the differences that are allowed, [..., s].
+
+        Args:
+            magnitude: [..., s] aggregated absolute values, of which the sum may lose digits.
+        """
+        return np.asarray(self._allowed + _SUMS * self.tolerance * magnitude)
+
+    def equal(self, computed: Numbers, magnitude: Numbers) -> Flags:
+        """Return the steps that are reproduced, [..., s]; one without a number is not."""
+        return (np.abs(computed - self.recorded) <= self.allowed(magnitude)) & self.present
+
+    def reproduced(self, computed: Numbers, magnitude: Numbers) -> bool:
+        """Return whether all steps with a number are reproduced, of [s]."""
+        return bool((self.equal(computed, magnitude) | ~self.present).all())
+
+
+@dataclass(frozen=True)
+class MatchedSteps:
     """The steps of the dump that the log has."""
 
     steps: list[str]
@@ -39,36 +137,50 @@ class Matched:
     """`value`, `order`, or `shift`."""
     of_dump: int
     """Steps of the dump."""
-    warnings: list[str] = field(default_factory=list)
+    log: Log
 
-    def target(self, recorded: Recorded) -> Target:
-        """Return a recorded metric by matched step."""
-        return target_of(recorded, self.labels)
+    def series(self, metric: LoggedMetric, tolerance: float) -> MetricSeries:
+        """Return a metric by matched step."""
+        return MetricSeries.of(metric, self.labels, tolerance)
 
-    def not_numbers(self, recorded: Recorded) -> str | None:
-        """Return a warning of the steps at which a metric has text or null; None without any."""
-        found = [(label, recorded.texts[label]) for label in self.labels if label in recorded.texts]
-        if not found:
-            return None
-        texts = ", ".join([*dict.fromkeys(text for _, text in found)][:_MOST_NAMES])
-        return (
-            f"{recorded.key} is {texts} at {at_steps([label for label, _ in found])} of the log; "
-            "a number is needed, and nothing is compared there"
-        )
+    def warnings(self, metrics: Sequence[LoggedMetric]) -> Iterator[str]:
+        """Yield what is left out of the dump and the log, and what is no number."""
+        path, matched, of_log = self.log.path, len(self.steps), len(self.log.steps)
+        if matched < self.of_dump:
+            yield (
+                f"{self.of_dump - matched} of {self.of_dump} steps of the input are not in "
+                f"{path}; they are left out"
+            )
+        if matched < of_log:
+            yield (
+                f"{of_log - matched} of {of_log} steps of {path} are not in the input; "
+                "they are left out"
+            )
+        if self.log.repeated:
+            yield f"{path}: {self.log.repeated} steps have several lines; their mean is compared"
+        for metric in metrics:
+            texts = {label: x for label in self.labels if (x := metric.texts.get(label))}
+            if texts:
+                names = ", ".join([*dict.fromkeys(texts.values())][:_MOST_NAMES])
+                yield (
+                    f"{metric.key} is {names} at {at_steps([*texts])} of the log; "
+                    "a number is needed, and nothing is compared there"
+                )
 
-    def facts(self, log: Log) -> Json:
-        """Return the numbers of steps, and how they were matched."""
+    @property
+    def facts(self) -> Json:
+        """The numbers of steps, and how they were matched."""
         return {
             "dump": self.of_dump,
-            "log": len(log.steps),
+            "log": len(self.log.steps),
             "matched": len(self.steps),
             "matched_by": self.by,
-            "key": log.step_key,
-            "averaged": log.repeated,
+            "key": self.log.step_key,
+            "averaged": self.log.repeated,
         }
 
 
-def match_steps(measured: Measured, log: Log, recorded: Sequence[Recorded]) -> Matched:
+def match_steps(measured: Measured, log: Log, metrics: Sequence[LoggedMetric]) -> MatchedSteps:
     """Match the steps of a dump with those of a log, by value or by order.
 
     If the rewards or lengths of a step are those of another line of the log, at the same distance
@@ -78,33 +190,16 @@ def match_steps(measured: Measured, log: Log, recorded: Sequence[Recorded]) -> M
         DataError: no step of the dump is in the log, and their numbers differ.
     """
     own, others = measured.steps, log.steps
-    options = [_by_value(own, others, shift) for shift in (0, 1, -1)]
+    options = [_by_value(own, log, shift) for shift in (0, 1, -1)]
     if len(own) == len(others):
-        options.append(Matched([*own], [*others], "order", len(own)))
+        options.append(MatchedSteps([*own], [*others], "order", len(own), log))
     options = [one for one in options if one.steps]
     if not options:
         raise DataError(
             f"--metrics {log.path}: steps {_few(others)}, but the input has {_few(own)}; "
             "steps of the same numbers, or as many lines as the input has steps, are needed"
         )
-    scores = [_agreement(one, measured, recorded) for one in options]
-    best = max(range(len(options)), key=lambda at: (scores[at], -at))
-    found = options[best] if scores[best] > scores[0] else options[0]
-    if len(found.steps) < len(own):
-        found.warnings.append(
-            f"{len(own) - len(found.steps)} of {len(own)} steps of the input are not in "
-            f"{log.path}; they are left out"
-        )
-    if len(found.labels) < len(others):
-        found.warnings.append(
-            f"{len(others) - len(found.labels)} of {len(others)} steps of {log.path} are not in "
-            "the input; they are left out"
-        )
-    if log.repeated:
-        found.warnings.append(
-            f"{log.path}: {log.repeated} steps have several lines; their mean is compared"
-        )
-    return found
+    return max(options, key=lambda one: _agreement(one, measured, metrics))
 
 
 def at_steps(labels: Sequence[str]) -> str:
@@ -118,9 +213,9 @@ def _few(labels: Sequence[str]) -> str:
     return ", ".join(labels[:3]) + (f", ..., {labels[-1]}" if len(labels) > 3 else "")  # noqa: PLR2004
 
 
-def _by_value(own: Sequence[str], others: Sequence[str], shift: int) -> Matched:
+def _by_value(own: Sequence[str], log: Log, shift: int) -> MatchedSteps:
     """Return the steps whose number, plus a shift, is in the log."""
-    present, pairs = {*others}, []
+    present, pairs = {*log.steps}, []
     for label in own:
         whole = label.lstrip("-").isdigit()
         if not whole and shift:
@@ -129,105 +224,17 @@ def _by_value(own: Sequence[str], others: Sequence[str], shift: int) -> Matched:
         if other in present:
             pairs.append((label, other))
     by = "shift" if shift else "value"
-    return Matched([one for one, _ in pairs], [one for _, one in pairs], by, len(own))
+    return MatchedSteps([one for one, _ in pairs], [one for _, one in pairs], by, len(own), log)
 
 
-def _agreement(matched: Matched, measured: Measured, recorded: Sequence[Recorded]) -> float:
+def _agreement(matched: MatchedSteps, measured: Measured, metrics: Sequence[LoggedMetric]) -> float:
     """Return the share of numbers of responses that agree: rewards and lengths."""
-    steps = [StepData(measured, step) for step in matched.steps]
-    agree, count = 0.0, 0
-    for one in recorded:
-        functions = _OF_RESPONSES.get(one.metric)
-        if functions is None:
-            continue
-        target = matched.target(one)
-        present = ~np.isnan(target.recorded)
-        best = 0
-        for _, numbers in functions(steps):
-            gap = np.abs(numbers - target.recorded)
-            near = gap <= _CLOSE * np.abs(target.recorded) + target.rounding + 1e-12
-            best = max(best, int((near & present).sum()))
-        agree, count = agree + best, count + int(present.sum())
+    steps = [StepSums.of(measured, step) for step in matched.steps]
+    agree, count = 0, 0
+    for metric in metrics:
+        definition = METRICS[metric.metric]
+        if definition.kind == "responses" and (values := values_of_responses(definition, steps)):
+            series = matched.series(metric, _CLOSE)
+            equal = [int(series.equal(one, np.zeros(len(one))).sum()) for _, one in values]
+            agree, count = agree + max(equal), count + int(series.present.sum())
     return agree / count if count else 0.0
-
-
-Named = list[tuple[str, "Numbers"]]
-
-
-def simple_values(metric: str, data: Aggregated) -> Named | None:
-    """Return the numbers that a metric of responses or an extreme may be, by name, [s] each.
-
-    None for other metrics, and if the dump lacks the columns.
-    """
-    if metric in _OF_RESPONSES:
-        return _OF_RESPONSES[metric](data.steps) or None
-    if metric in EXTREMES:
-        kind, names = EXTREMES[metric]
-        reduce: Callable[..., Any] = np.max if kind == "max" else np.min
-        found = [name for name in names if Column(kind, name) in data.index]
-        return [
-            (
-                f"{kind} of {name} over policy tokens",
-                np.array(
-                    [reduce(step.sums[:, data.index[Column(kind, name)]]) for step in data.steps]
-                ),
-            )
-            for name in found
-        ] or None
-    return None
-
-
-def extreme_columns(metric: str) -> list[Column]:
-    """Return the columns that a metric may be an extreme of."""
-    kind, names = EXTREMES.get(metric, ("", ()))
-    return [Column(kind, name) for name in names]
-
-
-def _rewards(reduce: Callable[[Numbers], float], name: str) -> Callable[[Sequence[Any]], Named]:
-    def values(steps: Sequence[StepData]) -> Named:
-        found: Named = []
-        for column in steps[0].rewards if steps else ():
-            every = np.array([reduce(one.rewards[column]) for one in steps])
-            found.append((f"{name} of `{column}` over all responses", every))
-            if not all(one.kept.all() for one in steps):
-                kept = [one.rewards[column][one.kept] for one in steps]
-                own = np.array([reduce(one) if len(one) else np.nan for one in kept])
-                found.append((f"{name} of `{column}` over kept responses", own))
-        return found
-
-    return values
-
-
-def _lengths(reduce: Callable[[Numbers], float], name: str) -> Callable[[Sequence[Any]], Named]:
-    def values(steps: Sequence[StepData]) -> Named:
-        return [
-            (f"{name} of {what} of a response", np.array([reduce(one) for one in numbers]))
-            for what, numbers in (
-                ("policy tokens", [one.tokens for one in steps]),
-                ("tokens", [one.length for one in steps]),
-            )
-        ]
-
-    return values
-
-
-def _std(ddof: int) -> Callable[[Numbers], float]:
-    return lambda x: float(np.std(x, ddof=ddof)) if len(x) > ddof else float("nan")
-
-
-def _both_stds(steps: Sequence[StepData]) -> Named:
-    return [
-        *_rewards(_std(1), "standard deviation (n - 1)")(steps),
-        *_rewards(_std(0), "standard deviation (n)")(steps),
-    ]
-
-
-_OF_RESPONSES: dict[str, Callable[[Sequence[StepData]], Named]] = {
-    "reward_mean": _rewards(np.mean, "mean"),
-    "reward_max": _rewards(np.max, "maximum"),
-    "reward_min": _rewards(np.min, "minimum"),
-    "reward_std": _both_stds,
-    "length_mean": _lengths(np.mean, "mean"),
-    "length_max": _lengths(np.max, "maximum"),
-    "length_min": _lengths(np.min, "minimum"),
-}
