@@ -214,7 +214,7 @@ class _Search:
             if missing():
                 kinds = self._nearest_kinds(kind, starts, variants)
                 own = [one for one in starts if kind(one) in kinds]
-                self._add(found, self._solved(variants(own)))
+                self._add(found, self._solved(variants(self._on_presets(own, best))))
         expanded: dict[Any, Any] = {}
         while missing() and self.trials.count < RECIPES and len(expanded) < EXPANDED:
             waiting = [one for key, one in found.items() if key not in expanded]
@@ -236,6 +236,13 @@ class _Search:
         own = best.candidate.changes
         others = [self.trials.of(one.candidate.changed(own)) for one in self.starts] if own else []
         return sorted([best, *self.starts, *(one for one in others if one)], key=_place)
+
+    def _on_presets(self, starts: list[Trial], best: Trial) -> list[Trial]:
+        """Return the trials of the estimators of some starts on every preset, of other numbers."""
+        names = dict.fromkeys(one.resolved.recipe.estimator for one in starts)
+        own = (one for name in names for one in presets_of(name, self.given))
+        tried = [self.trials.of(one.changed(best.candidate.changes)) for one in own]
+        return [*starts, *(one for one in tried if one is not None)]
 
     def _from_other_values(self, trials: Iterable[Trial]) -> Iterator[Trial]:
         """Yield trials with other values from which their numbers are solved."""

@@ -134,7 +134,8 @@ class Step(NamedTuple):
 def steps(trial: Trial, fields: frozenset[str], trials: Trials) -> list[Step]:
     """Return the first steps to solve a candidate, with and without an affine map of each batch.
 
-    Without a KL penalty there is one for every KL estimator.
+    Without a KL penalty there is one for every KL estimator. ε of the deviation has a step of its
+    own: beside weights it takes their part.
     """
     own = parameters(trial, fields)
     if not own or trial.reproduces:
@@ -143,8 +144,13 @@ def steps(trial: Trial, fields: frozenset[str], trials: Trials) -> list[Step]:
     absent = Parameter("kl_coef") in own and trial.resolved.recipe.kl_coef == 0
     if absent and "kl_estimator" not in trial.candidate.given:
         kinds = [{"kl_estimator": kind} for kind in KL]
+    epsilon = Parameter("numerics.norm_eps")
+    others = [one for one in own if one != epsilon]
+    sets = [(others, kind) for kind in kinds if others] + [([epsilon], {})] * (epsilon in own)
     found = [
-        _step(trial, own, trials, kind, mapped=mapped) for kind in kinds for mapped in (False, True)
+        _step(trial, some, trials, kind, mapped=mapped)
+        for some, kind in sets
+        for mapped in (False, True)
     ]
     return [one for one in found if one is not None]
 
