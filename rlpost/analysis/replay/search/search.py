@@ -54,7 +54,7 @@ KINDS = 3
 """Of these, the ones that are solved on every preset."""
 _AS_NEAR = 2.0
 """Scores up to so many times the least are about as near: their neighbours are tried in turn."""
-_SOLUTIONS = 3
+_SOLUTIONS = 5
 """Linear problems that are solved further, with and without an affine map."""
 WIDER = 3
 """Samples that are searched, if the best recipe of one differs in other groups of its steps."""
@@ -291,9 +291,13 @@ class _Search:
 
     def _solved(self, trials: Iterable[Trial]) -> list[Trial]:
         """Return trials with solved numbers, from the linear problems that leave the least."""
-        problems, found = self._problems(trials), []
+        distinct: dict[Any, tuple[Trial, Step]] = {}
+        for one, step in self._problems(trials):
+            key = _numbers(one), round(step.residual, 6), str(step.changes), step.mapped
+            distinct.setdefault(key, (one, step))
+        found = []
         for mapped in (False, True):
-            own = [pair for pair in problems if pair[1].mapped == mapped][:_SOLUTIONS]
+            own = [pair for pair in distinct.values() if pair[1].mapped == mapped][:_SOLUTIONS]
             found += [solved(one, step, self.trials) for one, step in own]
         return found
 
