@@ -272,6 +272,24 @@ def test_a_bound_of_another_loss_is_solved_for(loss, stated, expected, tmp_path)
     assert expected in text, text
 
 
+def test_a_share_of_ratios_outside_of_the_bounds_is_solved_for(tmp_path):
+    """ROLL counts tokens whose ratio is outside, also if the sign of A leaves them as they are."""
+    table, lines = dump(seed=22), []
+    for step in (1, 2, 3):
+        rows = rows_of(table, step)
+        ratios = [np.exp(row["log_probs"] - row["old_log_probs"]) for row in rows]
+        outside = [((x < 0.8) | (x > 1.28)) * 1.0 for x in ratios]
+        line = metrics_of(rows, "token-mean", 0.2, 0.28)
+        line["actor/ppo_ratio_clipfrac"] = mean(rows, "token-mean", outside)
+        del line["actor/pg_clipfrac"]
+        lines.append({"step": step} | line)
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"), loss="ppo")
+    assert found["reproduced"], found["findings"]
+    assert "--pg-clip-low 0.2 --pg-clip-high 0.28" in " ".join(found["description"]["options"])
+    (share,) = (one for one in found["metrics"] if one["metric"] == "clip_frac")
+    assert share["computed_as"].startswith("ratio outside the bounds, any advantage")
+
+
 def test_bounds_of_two_and_three_digits_are_solved_for(tmp_path):
     table = dump(seed=4)
     log = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.17, high=0.23)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-_USUAL = 2
-"""The highest cost of a reduction that is named as the closest."""
 _LOOSE = 10
 """Times the tolerance: what ratios of proportional numbers may differ by."""
 _WIDE = 0.1
@@ -117,7 +115,6 @@ def best_method(
     fits: Sequence[MethodFit],
     series: MetricSeries,
     kl: Method | None,
-    policy: Method | None,
     aggregation: str,
 ) -> BestMethod:
     """Return the method by which a metric is computed.
@@ -126,18 +123,14 @@ def best_method(
         fits: of all methods, with simple formulas first.
         series: the metric.
         kl: how the logged KL loss is computed, which a loss has as its term, if possible.
-        policy: how the logged policy loss is computed, which a loss is like, if possible.
         aggregation: of the configuration.
     """
 
     def unlikeness(fit: MethodFit) -> tuple[int | bool, ...]:
         own, reduction = fit.method, REDUCTIONS[fit.method.reduction]
-        like = own if policy is None or own.column.kind != "loss" else policy
-        other_place = (own.reduction, own.level) != (like.reduction, like.level)
         return (
             own.fitted,
             kl is not None and len(own.terms) > 0 and own.terms[0][1].name != kl.column.name,
-            other_place,
             LEVELS.index(own.level),
             order.index(own.columns),
             reduction.aggregation != aggregation,
@@ -149,8 +142,7 @@ def best_method(
     fitting = [fit.method for fit in fits if (fit.equal | ~series.present).all()]
     if fitting:
         return BestMethod(fitting[0], tuple(fitting[1:]), reproduced=True)
-    usual = [fit for fit in fits if REDUCTIONS[fit.method.reduction].cost <= _USUAL]
-    closest = min(usual or fits, key=lambda fit: fit.distance(series), default=None)
+    closest = min(fits, key=lambda fit: fit.distance(series), default=None)
     return BestMethod() if closest is None else BestMethod(closest.method)
 
 

@@ -41,8 +41,6 @@ class FitScore(NamedTuple):
 
     metrics: int
     """Metrics that are reproduced at all steps."""
-    without_terms: int
-    """Those of them that need no fitted term."""
     steps: int
     """Reproduced steps of the other metrics of which most are reproduced."""
 
@@ -116,8 +114,8 @@ class LogSearch:
 
     @cached_property
     def _scores(self) -> Counts:
-        """[means, losses, metrics, 3]: how much is reproduced, as FitScore."""
-        table = np.zeros((len(self.means), len(self.losses), len(self.series), 3), np.int64)
+        """[means, losses, metrics, 2]: how much is reproduced, as FitScore."""
+        table = np.zeros((len(self.means), len(self.losses), len(self.series), 2), np.int64)
         for row, own in zip(table, self.means, strict=True):
             values = self.data.values(own.units)
             for metric, series in enumerate(self.series):
@@ -135,10 +133,10 @@ class LogSearch:
         present, steps = series.present, 0
         for fit, reductions in self._fits(series, loss, values, sizes):
             if ((fit.equal | ~present).all(-1) & reductions).any():
-                return FitScore(1, int(not fit.formula.unknown), 0)
+                return FitScore(1, 0)
             if series.sharp and present.sum() > _LEAST_STEPS:
                 steps = max(steps, int(fit.equal[reductions].sum(-1).max()))
-        return FitScore(0, 0, steps if steps > MOST * present.sum() else 0)
+        return FitScore(0, steps if steps > MOST * present.sum() else 0)
 
     def _fits(
         self, series: MetricSeries, loss: LossCandidate | None, values: Numbers, sizes: Numbers
@@ -153,8 +151,8 @@ class LogSearch:
             [places.get((split, level), places[split, "step"]) for level in LEVELS]
             for split in self.splits
         ])  # fmt: skip
-        best = self._scores[:, :, [*metrics]][of_splits].max(1)  # [splits, losses, metrics, 3]
-        best[..., 2] *= best[..., 0] == 0
+        best = self._scores[:, :, [*metrics]][of_splits].max(1)  # [splits, losses, metrics, 2]
+        best[..., 1] *= best[..., 0] == 0
         totals = best.sum(2).swapaxes(0, 1).tolist()
         return [[FitScore(*one) for one in of_loss] for of_loss in totals]
 
@@ -167,19 +165,16 @@ class LogSearch:
             if name == split
         }
         found: dict[str, BestMethod] = {}
-        by_name = dict.fromkeys(("kl_loss", "pg_loss"), BestMethod())
-        aggregation = self.configuration.loss_config.aggregation
-        ordered = sorted(self.series, key=lambda one: (one.name == "loss", one.name == "pg_loss"))
-        for series in ordered:
+        kl, aggregation = BestMethod(), self.configuration.loss_config.aggregation
+        for series in sorted(self.series, key=lambda one: one.name != "kl_loss"):
             fits = [
-                method_fit
+                of_reduction
                 for level, own in values.items()
                 for fit, reductions in self._fits(series, loss, *own)
-                for method_fit in methods_of(fit, reductions, split, level)
+                for of_reduction in methods_of(fit, reductions, split, level)
             ]
-            likely = by_name["kl_loss"].best, by_name["pg_loss"].best
-            chosen = best_method(fits, series, *likely, aggregation)
-            found[series.key] = by_name[series.name] = chosen
+            found[series.key] = best_method(fits, series, kl.best, aggregation)
+            kl = found[series.key] if series.name == "kl_loss" else kl
         return tuple(found[one.key] for one in self.series)
 
 
