@@ -361,14 +361,25 @@ def test_screens_fit_80_columns_and_print_what_differs(tmp_path):
     assert "1 unknown key: lr; --map-metric METRIC=KEY names one" in text
 
 
-def test_without_log_probs_rewards_and_lengths_are_compared(tmp_path):
-    table = dump().drop_columns(["log_probs"])
-    log = log_of(dump(), tmp_path / "log.jsonl", how="token-mean", low=0.2, high=0.2)
-    found = replay_metrics(table, log)
+@pytest.mark.parametrize(
+    ("dropped", "compared"),
+    [
+        (["log_probs"], ["reward_mean", "advantage_max"]),
+        (["old_log_probs", "infer_log_probs", "advantages"], ["reward_mean"]),
+    ],
+)
+def test_without_log_probs_rewards_are_compared(dropped, compared, tmp_path):
+    table = dump()
+    path = log_of(table, tmp_path / "log.jsonl", how="token-mean", low=0.2, high=0.2)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        own = [row["advantages"].max() for row in rows_of(table, line["step"])]
+        line["data"]["critic/advantages/max"] = float(max(own))
+    found = replay_metrics(table.drop_columns(dropped), written(lines, path))
     assert found["reproduced"]
-    assert [row["metric"] for row in found["metrics"]] == ["reward_mean"]
+    assert [row["metric"] for row in found["metrics"]] == compared
     needs = {one["key"]: one["needs"] for one in found["not_computed"]}
-    assert needs["actor/pg_loss"] == needs["actor/ppo_kl"] == "log_probs"
+    assert needs["actor/pg_loss"] == needs["actor/ppo_kl"] == dropped[0]
 
 
 def test_logs_of_other_steps_are_shifted_or_rejected(tmp_path):

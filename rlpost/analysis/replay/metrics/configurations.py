@@ -43,7 +43,6 @@ class RunConfiguration:
     """The fields of `FOUND` that stay; the others are replaced if the log needs other values."""
     split: dict[str, int] = field(default_factory=dict)
     """`micro_batch`, `ranks` and `updates`, as far as they are set."""
-    tolerance: float = TOLERANCE
 
     @property
     def unstated(self) -> RunConfiguration:

@@ -98,9 +98,11 @@ class DumpInput:
     @cached_property
     def roles(self) -> frozenset[str]:
         """The roles that have a column or are computed, and the further columns of tokens."""
-        rewarded = "reward" in self.columns or self.recipe.reward_components
-        computed = {"advantages"} if rewarded and "log_probs" in self.columns else set()
-        return frozenset({*self.columns.columns, *self._extra} | computed)
+        roles = {*self.columns.columns, *self._extra}
+        rewarded = "reward" in roles or self.recipe.reward_components
+        if rewarded and "log_probs" in roles and {"old_log_probs", "infer_log_probs"} & roles:
+            roles.add("advantages")
+        return frozenset(roles)
 
     @cached_property
     def _extra(self) -> dict[str, str]:
@@ -139,10 +141,9 @@ class DumpInput:
         sums = TokenSums(columns, options, rewarded="reward" in self.columns)
         stage = Stage("metrics", map=sums, uses=STORED) if columns else None
         plan, responses = self.run(stage, reads, losses)
-        count = len(responses)
         return Measured(
             sums.columns if columns else [],
-            responses[SUMS].numpy() if columns else np.zeros((count, 0)),
+            responses[SUMS].numpy() if columns else np.zeros((len(responses), 0)),
             responses["step"].numpy(),
             [str(label) for label in responses.labels["step"]],
             {
@@ -170,14 +171,9 @@ class DumpInput:
         columns = {**plan.columns.columns, **self._extra, **self._rewards}
         stages: tuple[Stage, ...] = ()
         if stage is not None:
-            computed = (
-                {"advantages", "is_weight"} & {*plan.columns.columns} if plan.stages else set()
-            )
-            own = frozenset({*reads} & {*columns} - computed)
-            stages = (
-                *(one for one in plan.stages if one.name != "loss"),
-                replace(stage, reads=own),
-            )
+            own = {*reads} & {*columns} - (STORED if plan.stages else set())
+            before = (one for one in plan.stages if one.name != "loss")
+            stages = (*before, replace(stage, reads=frozenset(own)))
         plan = replace(
             plan,
             columns=replace(plan.columns, columns=columns),

@@ -103,7 +103,7 @@ def replay_metrics(
     log, logged, unknown = _known(Path(metrics), keys)
     source = table if isinstance(table, Source) else TableSource(table)
     dump = DumpInput(source, recipe or Recipe(), options)
-    configuration = RunConfiguration(loss, FOUND & {*stated}, {**(split or {})}, tolerance)
+    configuration = RunConfiguration(loss, FOUND & {*stated}, {**(split or {})})
     configuration = configuration.for_roles(dump.roles)
     light = dump.measure((), loss)
     matched = match_steps(light, log, logged)
