@@ -7,17 +7,19 @@ import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+import rlpost
 from rlpost.analysis.replay.metrics import replay as work
 from rlpost.analysis.replay.metrics.findings import FINDINGS
 from rlpost.analysis.replay.metrics.render import metric_tables
 from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
 from rlpost.analysis.replay.render import verdict_line
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.loss import ABOUT, LossOptions
 
 FLOATS = pa.list_(pa.float32())
 
@@ -232,6 +234,19 @@ def test_kl_term_of_a_rounded_loss_is_found(tmp_path):
     assert "--aggregation seq-mean-token-mean" in text
     assert "--kl-loss-coef 0.04 --kl-loss-estimator k3" in text
     assert found["findings"][0]["name"] == "kl-loss"
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_every_loss_reproduces_what_rlpost_loss_computes(name, tmp_path):
+    """Also those that select tokens of a whole batch."""
+    table, lines = dump(steps=2, groups=2, seed=3), []
+    for step in (1, 2):
+        rows = table.filter(pc.equal(table["step"], step))
+        own = rlpost.loss(rows, loss=LossOptions(loss=name)).to_dict()["settings"][0]
+        lines.append({"step": step, "pg_loss": own["loss"]["policy"]})
+    found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"), loss=name)
+    assert found["reproduced"], found["findings"]
+    assert found["description"]["loss"]["loss"] == name
 
 
 def other_loss(row, name):
