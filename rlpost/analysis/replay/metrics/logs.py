@@ -1,4 +1,4 @@
-"""Metrics that a trainer logged: files of loggers, and which key is which metric.
+"""Files of loggers: the metrics that a trainer logged, by key and step.
 
 A file is JSON lines, a JSON list (`log_history` of a Hugging Face trainer), CSV (also of a
 dashboard's export), or the console's lines `step:1 - actor/pg_loss:0.1`.
@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +41,7 @@ class Logged(NamedTuple):
     """Half a unit of the key's last digit, if the logger rounded; 0 otherwise."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Log:
     """The metrics of a log by step."""
 
@@ -55,9 +55,9 @@ class Log:
     """By key and step."""
     texts: dict[str, dict[str, str]]
     """By key and step: what is there in place of a number, such as `null`."""
-    repeated: int = 0
+    repeated: int
     """Steps with several lines that have the same key; their mean is used."""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str]
 
 
 def read_log(path: Path) -> Log:
@@ -77,8 +77,7 @@ def read_log(path: Path) -> Log:
             kind = "a Parquet file" if file.read(4) == b"PAR1" else "no text in UTF-8"
         raise DataError(f"--metrics {path}: {kind}; {needed}") from None
     kind, lines, warnings = _lines(text, path)
-    log = _by_step(str(path), kind, lines)
-    log.warnings += warnings
+    log = _by_step(str(path), kind, lines, warnings)
     if not any(log.keys.values()):
         raise DataError(
             f"--metrics {path}: no numbers; JSON lines or CSV with a line for each training step "
@@ -184,7 +183,7 @@ _ROUNDED = (1e-8, 1e-3)
 """The last digits of a key's numbers that show that the logger rounded them."""
 
 
-def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]]) -> Log:
+def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]], warnings: list[str]) -> Log:
     """Return the numbers by key and step; several numbers of a key in a step become their mean."""
     both = [{_bare(name): one for name, one in _flat(line)} for line in lines]
     flat = [{key: x for key, x in line.items() if isinstance(x, Logged)} for line in both]
@@ -215,7 +214,7 @@ def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]]) -> Log:
     }
     for key, by_label in texts.items():  # a step with a number on another line has that number
         texts[key] = {label: x for label, x in by_label.items() if label not in keys.get(key, ())}
-    return Log(path, kind, [*steps], step_key, keys, texts, len(repeated))
+    return Log(path, kind, [*steps], step_key, keys, texts, len(repeated), warnings)
 
 
 def _label(step: float) -> str:
