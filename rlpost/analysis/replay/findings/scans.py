@@ -54,7 +54,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Scan:
+class ScanCoefficients:
     """The coefficients of a scan, by term."""
 
     own: dict[str, float]
@@ -149,7 +149,7 @@ def scan_rewards(seen: Evidence) -> Iterator[Explanation]:
         yield Explanation(f"{_FOLLOWS} {text}", scan.share)
 
 
-def scan_of(seen: Evidence) -> Scan | None:
+def scan_of(seen: Evidence) -> ScanCoefficients | None:
     """Return the scan of the recorded numbers of a stage; None if the computed ones are none."""
     own, terms = _terms(seen)
     base = column_of(seen.replayer, seen.recipe, _REWARDS) if own else None
@@ -177,13 +177,13 @@ def scan_of(seen: Evidence) -> Scan | None:
     if as_own.mean() >= max(_HOLD, holds.mean() - _NEAR):
         solved, holds = own, as_own
     if solved is None or holds.mean() < _HOLD:
-        return Scan(own, {}, base)
+        return ScanCoefficients(own, {}, base)
     implied = base.copy()
     rest = sum(solved[name] * values for name, values in columns.items() if name != "KL")
     some = ~holds if solved == own else np.ones_like(holds)
     implied[left[some]] = (seen.recorded[left] - rest)[some]
     implied[ends] = seen.recorded[ends] - (solved["V"] * terms["V"][ends] if "V" in own else 0.0)
-    return Scan(own, solved, implied, float(holds.mean()))
+    return ScanCoefficients(own, solved, implied, float(holds.mean()))
 
 
 def _terms(seen: Evidence) -> tuple[dict[str, float], dict[str, Numbers]]:
@@ -195,7 +195,7 @@ def _terms(seen: Evidence) -> tuple[dict[str, float], dict[str, Numbers]]:
     known = _REWARDS in seen.first.used
     own, terms = {"next": recipe.gamma}, {"next": seen.recorded}
     if critic:
-        lam = Scan.lam(recipe, stage)
+        lam = ScanCoefficients.lam(recipe, stage)
         own["next"] *= lam
         own["V"] = 0.0 if stage == "returns" else -1.0
         own["V'"] = recipe.gamma * (1 - lam) if stage == "returns" else recipe.gamma
