@@ -21,7 +21,6 @@ app = typer.Typer(add_completion=False)
 EXIT_PARTS = 1
 OF_OUTPUT = ("emit", "emit_only", "replace", "pass_threshold")
 """Options of a recipe that change no recorded number."""
-OF_METRICS = ("micro_batch", "ranks", "updates", "map_metric")
 
 EPILOG = """Examples:
 

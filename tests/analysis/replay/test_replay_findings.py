@@ -132,6 +132,14 @@ def test_responses_of_a_finish_reason_that_differ_alone():
     assert "`finish_reason` length differ: recorded = computed x 0.5" in found[0]["text"]
 
 
+def test_responses_of_a_rank_that_differ_alone_and_that_no_recipe_reads():
+    table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
+    ranks = pa.array([row % 5 for row in range(len(table))])
+    found = rlpost.replay(table.append_column("rank", ranks), recipe)["findings"]
+    assert found[0]["name"] == "some-responses"
+    assert "`rank` 1 differ" in found[0]["text"]
+
+
 def test_one_differing_response_has_no_relation():
     found, reproduced = findings(
         *with_advantages(lambda values, rows: np.where(rows == 7, 1.5 * values + 0.25, values))

@@ -17,14 +17,11 @@ from rlpost.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from rlpost.analysis.replay.compute import Replayed, Replayer
     from rlpost.analysis.replay.findings.base import ReplayFinding, StageCheck, Trial
     from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
-    Numbers = NDArray[np.float64]
 
 _CLOSER = 0.9
 

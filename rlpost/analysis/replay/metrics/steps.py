@@ -120,10 +120,6 @@ class MetricSeries:
         """Return the steps that are reproduced, [..., s]; one without a number is not."""
         return (np.abs(computed - self.recorded) <= self.allowed(magnitude)) & self.present
 
-    def reproduced(self, computed: Numbers, magnitude: Numbers) -> bool:
-        """Return whether all steps with a number are reproduced, of [s]."""
-        return bool((self.equal(computed, magnitude) | ~self.present).all())
-
 
 @dataclass(frozen=True)
 class MatchedSteps:
