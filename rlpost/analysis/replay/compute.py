@@ -23,7 +23,7 @@ from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_behind, stages_of
+from rlpost.pipeline.stages import fields_of, stages_behind, stages_of
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.recipe.roles import ROLES
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.stages import Stage
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
@@ -186,11 +187,22 @@ class Replayer:
 
     def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
         """Return the fields that can change a stage, computed from what was recorded before it."""
+        return fields_of(self._stages_behind(recipe, name))
+
+    def roles_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
+        """Return the roles of tokens that a stage is computed from, as `fields_behind`."""
+        stages = self._stages_behind(recipe, name)
+        if recipe.kl_coef == 0 and name != "kl":  # the KL is measured, and changes nothing
+            stages = [stage for stage in stages if stage.completes != "kl"]
+        return frozenset(role for stage in stages for role in stage.reads)
+
+    def _stages_behind(self, recipe: Recipe, name: str) -> list[Stage]:
+        """Return the stages of the pipeline that lead to a recorded stage."""
         own = parts.isolated(self.bound(recipe), name)
         own = own.model_copy(update={"emit": parts.emitted_names([name], self.resolved(own))})
         recorded = {one: one for one in self._inputs(recipe, name)}
         resolved = resolved_for(self.inputs, own, recorded)
-        return fields_behind(stages_of(resolved, RunState()), name)
+        return stages_behind(stages_of(resolved, RunState()), name)
 
     def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
         """Return the recorded stages that a stage is computed from."""

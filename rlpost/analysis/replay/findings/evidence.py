@@ -119,17 +119,9 @@ class Evidence:
         return self.on_elements(np.bincount(groups)[groups])
 
     @cached_property
-    def roles(self) -> set[str]:
+    def roles(self) -> frozenset[str]:
         """The roles of tokens that the stage is computed from."""
-        recipe, first, resolved = self.recipe, self.first, self.resolved
-        used = {"token_level_rewards", "raw_advantages"} & {*first.used}
-        roles = {*resolved.estimator.columns}
-        if first.name == "kl" or (recipe.kl_coef > 0 and not used and "kl" not in first.used):
-            roles |= resolved.kl_reads
-        if recipe.corrects or first.name == "is_weight":
-            roles |= {"old_log_probs", "infer_log_probs"}
-        early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
-        return roles - {"values"} if early else roles
+        return self.replayer.roles_behind(self.recipe, self.first.name)
 
     def deviation(self, codes: Codes) -> Numbers:
         """Return the standard deviation of raw rewards (by n - ddof) in the set of each element.

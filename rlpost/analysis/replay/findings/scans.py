@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
 
 STAGES = ("raw_advantages", "returns", "advantages")
-_ESTIMATORS = ("gae", "reinforce", "reinforce_pp", "grpo")
 _REWARDS = "token_level_rewards"
 _PAIRS = 20
 """Pairs of tokens that each coefficient needs."""
@@ -188,10 +187,11 @@ def scan_of(seen: Evidence) -> ScanCoefficients | None:
 
 def _terms(seen: Evidence) -> tuple[dict[str, float], dict[str, Numbers]]:
     """Return the coefficients of the recipe, and the numbers that they are of; none if no scan."""
-    recipe, stage = seen.recipe, seen.first.name
-    if not seen.by_token or recipe.estimator not in _ESTIMATORS or stage not in STAGES:
+    recipe, stage, estimator = seen.recipe, seen.first.name, seen.resolved.estimator
+    discounts = "gamma" in estimator.options and "token_rewards" in estimator.columns
+    if not seen.by_token or not discounts or stage not in STAGES:
         return {}, {}
-    columns, critic = seen.columns(), recipe.estimator == "gae"
+    columns, critic = seen.columns(), "values" in estimator.columns
     known = _REWARDS in seen.first.used
     own, terms = {"next": recipe.gamma}, {"next": seen.recorded}
     if critic:
