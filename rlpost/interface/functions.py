@@ -375,7 +375,7 @@ def replay(
             from rlpost.analysis.replay import run as work  # noqa: PLC0415 - it imports torch
 
             request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
-            found = work.replay(own.paths, work.Request(**request))
+            found = work.replay(own.paths, work.ReplayRequest(**request))
         else:
             from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
 
@@ -605,16 +605,16 @@ def bundle(
     """
     _check_recipe(recipe)
     from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415 - it imports torch
-    from rlpost.analysis.replay.bundle.recipes import Computation  # noqa: PLC0415
-    from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle.recipes import BundledRecipe  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle.rows import RowChoice  # noqa: PLC0415
 
     ids = [prompt_id] if isinstance(prompt_id, str) else [*prompt_id]
     with open_inputs(inputs, reporter=SilentReporter()) as own:
         found = work.bundle(
             own.paths,
             output,
-            Choice(rows, groups, ids),
-            Computation(recipe, loss),
+            RowChoice(rows, groups, ids),
+            BundledRecipe(recipe, loss),
             columns_map,
             groups_only=groups_only,
             with_texts=with_texts,

@@ -1,4 +1,4 @@
-"""Integer codes of rows in numpy: without gaps, of tuples, and extremes by code."""
+"""Integer codes of rows in numpy: without gaps, of tuples; ordinals and extremes by code."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ def joint_codes(*codes: Codes) -> Codes:
         occurring, joint = dense_codes(joint * width + own, count * width)
         count = len(occurring)
     return joint
+
+
+def ordinals_of(codes: Codes) -> Codes:
+    """Return the number of earlier rows with the same code, of each row, [N]."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(codes) else order
+    counts = np.diff(np.append(starts, len(codes)))
+    ordinals = np.empty(len(codes), dtype=np.int64)
+    ordinals[order] = np.arange(len(codes)) - np.repeat(starts, counts)
+    return ordinals
 
 
 def keyed_extremes(values: NDArray[Any], keys: Codes, count: int) -> tuple[Any, Any]:

@@ -36,6 +36,7 @@ from rlpost.losses.kl import clamped, estimated, kl_loss
 from rlpost.pipeline.metrics import MOST_NATS, ROUNDING
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
+from rlpost.recipe.roles import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,13 +46,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch
 
 
-POLICIES = {
-    "new": "log_probs",
-    "old": "old_log_probs",
-    "infer": "infer_log_probs",
-    "ref": "ref_log_probs",
-}
-"""The role of each field of Tokens that has log-probs."""
 SIGNS, FLAT, CLIPS = 4, 2, 5
 """A kind of token is the sign of its advantage (0, positive, negative, or masked out), whether its
 gradient is 0, and its clip state."""

@@ -26,7 +26,14 @@ _CONTENTS: dict[Kind, tuple[str, ...]] = {
 RECORDED = "recorded:"
 """How the role of a column begins that a trainer recorded; the name of the written one follows."""
 RECORDED_ROWS = (f"{RECORDED}sample_mask", f"{RECORDED}response_level_rewards")
-LOG_PROBS = ("log_probs", "old_log_probs", "infer_log_probs", "ref_log_probs")
+POLICIES = {
+    "new": "log_probs",
+    "old": "old_log_probs",
+    "infer": "infer_log_probs",
+    "ref": "ref_log_probs",
+}
+"""The role of each policy's log-probs."""
+LOG_PROBS = tuple(POLICIES.values())
 
 
 @dataclass(frozen=True)

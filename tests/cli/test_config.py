@@ -17,7 +17,7 @@ from rlpost.cli.app import COMMANDS, Commands, app_of
 from rlpost.cli.commands.config import json_schema
 from rlpost.cli.environment import unknown_variables
 from rlpost.cli.options import LOSS_OPTIONS, RECIPE, RUN
-from rlpost.estimators import ESTIMATORS, estimator_named
+from rlpost.estimators import ESTIMATORS
 from rlpost.losses import LOSSES
 from rlpost.recipe.flags import FLAGS, variable_of
 from rlpost.recipe.loss import LossOptions
@@ -36,13 +36,6 @@ def shown(*words: str) -> dict[str, tuple[object, str]]:
     ran = run("config", "show", *words, "--format", "json")
     assert ran.code == 0, ran.err
     return {one["field"]: (one["value"], one["from"]) for one in json.loads(ran.out)}
-
-
-def effective(recipe: Recipe) -> Recipe:
-    """The recipe with what its estimator decides."""
-    own = estimator_named(recipe.estimator).defaults
-    left = {name: value for name, value in own.items() if getattr(recipe, name) is None}
-    return recipe.model_copy(update=left)
 
 
 # Where values come from

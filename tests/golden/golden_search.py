@@ -16,7 +16,8 @@ from golden_rules import runs_of
 from golden_runs import Run
 from test_golden import defect_of
 
-from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.analysis.replay.input_columns import NamedColumns
+from rlpost.analysis.replay.rollouts import read
 from rlpost.analysis.replay.search.candidates import base_recipe
 from rlpost.analysis.replay.search.search import search
 from rlpost.analysis.replay.stages import STAGES
@@ -59,7 +60,7 @@ def recorded(entry, one) -> pa.Table:
 
 
 def searched(entry, one, **options):
-    rollouts = read(TableSource(recorded(entry, one)), Maps.of({}), None, 4_000_000)
+    rollouts = read(TableSource(recorded(entry, one)), NamedColumns.of({}), None, 4_000_000)
     return search(rollouts, tolerance=options.pop("tolerance", 1e-4), **options)
 
 

@@ -10,7 +10,8 @@ from golden_search import entries, recorded, searched, verdict
 
 from rlpost import Recipe, enrich
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.analysis.replay.input_columns import NamedColumns
+from rlpost.analysis.replay.rollouts import read
 from rlpost.analysis.replay.search.search import search
 from rlpost.io.parquet.source import TableSource
 
@@ -54,7 +55,7 @@ def rollouts_of(recipe: Recipe):
     written, _ = enrich(table, recipe)
     for name in ("advantages", "returns"):
         table = table.append_column(name, pa.chunked_array(written[name]))
-    return read(TableSource(table), Maps.of({}), None, 4_000_000)
+    return read(TableSource(table), NamedColumns.of({}), None, 4_000_000)
 
 
 def test_numbers_of_a_recipe_are_solved():

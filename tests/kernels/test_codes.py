@@ -1,4 +1,4 @@
-"""Codes without gaps, codes of tuples, and extremes by code, by loops; torch's are the same."""
+"""Codes without gaps or of tuples, ordinals and extremes by code, by loops; torch has the same."""
 
 import math
 
@@ -54,6 +54,12 @@ def test_joint_codes_of_many_values_in_each_of_many_columns():
     column = np.random.default_rng(0).permutation(5000)
     codes = integers.joint_codes(*[column] * 8)  # 5000^8 is far beyond 63 bits
     assert codes.tolist() == column.tolist()
+
+
+@given(st.lists(st.integers(0, 3), max_size=9))
+def test_the_ordinal_of_a_row_is_the_number_of_earlier_rows_with_its_code(codes):
+    want = [codes[:row].count(code) for row, code in enumerate(codes)]
+    assert integers.ordinals_of(whole(codes)).tolist() == want
 
 
 @given(

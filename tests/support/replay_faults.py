@@ -89,11 +89,9 @@ VERL_RPP = _Preset("verl", "reinforce_pp", replace(RETURN, whiten=True, place="l
 TRL_GRPO = _Preset("trl", "grpo", replace(GROUP_NORM, eps=1e-4))
 SLIME_GRPO = _Preset("slime", "grpo", GROUP_NORM)
 SLIME_RPP = _Preset("slime", "reinforce_plus_plus", replace(RETURN, whiten=True, states=True))
-ROLL = _Preset("roll", "reinforce", replace(RETURN, place="last_token", states=True))
 OPENRLHF = _Preset("openrlhf", "reinforce", replace(RETURN, whiten=True, whiten_ddof=0, clip=10.0))
 OPENRLHF_RLOO = _Preset("openrlhf", "rloo", replace(RETURN, baseline="others", clip=10.0))
 NEMO_GAE = _Preset("nemo-rl", "gae", Trainer(credit="gae", lam=0.95, whiten=True))
-INSTRUCT = _Preset("open-instruct", "standard", replace(GROUP_NORM, ddof=0, eps=1e-8))
 INSTRUCT_CENTRED = _Preset("open-instruct", "centered", CENTRED)
 PRIME = _Preset("prime-rl", "grpo", CENTRED)
 

@@ -17,7 +17,7 @@ from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.keys import KeyColumn, of_one_type, plain_keys
 from rlpost.io.threads import prefetch
-from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.codes import joint_codes, ordinals_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -118,7 +118,7 @@ def match(inputs: Sequence[RowKeys]) -> Match:
             )
         return Match((), ordinal=False, rows=[np.arange(one.count) for one in inputs])
     codes = _codes(inputs, keys)
-    ordinals = [_ordinals(own) for own in codes]
+    ordinals = [ordinals_of(own) for own in codes]
     ordinal = any(bool(own.any()) for own in ordinals)
     most = 1 + max(int(own.max(initial=0)) for own in ordinals)
     full = [code * most + own for code, own in zip(codes, ordinals, strict=True)]
@@ -139,17 +139,6 @@ def _codes(inputs: Sequence[RowKeys], keys: Sequence[str]) -> list[Codes]:
     chunks = ([chunk for one in inputs for chunk in one.keys[key].chunks] for key in keys)
     joint = joint_codes(*(KeyColumn.of(own).codes for own in chunks))
     return np.split(joint, np.cumsum([one.count for one in inputs])[:-1])
-
-
-def _ordinals(codes: Codes) -> Codes:
-    """Return the number of earlier rows with the same code, for each row."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(codes) else order
-    counts = np.diff(np.append(starts, len(codes)))
-    ordinals = np.empty(len(codes), dtype=np.int64)
-    ordinals[order] = np.arange(len(codes)) - np.repeat(starts, counts)
-    return ordinals
 
 
 def _common_rows(codes: list[Codes]) -> list[Codes]:

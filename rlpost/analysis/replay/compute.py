@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.replay import stages as parts
-from rlpost.analysis.replay.differences import TOLERANCE, Expected
-from rlpost.analysis.replay.rollouts import SETS, Column
-from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.replay.differences import TOLERANCE, ExpectedNumbers
+from rlpost.analysis.replay.rollouts import NumberColumn
+from rlpost.analysis.replay.stages import STAGE_COLUMNS, STAGES
+from rlpost.analysis.segments import segment_reduce
 from rlpost.io.parquet.source import TableSource
+from rlpost.kernels.codes import keyed_extremes
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import LENGTH, columns_of
 from rlpost.pipeline.coupling import coupling_of
@@ -21,8 +23,9 @@ from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_behind, stages_of
+from rlpost.pipeline.stages import fields_of, stages_behind, stages_of
 from rlpost.pipeline.totals import Counted, ExactTotals
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -35,12 +38,13 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.stages import Stage
     from rlpost.recipe.recipe import Recipe
 
     Numbers = NDArray[np.float64]
 
 
-class Part(NamedTuple):
+class RowSubset(NamedTuple):
     """Rows of a table that has the whole steps that they are of."""
 
     table: pa.Table
@@ -52,9 +56,9 @@ def computed(
     table: pa.Table,
     recipe: Recipe,
     names: Collection[str],
-    part: Part | None = None,
+    part: RowSubset | None = None,
     recorded: Mapping[str, str] | None = None,
-) -> tuple[dict[str, Column], ResolvedRecipe]:
+) -> tuple[dict[str, NumberColumn], ResolvedRecipe]:
     """Return the columns of some stages that a recipe computes, and the resolved recipe.
 
     Args:
@@ -84,7 +88,9 @@ def computed(
     columns = pa.Table.from_batches(batches)
     if part is not None:
         columns = columns.take(pa.array(part.rows))
-    found = {name: Column.of(columns.column(own)) for name, own in zip(names, emit, strict=True)}
+    found = {
+        name: NumberColumn.of(columns.column(own)) for name, own in zip(names, emit, strict=True)
+    }
     return found, plan.resolved
 
 
@@ -141,17 +147,16 @@ class Replayer:
     def __init__(self, rollouts: Rollouts, tolerance: float = TOLERANCE) -> None:
         self.rollouts = rollouts
         self.tolerance = tolerance
-        results = {name for stage in STAGES.values() for name in stage.names}
-        results |= {*rollouts.recorded.values()}
         used = {rollouts.columns.column(role) for role in rollouts.columns.columns}
-        read = [n for n in rollouts.table.schema.names if not n.startswith(SETS)]
-        kept = [n for n in read if n not in results or n in used]
+        results = {*STAGE_COLUMNS, *rollouts.recorded.values()} - used
+        others = results | rollouts.unread
+        kept = [name for name in rollouts.table.schema.names if name not in others]
         self.inputs: pa.Table = rollouts.table.select(kept)
-        self.part: Part | None = None
+        self.part: RowSubset | None = None
         """The rows among those of whole steps; None: they are all there is."""
         if rollouts.around is not None:
             rows = np.searchsorted(rollouts.around.rows, rollouts.rows)
-            self.part = Part(rollouts.around.table.select(kept), rows)
+            self.part = RowSubset(rollouts.around.table.select(kept), rows)
 
     def bound(self, recipe: Recipe) -> Recipe:
         """Return a recipe that reads the roles of the rollouts, but for those it names itself.
@@ -163,7 +168,7 @@ class Replayer:
         if own.how.get(LENGTH) != "map":
             named.pop(LENGTH, None)
         columns = {**named, **recipe.columns}
-        roles = {role: column for role, column in columns.items() if role in parts.MAPPABLE}
+        roles = {role: column for role, column in columns.items() if role in ROLES}
         return recipe.model_copy(update={"columns": roles})
 
     def resolved(self, recipe: Recipe, names: Collection[str] = ()) -> ResolvedRecipe:
@@ -182,11 +187,22 @@ class Replayer:
 
     def fields_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
         """Return the fields that can change a stage, computed from what was recorded before it."""
+        return fields_of(self._stages_behind(recipe, name))
+
+    def roles_behind(self, recipe: Recipe, name: str) -> frozenset[str]:
+        """Return the roles of tokens that a stage is computed from, as `fields_behind`."""
+        stages = self._stages_behind(recipe, name)
+        if recipe.kl_coef == 0 and name != "kl":  # the KL is measured, and changes nothing
+            stages = [stage for stage in stages if stage.completes != "kl"]
+        return frozenset(role for stage in stages for role in stage.reads)
+
+    def _stages_behind(self, recipe: Recipe, name: str) -> list[Stage]:
+        """Return the stages of the pipeline that lead to a recorded stage."""
         own = parts.isolated(self.bound(recipe), name)
         own = own.model_copy(update={"emit": parts.emitted_names([name], self.resolved(own))})
         recorded = {one: one for one in self._inputs(recipe, name)}
         resolved = resolved_for(self.inputs, own, recorded)
-        return fields_behind(stages_of(resolved, RunState()), name)
+        return stages_behind(stages_of(resolved, RunState()), name)
 
     def _inputs(self, recipe: Recipe, name: str) -> tuple[str, ...]:
         """Return the recorded stages that a stage is computed from."""
@@ -235,7 +251,7 @@ class Replayer:
 
     def column_of(
         self, recipe: Recipe, name: str
-    ) -> tuple[Column, ResolvedRecipe, tuple[str, ...]] | None:
+    ) -> tuple[NumberColumn, ResolvedRecipe, tuple[str, ...]] | None:
         """Return what a recipe makes of the recorded stages before a stage, recorded or not.
 
         Returns:
@@ -284,7 +300,7 @@ class Replayer:
         return pa.ListArray.from_arrays(rollouts.offsets.astype(np.int32), pa.array(values))
 
     def _compared(
-        self, name: str, column: Column, resolved: ResolvedRecipe, used: tuple[str, ...] = ()
+        self, name: str, column: NumberColumn, resolved: ResolvedRecipe, used: tuple[str, ...] = ()
     ) -> Replayed:
         slack = equal_reward_slack(self.rollouts, resolved)
         return compared(self.rollouts, name, column, slack, self.tolerance, used)
@@ -293,7 +309,7 @@ class Replayer:
 def compared(
     rollouts: Rollouts,
     name: str,
-    column: Column,
+    column: NumberColumn,
     slack: Numbers,
     tolerance: float,
     used: tuple[str, ...] = (),
@@ -324,27 +340,28 @@ def compared(
     return Replayed(name, rollouts.recorded[name], used, difference, outside, rounding)
 
 
-def _expected(rollouts: Rollouts, name: str, tolerance: float, *, by_token: bool) -> Expected:
+def _expected(
+    rollouts: Rollouts, name: str, tolerance: float, *, by_token: bool
+) -> ExpectedNumbers:
     """Return the recorded numbers of a stage, for tokens or for responses."""
     recorded, size = rollouts.column(name), np.abs(np.nan_to_num(rollouts.reward))
     if not by_token:
         every = np.ones(len(rollouts), np.bool_)
-        return Expected.of(_per_response(recorded, rollouts), every, size, tolerance)
+        return ExpectedNumbers.of(_per_response(recorded, rollouts), every, size, tolerance)
     chosen = rollouts.mask if name != "final_response_mask" else np.ones_like(rollouts.mask)
     chosen = chosen & rollouts.kept if name in _BEFORE_DROPS else chosen
     size = np.repeat(size + _largest_values(rollouts), rollouts.lengths)
-    return Expected.of(recorded.on_tokens(rollouts.offsets), chosen, size, tolerance)
+    return ExpectedNumbers.of(recorded.on_tokens(rollouts.offsets), chosen, size, tolerance)
 
 
 def _largest_values(rollouts: Rollouts) -> Numbers:
     """Return the largest critic value of each response, [N]: scans add and subtract them."""
-    found, columns = np.zeros(len(rollouts)), rollouts.columns
-    filled = rollouts.lengths > 0
-    if "values" in columns and not columns.rows_only and filled.any():
-        column = Column.of(rollouts.table.column(columns.column("values")))
-        size = np.abs(np.nan_to_num(column.values))
-        found[filled] = np.maximum.reduceat(size, rollouts.offsets[:-1][filled])
-    return found
+    columns = rollouts.columns
+    if "values" not in columns or columns.rows_only:
+        return np.zeros(len(rollouts))
+    column = NumberColumn.of(rollouts.table.column(columns.column("values")))
+    size = np.abs(np.nan_to_num(column.values))
+    return segment_reduce(np.maximum, size, rollouts.offsets, 0.0)
 
 
 # Frameworks set these to 0 for dropped responses, or not, or before they accumulate returns.
@@ -353,15 +370,13 @@ _WITHOUT_REWARDS = ("sample_mask", "kl", "final_response_mask", "sample_weight",
 """Stages without rewards, and so without a rounding of their mean."""
 
 
-def _per_response(column: Column, rollouts: Rollouts) -> Numbers:
+def _per_response(column: NumberColumn, rollouts: Rollouts) -> Numbers:
     """Return one number for each response: that of its first policy token, if these are tokens."""
     if column.offsets is None:
         return column.values
-    starts, out = rollouts.offsets[:-1], np.full(len(rollouts), np.nan)
-    for row in np.flatnonzero(np.diff(rollouts.offsets)):
-        inside = np.flatnonzero(rollouts.mask[starts[row] : rollouts.offsets[row + 1]])
-        if len(inside):
-            out[row] = column.values[starts[row] + inside[0]]
+    tokens, out = np.flatnonzero(rollouts.mask), np.full(len(rollouts), np.nan)
+    rows, first = np.unique(rollouts.of_tokens[tokens], return_index=True)
+    out[rows] = column.values[tokens[first]]
     return out
 
 
@@ -379,11 +394,9 @@ def equal_reward_slack(rollouts: Rollouts, resolved: ResolvedRecipe) -> Numbers:
     if resolved.norm[1] == "none" or not resolved.grouped:
         return slack
     groups, reward = rollouts.groups, rollouts.reward
-    count = groups.max(initial=-1) + 1
-    low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(low, groups, reward)
-    np.maximum.at(high, groups, reward)
-    equal = (low == high)[groups] & (np.bincount(groups, minlength=count)[groups] > 1)
+    sizes = np.bincount(groups)
+    low, high = keyed_extremes(reward, groups, len(sizes))
+    equal = (low == high)[groups] & (sizes > 1)[groups]
     slack[equal] = rounding_of_mean(reward, resolved.recipe.numerics.norm_eps)[equal]
     return slack
 

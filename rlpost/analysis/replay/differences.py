@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +22,12 @@ TOLERANCE = 1e-4
 """Relative difference that float32 arithmetic in another order can make."""
 _ABSOLUTE = 1e-2
 """The absolute tolerance is this share of the relative one, of numbers near 1."""
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise UsageError for a tolerance that is no number from 0 on."""
+    if not 0 <= tolerance < math.inf:
+        raise UsageError(f"--tolerance {tolerance}: a number from 0 on is needed")
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedNumbers:
     """The recorded numbers of a stage, which those of recipes are compared with."""
 
     recorded: Numbers
@@ -95,7 +104,9 @@ class Expected:
     """Relative tolerance."""
 
     @classmethod
-    def of(cls, recorded: Numbers, chosen: Mask, size: Numbers, tolerance: float) -> Expected:
+    def of(
+        cls, recorded: Numbers, chosen: Mask, size: Numbers, tolerance: float
+    ) -> ExpectedNumbers:
         """Return recorded numbers with their tolerance.
 
         Args:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rlpost.analysis.replay.metrics.render import metric_tables
 from rlpost.analysis.replay.render_examples import examples
-from rlpost.analysis.replay.render_search import Code, found_blocks
+from rlpost.analysis.replay.render_search import CodeBlock, found_blocks
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.console import console
 from rlpost.display.controls import printable_line
@@ -29,7 +29,7 @@ _STYLES = {"equal": "green", "follows": "yellow", "differs": "red"}
 _MOST_ULPS = 1e6
 
 
-Block = TextTable | Code
+Block = TextTable | CodeBlock
 
 
 def show(result: Json, how: str, out: Console | None = None) -> None:
@@ -103,7 +103,7 @@ def warning_lines(result: Json) -> list[str]:
         names = _names(result["not_computed"])
         texts.append(f"not compared, since the recipe computes none: {names}")
     order = [one["stage"] for one in result["stages"]]
-    elsewhere = [one["stage"] for one in result.get("everywhere", ()) if not one["equal"]]
+    elsewhere = [one["stage"] for one in result.get("whole_input", ()) if not one["equal"]]
     if elsewhere and order.index(elsewhere[0]) < _place(order, result["first"]):
         title = STAGES[elsewhere[0]].title
         texts.append(f"beyond these rows {title} differs, too (last table): --sample compares more")
@@ -184,8 +184,8 @@ def blocks(result: Json, width: int) -> Iterator[Block]:
     if found or (result["first"] is not None and "search" not in result):
         yield _findings(found)
     yield from examples(result, width)
-    if "everywhere" in result:
-        yield _everywhere(result)
+    if "whole_input" in result:
+        yield _whole_input(result)
 
 
 def _stages(result: Json) -> TextTable:
@@ -263,7 +263,7 @@ def _findings(found: list[Json]) -> TextTable:
     return TextTable(title="What the difference looks like", lines=lines)
 
 
-def _everywhere(result: Json) -> TextTable:
+def _whole_input(result: Json) -> TextTable:
     """Return the table of the whole input, from the start of the recipe."""
     rows = [
         (
@@ -274,7 +274,7 @@ def _everywhere(result: Json) -> TextTable:
             f"{one['responses_differing']:,}",
             ", ".join(map(str, one["first_rows"][:3])),
         )
-        for one in result["everywhere"]
+        for one in result["whole_input"]
     ]
     headings = ("stage", "compared", "equal", "max |Δ|", "responses that differ", "first rows")
     title = f"The whole input: {counted(result['of_responses'], 'response')}, from the start"

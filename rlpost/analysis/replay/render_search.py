@@ -19,7 +19,7 @@ _MOST_TIES = 8
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeBlock:
     """Lines to copy: a command, or a file."""
 
     title: str
@@ -28,7 +28,7 @@ class Code:
     notes: tuple[str, ...] = ()
 
 
-def found_blocks(result: Json) -> Iterator[TextTable | Code]:
+def found_blocks(result: Json) -> Iterator[TextTable | CodeBlock]:
     """Yield the recipe of a search as options and as a file, ties, and what it leaves open."""
     found = result["search"]
     best, reproduced = found["best"], result["reproduced"]
@@ -37,8 +37,8 @@ def found_blocks(result: Json) -> Iterator[TextTable | Code]:
         if found["near"]
         else "No recipe is near; of the presets without changes this is the nearest"
     )
-    yield Code("Recipe" if reproduced else title, best["named"], "text", (_tried(found),))
-    yield Code("As a recipe file, for --config", best["toml"], "toml")
+    yield CodeBlock("Recipe" if reproduced else title, best["named"], "text", (_tried(found),))
+    yield CodeBlock("As a recipe file, for --config", best["toml"], "toml")
     if reproduced and found["ties"]:
         yield from _ties(found)
     if found["unexplained"]:

@@ -12,6 +12,7 @@ from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
 from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES, moved
+from rlpost.analysis.segments import segment_reduce
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.recipe.presets import toml_lines
@@ -187,7 +188,7 @@ def stage_facts(
 
     `verdict` is `equal`, `differs` (its own arithmetic differs), `follows` (its inputs differ).
     """
-    rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
+    rows = rollouts.of_tokens
     tokens = len(one.difference.recorded) == len(rows) and one.tokens
     inherited = one.difference.equal and start is not None and not start.difference.equal
     verdict = "follows" if inherited else "equal" if one.difference.equal else "differs"
@@ -216,9 +217,8 @@ def examples(one: Replayed, rollouts: Rollouts, count: int = _EXAMPLES) -> list[
     if len(wrong) == len(rollouts) and not _is_tokens(one, rollouts):
         order = _of_groups(np.argsort(-wrong, kind="stable"), wrong, rollouts)[:count]
         return [_example(one, rollouts, int(row), slice(row, row + 1)) for row in order]
-    starts, worst = rollouts.offsets, np.zeros(len(rollouts))
-    rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
-    np.maximum.at(worst, rows, wrong)
+    starts = rollouts.offsets
+    worst = segment_reduce(np.maximum, wrong, starts, 0.0)
     order = _of_groups(np.argsort(-worst, kind="stable"), worst, rollouts)[:count]
     found = []
     for row in map(int, order):

@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay import rollouts as inputs
-from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
+from rlpost.analysis.replay.bundle.reader import is_bundle, open_bundle
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.differences import TOLERANCE
-from rlpost.analysis.replay.everywhere import replay_everywhere
+from rlpost.analysis.replay.differences import TOLERANCE, check_tolerance
+from rlpost.analysis.replay.full_comparison import replay_whole_input
+from rlpost.analysis.replay.input_columns import NamedColumns, masks_of_rlpost
 from rlpost.analysis.replay.replay import (
     SAMPLE_TOKENS,
     check_recorded,
@@ -22,6 +22,7 @@ from rlpost.analysis.replay.replay import (
     recipe_facts,
     replay_recipe,
 )
+from rlpost.analysis.replay.rollouts import read
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
@@ -43,7 +44,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Request:
+class ReplayRequest:
     """What a replay compares, and how."""
 
     recipe: Recipe | None = None
@@ -62,12 +63,12 @@ class Request:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a tolerance or a sample that is out of range."""
-        inputs.check_tolerance(self.tolerance)
+        check_tolerance(self.tolerance)
         if self.sample_tokens < 1:
             raise UsageError(f"--sample {self.sample_tokens}: at least 1 token is needed")
 
 
-def replay(paths: Sequence[str], request: Request) -> Json:
+def replay(paths: Sequence[str], request: ReplayRequest) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
 
     Without a recipe, that of a bundle is compared, else the best one of a search. An input that is
@@ -83,17 +84,17 @@ def replay(paths: Sequence[str], request: Request) -> Json:
         return _replay(paths, request)
     if len(paths) > 1:
         raise UsageError(f"{bundles[0]}: a bundle has a recipe of its own, so it is the only input")
-    with open_bundle(bundles[0]) as case:
-        own = replace(request, columns_map={**case.columns_map, **request.columns_map})
-        if case.recipe is not None and request.recipe is None and not request.given:
-            recipe = case.recipe.model_copy(update={"columns": {}})  # those of the map
+    with open_bundle(bundles[0]) as bundle:
+        own = replace(request, columns_map={**bundle.columns_map, **request.columns_map})
+        if bundle.recipe is not None and request.recipe is None and not request.given:
+            recipe = bundle.recipe.model_copy(update={"columns": {}})  # those of the map
             own = replace(own, recipe=recipe, named="the recipe of the bundle")
-        result = _replay([str(case.path)], own)
-    warnings = [*result["warnings"], *case.warnings]
+        result = _replay([str(bundle.path)], own)
+    warnings = [*result["warnings"], *bundle.warnings]
     return result | {"input": str(bundles[0]), "warnings": warnings}
 
 
-def _replay(paths: Sequence[str], request: Request) -> Json:
+def _replay(paths: Sequence[str], request: ReplayRequest) -> Json:
     """Compare the recorded columns of Parquet files with a recipe."""
     source = Source(find_inputs(list(paths)))
     sample = _sample(source, request)
@@ -101,7 +102,7 @@ def _replay(paths: Sequence[str], request: Request) -> Json:
         return _compared(source, sample, request)
 
 
-def replay_sample(source: Source, request: Request) -> Json | None:
+def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
     """Compare the recorded columns of a sample of an input with the recipe of a request.
 
     Returns:
@@ -131,25 +132,25 @@ def _named(source: Source) -> Iterator[None]:
         raise type(error)(text.replace(f": {TableSource.name}: ", ": ")) from None
 
 
-def _sample(source: Source, request: Request) -> Rollouts:
+def _sample(source: Source, request: ReplayRequest) -> Rollouts:
     """Read as many whole steps, or prompt groups, as the request has room for."""
     own = {} if request.recipe is None else request.recipe.columns
-    maps = inputs.Maps.of({**own, **request.columns_map})
-    named = None if request.recipe is None else _columns_named(request.recipe)
+    columns = NamedColumns.of({**own, **request.columns_map})
+    needed = None if request.recipe is None else _columns_named(request.recipe)
     rollout_id = request.given.get("rollout_id")
-    sample = inputs.read(
+    sample = read(
         source,
-        maps,
-        named,
+        columns,
+        needed,
         request.sample_tokens,
-        inputs.masks_of_rlpost(source),
+        masks_of_rlpost(source),
         [rollout_id] if rollout_id in source.columns else [],
     )
     check_recorded(sample)
     return _without_zero_kl(sample, request)
 
 
-def _without_zero_kl(sample: Rollouts, request: Request) -> Rollouts:
+def _without_zero_kl(sample: Rollouts, request: ReplayRequest) -> Rollouts:
     """Leave out a recorded KL of zeros, which trainers store if none is in the rewards.
 
     With a KL penalty of the user's it is compared, and if the log-probs are those of the reference.
@@ -173,7 +174,7 @@ def _framework(source: Source) -> str:
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
 
 
-def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
+def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
@@ -189,18 +190,18 @@ def _compared(source: Source, sample: Rollouts, request: Request) -> Json:
         recipe, name = found.recipe, found.named
     sample = placed(sample, recipe, request.tolerance, late=_late(source))
     options = Options(device="cpu", reporter=request.reporter)
-    everywhere = (
+    whole = (
         []
         if sample.whole
-        else replay_everywhere(source, sample, recipe, request.tolerance, options)
+        else replay_whole_input(source, sample, recipe, request.tolerance, options)
     )
     if has_whole_batches(sample, recipe):
         result = replay_recipe(sample, recipe, name, request.tolerance)
     else:
-        result = from_start_alone(sample, recipe, name, request.tolerance, everywhere)
-    if everywhere:
-        result["everywhere"] = everywhere
-        result["reproduced"] &= all(one["equal"] for one in everywhere)
+        result = from_start_alone(sample, recipe, name, request.tolerance, whole)
+    if whole:
+        result["whole_input"] = whole
+        result["reproduced"] &= all(one["equal"] for one in whole)
     if found is not None:
         result["search"] = found.facts
     return result
@@ -224,7 +225,7 @@ def has_whole_batches(sample: Rollouts, recipe: Recipe) -> bool:
 
 
 def from_start_alone(
-    sample: Rollouts, recipe: Recipe, named: str, tolerance: float, everywhere: Sequence[Json]
+    sample: Rollouts, recipe: Recipe, named: str, tolerance: float, whole: Sequence[Json]
 ) -> Json:
     """Return a replay of stages that were computed from the start of the recipe alone."""
     sample.warnings.append(
@@ -239,7 +240,7 @@ def from_start_alone(
             "from_recorded": [],
             "verdict": "equal" if one["equal"] else "differs",
         }
-        for one in everywhere
+        for one in whole
     ]
     first = next((one["stage"] for one in stages if not one["equal"]), None)
     return {

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlpost.recipe.roles import ROLES
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -61,9 +59,8 @@ STAGES = {
     )
 }  # fmt: skip
 """In the order in which they are computed, unless `ordered` moves one."""
-CHAIN = ("sample_mask", "response_level_rewards", "kl", "token_level_rewards", "raw_advantages")
-"""Stages that later ones are computed from."""
-MAPPABLE = frozenset(ROLES)
+STAGE_COLUMNS = tuple(name for stage in STAGES.values() for name in stage.names)
+"""The names of all columns of recorded stages."""
 
 
 def late_normalisation(recipe: Recipe) -> bool:

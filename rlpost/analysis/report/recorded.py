@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.rollouts import Maps, columns_of, masks_of_rlpost
+from rlpost.analysis.replay.input_columns import NamedColumns, columns_of, masks_of_rlpost
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.display.tables import TextTable
@@ -105,10 +105,10 @@ def _of_metadata(
 def _compared(
     source: Source, columns_map: Mapping[str, str], recipe: Recipe, named: str, origin: str = ""
 ) -> RecordedColumns:
-    from rlpost.analysis.replay.run import Request, replay_sample  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - it imports torch
 
     columns = {**recipe.columns, **columns_map}
-    request = Request(recipe, named, columns_map=columns, sample_tokens=SAMPLE_TOKENS)
+    request = ReplayRequest(recipe, named, columns_map=columns, sample_tokens=SAMPLE_TOKENS)
     result = replay_sample(source, request)
     if result is None:
         why = "it couples more responses than a sample has"
@@ -129,7 +129,7 @@ def _typed(recipe: Recipe) -> str:
 
 
 def _columns(source: Source, columns_map: Mapping[str, str]) -> dict[str, str]:
-    return columns_of(source, Maps.of(columns_map), masks_of_rlpost(source)).recorded
+    return columns_of(source, NamedColumns.of(columns_map), masks_of_rlpost(source)).recorded
 
 
 def section(found: RecordedColumns | None, facts: Facts) -> Section | None:

@@ -64,15 +64,15 @@ def bundle(
     losses = settings.losses([])
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415
-    from rlpost.analysis.replay.bundle.recipes import Computation  # noqa: PLC0415
-    from rlpost.analysis.replay.bundle.rows import Choice  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle.recipes import BundledRecipe  # noqa: PLC0415
+    from rlpost.analysis.replay.bundle.rows import RowChoice  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.render.bundle import show_bundle  # noqa: PLC0415
 
-    computation = Computation()
+    computation = BundledRecipe()
     if settings.sets_recipe:
         requested = settings.requested
-        computation = Computation(
+        computation = BundledRecipe(
             recipe, losses[0][0], requested["preset"], requested["requested_estimator"]
         )
     with (
@@ -82,7 +82,7 @@ def bundle(
         found = work.bundle(
             own.paths,
             output,
-            Choice(rows, groups, prompt_id or ()),
+            RowChoice(rows, groups, prompt_id or ()),
             computation,
             recipe.columns,
             groups_only=groups_only,

@@ -21,7 +21,6 @@ app = typer.Typer(add_completion=False)
 EXIT_PARTS = 1
 OF_OUTPUT = ("emit", "emit_only", "replace", "pass_threshold")
 """Options of a recipe that change no recorded number."""
-OF_METRICS = ("micro_batch", "ranks", "updates", "map_metric")
 
 EPILOG = """Examples:
 
@@ -169,7 +168,7 @@ def _replayed(paths: list[str], request: Json, how: OutputFormat, *, metrics: bo
         else:
             from rlpost.analysis.replay import run as work  # noqa: PLC0415
 
-            result = work.replay(own.paths, work.Request(**request, reporter=reporter))
+            result = work.replay(own.paths, work.ReplayRequest(**request, reporter=reporter))
     result["input"] = ", ".join(paths) if own.names else result["input"]
     render_replay.show(result, how.value)
     return result

@@ -18,7 +18,6 @@ from rlpost.io.parquet.footer import (
     FooterError,
     RowGroup,
     SchemaElement,
-    Struct,
     encode,
 )
 from rlpost.io.parquet.splice_plan import column_metas, plan_splice
@@ -95,10 +94,6 @@ class CopiedColumns:
 
     def _block(self, stop: int, step: int, at: int) -> bytes:
         return read_at(self.file, min(step, stop - at), at)
-
-    def group(self, number: int) -> Struct:
-        """Return a row group with the chunks of the columns."""
-        return self.groups[number]
 
     def __enter__(self) -> Self:
         return self

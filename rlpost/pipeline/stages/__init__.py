@@ -106,18 +106,25 @@ def fields_of(stages: Iterable[Stage]) -> frozenset[str]:
     return frozenset(name for stage in stages for name in stage.fields)
 
 
-def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
-    """Return the fields that can change one written column: those of the stages that lead to it.
+def stages_behind(stages: Sequence[Stage], column: str) -> list[Stage]:
+    """Return the stages that lead to one written column.
 
-    KL and weights are computed from columns of the file, and from the masks. An estimator may set
-    the default of a field of an earlier stage.
+    KL and weights are computed from columns of the file, and from the masks.
     """
     ends = [number for number, stage in enumerate(stages) if stage.completes == column]
     last = ends[-1] if ends else len(stages)
     if column in ("kl", "sample_weight", "is_weight"):
         masks = [stage.completes for stage in stages].index("sample_mask")
-        return fields_of([*stages[: masks + 1], *(stages[number] for number in ends)])
-    return fields_of(stages[: last + 1])
+        return [*stages[: masks + 1], *(stages[number] for number in ends)]
+    return [*stages[: last + 1]]
+
+
+def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
+    """Return the fields that can change one written column: those of the stages that lead to it.
+
+    An estimator may set the default of a field of an earlier stage.
+    """
+    return fields_of(stages_behind(stages, column))
 
 
 def _correction_stage(recipe: Recipe) -> Stage:

@@ -17,7 +17,7 @@ from format_writers_text import verl
 from runs import run
 
 import rlpost
-from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
+from rlpost.analysis.replay.bundle.reader import is_bundle, open_bundle
 from rlpost.errors import DataError, UsageError
 
 DATA = Path(__file__).parents[3] / "sample_data"

@@ -7,9 +7,10 @@ import pytest
 
 import rlpost
 from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import Maps, read
-from rlpost.analysis.replay.run import Request, replay
+from rlpost.analysis.replay.rollouts import read
+from rlpost.analysis.replay.run import ReplayRequest, replay
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.presets import PRESETS
@@ -56,7 +57,7 @@ def recorded(rollouts: pa.Table, recipe: rlpost.Recipe) -> pa.Table:
 
 
 def replayer_of(table: pa.Table) -> Replayer:
-    return Replayer(read(TableSource(table), Maps.of({}), None, 10**8, ["sample_mask"]))
+    return Replayer(read(TableSource(table), NamedColumns.of({}), None, 10**8, ["sample_mask"]))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -96,22 +97,22 @@ def test_what_rlpost_wrote_is_reproduced_in_memory_and_beyond_the_sample(name, r
     emit = [stage for stage in STAGES if stage != "sample_mask"]
     table, _ = rlpost.enrich(rollouts, recipe.model_copy(update={"emit": tuple(emit)}))
     pq.write_table(table.replace_schema_metadata(), tmp_path / "out.parquet")
-    found = replay([str(tmp_path / "out.parquet")], Request(recipe, name, sample_tokens=1000))
+    found = replay([str(tmp_path / "out.parquet")], ReplayRequest(recipe, name, sample_tokens=1000))
     assert found["reproduced"], found["first"]
     assert {one["stage"] for one in found["stages"]} == {*emit}
-    assert {one["stage"] for one in found["everywhere"]} == {*emit}
+    assert {one["stage"] for one in found["whole_input"]} == {*emit}
 
 
 def test_a_sample_has_whole_steps_and_the_input_is_compared_everywhere(rollouts, tmp_path):
     recipe = rlpost.preset("verl", estimator="gae", kl_coef=0.1)
     path = tmp_path / "recorded.parquet"
     pq.write_table(recorded(rollouts, recipe), path, row_group_size=100)
-    found = replay([str(path)], Request(recipe, "verl gae", sample_tokens=1000))
+    found = replay([str(path)], ReplayRequest(recipe, "verl gae", sample_tokens=1000))
     assert (found["scope"], found["responses"], found["of_responses"]) == ("whole steps", 128, 512)
     assert found["reproduced"]
-    assert {one["responses"] for one in found["everywhere"]} == {512}
+    assert {one["responses"] for one in found["whole_input"]} == {512}
     other = rlpost.preset("verl", estimator="gae", kl_coef=0.1, lam=0.5)
-    found = replay([str(path)], Request(other, "verl gae", sample_tokens=1000))
+    found = replay([str(path)], ReplayRequest(other, "verl gae", sample_tokens=1000))
     assert not found["reproduced"]
     assert found["first"] == "raw_advantages"
     verdict = {one["stage"]: one["verdict"] for one in found["stages"]}
@@ -125,7 +126,7 @@ def test_a_batch_beyond_the_sample_is_compared_from_the_start(rollouts, tmp_path
     recipe = rlpost.preset("verl", estimator="gae", numerics={"batch": "all"})
     path = tmp_path / "recorded.parquet"
     pq.write_table(recorded(rollouts, recipe), path)
-    found = replay([str(path)], Request(recipe, "verl gae", sample_tokens=500))
+    found = replay([str(path)], ReplayRequest(recipe, "verl gae", sample_tokens=500))
     assert found["reproduced"]
     assert "--sample" in found["warnings"][0]
     assert {one["compared"] for one in found["stages"]} == {10991, 512}
@@ -136,7 +137,9 @@ def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
     table = recorded(rollouts, recipe)
     first = [row[0] for row in table["advantages"].to_pylist()]
     table = table.drop_columns([*STAGES]).append_column("their advantage", pa.array(first))
-    sample = read(TableSource(table), Maps.of({"advantages": "their advantage"}), None, 10**8)
+    sample = read(
+        TableSource(table), NamedColumns.of({"advantages": "their advantage"}), None, 10**8
+    )
     (found,) = Replayer(sample).from_recorded(recipe)
     assert found.name == "advantages"
     assert found.difference.equal
@@ -156,11 +159,13 @@ def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
 def test_errors_name_the_column_to_choose(columns_map, error, text):
     recipe = rlpost.preset("trl", estimator="grpo")
     if text is None:  # any numbers can be compared
-        found = replay(["sample_data/arithmetic.parquet"], Request(recipe, "trl", {}, columns_map))
+        found = replay(
+            ["sample_data/arithmetic.parquet"], ReplayRequest(recipe, "trl", {}, columns_map)
+        )
         assert not found["reproduced"]
         return
     with pytest.raises(error, match=text):
-        replay(["sample_data/arithmetic.parquet"], Request(recipe, "trl", {}, columns_map))
+        replay(["sample_data/arithmetic.parquet"], ReplayRequest(recipe, "trl", {}, columns_map))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,7 @@ def test_recorded_numbers_that_are_none_are_named(value, reproduced, text, rollo
     rows[7] = None if value is None else [value] * len(rows[7])
     table = table.select(["step", "prompt_id", "reward", "response_mask"])
     table = table.append_column("advantages", pa.array(rows))
-    found = replay_recipe(read(TableSource(table), Maps.of({}), None, 10**8), recipe, "trl")
+    found = replay_recipe(read(TableSource(table), NamedColumns.of({}), None, 10**8), recipe, "trl")
     assert found["reproduced"] == reproduced
     assert found["first"] is None
     assert text in " ".join([*found["warnings"], *(one["text"] for one in found["findings"])])

@@ -12,14 +12,15 @@ from replay_trainer import rollouts
 import rlpost
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.findings import FINDINGS, evidence
+from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.analysis.replay.rollouts import read
 from rlpost.io.parquet.source import TableSource
 
 
 def findings(table, recipe):
     """The findings of a replay, best first, and whether the recipe reproduces the file."""
-    sample = read(TableSource(table), Maps.of(recipe.columns), None, 10**8)
+    sample = read(TableSource(table), NamedColumns.of(recipe.columns), None, 10**8)
     result = replay_recipe(sample, recipe, "a recipe")
     return result["findings"], result["reproduced"]
 
@@ -66,7 +67,7 @@ SAMPLED = ("eps-1e-4", "values-one-token-late", "gamma-and-lambda-exchanged", "k
 def test_a_sample_of_a_large_input_names_the_fault(fault, monkeypatch):
     monkeypatch.setattr(evidence, "_SAMPLE_TOKENS", 1_200)
     table, recipe = fault.file(), fault.recipe()
-    sample = read(TableSource(table), Maps.of(recipe.columns), None, 10**8)
+    sample = read(TableSource(table), NamedColumns.of(recipe.columns), None, 10**8)
     replayer = Replayer(sample)
     stage = next(x for x in replayer.from_recorded(recipe) if not x.difference.equal)
     seen = evidence.Evidence(stage, recipe, replayer)
@@ -129,6 +130,14 @@ def test_responses_of_a_finish_reason_that_differ_alone():
     found, _ = findings(table.append_column("finish_reason", pa.array(reasons)), recipe)
     assert found[0]["name"] == "some-responses"
     assert "`finish_reason` length differ: recorded = computed x 0.5" in found[0]["text"]
+
+
+def test_responses_of_a_rank_that_differ_alone_and_that_no_recipe_reads():
+    table, recipe = with_advantages(lambda values, rows: values * np.where(rows % 5 == 1, 0.5, 1))
+    ranks = pa.array([row % 5 for row in range(len(table))])
+    found = rlpost.replay(table.append_column("rank", ranks), recipe)["findings"]
+    assert found[0]["name"] == "some-responses"
+    assert "`rank` 1 differ" in found[0]["text"]
 
 
 def test_one_differing_response_has_no_relation():

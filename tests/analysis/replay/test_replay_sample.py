@@ -9,7 +9,8 @@ from replay_trainer import rollouts
 
 import rlpost
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.rollouts import Maps, Rollouts, read
+from rlpost.analysis.replay.input_columns import NamedColumns
+from rlpost.analysis.replay.rollouts import Rollouts, read
 from rlpost.analysis.replay.search.sample import sampled
 from rlpost.analysis.replay.search.search import search
 from rlpost.io.parquet.source import TableSource
@@ -29,7 +30,7 @@ RECIPES = (
 
 def recorded(table: pa.Table, recipe: rlpost.Recipe) -> Rollouts:
     own = recipe.model_copy(update={"emit": ("advantages",)})
-    return read(TableSource(rlpost.enrich(table, own)[0]), Maps.of({}), None, 10**8)
+    return read(TableSource(rlpost.enrich(table, own)[0]), NamedColumns.of({}), None, 10**8)
 
 
 def test_groups_have_the_numbers_of_their_steps():
@@ -64,7 +65,7 @@ def test_sample_has_rows_of_every_kind():
 
 def test_part_of_a_step_has_a_warning():
     table = rlpost.enrich(rollouts(5, steps=1), rlpost.preset("verl", estimator="grpo"))[0]
-    part = read(TableSource(table), Maps.of({}), None, TOKENS // 2)
+    part = read(TableSource(table), NamedColumns.of({}), None, TOKENS // 2)
     assert part.scope == "whole prompt groups"
     assert sampled(part, TOKENS // 4).around is None
     assert "statistics of a batch" in part.warnings[0]

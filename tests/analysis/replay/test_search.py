@@ -8,8 +8,9 @@ import pytest
 
 from rlpost import Recipe, enrich
 from rlpost.analysis.replay.compute import Replayer
+from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
-from rlpost.analysis.replay.rollouts import Maps, read
+from rlpost.analysis.replay.rollouts import read
 from rlpost.analysis.replay.search.candidates import nested, value_of
 from rlpost.analysis.replay.search.fields import FIELDS, choices
 from rlpost.analysis.replay.search.sample_facts import SampleFacts
@@ -42,7 +43,7 @@ def table(*, outlier=0.0):
 
 def rollouts_of(recipe, **options):
     """The rollouts that a recipe enriches, as a replay reads them."""
-    return read(TableSource(enrich(table(**options), recipe)[0]), Maps.of({}), None, 10**6)
+    return read(TableSource(enrich(table(**options), recipe)[0]), NamedColumns.of({}), None, 10**6)
 
 
 def searched(recipe, given=None, **options):
@@ -120,7 +121,7 @@ def turns():
 def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
     of_rows, of_rollouts = Recipe(), Recipe(rollout_id="rollout_id")
     for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
-        rollouts = read(TableSource(enrich(turns(), own)[0]), Maps.of({}), None, 10**6)
+        rollouts = read(TableSource(enrich(turns(), own)[0]), NamedColumns.of({}), None, 10**6)
         found = search(rollouts, tolerance=1e-4)
         assert found.facts["reproduces"]
         assert found.recipe.rollout_id == own.rollout_id

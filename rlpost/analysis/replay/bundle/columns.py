@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.io.arrow import content_kind, fill_nulls, string_array
+from rlpost.io.keys import encode_keys
 from rlpost.pipeline.turns import ROLLOUT_NAMES, TURN_ROLES
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, kind_of
 
@@ -43,7 +44,7 @@ _TOKEN_NAMES = {
 }
 
 
-class Content(NamedTuple):
+class BundledColumn(NamedTuple):
     """What a bundle has of a column."""
 
     column: str
@@ -55,18 +56,18 @@ class Content(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Contents:
+class BundledTable:
     """The table of a bundle, and what became of each column of the input."""
 
     table: pa.Table
-    columns: list[Content]
+    columns: list[BundledColumn]
     labels: dict[str, dict[str, str]]
     """By role, the number of each id."""
 
 
 def contents_of(
     table: pa.Table, roles: Mapping[str, str], recorded: Collection[str], *, with_texts: bool
-) -> Contents:
+) -> BundledTable:
     """Return what a bundle has of some rows.
 
     Args:
@@ -77,14 +78,15 @@ def contents_of(
     """
     if with_texts:
         kept = [
-            Content(name, "", table.column(name).nbytes, kept=True) for name in table.column_names
+            BundledColumn(name, "", table.column(name).nbytes, kept=True)
+            for name in table.column_names
         ]
-        return Contents(table, kept, {})
+        return BundledTable(table, kept, {})
     serves = dict.fromkeys(ROLLOUT_NAMES, "rollout")
     serves |= {alias: role for role, one in ROLES.items() for alias in one.aliases}
     serves |= {column: role for role, column in roles.items() if role not in TURN_ROLES}
     columns: dict[str, pa.Array] = {}
-    entries: list[Content] = []
+    entries: list[BundledColumn] = []
     labels: dict[str, dict[str, str]] = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
@@ -96,13 +98,13 @@ def contents_of(
         elif kind == "flag" and content_kind(column.type) == "text":
             column, what = _as_reasons(column), "unusual reasons are `other`"
         elif why := _left_out(name, column, role, recorded):
-            entries.append(Content(name, why, column.nbytes, kept=False))
+            entries.append(BundledColumn(name, why, column.nbytes, kept=False))
             continue
         else:
             what = ""
         columns[name] = column
-        entries.append(Content(name, what, column.nbytes, kept=True))
-    return Contents(pa.table(columns), entries, labels)
+        entries.append(BundledColumn(name, what, column.nbytes, kept=True))
+    return BundledTable(pa.table(columns), entries, labels)
 
 
 def _left_out(name: str, column: pa.Array, role: str | None, recorded: Collection[str]) -> str:
@@ -137,15 +139,14 @@ def _as_ids(column: pa.Array, role: str) -> tuple[pa.Array, str, dict[str, str]]
 
     Steps that are whole numbers stay: their order matters, and they identify nothing.
     """
-    texts = column.cast(pa.string())
-    known = pc.unique(texts.drop_null()).to_pylist()
-    if role == "batch" and all(re.fullmatch(r"-?\d+(\.0)?", text) for text in known):
+    keys = encode_keys(column.cast(pa.string()))
+    texts = keys.dictionary.to_pylist()
+    if role == "batch" and all(re.fullmatch(r"-?\d+(\.0)?", text) for text in texts):
         return column, "", {}
     letter = LETTERS.get(role, "i")
-    new = {text: f"{letter}{number}" for number, text in enumerate(known)}
-    values = string_array([new[text] for text in known])
-    indices = pc.index_in(texts, value_set=pc.unique(texts.drop_null()))
-    return values.take(indices), f"numbered: {letter}0, {letter}1, ...", new
+    new = {text: f"{letter}{number}" for number, text in enumerate(texts)}
+    values = string_array([*new.values()])
+    return values.take(keys.indices), f"numbered: {letter}0, {letter}1, ...", new
 
 
 def _as_reasons(column: pa.Array) -> pa.Array:

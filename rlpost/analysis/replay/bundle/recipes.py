@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Computation:
+class BundledRecipe:
     """The recipe of a bundle, and its origin."""
 
     recipe: Recipe | None = None
@@ -43,24 +43,24 @@ class Computation:
         return "\n".join([head, *toml_lines(recipe, self.loss)]) + "\n"
 
 
-def recipe_of_files(source: Source) -> Computation:
+def recipe_of_files(source: Source) -> BundledRecipe:
     """Return the recipe in the metadata of enriched files, if all have the same."""
-    recipes: dict[str, Computation] = {}
+    recipes: dict[str, BundledRecipe] = {}
     for file, footer in zip(source.files, source.footers, strict=True):
         stored = footer.metadata or {}
         if b"rlpost.recipe" not in stored:
-            return Computation()
+            return BundledRecipe()
         try:
             metadata = FileMetadata.read(str(file.path), stored)
         except DataError:  # its text may name files of this machine
             text = "no recipe: that in the metadata cannot be used; choose one with --config"
-            return Computation(warnings=(text,))
+            return BundledRecipe(warnings=(text,))
         asked: Json = {}
         with suppress(ValueError, TypeError):
             asked = dict(json.loads(stored.get(PRESET_KEY.encode(), b"{}")))
         carried = bool(metadata.running) or metadata.kl_coef is not None
         why = "the run began with the statistics of a --state file, which the input has not"
-        recipes[metadata.recipe.model_dump_json()] = Computation(
+        recipes[metadata.recipe.model_dump_json()] = BundledRecipe(
             metadata.recipe,
             preset=asked.get("preset"),
             estimator=asked.get("requested_estimator"),
@@ -70,5 +70,5 @@ def recipe_of_files(source: Source) -> Computation:
         )
     if len(recipes) > 1:
         text = "no recipe: those in the metadata of the files differ; choose one with --config"
-        return Computation(warnings=(text,))
+        return BundledRecipe(warnings=(text,))
     return next(iter(recipes.values()))

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, string_array, to_arrow, to_numpy
+from rlpost.io.keys import KeyColumn
+from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.coupled_files import key_text
 from rlpost.recipe.roles import closest
 
@@ -38,7 +40,7 @@ OF_BATCH = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}
 
 
 @dataclass(frozen=True)
-class Choice:
+class RowChoice:
     """Rows that the user chose: by number, by prompt id, or the first groups."""
 
     rows: str | Sequence[int] | None = None
@@ -108,7 +110,7 @@ class ChosenRows:
 def choose_rows(
     source: Source,
     columns: ColumnMap,
-    choice: Choice,
+    choice: RowChoice,
     coupling: Coupling,
     numerics: Numerics,
     *,
@@ -158,7 +160,7 @@ def choose_rows(
     )
 
 
-def _named(choice: Choice, groups: int) -> str:
+def _named(choice: RowChoice, groups: int) -> str:
     """Return the choice in words, without prompt ids, for so many groups of the input."""
     if choice.rows is not None:
         return "the chosen rows" + (" with their prompt groups" if groups else "")
@@ -170,7 +172,7 @@ def _named(choice: Choice, groups: int) -> str:
 def _chosen(
     source: Source,
     columns: ColumnMap,
-    choice: Choice,
+    choice: RowChoice,
     labels: Mapping[str, pa.ChunkedArray],
     groups: Integers,
 ) -> Mask:
@@ -229,14 +231,9 @@ def _labels(source: Source, columns: ColumnMap) -> dict[str, pa.ChunkedArray]:
 
 
 def _codes(labels: Mapping[str, pa.ChunkedArray], roles: Sequence[str], count: int) -> Integers:
-    """Return the number of each row's combination of labels, [N]; 0 for roles without a column."""
-    codes = np.zeros(count, np.int64)
-    for role in roles:
-        if role in labels:
-            indices = pc.dictionary_encode(labels[role]).combine_chunks().indices
-            part = to_numpy(indices).astype(np.int64)
-            codes = np.unique(codes * (part.max(initial=0) + 1) + part, return_inverse=True)[1]
-    return codes
+    """Return the code of each row's combination of labels, [N]; 0 for roles without a column."""
+    keys = (KeyColumn.of(labels[role].chunks).codes for role in roles if role in labels)
+    return joint_codes(np.zeros(count, np.int64), *keys)
 
 
 def read_rows(source: Source, names: Sequence[str], numbers: Integers) -> pa.Table:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from rlpost._version import __version__
-from rlpost.analysis.replay.bundle.case import CASE, README, RECIPE, ROLLOUTS, SCHEMA, SUFFIX
 from rlpost.analysis.replay.bundle.columns import contents_of
+from rlpost.analysis.replay.bundle.reader import CASE, README, RECIPE, ROLLOUTS, SCHEMA, SUFFIX
 from rlpost.analysis.replay.bundle.recipes import recipe_of_files
 from rlpost.analysis.replay.bundle.rows import choose_rows, read_rows
-from rlpost.analysis.replay.rollouts import Maps, recorded_columns
+from rlpost.analysis.replay.input_columns import NamedColumns, recorded_columns
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import scratch_folder
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rlpost.analysis.replay.bundle.columns import Contents
-    from rlpost.analysis.replay.bundle.recipes import Computation
-    from rlpost.analysis.replay.bundle.rows import Choice, ChosenRows
+    from rlpost.analysis.replay.bundle.columns import BundledTable
+    from rlpost.analysis.replay.bundle.recipes import BundledRecipe
+    from rlpost.analysis.replay.bundle.rows import ChosenRows, RowChoice
     from rlpost.io.paths import AnyPath
     from rlpost.recipe.roles import ColumnMap
 
@@ -53,8 +53,8 @@ _LIBRARIES = ("torch", "pyarrow", "numpy")
 def bundle(
     inputs: Sequence[str],
     output: str | Path,
-    choice: Choice,
-    computation: Computation,
+    choice: RowChoice,
+    computation: BundledRecipe,
     columns_map: Mapping[str, str] | None = None,
     *,
     groups_only: bool = False,
@@ -74,7 +74,7 @@ def bundle(
         overwrite: whether the output may exist.
     """
     choice.check()
-    target, maps = parse_path(output), Maps.of(columns_map or {})
+    target, named = parse_path(output), NamedColumns.of(columns_map or {})
     source = Source(find_inputs([*inputs]))
     _check_output(target, source, overwrite=overwrite)
     if not source.rows:
@@ -88,7 +88,7 @@ def bundle(
         coupling = coupling_of(resolve_recipe(recipe, columns))
     rows = choose_rows(source, columns, choice, coupling, recipe.numerics, groups_only=groups_only)
     reward = columns.columns.get("reward", "")
-    recorded = recorded_columns(source.columns, maps, source.name, [reward])
+    recorded = recorded_columns(source.columns, named, source.name, [reward])
     table = read_rows(source, source.columns, rows.numbers)
     source.check_unchanged()
     contents = contents_of(table, columns.columns, [*recorded.values()], with_texts=with_texts)
@@ -100,7 +100,7 @@ def bundle(
         **_versions(),
         "rows": _facts_of_rows(rows),
         "with_texts": with_texts,
-        **_facts_of_columns(columns, contents, kept, {**recipe.columns, **maps.recorded}),
+        **_facts_of_columns(columns, contents, kept, {**recipe.columns, **named.recorded}),
         "format": source.metadata.get(FORMAT_KEY, b"").decode(errors="replace") or None,
         "recipe": None if computation.recipe is None else RECIPE,
         "recipe_of_file": computation.of_file,
@@ -167,7 +167,9 @@ def _metadata(source: Source, *, with_texts: bool) -> dict[bytes, bytes]:
     }
 
 
-def _adapted(recipe: Recipe, columns: ColumnMap, stored: pa.Table, contents: Contents) -> Recipe:
+def _adapted(
+    recipe: Recipe, columns: ColumnMap, stored: pa.Table, contents: BundledTable
+) -> Recipe:
     """Return the recipe for the rows in the bundle: the same columns serve the same roles.
 
     A name may have a role only beside columns that are left out, and domains have new names.
@@ -215,7 +217,7 @@ def _facts_of_rows(rows: ChosenRows) -> Json:
 
 
 def _facts_of_columns(
-    columns: ColumnMap, contents: Contents, recorded: Mapping[str, str], maps: Mapping[str, str]
+    columns: ColumnMap, contents: BundledTable, recorded: Mapping[str, str], maps: Mapping[str, str]
 ) -> Json:
     kept = {one.column: one.what or "as it is" for one in contents.columns if one.kept}
     return {
@@ -227,7 +229,9 @@ def _facts_of_columns(
     }
 
 
-def _warnings(computation: Computation, rows: ChosenRows, recorded: Mapping[str, str]) -> list[str]:
+def _warnings(
+    computation: BundledRecipe, rows: ChosenRows, recorded: Mapping[str, str]
+) -> list[str]:
     """Return what a replay of the bundle cannot do, and the options that help."""
     texts = []
     if not recorded:

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from rlpost.analysis.replay.compute import Replayer, computed
 from rlpost.analysis.replay.differences import TOLERANCE
-from rlpost.analysis.replay.rollouts import Column
+from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.errors import DataError, UsageError
+from rlpost.kernels.codes import keyed_extremes
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.recipe.roles import ROLES
 
@@ -118,17 +119,9 @@ class Evidence:
         return self.on_elements(np.bincount(groups)[groups])
 
     @cached_property
-    def roles(self) -> set[str]:
+    def roles(self) -> frozenset[str]:
         """The roles of tokens that the stage is computed from."""
-        recipe, first, resolved = self.recipe, self.first, self.resolved
-        used = {"token_level_rewards", "raw_advantages"} & {*first.used}
-        roles = {*resolved.estimator.columns}
-        if first.name == "kl" or (recipe.kl_coef > 0 and not used and "kl" not in first.used):
-            roles |= resolved.kl_reads
-        if recipe.corrects or first.name == "is_weight":
-            roles |= {"old_log_probs", "infer_log_probs"}
-        early = first.name in ("kl", "sample_mask", "response_level_rewards", "token_level_rewards")
-        return roles - {"values"} if early else roles
+        return self.replayer.roles_behind(self.recipe, self.first.name)
 
     def deviation(self, codes: Codes) -> Numbers:
         """Return the standard deviation of raw rewards (by n - ddof) in the set of each element.
@@ -141,9 +134,7 @@ class Evidence:
         mean = np.bincount(codes, reward) / count
         squares = np.bincount(codes, (reward - mean[codes]) ** 2)
         std = np.sqrt(squares / np.maximum(count - self.recipe.numerics.norm_ddof, 1))
-        low, high = np.full(len(count), np.inf), np.full(len(count), -np.inf)
-        np.minimum.at(low, codes, reward)
-        np.maximum.at(high, codes, reward)
+        low, high = keyed_extremes(reward, codes, len(count))
         return self.on_elements(np.where(low == high, 0.0, std)[codes])
 
     def groups_and_steps(self) -> list[tuple[str, Codes, Codes]]:
@@ -161,7 +152,7 @@ class Evidence:
         replayer, found = self.replayer, {}
         for role, name in replayer.rollouts.columns.columns.items():
             if ROLES[role].kind in ("tokens", "number") and role != "mask":
-                column = Column.of(replayer.inputs.column(name))
+                column = NumberColumn.of(replayer.inputs.column(name))
                 found[name] = column
         if self.by_token and self.resolved.kl and self.first.name != "kl":
             found["kl"] = computed(replayer.inputs, replayer.bound(self.recipe), ["kl"])[0]["kl"]
@@ -291,15 +282,6 @@ def neighbours(rows: Codes, by: int, among: Codes) -> tuple[Codes, Codes]:
     own, other = (among[:-1], among[1:]) if by > 0 else (among[1:], among[:-1])
     same = rows[own] == rows[other]
     return own[same], other[same]
-
-
-def positions_in(codes: Codes) -> Codes:
-    """Return the position of each row among those of its set, in the order of the rows."""
-    order = np.argsort(codes, kind="stable")
-    starts = np.cumsum(np.bincount(codes)) - np.bincount(codes)
-    out = np.empty(len(codes), np.int64)
-    out[order] = np.arange(len(codes)) - starts[codes[order]]
-    return out
 
 
 def _codes_of(values: Numbers) -> Codes:

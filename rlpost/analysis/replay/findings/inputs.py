@@ -15,7 +15,7 @@ import pyarrow as pa
 from rlpost.analysis.replay.findings.base import Trial, check
 from rlpost.analysis.replay.findings.evidence import column_of, neighbours, numbers_of
 from rlpost.analysis.replay.findings.relations import to_bfloat16, to_float16
-from rlpost.analysis.replay.rollouts import Column
+from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.analysis.replay.stages import late_normalisation, with_column
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -217,7 +217,9 @@ def mask_shifted(seen: Evidence) -> Iterator[Trial]:
     """
     for name, column in _masks(seen):
         for by, which in ((1, "next"), (-1, "previous")):
-            own, other = neighbours(_rows(seen), by, np.arange(len(column.values)))
+            own, other = neighbours(
+                seen.replayer.rollouts.of_tokens, by, np.arange(len(column.values))
+            )
             for edge in (1.0, 0.0, None):
                 values = column.values.copy() if edge is None else np.full_like(column.values, edge)
                 values[own] = column.values[other]
@@ -240,30 +242,25 @@ def mask_ones(seen: Evidence) -> Iterator[Trial]:
             yield _masked(seen, text, name, column, ones)
 
 
-def _columns(seen: Evidence, roles: Sequence[str]) -> dict[str, tuple[str, Column]]:
+def _columns(seen: Evidence, roles: Sequence[str]) -> dict[str, tuple[str, NumberColumn]]:
     """Return the columns of tokens that have some roles: name and numbers, by role."""
     replayer, columns = seen.replayer, seen.replayer.rollouts.columns
     names = {role: columns.column(role) for role in roles if role in columns}
-    read = {role: (x, Column.of(replayer.inputs.column(x))) for role, x in names.items()}
+    read = {role: (x, NumberColumn.of(replayer.inputs.column(x))) for role, x in names.items()}
     return {role: own for role, own in read.items() if own[1].offsets is not None}
 
 
-def _log_probs(seen: Evidence) -> dict[str, tuple[str, Column]]:
+def _log_probs(seen: Evidence) -> dict[str, tuple[str, NumberColumn]]:
     """Return the log-probs that the stage is computed from."""
     return _columns(seen, [role for role in LOG_PROBS if role in seen.roles])
 
 
-def _masks(seen: Evidence) -> list[tuple[str, Column]]:
+def _masks(seen: Evidence) -> list[tuple[str, NumberColumn]]:
     """Return the mask, if there is one."""
     return [] if seen.resolved.rows_only else [*_columns(seen, ["mask"]).values()]
 
 
-def _rows(seen: Evidence) -> Codes:
-    rollouts = seen.replayer.rollouts
-    return np.repeat(np.arange(len(rollouts)), rollouts.lengths)
-
-
-def _lists(column: Column, values: Numbers) -> pa.Array:
+def _lists(column: NumberColumn, values: Numbers) -> pa.Array:
     """Return lists of float32 numbers, of the lengths of a column."""
     assert column.offsets is not None
     offsets = column.offsets.astype(np.int32)
@@ -272,7 +269,7 @@ def _lists(column: Column, values: Numbers) -> pa.Array:
 
 def _rounded(
     seen: Evidence,
-    columns: dict[str, tuple[str, Column]],
+    columns: dict[str, tuple[str, NumberColumn]],
     dtype: str,
     rounded: Callable[[Numbers], Numbers],
 ) -> Iterator[Trial]:
@@ -289,7 +286,7 @@ def _rounded(
             yield Trial(f"reproduced with {names} rounded to {dtype}", table)
 
 
-def _shifted(seen: Evidence, columns: dict[str, tuple[str, Column]]) -> Iterator[Trial]:
+def _shifted(seen: Evidence, columns: dict[str, tuple[str, NumberColumn]]) -> Iterator[Trial]:
     """Yield columns shifted by one token, of all tokens or of policy tokens."""
     mask = seen.replayer.rollouts.mask
     sets = {"token": np.arange(len(mask)), "policy token": np.flatnonzero(mask)}
@@ -300,7 +297,7 @@ def _shifted(seen: Evidence, columns: dict[str, tuple[str, Column]]) -> Iterator
             continue
         for token, among in sets.items():
             for by, which in ((1, "next"), (-1, "previous")):
-                own, other = neighbours(_rows(seen), by, among)
+                own, other = neighbours(seen.replayer.rollouts.of_tokens, by, among)
                 for edge in ("its own", "0"):
                     values = column.values.copy() if edge != "0" else np.zeros_like(column.values)
                     values[own] = column.values[other]
@@ -314,7 +311,7 @@ def _shifted(seen: Evidence, columns: dict[str, tuple[str, Column]]) -> Iterator
                     )
 
 
-def _masked(seen: Evidence, text: str, name: str, column: Column, values: Numbers) -> Trial:
+def _masked(seen: Evidence, text: str, name: str, column: NumberColumn, values: Numbers) -> Trial:
     """Return the inputs with another mask, of the type of theirs."""
     assert column.offsets is not None
     kind = seen.replayer.inputs.schema.field(name).type.value_type
@@ -358,7 +355,7 @@ def reward_place(seen: Evidence) -> Iterator[Trial]:
             numbers = _with(seen, _TOKENS, moved)
             yield Trial(f"reproduced with the reward on {text}", numbers=numbers)
     summed = np.zeros_like(tokens)
-    summed[last[last >= 0]] = np.bincount(_rows(seen), tokens, len(last))[last >= 0]
+    summed[last[last >= 0]] = np.bincount(rollouts.of_tokens, tokens, len(last))[last >= 0]
     text = "the token rewards, KL penalty included, summed on the last policy token"
     yield Trial(f"reproduced with {text}", numbers=_with(seen, _TOKENS, summed))
 

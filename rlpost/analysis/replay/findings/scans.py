@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int64]
 
 STAGES = ("raw_advantages", "returns", "advantages")
-_ESTIMATORS = ("gae", "reinforce", "reinforce_pp", "grpo")
 _REWARDS = "token_level_rewards"
 _PAIRS = 20
 """Pairs of tokens that each coefficient needs."""
@@ -54,7 +53,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Scan:
+class ScanCoefficients:
     """The coefficients of a scan, by term."""
 
     own: dict[str, float]
@@ -149,7 +148,7 @@ def scan_rewards(seen: Evidence) -> Iterator[Explanation]:
         yield Explanation(f"{_FOLLOWS} {text}", scan.share)
 
 
-def scan_of(seen: Evidence) -> Scan | None:
+def scan_of(seen: Evidence) -> ScanCoefficients | None:
     """Return the scan of the recorded numbers of a stage; None if the computed ones are none."""
     own, terms = _terms(seen)
     base = column_of(seen.replayer, seen.recipe, _REWARDS) if own else None
@@ -177,25 +176,26 @@ def scan_of(seen: Evidence) -> Scan | None:
     if as_own.mean() >= max(_HOLD, holds.mean() - _NEAR):
         solved, holds = own, as_own
     if solved is None or holds.mean() < _HOLD:
-        return Scan(own, {}, base)
+        return ScanCoefficients(own, {}, base)
     implied = base.copy()
     rest = sum(solved[name] * values for name, values in columns.items() if name != "KL")
     some = ~holds if solved == own else np.ones_like(holds)
     implied[left[some]] = (seen.recorded[left] - rest)[some]
     implied[ends] = seen.recorded[ends] - (solved["V"] * terms["V"][ends] if "V" in own else 0.0)
-    return Scan(own, solved, implied, float(holds.mean()))
+    return ScanCoefficients(own, solved, implied, float(holds.mean()))
 
 
 def _terms(seen: Evidence) -> tuple[dict[str, float], dict[str, Numbers]]:
     """Return the coefficients of the recipe, and the numbers that they are of; none if no scan."""
-    recipe, stage = seen.recipe, seen.first.name
-    if not seen.by_token or recipe.estimator not in _ESTIMATORS or stage not in STAGES:
+    recipe, stage, estimator = seen.recipe, seen.first.name, seen.resolved.estimator
+    discounts = "gamma" in estimator.options and "token_rewards" in estimator.columns
+    if not seen.by_token or not discounts or stage not in STAGES:
         return {}, {}
-    columns, critic = seen.columns(), recipe.estimator == "gae"
+    columns, critic = seen.columns(), "values" in estimator.columns
     known = _REWARDS in seen.first.used
     own, terms = {"next": recipe.gamma}, {"next": seen.recorded}
     if critic:
-        lam = Scan.lam(recipe, stage)
+        lam = ScanCoefficients.lam(recipe, stage)
         own["next"] *= lam
         own["V"] = 0.0 if stage == "returns" else -1.0
         own["V'"] = recipe.gamma * (1 - lam) if stage == "returns" else recipe.gamma

@@ -12,7 +12,8 @@ import numpy as np
 
 from rlpost.analysis.replay.findings.base import ENOUGH, DifferingPart, Explanation, check
 from rlpost.analysis.replay.findings.changes import Change
-from rlpost.analysis.replay.findings.evidence import numbers_of, positions_in
+from rlpost.analysis.replay.findings.evidence import numbers_of
+from rlpost.kernels.codes import joint_codes, ordinals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,24 +162,18 @@ def _sets(seen: Evidence) -> Iterator[tuple[str, Codes]]:
     steps = rollouts.codes("batch")
     yield "each step", steps
     for name, codes in rollouts.sets.items():
-        yield f"each `{name}`", _combined(steps, codes)
+        yield f"each `{name}`", joint_codes(steps, codes)
     sizes = np.bincount(steps)
-    within = positions_in(steps)
+    within = ordinals_of(steps)
     for count in _SHARES:
         if not (sizes % count).any() and (sizes >= _AFFINE * count).all():
-            yield f"every {_ordinal(count)} response of a step", _combined(steps, within % count)
+            yield f"every {_ordinal(count)} response of a step", joint_codes(steps, within % count)
             blocks = within // (sizes[steps] // count)
-            yield f"{count} blocks of consecutive responses of a step", _combined(steps, blocks)
+            yield f"{count} blocks of consecutive responses of a step", joint_codes(steps, blocks)
 
 
 def _ordinal(count: int) -> str:
     return {2: "second", 32: "32nd"}.get(count, f"{count}th")
-
-
-def _combined(steps: Codes, codes: Codes) -> Codes:
-    """Return the number of each combination."""
-    both = steps * (int(codes.max(initial=0)) + 1) + codes
-    return np.asarray(np.unique(both, return_inverse=True)[1])
 
 
 def smallest_deviation(seen: Evidence) -> float | None:

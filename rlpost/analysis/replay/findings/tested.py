@@ -17,20 +17,17 @@ from rlpost.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from rlpost.analysis.replay.compute import Replayed, Replayer
     from rlpost.analysis.replay.findings.base import ReplayFinding, StageCheck, Trial
     from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
-    Numbers = NDArray[np.float64]
 
 _CLOSER = 0.9
 
 
 @dataclass
-class _Tested:
+class _TestedCause:
     """A change that reproduces the recorded numbers."""
 
     finding: ReplayFinding
@@ -73,7 +70,7 @@ class Causes:
     """The changes that reproduce a stage, the best of each name."""
 
     seen: Evidence
-    found: dict[str, _Tested] = field(default_factory=dict)
+    found: dict[str, _TestedCause] = field(default_factory=dict)
 
     def test_all(self, check: StageCheck) -> None:
         """Add the trial of a check that reproduces the recorded numbers best."""
@@ -95,7 +92,7 @@ class Causes:
         own = Explanation(trial.text, share, trial.options, trial.name)
         distance = replace(seen.difference, computed=numbers).distance[seen.chosen]
         finding = explained(check, own, seen.first.name)
-        tested = _Tested(finding, float(np.nansum(distance)), trial.constants, how)
+        tested = _TestedCause(finding, float(np.nansum(distance)), trial.constants, how)
         other = self.found.get(finding.name)
         if other is None or _is_better(tested, other):
             self.found[finding.name] = tested
@@ -121,14 +118,14 @@ class Causes:
         equal = dict.fromkeys(replayer.rollouts.recorded, False)
         equal |= {one.name: one.difference.equal for one in stages}
 
-        def rank(one: _Tested) -> tuple[bool, bool, tuple[int, int], int]:
+        def rank(one: _TestedCause) -> tuple[bool, bool, tuple[int, int], int]:
             left = _differing(one.stages) if one.how else others
             return not one.finding.whole, bool(one.breaks(equal)), left, one.constants
 
         return [one.described(name, equal) for one in sorted(self.found.values(), key=rank)]
 
 
-def _is_better(own: _Tested, other: _Tested) -> bool:
+def _is_better(own: _TestedCause, other: _TestedCause) -> bool:
     """Return whether a change explains more than another of the same name, or as much, simpler."""
     ranks = [
         (-round(one.finding.explains, 3), one.constants, _differing(one.stages))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.metrics.definitions import MetricDefinition
-    from rlpost.analysis.replay.metrics.dump import Measured
+    from rlpost.analysis.replay.metrics.dump import MeasuredResponses
     from rlpost.analysis.replay.metrics.splits import Units
 
     Numbers = NDArray[np.float64]
@@ -90,7 +90,7 @@ class StepSums:
         return torch.from_numpy(np.concatenate([self.sums, np.abs(self.sums)], axis=1))
 
     @classmethod
-    def of(cls, measured: Measured, step: str) -> StepSums:
+    def of(cls, measured: MeasuredResponses, step: str) -> StepSums:
         """Return the responses of a step, by its label."""
         rows = measured.rows_of(step)
         tokens = measured.tokens[rows]
@@ -152,7 +152,9 @@ class Aggregated:
         length: the length of seq-mean-token-sum-norm; None: the longest response's.
     """
 
-    def __init__(self, measured: Measured, steps: Sequence[str], length: int | None) -> None:
+    def __init__(
+        self, measured: MeasuredResponses, steps: Sequence[str], length: int | None
+    ) -> None:
         self.measured, self.labels, self.length = measured, steps, length
         self.index = {column: at for at, column in enumerate(measured.columns)}
         self.steps = [StepSums.of(measured, step) for step in steps]

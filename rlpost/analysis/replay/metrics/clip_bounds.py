@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.metrics.aggregates import Aggregated
     from rlpost.analysis.replay.metrics.dump import DumpInput
-    from rlpost.analysis.replay.metrics.splits import Means
+    from rlpost.analysis.replay.metrics.splits import UnitMeans
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.recipe.loss import LossOptions
@@ -80,7 +80,7 @@ def bound_changes(
     unstated: Sequence[str],
     series: Sequence[MetricSeries],
     data: Aggregated,
-    means: Sequence[Means],
+    means: Sequence[UnitMeans],
 ) -> list[dict[str, float]]:
     """Return other bounds of a loss that give logged shares of clipped tokens, by field.
 

@@ -16,7 +16,7 @@ from rlpost.recipe.loss import DEFAULTS, word
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.analysis.replay.metrics.methods import BestMethod, Method
+    from rlpost.analysis.replay.metrics.methods import BestMethod, MetricMethod
     from rlpost.analysis.replay.metrics.search import Solution
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import LossCandidate, SumColumn
@@ -26,7 +26,7 @@ Terms = tuple[tuple[float, "SumColumn"], ...]
 """Coefficients and columns."""
 
 
-def about_method(series: MetricSeries, method: Method) -> str:
+def about_method(series: MetricSeries, method: MetricMethod) -> str:
     """Return how a metric is computed, in words."""
     column, reduction = method.column, REDUCTIONS[method.reduction]
     name = ""
@@ -72,7 +72,7 @@ def term_fields(terms: Terms) -> dict[str, Any]:
     return fields
 
 
-def split_fields(method: Method) -> dict[str, int]:
+def split_fields(method: MetricMethod) -> dict[str, int]:
     """Return the options of the split that a metric depends on."""
     own = {"ranks": 1, "updates": 1, **method.split.fields}
     return own if method.level != "step" else {}
@@ -96,7 +96,7 @@ class ComputedMetric(NamedTuple):
     """Of the result."""
 
     @property
-    def method(self) -> Method | None:
+    def method(self) -> MetricMethod | None:
         """How it is computed; None for one of whole steps."""
         return self.chosen.best
 
@@ -184,7 +184,7 @@ def ties(solution: Solution, metrics: Sequence[ComputedMetric]) -> Iterator[Json
         yield _tie("--micro-batch, --ranks", names, text, separated)
 
 
-def other_aggregations(best: Method, others: Sequence[Method]) -> list[str]:
+def other_aggregations(best: MetricMethod, others: Sequence[MetricMethod]) -> list[str]:
     """Return the other aggregations that reproduce a metric over the same units."""
     same = {REDUCTIONS[one.reduction].aggregation for one in others if one.level == best.level}
     return sorted(same - {REDUCTIONS[best.reduction].aggregation})

@@ -48,7 +48,7 @@ _ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredResponses:
     """The responses of the input, [N], with the numbers of their tokens."""
 
     columns: list[SumColumn]
@@ -129,7 +129,7 @@ class DumpInput:
         needs += [one for one in LossConfig(loss).loss.needs if one != "old_log_probs"]
         return [role for role in dict.fromkeys(needs) if role not in self.roles]
 
-    def measure(self, columns: Collection[SumColumn], options: LossOptions) -> Measured:
+    def measure(self, columns: Collection[SumColumn], options: LossOptions) -> MeasuredResponses:
         """Return the responses with some sums; without any, no token is read.
 
         Args:
@@ -141,7 +141,7 @@ class DumpInput:
         sums = TokenSums(columns, options, rewarded="reward" in self.columns)
         stage = Stage("metrics", map=sums, uses=STORED) if columns else None
         plan, responses = self.run(stage, reads, losses)
-        return Measured(
+        return MeasuredResponses(
             sums.columns if columns else [],
             responses[SUMS].numpy() if columns else np.zeros((len(responses), 0)),
             responses["step"].numpy(),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rlpost.analysis.replay.metrics.description import ComputedMetric
-    from rlpost.analysis.replay.metrics.methods import Method
+    from rlpost.analysis.replay.metrics.methods import MetricMethod
     from rlpost.analysis.replay.metrics.search import Solution
     from rlpost.analysis.replay.metrics.steps import MatchedSteps, MetricSeries
 
@@ -206,7 +206,7 @@ def unexplained(metric: ComputedMetric) -> Iterator[Explanation]:
     yield Explanation(f"{metric.series.key} {text}", 0.0)
 
 
-def _about_factor(factor: float, method: Method | None) -> str:
+def _about_factor(factor: float, method: MetricMethod | None) -> str:
     """Return what a factor may be."""
     split = None if method is None else method.split
     for value, why in (
@@ -243,7 +243,7 @@ def _with_one_clip(fields: Values) -> Values:
 
 
 def _changed(
-    older: Solution, newer: Solution, series: MetricSeries, best: Method
+    older: Solution, newer: Solution, series: MetricSeries, best: MetricMethod
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the options that a metric needs: name, value, and the one of the configuration.
 

@@ -33,7 +33,7 @@ _CONSOLE = re.compile(r"\bstep:(-?\d+) - (.+)")
 _PAIR = re.compile(r"([^\s:]+):(?:np\.\w+\()?([-+.\deEinfa]+)\)?")
 
 
-class Logged(NamedTuple):
+class LoggedNumber(NamedTuple):
     """A number of a log."""
 
     value: float
@@ -42,7 +42,7 @@ class Logged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Log:
+class MetricLog:
     """The metrics of a log by step."""
 
     path: str
@@ -51,7 +51,7 @@ class Log:
     steps: list[str]
     """In the order of the file; numbers of lines, from 0, if no key has a step."""
     step_key: str | None
-    keys: dict[str, dict[str, Logged]]
+    keys: dict[str, dict[str, LoggedNumber]]
     """By key and step."""
     texts: dict[str, dict[str, str]]
     """By key and step: what is there in place of a number, such as `null`."""
@@ -60,7 +60,7 @@ class Log:
     warnings: list[str]
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path) -> MetricLog:
     """Read a file of metrics.
 
     Raises:
@@ -114,14 +114,14 @@ def _parsed(text: str) -> Any:
     return json.loads(text, parse_float=_text_of_number, parse_int=_text_of_number)
 
 
-class _Number(str):
+class _NumberText(str):
     """The text of a number."""
 
     __slots__ = ()
 
 
-def _text_of_number(text: str) -> _Number:
-    return _Number(text)
+def _text_of_number(text: str) -> _NumberText:
+    return _NumberText(text)
 
 
 def _json_lines(text: str, path: Path) -> tuple[str, list[Json], list[str]]:
@@ -150,10 +150,12 @@ def _console_lines(text: str) -> Iterator[Json]:
         match = _CONSOLE.search(line)
         if match:
             pairs = (_PAIR.fullmatch(part.strip()) for part in match[2].split(" - "))
-            yield {"step": _Number(match[1])} | {one[1]: _Number(one[2]) for one in pairs if one}
+            yield {"step": _NumberText(match[1])} | {
+                one[1]: _NumberText(one[2]) for one in pairs if one
+            }
 
 
-def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Logged | str]]:
+def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, LoggedNumber | str]]:
     """Yield the numbers of a line by key, or what is in place of one; keys are joined by `/`."""
     for key, value in line.items():
         name = f"{prefix}{key}"
@@ -163,12 +165,12 @@ def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Logg
             if value.strip():  # an empty cell of a CSV is a step without the metric
                 yield name, _number(value) or repr(value[:20])
         elif isinstance(value, float):  # NaN and Infinity of JSON
-            yield name, Logged(value, 1.0)
+            yield name, LoggedNumber(value, 1.0)
         else:
             yield name, "null" if value is None else f"a {type(value).__name__}"
 
 
-def _number(text: str) -> Logged | None:
+def _number(text: str) -> LoggedNumber | None:
     """Return a number with the unit of its last digit; None for other text."""
     try:
         value = float(text)
@@ -176,24 +178,26 @@ def _number(text: str) -> Logged | None:
         return None
     mantissa, _, exponent = text.strip().lower().partition("e")
     decimals = len(mantissa.partition(".")[2]) - (int(exponent) if exponent.strip("-+") else 0)
-    return Logged(value, 10.0**-decimals if math.isfinite(value) and "." in mantissa else 1.0)
+    return LoggedNumber(value, 10.0**-decimals if math.isfinite(value) and "." in mantissa else 1.0)
 
 
 _ROUNDED = (1e-8, 1e-3)
 """The last digits of a key's numbers that show that the logger rounded them."""
 
 
-def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]], warnings: list[str]) -> Log:
+def _by_step(
+    path: str, kind: str, lines: Iterable[Mapping[str, Any]], warnings: list[str]
+) -> MetricLog:
     """Return the numbers by key and step; several numbers of a key in a step become their mean."""
     both = [{_bare(name): one for name, one in _flat(line)} for line in lines]
-    flat = [{key: x for key, x in line.items() if isinstance(x, Logged)} for line in both]
+    flat = [{key: x for key, x in line.items() if isinstance(x, LoggedNumber)} for line in both]
     present = {key for line in flat for key in line}
     lowered = {key.lower(): key for key in present}
     step_key = next((lowered[key] for key in STEP_KEYS if key in lowered), None)
     if step_key is not None:
         kept = [step_key in line for line in flat]
         flat, both = [*compress(flat, kept)], [*compress(both, kept)]
-    values: dict[str, dict[str, list[Logged]]] = {}
+    values: dict[str, dict[str, list[LoggedNumber]]] = {}
     texts: dict[str, dict[str, str]] = {}
     steps: dict[str, None] = {}
     for number, (line, every) in enumerate(zip(flat, both, strict=True)):
@@ -214,7 +218,7 @@ def _by_step(path: str, kind: str, lines: Iterable[Mapping[str, Any]], warnings:
     }
     for key, by_label in texts.items():  # a step with a number on another line has that number
         texts[key] = {label: x for label, x in by_label.items() if label not in keys.get(key, ())}
-    return Log(path, kind, [*steps], step_key, keys, texts, len(repeated), warnings)
+    return MetricLog(path, kind, [*steps], step_key, keys, texts, len(repeated), warnings)
 
 
 def _label(step: float) -> str:
@@ -223,16 +227,16 @@ def _label(step: float) -> str:
     return f"{step:g}" if not step.is_integer() else str(int(step))
 
 
-def _rounding(by_step: Mapping[str, Sequence[Logged]]) -> float:
+def _rounding(by_step: Mapping[str, Sequence[LoggedNumber]]) -> float:
     """Return half of the last digit's unit of a key, if its numbers were rounded to few digits."""
     unit = min(one.rounding for numbers in by_step.values() for one in numbers)
     return 0.501 * unit if _ROUNDED[0] <= unit <= _ROUNDED[1] * 1.001 else 0.0
 
 
-def _mean(numbers: Sequence[Logged], rounding: float) -> Logged:
+def _mean(numbers: Sequence[LoggedNumber], rounding: float) -> LoggedNumber:
     values = [one.value for one in numbers]
     add = math.fsum if all(map(math.isfinite, values)) else sum
-    return Logged(add(values) / len(values), rounding)
+    return LoggedNumber(add(values) / len(values), rounding)
 
 
 def _bare(key: str) -> str:
@@ -245,13 +249,13 @@ class LoggedMetric(NamedTuple):
 
     metric: str
     key: str
-    by_step: dict[str, Logged]
+    by_step: dict[str, LoggedNumber]
     texts: Mapping[str, str]
     """By step: what is in place of a number."""
 
 
 def known_metrics(
-    log: Log, chosen: Mapping[str, str] | None = None
+    log: MetricLog, chosen: Mapping[str, str] | None = None
 ) -> tuple[list[LoggedMetric], list[str]]:
     """Return the known metrics of a log, and the keys of numbers that are none.
 

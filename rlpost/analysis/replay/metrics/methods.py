@@ -29,7 +29,7 @@ _WIDE = 0.1
 """Share of a coefficient that its range may have."""
 
 
-class Method(NamedTuple):
+class MetricMethod(NamedTuple):
     """How a metric is computed."""
 
     column: SumColumn
@@ -60,9 +60,9 @@ class Method(NamedTuple):
 class BestMethod(NamedTuple):
     """The simplest method that reproduces a metric, else the closest."""
 
-    best: Method | None = None
+    best: MetricMethod | None = None
     """None for a metric of whole steps."""
-    others: tuple[Method, ...] = ()
+    others: tuple[MetricMethod, ...] = ()
     """Other methods that reproduce it."""
     reproduced: bool = False
 
@@ -70,7 +70,7 @@ class BestMethod(NamedTuple):
 class MethodFit(NamedTuple):
     """A method with its numbers, [s] each."""
 
-    method: Method
+    method: MetricMethod
     computed: Numbers
     equal: Flags
 
@@ -99,7 +99,7 @@ def methods_of(
         fitted = zip(map(float, fit.coefficients[at]), formula.unknown, strict=True)
         low, high = (0.0, 0.0) if fit.ranges is None else map(float, fit.ranges[at])
         wide = high - low > _WIDE * max(abs(low), abs(high))
-        method = Method(
+        method = MetricMethod(
             formula.column,
             int(at),
             split,
@@ -114,7 +114,7 @@ def methods_of(
 def best_method(
     fits: Sequence[MethodFit],
     series: MetricSeries,
-    kl: Method | None,
+    kl: MetricMethod | None,
     aggregation: str,
 ) -> BestMethod:
     """Return the method by which a metric is computed.

@@ -28,7 +28,7 @@ from rlpost.analysis.replay.metrics.dump import DumpInput
 from rlpost.analysis.replay.metrics.findings import findings
 from rlpost.analysis.replay.metrics.logs import known_metrics, read_log
 from rlpost.analysis.replay.metrics.methods import BestMethod, constant_factor
-from rlpost.analysis.replay.metrics.search import Sample
+from rlpost.analysis.replay.metrics.search import SearchedSteps
 from rlpost.analysis.replay.metrics.steps import match_steps
 from rlpost.analysis.replay.metrics.sums import roles_of
 from rlpost.analysis.replay.rollouts import read_rows
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.dump import Measured
-    from rlpost.analysis.replay.metrics.logs import Log, LoggedMetric
+    from rlpost.analysis.replay.metrics.dump import MeasuredResponses
+    from rlpost.analysis.replay.metrics.logs import LoggedMetric, MetricLog
     from rlpost.analysis.replay.metrics.search import Solution
     from rlpost.analysis.replay.metrics.steps import MatchedSteps, MetricSeries
     from rlpost.pipeline.options import Options
@@ -137,7 +137,9 @@ def replay_metrics(
     }
 
 
-def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[LoggedMetric], list[str]]:
+def _known(
+    path: Path, keys: Mapping[str, str] | None
+) -> tuple[MetricLog, list[LoggedMetric], list[str]]:
     """Return a log, its known metrics, and its unknown keys; DataError without known ones."""
     log = read_log(path)
     metrics, unknown = known_metrics(log, keys)
@@ -152,7 +154,7 @@ def _known(path: Path, keys: Mapping[str, str] | None) -> tuple[Log, list[Logged
 
 def _solve(
     dump: DumpInput,
-    light: Measured,
+    light: MeasuredResponses,
     matched: MatchedSteps,
     series: Sequence[MetricSeries],
     configuration: RunConfiguration,
@@ -168,7 +170,7 @@ def _solve(
     steps = [matched.steps[at] for at in numbers]
     rows = np.sort(np.concatenate([light.rows_of(step) for step in steps]))
     searched = [one.at(numbers) for one in series if not is_of_step(one.definition)]
-    sample = Sample(_part(dump, light, rows), steps, searched)
+    sample = SearchedSteps(_part(dump, light, rows), steps, searched)
     with single_threaded_torch():
         solutions = sample.solve(configuration)
         best = solutions[-1]
@@ -178,7 +180,7 @@ def _solve(
     return best, solutions
 
 
-def _part(dump: DumpInput, light: Measured, rows: NDArray[np.int64]) -> DumpInput:
+def _part(dump: DumpInput, light: MeasuredResponses, rows: NDArray[np.int64]) -> DumpInput:
     """Return some rows of an input; all of them if advantages of a step depend on other steps."""
     if len(rows) == len(light.step) or not light.independent:
         return dump
@@ -199,7 +201,7 @@ def _is_poor(one: ComputedMetric, dump: DumpInput) -> bool:
 
 
 def _why_not(
-    series: MetricSeries, dump: DumpInput, light: Measured, loss: LossOptions
+    series: MetricSeries, dump: DumpInput, light: MeasuredResponses, loss: LossOptions
 ) -> Json | None:
     """Return why a metric cannot be computed: the role that is missing, and a sentence."""
     definition, missing = series.definition, list[str]()

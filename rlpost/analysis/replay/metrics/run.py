@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
-from rlpost.analysis.replay import rollouts as inputs
-from rlpost.analysis.replay.bundle.case import is_bundle, open_bundle
+from rlpost.analysis.replay.bundle.reader import is_bundle, open_bundle
+from rlpost.analysis.replay.differences import check_tolerance
+from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.metrics.configurations import TOLERANCE
 from rlpost.analysis.replay.metrics.replay import replay_metrics
 from rlpost.analysis.replay.metrics.source import ADVANTAGES, ColumnsSource, columns_of_log
@@ -50,7 +51,7 @@ class MetricRequest:
         for name, value in self.split.items():
             if value < 1:
                 raise UsageError(f"{flag_of(name)} {value}: an integer of at least 1 is needed")
-        inputs.check_tolerance(self.tolerance)
+        check_tolerance(self.tolerance)
 
 
 def replay_log(paths: Sequence[str], request: MetricRequest) -> Json:
@@ -60,8 +61,8 @@ def replay_log(paths: Sequence[str], request: MetricRequest) -> Json:
         DataError, UsageError: as `replay_metrics`.
     """
     if len(paths) == 1 and is_bundle(paths[0]):
-        with open_bundle(paths[0]) as case:
-            found = _replay([str(case.path)], request, case.columns_map)
+        with open_bundle(paths[0]) as bundle:
+            found = _replay([str(bundle.path)], request, bundle.columns_map)
         return found | {"input": str(paths[0])}
     return _replay(paths, request, {})
 
@@ -70,7 +71,7 @@ def _replay(paths: Sequence[str], request: MetricRequest, others: Mapping[str, s
     source = ColumnsSource(find_inputs(list(paths)))
     recipe = request.recipe or Recipe()
     roles = columns_of_log(
-        source, inputs.Maps.of({**recipe.columns, **others, **request.columns_map})
+        source, NamedColumns.of({**recipe.columns, **others, **request.columns_map})
     )
     found = replay_metrics(
         source,

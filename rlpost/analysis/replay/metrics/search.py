@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.metrics.configurations import RunConfiguration
     from rlpost.analysis.replay.metrics.dump import DumpInput
     from rlpost.analysis.replay.metrics.formulas import FittedFormula, Formula
-    from rlpost.analysis.replay.metrics.splits import Means, Split
+    from rlpost.analysis.replay.metrics.splits import Split, UnitMeans
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import SumColumn
 
@@ -82,7 +82,7 @@ class LogSearch:
     data: Aggregated
 
     @cached_property
-    def means(self) -> list[Means]:
+    def means(self) -> list[UnitMeans]:
         """The different means of all splits."""
         return all_means(self.splits, self.data.counts)
 
@@ -179,7 +179,7 @@ class LogSearch:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SearchedSteps:
     """The steps that are searched."""
 
     dump: DumpInput

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay import rollouts as inputs
-from rlpost.analysis.replay.schemas import common_schema
+from rlpost.analysis.replay.input_columns import columns_of, common_schema
 from rlpost.analysis.responses import columns as lists
 from rlpost.io.arrow import is_list
 from rlpost.io.parquet.source import Source
@@ -18,14 +17,14 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from rlpost.analysis.replay.rollouts import Maps
+    from rlpost.analysis.replay.input_columns import NamedColumns
     from rlpost.io.parquet.source import RowChunk
 
 ADVANTAGES = "advantages"
 
 
 @dataclass(frozen=True)
-class Repeated:
+class RepeatedColumn:
     """A column of one number for each response, as one of lists with it for each token."""
 
     name: str
@@ -48,9 +47,9 @@ class Repeated:
 class ColumnsSource(Source):
     """Some columns of files, and one that is made of another; see `Source`."""
 
-    repeated: Repeated | None = None
+    repeated: RepeatedColumn | None = None
 
-    def keep(self, names: Collection[str], repeated: Repeated | None = None) -> None:
+    def keep(self, names: Collection[str], repeated: RepeatedColumn | None = None) -> None:
         """Leave out all columns but some, and one that is made.
 
         Args:
@@ -89,7 +88,7 @@ class ColumnsSource(Source):
             yield replace(chunk, table=pa.RecordBatch.from_arrays(arrays, names=[*columns]))
 
 
-def columns_of_log(source: ColumnsSource, maps: Maps) -> dict[str, str]:
+def columns_of_log(source: ColumnsSource, named: NamedColumns) -> dict[str, str]:
     """Return columns by role, and leave out those of an input that no log is compared with.
 
     Advantages of one number for each response become lists, with that number for each token.
@@ -97,11 +96,11 @@ def columns_of_log(source: ColumnsSource, maps: Maps) -> dict[str, str]:
     Raises:
         DataError: the input has no rows, or lacks a column that the user named.
     """
-    schema, found = common_schema(source), inputs.columns_of(source, maps)
+    schema, found = common_schema(source), columns_of(source, named)
     roles = {role: name for role, name in found.roles.columns.items() if role in ROLES}
     name, repeated = found.recorded.get(ADVANTAGES), None
     if name is not None and not is_list(schema.field(name).type):
-        repeated = Repeated(f"{name} of tokens", name, found.length_column(schema))
+        repeated = RepeatedColumn(f"{name} of tokens", name, found.length_column(schema))
     if name is not None:
         roles[ADVANTAGES] = name if repeated is None else repeated.name
     source.keep(found.read(schema, None), repeated)

@@ -119,7 +119,7 @@ class Units(NamedTuple):
         return blake2b(first[self.of].tobytes() + weights.tobytes(), digest_size=16).digest()
 
 
-class Means(NamedTuple):
+class UnitMeans(NamedTuple):
     """Units of all steps, and the splits that have them."""
 
     units: tuple[Units, ...]
@@ -164,14 +164,14 @@ def _sizes(most: int, whole: int) -> list[int]:
     return sorted(powers | divisors | ({1} if most >= 1 else set()))
 
 
-def all_means(splits: Sequence[Split], counts: Sequence[int]) -> list[Means]:
+def all_means(splits: Sequence[Split], counts: Sequence[int]) -> list[UnitMeans]:
     """Return the different units of some splits, the simplest first."""
     found: dict[tuple[bytes, ...], tuple[tuple[Units, ...], list[tuple[Split, Level]]]] = {}
     for split, level in _levels(splits):
         units = tuple(Units.by(split, level, count) for count in counts)
         key = tuple(one.signature() for one in units)
         found.setdefault(key, (units, []))[1].append((split, level))
-    return [Means(units, tuple(names)) for units, names in found.values()]
+    return [UnitMeans(units, tuple(names)) for units, names in found.values()]
 
 
 def _levels(splits: Sequence[Split]) -> Iterator[tuple[Split, Level]]:

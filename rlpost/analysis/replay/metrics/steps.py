@@ -10,7 +10,7 @@ import numpy as np
 
 from rlpost.analysis.replay.metrics.aggregates import StepSums, values_of_responses
 from rlpost.analysis.replay.metrics.definitions import METRICS
-from rlpost.analysis.replay.metrics.logs import Logged
+from rlpost.analysis.replay.metrics.logs import LoggedNumber
 from rlpost.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.metrics.definitions import MetricDefinition
-    from rlpost.analysis.replay.metrics.dump import Measured
-    from rlpost.analysis.replay.metrics.logs import Log, LoggedMetric
+    from rlpost.analysis.replay.metrics.dump import MeasuredResponses
+    from rlpost.analysis.replay.metrics.logs import LoggedMetric, MetricLog
 
     Numbers = NDArray[np.float64]
     Flags = NDArray[np.bool_]
@@ -53,7 +53,7 @@ class MetricSeries:
     @classmethod
     def of(cls, metric: LoggedMetric, labels: Sequence[str], tolerance: float) -> MetricSeries:
         """Return a metric at the steps of a log with these labels."""
-        numbers = [metric.by_step.get(label, Logged(np.nan, 0.0)) for label in labels]
+        numbers = [metric.by_step.get(label, LoggedNumber(np.nan, 0.0)) for label in labels]
         return cls(
             metric.metric,
             metric.key,
@@ -120,10 +120,6 @@ class MetricSeries:
         """Return the steps that are reproduced, [..., s]; one without a number is not."""
         return (np.abs(computed - self.recorded) <= self.allowed(magnitude)) & self.present
 
-    def reproduced(self, computed: Numbers, magnitude: Numbers) -> bool:
-        """Return whether all steps with a number are reproduced, of [s]."""
-        return bool((self.equal(computed, magnitude) | ~self.present).all())
-
 
 @dataclass(frozen=True)
 class MatchedSteps:
@@ -137,7 +133,7 @@ class MatchedSteps:
     """`value`, `order`, or `shift`."""
     of_dump: int
     """Steps of the dump."""
-    log: Log
+    log: MetricLog
 
     def series(self, metric: LoggedMetric, tolerance: float) -> MetricSeries:
         """Return a metric by matched step."""
@@ -180,7 +176,9 @@ class MatchedSteps:
         }
 
 
-def match_steps(measured: Measured, log: Log, metrics: Sequence[LoggedMetric]) -> MatchedSteps:
+def match_steps(
+    measured: MeasuredResponses, log: MetricLog, metrics: Sequence[LoggedMetric]
+) -> MatchedSteps:
     """Match the steps of a dump with those of a log, by value or by order.
 
     If the rewards or lengths of a step are those of another line of the log, at the same distance
@@ -213,7 +211,7 @@ def _few(labels: Sequence[str]) -> str:
     return ", ".join(labels[:3]) + (f", ..., {labels[-1]}" if len(labels) > 3 else "")  # noqa: PLR2004
 
 
-def _by_value(own: Sequence[str], log: Log, shift: int) -> MatchedSteps:
+def _by_value(own: Sequence[str], log: MetricLog, shift: int) -> MatchedSteps:
     """Return the steps whose number, plus a shift, is in the log."""
     present, pairs = {*log.steps}, []
     for label in own:
@@ -227,7 +225,9 @@ def _by_value(own: Sequence[str], log: Log, shift: int) -> MatchedSteps:
     return MatchedSteps([one for one, _ in pairs], [one for _, one in pairs], by, len(own), log)
 
 
-def _agreement(matched: MatchedSteps, measured: Measured, metrics: Sequence[LoggedMetric]) -> float:
+def _agreement(
+    matched: MatchedSteps, measured: MeasuredResponses, metrics: Sequence[LoggedMetric]
+) -> float:
     """Return the share of numbers of responses that agree: rewards and lengths."""
     steps = [StepSums.of(measured, step) for step in matched.steps]
     agree, count = 0, 0

@@ -14,7 +14,7 @@ from rlpost.losses import DUAL, HIGH, LOW, SELECTED, Tokens, kl_loss
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.stages.loss import blocks, tokens_of
 from rlpost.pipeline.stages.tokens import kept_mask
-from rlpost.recipe.roles import LOG_PROBS
+from rlpost.recipe.roles import LOG_PROBS, POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch
     from rlpost.recipe.loss import LossOptions
 
-POLICIES = {
-    "new": "log_probs",
-    "old": "old_log_probs",
-    "infer": "infer_log_probs",
-    "ref": "ref_log_probs",
-}
-"""The role of each policy's log-probs."""
 KL_TERMS = (
     "k3 new/ref", "ratio k3 new/ref", "k1 new/ref", "k2 new/ref", "abs new/ref",
     "ratio k1 new/ref", "ratio k2 new/ref", "ratio abs new/ref",

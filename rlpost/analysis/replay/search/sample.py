@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlpost.analysis.segments import segment_counts
+from rlpost.kernels.codes import keyed_extremes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -83,7 +86,7 @@ def _covering(
         least: units.
     """
     has = [np.bincount(units, flags, len(sizes)) > 0 for flags in kinds.values()]
-    order = _by_first(units, len(sizes))
+    order = np.argsort(keyed_extremes(np.arange(len(units)), units, len(sizes))[0])
     room = tokens * least
     small = order[sizes[order] <= room]
     wanted = [*(small[:1] if len(small) else np.argsort(sizes)[:1])]
@@ -99,22 +102,11 @@ def _covering(
     return chosen
 
 
-def _by_first(units: Codes, count: int) -> Codes:
-    """Return units in the order of their first rows."""
-    first = np.full(count, len(units))
-    np.minimum.at(first, units, np.arange(len(units)))
-    return np.argsort(first)
-
-
 def kinds_of(rollouts: Rollouts) -> dict[str, Flags]:
     """Return the rows of each kind for which recipes differ, [N] each."""
     groups, reward = rollouts.groups, np.nan_to_num(rollouts.reward)
-    counts = np.bincount(groups)
-    low, high = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
-    np.minimum.at(low, groups, reward)
-    np.maximum.at(high, groups, reward)
-    rows = np.repeat(np.arange(len(rollouts)), rollouts.lengths)
-    policy = np.bincount(rows, rollouts.mask, len(rollouts))
+    counts, policy = np.bincount(groups), rollouts.policy_lengths
+    low, high = keyed_extremes(reward, groups, len(counts))
     single = counts[groups] == 1
     return {
         "groups of one": single,
@@ -127,8 +119,8 @@ def kinds_of(rollouts: Rollouts) -> dict[str, Flags]:
 def _rare(rollouts: Rollouts) -> Iterable[tuple[str, Flags]]:
     """Yield more kinds of rows that a sample has, [N] each."""
     yield "longest responses", rollouts.lengths == rollouts.lengths.max(initial=0)
-    kept = np.concatenate([[0], rollouts.kept.cumsum()])[rollouts.offsets]
-    yield "dropped responses", (np.diff(kept) == 0) & (rollouts.lengths > 0)
+    kept = segment_counts(rollouts.kept, rollouts.offsets)
+    yield "dropped responses", (kept == 0) & (rollouts.lengths > 0)
     for role in ("truncated", "domain"):
         codes = rollouts.codes(role)
         for code in range(min(_KINDS, int(codes.max(initial=0)) + 1)):

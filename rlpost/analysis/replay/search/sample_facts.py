@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.replay.rollouts import Column
+from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.analysis.responses.columns import numbers
 from rlpost.io.arrow import is_list, is_number
+from rlpost.kernels.codes import keyed_extremes
 from rlpost.pipeline.turns import ROLLOUT_NAMES
 
 if TYPE_CHECKING:
@@ -60,12 +61,10 @@ class SampleFacts:
         """There are groups of one response."""
         return bool((self.sizes == 1).any())
 
-    def _spread(self, values: Numbers) -> Numbers:
+    def _spread(self, values: Numbers | Codes) -> Numbers:
         """Return the largest minus the least value of each group, [G]."""
         groups = self.rollouts.groups
-        low, high = np.full(groups.max() + 1, np.inf), np.full(groups.max() + 1, -np.inf)
-        np.minimum.at(low, groups, values)
-        np.maximum.at(high, groups, values)
+        low, high = keyed_extremes(values, groups, int(groups.max()) + 1)
         return np.asarray(high - low)
 
     @cached_property
@@ -86,7 +85,7 @@ class SampleFacts:
     @cached_property
     def unequal_lengths_in_groups(self) -> bool:
         """There are groups of unequal lengths."""
-        return bool((self._spread(self.policy_lengths.astype(float)) > 0).any())
+        return bool((self._spread(self.rollouts.policy_lengths) > 0).any())
 
     def groups_differ(self, power: int) -> bool:
         """Return whether groups have unequal means (1) or variances (2) of rewards."""
@@ -108,11 +107,10 @@ class SampleFacts:
         own = self.rollouts
         return bool((~own.mask[own.offsets[1:][own.lengths > 0] - 1]).any())
 
-    @cached_property
+    @property
     def policy_lengths(self) -> Codes:
         """[N] policy tokens of responses."""
-        rows = np.repeat(np.arange(len(self.rollouts)), self.rollouts.lengths)
-        return np.bincount(rows, self.rollouts.mask, len(self.rollouts)).astype(np.int64)
+        return self.rollouts.policy_lengths
 
     @cached_property
     def scattered(self) -> bool:
@@ -129,7 +127,7 @@ class SampleFacts:
         if not self.has(*roles) or self.rollouts.columns.rows_only:
             return False
         left, right = (
-            Column.of(self.rollouts.table.column(self.rollouts.columns.column(role))).values
+            NumberColumn.of(self.rollouts.table.column(self.rollouts.columns.column(role))).values
             for role in roles
         )
         return not np.array_equal(left, right)

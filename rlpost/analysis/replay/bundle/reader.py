@@ -41,7 +41,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Case:
+class OpenBundle:
     """The content of an open bundle."""
 
     path: Path
@@ -77,7 +77,7 @@ def is_bundle(path: str | Path) -> bool:
 
 
 @contextmanager
-def open_bundle(path: str | Path) -> Iterator[Case]:
+def open_bundle(path: str | Path) -> Iterator[OpenBundle]:
     """Yield the content of a bundle, which is untrusted: it names no path and no code to run.
 
     Only the members of a bundle are read, into a temporary folder. Errors from within the block
@@ -97,7 +97,7 @@ def open_bundle(path: str | Path) -> Iterator[Case]:
         facts = _facts_of(folder / CASE, zipped)
         recipe, loss = _recipe_of(folder / RECIPE, zipped)
         try:
-            yield Case(folder / ROLLOUTS, facts, recipe, loss)
+            yield OpenBundle(folder / ROLLOUTS, facts, recipe, loss)
         except RlpostError as error:
             own = f"{zipped}: {ROLLOUTS}"
             raise type(error)(str(error).replace(str(folder / ROLLOUTS), own)) from None

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rlpost.analysis.replay import stages as parts
 from rlpost.analysis.replay.compute import compared, new_columns, rounding_of_mean
-from rlpost.analysis.replay.rollouts import Column, Rollouts
+from rlpost.analysis.replay.rollouts import NumberColumn, Rollouts
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import columns_of
@@ -36,7 +36,7 @@ _ROWS = 10
 
 
 @dataclass
-class _Totals:
+class _StageTotals:
     """The comparison of a stage, added up chunk by chunk."""
 
     name: str
@@ -55,7 +55,7 @@ class _Totals:
         self.responses += len(part)
         self.largest = max(self.largest, float(one.difference.distance[chosen].max(initial=0.0)))
         if wrong.any():
-            tokens = np.repeat(np.arange(len(part)), part.lengths)
+            tokens = part.of_tokens
             rows = np.unique(tokens[wrong]) if len(wrong) == len(tokens) else np.flatnonzero(wrong)
             self.responses_differing += len(rows)
             self.rows += part.rows[rows[: _ROWS - len(self.rows)]].tolist()
@@ -75,7 +75,7 @@ class _Totals:
         }
 
 
-def replay_everywhere(
+def replay_whole_input(
     source: Source | TableSource,
     sample: Rollouts,
     recipe: Recipe,
@@ -121,7 +121,7 @@ def _compare(
     names = (*parts.emitted_names(stages, resolved), *groups)
     plan = run.bind(source, own.model_copy(update={"emit": names}))
     engine = run.engine_for(plan, options)
-    totals = {stage: _Totals(stage) for stage in stages}
+    totals = {stage: _StageTotals(stage) for stage in stages}
     with single_threaded_torch():
         responses = engine.responses(names)
         engine.reporter.start("compare", source.rows)
@@ -135,7 +135,7 @@ def _compare(
                 slack = _slack(ours, part, own.numerics.norm_eps)
                 slack = slack if resolved.norm[1] != "none" else np.zeros(len(part))
                 for stage, column in zip(stages, names, strict=False):
-                    found = Column.of(ours.column(column))
+                    found = NumberColumn.of(ours.column(column))
                     totals[stage].add(compared(part, stage, found, slack, tolerance), part)
                 start += len(ours)
     return {stage: one.facts() for stage, one in totals.items()}

@@ -1,0 +1,297 @@
+"""The columns of an input that a replay reads: their types in all files, roles, recorded stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from rlpost.analysis.replay.stages import STAGE_COLUMNS, STAGES
+from rlpost.analysis.responses.columns import holds_numbers
+from rlpost.errors import DataError, UsageError
+from rlpost.io.arrow import common_type, content_kind, is_list, is_number, is_string
+from rlpost.io.parquet.inputs import COMPUTED
+from rlpost.pipeline.turns import ROLLOUT_NAMES
+from rlpost.recipe.roles import ROLES, ColumnMap, closest, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from rlpost.io.parquet.source import Source, TableSource
+    from rlpost.io.paths import AnyPath
+
+
+def type_in_all_files(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
+    """Return a type that the values of several types convert to without loss; None: there is none.
+
+    Keys that are texts in one file and integers in another are texts.
+
+    Args:
+        kinds: at least one.
+    """
+    own = [*dict.fromkeys(kinds)]
+    if len(own) == 1:
+        return own[0]
+    kind = common_type(own)
+    keys = all(pa.types.is_integer(one) or content_kind(one) == "text" for one in own)
+    return pa.large_string() if kind is None and keys else kind
+
+
+def common_schema(source: Source | TableSource) -> pa.Schema:
+    """Return the columns that every file has, without those whose types have no common type."""
+    first, *others = source.schemas
+    fields = []
+    for name in first.names:
+        if all(name in other.names for other in others):
+            kind = type_in_all_files(schema.field(name).type for schema in source.schemas)
+            if kind is not None:
+                fields.append(pa.field(name, kind))
+    return pa.schema(fields)
+
+
+def check_types(source: Source | TableSource, names: Collection[str]) -> None:
+    """Raise DataError for the first column, of some, whose types have no common type."""
+    first: dict[str, tuple[pa.DataType, str]] = {}
+    for file, schema in zip(source.files, source.schemas, strict=True):
+        for name in (name for name in names if name in schema.names):
+            kind = schema.field(name).type
+            other, where = first.setdefault(name, (kind, str(file.path)))
+            if type_in_all_files([other, kind]) is None:
+                raise DataError(
+                    f"{file.path}: `{name}` is {_words(kind)}, and {_words(other)} in {where}; one "
+                    "type is needed in all files: write one of them again, or replay them one by "
+                    "one"
+                )
+
+
+def _words(kind: pa.DataType) -> str:
+    """Return a type in words: a list of double, not large_list<element: double>."""
+    if is_list(kind):
+        return f"a list of {kind.value_type}"
+    return f"a single {kind}" if is_number(kind) else f"of type {kind}"
+
+
+def missing_in_some(source: Source | TableSource, names: Collection[str]) -> dict[str, AnyPath]:
+    """Return columns that some files have and others lack, each with the first file without it."""
+    lacking: dict[str, AnyPath] = {}
+    found: set[str] = set()
+    for file, schema in zip(source.files, source.schemas, strict=True):
+        own = {*schema.names, *(key for key, _ in file.partitions)}
+        found |= own
+        for name in names:
+            if name not in own:
+                lacking.setdefault(name, file.path)
+    return {name: path for name, path in lacking.items() if name in found}
+
+
+def joined(parts: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Return batches of the same columns as one table, of their common types.
+
+    Args:
+        parts: at least one; `check_types` accepts their types.
+    """
+    kinds = {
+        name: type_in_all_files(part.column(name).type for part in parts)
+        for name in parts[0].schema.names
+    }
+    schema = pa.schema(list(kinds.items()))
+    tables = [pa.Table.from_batches([part]).select(schema.names).cast(schema) for part in parts]
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """The columns that the user named: of roles, and of recorded stages."""
+
+    roles: dict[str, str]
+    recorded: dict[str, str]
+
+    @classmethod
+    def of(cls, columns_map: Mapping[str, str]) -> NamedColumns:
+        """Separate the values of `--map`.
+
+        Raises:
+            UsageError: a name is neither a role nor a stage.
+        """
+        both = {**ROLES, **STAGES}
+        for name, column in columns_map.items():
+            if name not in both:
+                raise UsageError(f"--map {name}={column}: no role {name!r}{closest(name, both)}")
+        stages = {*STAGES} - {"sample_mask"}  # a mask that the user names is an input
+        recorded = {name: column for name, column in columns_map.items() if name in stages}
+        return cls({k: v for k, v in columns_map.items() if k not in recorded}, recorded)
+
+
+def recorded_columns(
+    available: Sequence[str], named: NamedColumns, where: str, used: Collection[str] = ()
+) -> dict[str, str]:
+    """Return the recorded column of each stage that has one.
+
+    Args:
+        available: columns of the input.
+        named: the user's choice.
+        where: the input's name, for errors.
+        used: columns that serve a role, and are no results.
+
+    Raises:
+        DataError: a column that the user named does not exist.
+    """
+    found = {}
+    for stage in STAGES.values():
+        chosen = named.recorded.get(stage.name)
+        if chosen is not None and chosen != "none" and chosen not in available:
+            raise DataError(
+                f"{where}: --map {stage.name}={chosen}: no such column{closest(chosen, available)}"
+            )
+        names = stage.names if chosen is None else (chosen,)
+        free = [name for name in names if name in available and name not in used]
+        if free:
+            found[stage.name] = free[0]
+    return found
+
+
+def roles_of(
+    columns: Sequence[str], named: NamedColumns, where: str, mask_results: Collection[str] = ()
+) -> ColumnMap:
+    """Return the roles of an input without its recorded columns.
+
+    Args:
+        columns: of the input.
+        named: the user's choice.
+        where: the input's name, for errors.
+        mask_results: columns that a run computed, and that are no inputs.
+    """
+    results = {*STAGE_COLUMNS} - {"sample_mask"} | {*mask_results, *named.recorded.values()}
+    keep = {*named.roles.values()}
+    reward = {*ROLES["reward"].aliases} & {*columns} - results
+    if not reward and "reward" not in named.roles:
+        results -= {"response_level_rewards"}  # the only rewards that the input has
+    own = [name for name in columns if name not in results or name in keep]
+    return resolve(own, named.roles, where)
+
+
+def masks_of_rlpost(source: Source) -> list[str]:
+    """Return the names of masks of an input that rlpost computed, which are no inputs."""
+    return ["sample_mask"] if COMPUTED.encode() in source.mask_origins else []
+
+
+def _has_numbers(source: Source | TableSource, name: str) -> bool:
+    """Return whether a column has numbers, or lists of them; names of folders have none."""
+    schema = common_schema(source)
+    if name not in schema.names:
+        return False
+    kind = schema.field(name).type
+    return is_number(kind) or holds_numbers(kind)
+
+
+def column_warnings(
+    source: Source | TableSource, named: NamedColumns, found: InputColumns
+) -> list[str]:
+    """Return warnings of recorded columns without numbers, and of columns of some files only.
+
+    Raises:
+        DataError: the user named one of them, or there is no other; or every recorded column is one
+            of some files only.
+    """
+    roles = (name for role in ROLES.values() if role.kind != "text" for name in role.aliases)
+    texts, lacking = [], missing_in_some(source, [*roles, *STAGE_COLUMNS])
+    if not found.recorded and not found.others:
+        for name in (name for name in STAGE_COLUMNS if name in lacking):
+            raise DataError(
+                f"{lacking[name]}: no column `{name}`, which other files have; a recorded column "
+                "of all files is needed: add it, or leave this file out"
+            )
+    for stage, name in found.others.items():
+        kind = type_in_first_file(source, name)
+        what = "text" if is_string(kind) else f"of type {kind}"
+        text = f"`{name}` is {what}; a number, or a list of numbers, is needed"
+        if not found.recorded or stage in named.recorded:
+            hint = f"choose the recorded column with --map {stage}=COLUMN"
+            raise DataError(f"{source.name}: {text}: {hint}")
+        texts.append(f"not compared: {text}")
+    texts += [f"not read: `{name}`, which {file.name} lacks" for name, file in lacking.items()]
+    return texts
+
+
+class InputColumns(NamedTuple):
+    """The columns of an input that a replay reads."""
+
+    roles: ColumnMap
+    recorded: dict[str, str]
+    """Stage to column."""
+    others: Mapping[str, str] = MappingProxyType({})
+    """Stage to a column of its name that has no numbers."""
+
+    @property
+    def used(self) -> list[str]:
+        """The columns of roles."""
+        return [self.roles.column(role) for role in self.roles.columns]
+
+    def read(
+        self, schema: pa.Schema, needed: Collection[str] | None, also: Collection[str] = ()
+    ) -> list[str]:
+        """Return the columns to read, those of rollout ids included.
+
+        Args:
+            schema: of the input.
+            needed: other columns that recipes name; None: every column of numbers.
+            also: columns besides these.
+        """
+        ids = [name for name in ROLLOUT_NAMES if name in schema.names]
+        own = [*dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ()), *ids, *also])]
+        more = [n for n in schema.names if needed is None and _may_matter(schema, n)]
+        return [*dict.fromkeys([*own, *more, *self.whole_numbers(schema)])]
+
+    def whole_numbers(self, schema: pa.Schema) -> list[str]:
+        """Return columns of a whole number for each response."""
+        return [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
+
+    def length_column(self, schema: pa.Schema) -> str | None:
+        """Return a column of lists with a number for each token; None without tokens."""
+        if self.roles.rows_only:
+            return None
+        roles = ("mask", *(role.name for role in ROLES.values() if role.kind == "tokens"))
+        found = next((self.roles.column(role) for role in roles if role in self.roles), None)
+        own = (name for stage, name in self.recorded.items() if STAGES[stage].level == "tokens")
+        return found or next((name for name in own if is_list(schema.field(name).type)), None)
+
+
+def columns_of(
+    source: Source | TableSource, named: NamedColumns, mask_results: Collection[str] = ()
+) -> InputColumns:
+    """Return the roles and the recorded columns of an input.
+
+    Args:
+        source: the input.
+        named: the user's columns.
+        mask_results: columns that a run computed, and that are no inputs.
+
+    Raises:
+        DataError: there are no rows; a column that the user named does not exist, or has types in
+            two files that do not fit.
+    """
+    if not source.rows:
+        raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
+    roles = roles_of(source.columns, named, source.name, mask_results)
+    used = {roles.column(role) for role in roles.columns}
+    recorded = recorded_columns(source.columns, named, source.name, used)
+    check_types(source, {*used, *recorded.values()})
+    own = {stage: name for stage, name in recorded.items() if _has_numbers(source, name)}
+    others = {stage: name for stage, name in recorded.items() if stage not in own}
+    return InputColumns(roles, own, others)
+
+
+def _may_matter(schema: pa.Schema, name: str) -> bool:
+    """Return whether a recipe could name a column: of numbers, and not of token ids."""
+    kind = schema.field(name).type
+    if is_list(kind):
+        return bool(pa.types.is_floating(kind.value_type))
+    return is_number(kind)
+
+
+def type_in_first_file(source: Source | TableSource, name: str) -> pa.DataType:
+    """Return the type of a column; text for one that is in the names of folders."""
+    schema = source.schemas[0]
+    return schema.field(name).type if name in schema.names else pa.string()
