@@ -187,8 +187,9 @@ def all_cases(estimators: list[str]) -> list[Case]:
     """
     return [
         *of_estimators(estimators), *of_presets(), *of_recipes(), *of_corrections(),
-        *of_numerics(), *of_inputs(), *of_losses(), *of_reading(), *of_dumps(), *of_lists(),
-        *of_shards(), *of_python(), *of_ray(),
+        *of_numerics(), *of_inputs(), *of_losses(), *of_reading(), *of_replays(), *of_dumps(),
+        *of_exports(), *of_lists(), *of_updates(), *of_joins(), *of_shards(), *of_python(),
+        *of_ray(),
     ]  # fmt: skip
 
 
@@ -291,7 +292,7 @@ def of_recipes() -> list[Case]:
                    "--kl-horizon 1000 --emit advantages,kl,token_level_rewards"),
         case("running norm kept over calls", line.format("first"), line.format("second")),
         advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
-        advantages("rollout id", "rich.parquet", "--rollout-id rollout"),
+        advantages("rollout id without a rule", "rich.parquet", "--rollout-id rollout", code=3),
         *(
             advantages(
                 f"rollout {rule}", "rich.parquet", f"--rollout-id rollout --rollout-reward {rule}"
@@ -363,6 +364,65 @@ def of_shards() -> list[Case]:
                 "verify out --format json",
             )
         )
+    return made
+
+
+def of_updates() -> list[Case]:
+    """Two of four files at first; then all, again without a change, and without the last."""
+    made = []
+    for name, options in (
+        ("grpo", ""), ("gae", "--estimator gae --kl-coef 0.1 --length-weight"),
+        ("whitened", GAE), ("preset", "--preset verl --estimator rloo_vectorized"),
+        ("running norm", "--norm-mean running --norm-std running --state state.json"),
+    ):  # fmt: skip
+        update = "advantages '{}' out --update -q --summary-json {}.json " + options
+        made.append(
+            case(
+                f"update: {name}",
+                update.format("@hive/step=[01]/rows.parquet", "first"),
+                update.format("@hive", "second"),
+                update.format("@hive", "third"),
+                "verify out --format json",
+            )
+        )
+    update = "advantages '@hive{}' out --update -q --summary-json {}.json --estimator {} {}"
+    all_files, three_files = "/*/rows.parquet", "/step=[012]/rows.parquet"
+    made += [
+        case("update: a missing input", update.format(all_files, "first", "grpo", ""),
+             update.format(three_files, "second", "grpo", ""),
+             update.format(three_files, "third", "grpo", "--delete")),
+        case("update: another recipe", update.format(all_files, "first", "grpo", ""),
+             update.format(all_files, "second", "rloo", "--overwrite"),
+             update.format(all_files, "third", "grpo", "")),
+    ]  # fmt: skip
+    return made
+
+
+def of_joins() -> list[Case]:
+    side = f"advantages @{{}} side{{}} -q --emit-only {GAE}"
+    join = "join @{0} side{1} joined{1} -q --summary-json join.json"
+    made = [
+        case(f"join {name}", side.format(source, suffix), join.format(source, suffix))
+        for name, source, suffix in (
+            ("a file", "steps.parquet", ".parquet"),
+            ("row groups", "rich.parquet", ".parquet"),
+            ("large lists", "large_lists.parquet", ".parquet"),
+            ("a folder", "parts", ""),
+            ("partitions", "hive", ""),
+        )
+    ]
+    made += [
+        case("join by keys", join.format("calculator.parquet", ".parquet").replace(
+             "side", "@scores") + " --on traj_id,turn"),
+        case("join labels of prompts", "join @parts @labels.parquet joined -q --on prompt_id "
+             "--summary-json join.json"),
+        case("join in place of columns", side.format("steps.parquet", ".parquet"),
+             f"advantages @steps.parquet full.parquet -q {GAE} --kl-estimator k2",
+             "join full.parquet side.parquet joined.parquet -q --replace --summary-json join.json",
+             "verify joined.parquet --format json"),
+        case("join of other rows", side.format("arithmetic.parquet", ".parquet"),
+             join.format("shuffled.parquet", ".parquet"), code=3),
+    ]  # fmt: skip
     return made
 
 
@@ -532,6 +592,31 @@ def of_reading() -> list[Case]:
     return made
 
 
+def of_replays() -> list[Case]:
+    emit = "--emit advantages,returns,token_level_rewards,response_level_rewards,kl"
+    made = []
+    for source, recipe, other in (
+        ("steps", "--preset verl --estimator grpo", "--preset trl --estimator grpo"),
+        ("arithmetic", "--preset openrlhf --estimator reinforce --kl-coef 0.05", "--kl-coef 0.1"),
+        ("multiturn", f"--preset default {MASKED}", "--kl-estimator k2"),
+    ):
+        record = f"advantages @{source}.parquet in.parquet -q {recipe} {emit}"
+        replay = f"replay in.parquet --format json {recipe}"
+        made += [
+            case(f"replay {recipe} on {source}", record, replay),
+            case(f"replay {recipe} with {other}", record, f"{replay} {other}", code=1),
+        ]
+    enriched = f"advantages @steps.parquet in.parquet -q {GAE} {emit}"
+    return [
+        *made,
+        case("replay with a search", enriched, f"replay in.parquet --format json {GAE} "
+             "--save-config found.toml"),
+        case("bundle", enriched, "bundle in.parquet -o case.zip --groups 3 --preset default "
+             f"--format json {GAE}", f"replay case.zip --format json --preset default {GAE}",
+             ignored=(r"^stdout 1\.bytes$",)),
+    ]  # fmt: skip
+
+
 def of_dumps() -> list[Case]:
     convert = "convert @dumps/{} out.parquet --format json {}"
     made = [
@@ -556,6 +641,24 @@ def of_dumps() -> list[Case]:
              "in.parquet -q", "inspect in.parquet --format json", ignored=SIZES),
     ]  # fmt: skip
     return made
+
+
+def of_exports() -> list[Case]:
+    export = "export in.parquet {} --to {} -q --summary-json export.json"
+    return [
+        case("export jsonl", f"advantages @arithmetic.parquet in.parquet -q {GAE} --drop-truncated "
+             "--emit advantages,returns,sample_mask",
+             export.format("rows.jsonl", "jsonl"),
+             "convert rows.jsonl back.parquet --from jsonl --format json"),
+        case("export numbers that are none", "export @nonfinite.parquet rows.jsonl --to jsonl "
+             "--lossy -q --summary-json export.json"),
+        case("export slime", "convert @dumps/slime_train/train_data dump.parquet -q",
+             "advantages dump.parquet in.parquet -q --emit advantages,returns",
+             export.format("samples", "slime"), "convert samples back.parquet --format json"),
+        case("export tinker", "convert @dumps/nemo_rl dump.parquet -q",
+             "advantages dump.parquet in.parquet -q --emit advantages,returns",
+             export.format("rows.jsonl", "tinker --lossy")),
+    ]  # fmt: skip
 
 
 def of_lists() -> list[Case]:

@@ -48,7 +48,9 @@ RENAMED: dict[str, str] = {
     "shared": "repeated_keys",
     "unused": "unused_rows",
     "files.columns.why": "files.columns.reason",
-    "stdout 0.why": "stdout 0.meaning",
+    **{f"stdout {step}.why": f"stdout {step}.meaning" for step in (0, 1, 6)},
+    # A finding of a replay is a finding like those of `inspect`.
+    "findings.finding": "findings.name",
     # `missing_roles` is what the formats call them.
     "lacks": "missing_roles",
     "gives": "roles",
@@ -62,7 +64,7 @@ RENAMED: dict[str, str] = {
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
-ADDED: set[str] = set()
+ADDED = {"findings.advice", "findings.note"}  # of a replay: findings of `inspect` have them
 
 # Columns that were added on purpose, likewise.
 ADDED_COLUMNS: set[str] = set()
@@ -94,7 +96,11 @@ TEXT = "(text)"  # in place of a text: wording is not compared, that there is on
 VALUE = "(value)"  # in place of an ignored value
 SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
 _NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
-_ON_PURPOSE = re.compile("|".join(rf"\.{re.escape(name)}(?![\w])" for name in ADDED) or "(?!)")
+_INDEX = r"(?:\[\d+\])*"  # of lists, between the names of a dotted name
+_ON_PURPOSE = re.compile(
+    "|".join(rf"\.{re.escape(name)}(?!\w)".replace(r"\.", _INDEX + r"\.") for name in ADDED)
+    or "(?!)"
+)
 _REMOVED = re.compile("|".join(rf"{re.escape(name)}(?!\w)" for name in REMOVED) or "(?!)")
 _PATHS = re.compile(r'\bd="([^"]*)"')
 
@@ -122,6 +128,9 @@ def digest(folder: Path, codes: list[int], prints: list[str], top: Path) -> Leav
             found |= parquet(path, name, top)
         elif path.suffix == ".json":
             found |= flat(json.loads(path.read_bytes()), name, top)
+        elif path.suffix == ".jsonl":
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            found |= flat(rows, name, top)
         elif path.suffix == ".html":
             found |= report(path, name)
         elif path.is_file():
@@ -284,7 +293,7 @@ def renamed(leaves: Leaves) -> Leaves:
 
 def _renamed(path: str) -> str:
     for old, new in RENAMED.items():
-        index = r"((?:\[\d+\])*\.)"
+        index = rf"({_INDEX}\.)"
         pattern = rf"(?<!\w){index.join(map(re.escape, old.split('.')))}(?!\w)"
         first, *others = new.split(".")
         there = first + "".join(rf"\g<{at}>{part}" for at, part in enumerate(others, 1))

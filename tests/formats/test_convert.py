@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from unittest import mock
 
 import format_writers as writers
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from dump_folders import names, steps
 from rich.console import Console
-from runs import rollout, run, save
+from runs import run
 
-from rlpost import formats
-from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.formats import FORMATS, detect, format_named
+from rlpost.errors import DataError, UsageError
+from rlpost.formats import FORMATS
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-from rlpost.formats.inputs import canonical_inputs, convert_inputs
-from rlpost.formats.keys import prompt_key
-from rlpost.formats.keys import step_key_of as step_of
 from rlpost.render import convert as render_convert
 
 # Outputs
@@ -106,55 +100,6 @@ def test_an_unwritable_output_is_exit_code_4(dump, tmp_path):
     assert "cannot be written" in ran.err
 
 
-# Formats
-
-
-def test_a_file_of_an_unknown_format_is_an_error(tmp_path):
-    path = writers.lines(tmp_path / "metrics.jsonl", [{"loss": 1}])
-    with pytest.raises(UsageError, match="the format is unknown"):
-        convert(path, tmp_path / "out.parquet")
-    with pytest.raises(ReadWriteError, match="contains no file of a known format"):
-        convert(tmp_path, tmp_path / "out")
-
-
-def test_formats_are_not_mixed(dump, tmp_path):
-    other = writers.roll_rollout(tmp_path / "in", writers.made())
-    with pytest.raises(UsageError, match="contains dumps of"):
-        convert(tmp_path / "in", tmp_path / "out")
-    with pytest.raises(UsageError, match="convert one format at a time"):
-        convert([dump, other], tmp_path / "out")
-    summary = convert(tmp_path / "in", tmp_path / "out", "nemo-rl")
-    assert names(tmp_path / "out") == ["train_data_step7.parquet"]
-    assert summary["skipped_files"] == [str(other)]
-
-
-def test_a_damaged_dump_in_a_directory_is_an_error_if_the_format_is_named(tmp_path):
-    steps(tmp_path / "in", 1, 2)
-    (tmp_path / "in" / "train_data_step2.jsonl").write_text('{"rewards"')
-    ran = run("convert", tmp_path / "in", tmp_path / "out", "--from", "nemo-rl")
-    assert ran.code == 3
-    assert "step2.jsonl, line 1: not JSON" in ran.err
-    ran = run("convert", tmp_path / "in", tmp_path / "out")
-    assert ran.code == 0
-    assert "! skipped, unknown format" in ran.err
-    assert "train_data_step2.jsonl" in ran.err
-
-
-def test_the_error_for_a_misspelt_format_has_the_closest_name():
-    with pytest.raises(UsageError, match="did you mean nemo-rl"):
-        format_named("nemo_rl")
-
-
-def test_a_file_of_two_possible_formats_is_an_error_with_both_names(dump):
-    twin = mock.Mock(suffixes=(".jsonl",), sniff=lambda _: True)
-    twin.name = "twin"
-    with (
-        mock.patch.dict(formats.FORMATS, {"twin": twin}),
-        pytest.raises(UsageError, match="may be nemo-rl or twin; select one with --from"),
-    ):
-        detect(dump)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -206,67 +151,3 @@ def test_the_screen_fits_80_columns(dump, tmp_path):
     lines = out.file.getvalue().splitlines()
     assert lines[0].startswith("╭─ rlpost convert · nemo-rl")
     assert {len(line) for line in lines} == {80}
-
-
-# Keys
-
-
-def test_the_key_of_a_prompt_does_not_depend_on_the_integer_type():
-    assert prompt_key(np.array([1, 2])) == prompt_key(np.array([1, 2], np.int32))
-    assert len({prompt_key(np.array(ids)) for ids in ([1, 2], [2, 1], [1], [1, 2, 0])}) == 4
-
-
-@pytest.mark.parametrize(
-    ("path", "step"),
-    [
-        ("train_data_step12.jsonl", 12),
-        ("run/step_3/train/traces.jsonl", 3),
-        ("step_3/rollout_dump_data.step_40.jsonl", 40),
-        ("step=5/x.jsonl", 5),
-        ("footsteps_3/x.jsonl", None),
-    ],
-)
-def test_steps_are_read_from_path_names(path, step, tmp_path):
-    assert step_of(tmp_path / path) == step
-
-
-# Dumps as inputs of other commands
-
-
-def test_parquet_of_responses_is_returned_unchanged(tmp_path):
-    path = save(rollout(), tmp_path / "in.parquet")
-    with canonical_inputs([path, str(tmp_path), str(tmp_path / "*.parquet")]) as inputs:
-        assert inputs.paths == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
-        assert inputs.names == {}
-
-
-def test_a_directory_of_dumps_becomes_one_of_parquet_files(tmp_path):
-    steps(tmp_path / "in" / "run", 1, 2)
-    lines = []
-    (made,) = convert_inputs([tmp_path / "in"], tmp_path / "staging", lines.append)
-    assert names(tmp_path / "staging" / "0") == [
-        "run/train_data_step1.parquet", "run/train_data_step2.parquet",
-    ]  # fmt: skip
-    assert made == str(tmp_path / "staging" / "0")
-    (line,) = lines
-    assert "train_data_step2.jsonl: 2 dumps, read as nemo-rl, " in line
-    assert "it has no log_probs, ref_log_probs, values" in line
-    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--estimator", "grpo")
-    assert ran.code == 0, ran.err
-    assert names(tmp_path / "out") == [
-        "run/train_data_step1.parquet", "run/train_data_step2.parquet",
-    ]  # fmt: skip
-
-
-def test_temporary_files_are_always_removed(dump, tmp_path):
-    out = tmp_path / "deep" / "er" / "out.parquet"
-    ran = run("advantages", dump, out, "--estimator", "gae")
-    assert ran.code == 3
-    assert f"{dump}: no column for values" in ran.err
-    assert names(tmp_path) == ["in/train_data_step7.jsonl"]
-
-
-def test_the_plan_of_a_dump_is_printed(dump):
-    ran = run("advantages", dump, "--plan", "--estimator", "grpo")
-    assert ran.code == 0
-    assert "12 responses" in ran.out

@@ -227,7 +227,6 @@ def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
     if not count:
         return None
     excess, squares = totals.total("gap.excess"), totals.total("gap.excess_squared")
-    chi_square = squares + 2 * excess
     return Mismatch(
         tokens=count,
         mean_abs=totals.total("gap.abs") / count,
@@ -235,8 +234,8 @@ def mismatch_facts(totals: TokenTotals) -> Mismatch | None:
         max_abs=totals.highs["gap"],
         k1=-totals.total("gap.sum") / count,
         k3=totals.total("gap.k3") / count,
-        chi_square=chi_square / count,
-        ess=effective_sample_size(count, count + excess, count + chi_square) or 0.0,
+        chi_square=(squares + 2 * excess) / count,
+        ess=effective_sample_size(count, count + excess, count + 2 * excess + squares) or 0.0,
         confident_disagreement=totals.count("gap.sure"),
         identical=totals.count("old_log_probs/infer_log_probs.equal"),
         by_position=_buckets(totals),

@@ -1,0 +1,181 @@
+"""Dumps of slime: rewards by position and in parts, aborted responses, pickles."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import format_writers as writers
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from token_dumps import (
+    WRITERS,
+    converted,
+    refused,
+    refused_as,
+    samples,
+)
+
+from rlpost import preset, replay
+from rlpost.errors import DataError
+from rlpost.formats.base import ReadOptions
+from rlpost.formats.convert import convert
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_slime_rewards_of_the_trainer_are_the_raw_ones_by_position(tmp_path):
+    table = converted("slime_train", tmp_path)
+    given = samples("slime_train")
+    assert table["reward"].to_pylist() == [one.reward for one in given]
+    assert table["normalised_reward"].to_pylist() == [one.reward / 2 for one in given]
+    assert table["data_parallel_rank"].to_pylist() == [i % 2 for i in range(len(given))]
+
+
+def slime_whitened(dump, sets) -> None:
+    """Put in a dump what slime computes with `--normalize-advantages`: whitened within the sets."""
+    held = torch.load(dump, weights_only=True)
+    rewards = torch.tensor(held["raw_reward"]).reshape(-1, 4)
+    normalised = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+    for one, reward in zip(held["samples"], normalised.flatten(), strict=True):
+        one["rewards"] = float(reward)
+        one["kl"] = torch.zeros(one["response_lengths"])  # what slime stores without a penalty
+        one["returns"] = one["advantages"] = reward.expand(one["response_lengths"]).clone()
+    for ranks in sets:
+        own = [one for one in held["samples"] if one["data_parallel_rank"] in ranks]
+        policy = torch.cat([one["returns"][one["loss_masks"] > 0] for one in own])
+        for one in own:
+            scale = torch.rsqrt(policy.var() + 1e-8)
+            one["advantages"] = (one["returns"] - policy.mean()) * scale
+    writers.saved(dump, held)
+
+
+@pytest.mark.parametrize(
+    ("sets", "finding", "text"),
+    [
+        ([{0, 1}], "option:whiten_advantages", "reproduced by `--whiten-advantages`"),
+        ([{0}, {1}], "within-sets", "within each `data_parallel_rank`"),
+    ],
+)
+def test_slime_advantages_are_whitened_over_all_ranks_or_within_each(sets, finding, text, tmp_path):
+    dump = writers.slime_train(tmp_path, writers.made(groups=8))
+    slime_whitened(dump, sets)
+    found = replay(dump, preset("slime", estimator="grpo"))
+    assert found.first == "advantages"
+    assert "not compared: `dumped_kl` is 0 in all rows" in " ".join(found.warnings)
+    charged = replay(dump, preset("slime", estimator="grpo", kl_coef=0.1))
+    assert charged.first == "kl"
+    assert charged.stages[1]["column"] == "dumped_kl"
+    assert found.findings[0]["name"] == finding
+    assert text in found.findings[0]["text"]
+
+
+def test_a_dump_whose_end_is_missing_is_damaged(tmp_path):
+    dump = writers.slime_train(tmp_path, samples("slime_train"))
+    dump.write_bytes(dump.read_bytes()[:-500])
+    with pytest.raises(DataError, match="damaged: a zip archive whose end is missing"):
+        replay(dump, preset("slime", estimator="grpo"))
+
+
+def test_slime_raw_rewards_without_positions_are_not_guessed(tmp_path):
+    dump = writers.slime_train(tmp_path / "in", samples("slime_train"))
+    held = torch.load(dump, weights_only=True)
+    for one in held["samples"]:
+        del one["rollout_position"]
+    writers.saved(dump, held)
+    with pytest.raises(DataError, match=r"7\.pt, sample 0: `rollout_position` is None"):
+        convert(dump, tmp_path / "out.parquet")
+    convert(dump, tmp_path / "out.parquet", options=ReadOptions({"reward": "none"}))
+    assert "reward" not in pq.read_table(tmp_path / "out.parquet").column_names
+
+
+def test_slime_rewards_in_parts_need_one_to_be_picked(tmp_path):
+    held = {"rollout_id": 7, "samples": [writers.slime_sample(one) for one in writers.made()]}
+    for one in held["samples"]:
+        one["reward"] = {"format": 0.0, "answer": one["reward"]}
+    dump = writers.saved(tmp_path / "7.pt", held)
+    with pytest.raises(DataError, match=r"sample 0: `reward` has the parts format, answer"):
+        convert(dump, tmp_path / "out.parquet")
+    convert(dump, tmp_path / "out.parquet", options=ReadOptions({"reward": "reward.answer"}))
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["reward"].to_pylist() == [one.reward for one in writers.made()]
+
+
+def test_slime_responses_that_were_aborted_have_no_tokens(tmp_path):
+    held = {"rollout_id": 7, "samples": [writers.slime_sample(one) for one in writers.made()]}
+    held["samples"][0] |= {
+        "response_length": 0, "loss_mask": None, "rollout_log_probs": None, "status": "aborted",
+    }  # fmt: skip
+    convert(writers.saved(tmp_path / "7.pt", held), tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["infer_log_probs"][0].as_py() == []
+    assert table["finish_reason"][:2].to_pylist() == ["aborted", "length"]
+
+
+def test_numpy_numbers_in_a_pickle_are_plain_data(tmp_path):
+    held = {"rollout_id": 7, "samples": [writers.slime_sample(one) for one in writers.made()]}
+    for one in held["samples"]:
+        one["reward"] = np.float64(one["reward"])
+        one["rollout_log_probs"] = np.array(one["rollout_log_probs"], np.float32)
+    convert(writers.saved(tmp_path / "7.pt", held), tmp_path / "out.parquet")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["reward"].to_pylist() == [one.reward for one in writers.made()]
+    assert table["infer_log_probs"].to_pylist() == [one.infer for one in writers.made()]
+
+
+SLIME = {
+    "slime_rollout": ("response_length", "samples"),
+    "slime_train": ("response_lengths", "samples"),
+}
+
+
+@pytest.mark.parametrize("writer", SLIME)
+def test_a_sample_of_a_pickle_with_a_bad_field_is_named(writer, tmp_path):
+    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    length, _ = SLIME[writer]
+    cases = (
+        (lambda one: one.pop(length), f"7.pt, sample 1: no field `{length}`"),
+        (lambda one: one.update({length: 10**6}), "7.pt, sample 1: the response length is"),
+        (lambda one: one.update(tokens=[[1, 2]]), "7.pt, sample 1: `tokens` is nested 2 deep"),
+        (
+            lambda one: one.update(rollout_log_probs=[0.5]),
+            "7.pt, sample 1: `rollout_log_probs` has 1 entries",
+        ),
+    )
+    for edit, told in cases:
+        held = torch.load(dump, weights_only=True)
+        edit(held["samples"][1])
+        writers.saved(dump, held)
+        assert told in refused(dump, tmp_path)
+        dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+
+
+@pytest.mark.parametrize("writer", SLIME)
+def test_a_pickle_that_is_cut_off_is_named(writer, tmp_path):
+    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump.write_bytes(dump.read_bytes()[:-200])
+    name, _ = WRITERS[writer]
+    assert f"{dump}: not a torch.save file, or damaged" in refused_as(name, dump, tmp_path)
+
+
+class Harmful:
+    """Unpickled without care, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("writer", SLIME)
+def test_code_in_a_pickle_is_refused_and_never_run(writer, tmp_path):
+    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    held = torch.load(dump, weights_only=True)
+    held["samples"][0]["metadata"] = Harmful(tmp_path / "harm")
+    writers.saved(dump, held)
+    assert "rlpost never executes code from a dump" in refused(dump, tmp_path)
+    assert not (tmp_path / "harm").exists()

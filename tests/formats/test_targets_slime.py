@@ -1,0 +1,115 @@
+"""`--to slime`: samples as slime loads them, and its advantage hook."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import torch
+from exported_rows import rollouts
+from exports import load_debug_rollout_data
+
+import rlpost
+from rlpost.errors import UsageError
+
+
+def rollout_data(samples, *, metadata=True):
+    """What slime's trainer has when it calls the hook, without what the hook does not read."""
+    lengths = [sample.response_length for sample in samples]
+    return {
+        "kl": [torch.zeros(n) for n in lengths],
+        "response_lengths": lengths,
+        "total_lengths": [len(sample.tokens) for sample in samples],
+        "sample_indices": [sample.index for sample in samples],
+        **({"metadata": [sample.train_metadata for sample in samples]} if metadata else {}),
+    }
+
+
+@pytest.fixture
+def hook(tmp_path, monkeypatch):
+    def advantages(*args):
+        monkeypatch.syspath_prepend(tmp_path / "o")
+        monkeypatch.delitem(sys.modules, "rlpost_advantages", raising=False)
+        import rlpost_advantages  # noqa: PLC0415
+
+        return rlpost_advantages.advantages(*args)
+
+    return advantages
+
+
+def test_files_of_other_steps_in_the_directory_are_a_warning(source, tmp_path):
+    assert rlpost.export(source, tmp_path / "o", "slime").warnings == []
+    pq.write_table(rollouts().slice(0, 1), tmp_path / "one.parquet")
+    found = rlpost.export(tmp_path / "one.parquet", tmp_path / "o", "slime", overwrite=True)
+    assert found.warnings == [
+        f"{tmp_path / 'o'} has files of other steps, which were there before: 6.pt"
+    ]
+
+
+def test_slime_loads_the_samples_and_gets_our_advantages(source, tmp_path, hook):
+    found = rlpost.export(source, tmp_path / "o", "slime")
+    assert found.lost == {}
+    rows = rollouts().to_pylist()
+    for step in (5, 6):
+        own = [row for row in rows if row["step"] == step]
+        samples = load_debug_rollout_data(str(tmp_path / "o" / "{rollout_id}.pt"), step)
+        for sample, row in zip(samples, own, strict=True):
+            assert sample.tokens == row["prompt_token_ids"] + row["response_token_ids"]
+            assert sample.response_length == len(sample.loss_mask) == len(row["response_mask"])
+            assert sample.rollout_log_probs == row["infer_log_probs"]
+            assert sample.remove_sample == (not row["sample_mask"])
+            assert (sample.status == "truncated") == (row["finish_reason"] == "length")
+            assert (sample.reward, sample.loss_mask) == (row["reward"], row["response_mask"])
+        groups = [sample.group_index for sample in samples]
+        for i, j in np.ndindex(len(own), len(own)):
+            assert (groups[i] == groups[j]) == (own[i]["prompt_id"] == own[j]["prompt_id"])
+        order = np.random.default_rng(step).permutation(len(own))  # a rank has some, in any order
+        for metadata in (True, False):
+            data = rollout_data([samples[i] for i in order], metadata=metadata)
+            hook(SimpleNamespace(), data)
+            for name in ("advantages", "returns"):
+                assert [one.tolist() for one in data[name]] == [own[i][name] for i in order]
+
+
+def test_the_hook_cuts_out_a_rank_s_tokens(source, tmp_path, hook, monkeypatch):
+    rlpost.export(source, tmp_path / "o", "slime")
+    module = ModuleType("slime.backends.megatron_utils.cp_utils")
+    module.slice_log_prob_with_cp = lambda x, *_: x[:2]
+    for name in ("slime", "slime.backends", "slime.backends.megatron_utils"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    samples = load_debug_rollout_data(str(tmp_path / "o" / "{rollout_id}.pt"), 5)
+    long = [sample for sample in samples if sample.response_length > 2]
+    data = rollout_data(long)
+    data["kl"] = [torch.zeros(2) for _ in long]
+    hook(SimpleNamespace(qkv_format="thd"), data)
+    expected = [sample.train_metadata["advantages"][:2].tolist() for sample in long]
+    assert [one.tolist() for one in data["advantages"]] == expected
+    data["response_lengths"][0] += 1
+    with pytest.raises(ValueError, match="response tokens"):
+        hook(SimpleNamespace(qkv_format="thd"), data)
+
+
+def test_convert_reads_the_samples_back(source, tmp_path):
+    rlpost.export(source, tmp_path / "o", "slime")
+    assert rlpost.convert(tmp_path / "o", tmp_path / "back.parquet").skipped_files == []
+    back = pq.read_table(tmp_path / "back.parquet")
+    rows = rollouts().sort_by("step")
+    assert back.select(rows.column_names).sort_by("step").equals(rows)
+    assert back.num_columns == rows.num_columns
+
+
+def test_a_file_of_one_step_and_a_table_of_polars(tmp_path):
+    frame = pl.from_arrow(rollouts()).filter(pl.col("step") == 5)
+    found = rlpost.export(frame, tmp_path / "one.pt", "slime")
+    assert found.use.startswith(f"--load-debug-rollout-data '{tmp_path / 'one.pt'}' ")
+    assert found.use.endswith(f"with {tmp_path} on PYTHONPATH")
+    found = rlpost.export(frame.drop("advantages"), tmp_path / "p", "slime")  # slime's own
+    assert found.use == f"--load-debug-rollout-data '{tmp_path / 'p' / '{rollout_id}.pt'}'"
+    assert found.outputs == [str(tmp_path / "p" / "5.pt")]
+    rlpost.convert(tmp_path / "one.pt", tmp_path / "back.parquet", "slime-rollout")
+    assert pq.read_table(tmp_path / "back.parquet").num_rows == len(frame)
+    with pytest.raises(UsageError, match=r"2 steps, and --to slime writes a file for each"):
+        rlpost.export(rollouts(), tmp_path / "two.pt", "slime")
