@@ -216,9 +216,18 @@ class Settings:
         own = merged(self._recipe_file, self._recipe_options)
         if "estimator" in self._recipe_options:
             own.pop("estimator_name", None)
-        recipe = Recipe.of(values_of(self.preset or DEFAULT, own), "", self.sources)
+        recipe = self._typed(Recipe.of(values_of(self.preset or DEFAULT, own), "", self.sources))
         self._check_effects(recipe)
         return recipe
+
+    def _typed(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the types of its estimator's own options."""
+        if not recipe.options:
+            return recipe
+        from rlpost.estimators import estimator_named  # noqa: PLC0415 - torch
+
+        files = {name: x for name, x in self.sources.items() if x not in self.variables.values()}
+        return estimator_named(recipe.estimator).with_typed_options(recipe, files)
 
     def check_any_preset(self) -> None:
         """Raise UsageError for wrong options of a recipe whose preset is searched for."""
@@ -226,7 +235,7 @@ class Settings:
         of_preset = name not in NAMES and any(name in variants(one) for one in ALL_PRESETS)
         if name is None or of_preset:
             own = {key: x for key, x in self._recipe_options.items() if key != "estimator"}
-            recipe = Recipe.of(values_of(DEFAULT, own), "", self.sources)
+            recipe = self._typed(Recipe.of(values_of(DEFAULT, own), "", self.sources))
             self._check_effects(recipe, any_estimator=True)
         else:
             self._check_effects(self.recipe)

@@ -67,6 +67,7 @@ class Declared:
 
 RECIPE: dict[str, Declared] = {
     "estimator": Declared(ESTIMATOR, "NAME", common=True, complete=completion.estimators),
+    "options": Declared(ESTIMATOR, "NAME=VALUE"),
     "gamma": Declared(ESTIMATOR),
     "lam": Declared(ESTIMATOR),
     "lambda_policy": Declared(ESTIMATOR),

@@ -5,16 +5,20 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.roles import ROLES
+from rlpost.recipe.own_options import is_recipe_field, typed_options, with_defaults
+from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from torch import Tensor
 
+    from rlpost.recipe.own_options import OwnOption
     from rlpost.recipe.recipe import Scope
 
 
@@ -29,14 +33,16 @@ _ROLES_OF_COMPUTED = {
     "token_rewards": ("reward",),
     "tokens": (),
     "length": (),
-    "cohort": ("group", "domain"),
-    "distillation": ("teachers",),
+    "cohort": ("group",),
+    "distillation": ("teachers", "old_log_probs"),
     "position_baseline": ("group",),
 }
+OPTIONAL_ROLES = ("batch", "domain")
+"""Roles that an input may lack: it is then one batch, or one domain."""
 
 
 class Credit(NamedTuple):
-    """Advantages and returns, each of the shape of the estimator's first column."""
+    """Advantages and returns: a number for each token, or for each response."""
 
     advantages: Tensor
     returns: Tensor
@@ -48,8 +54,8 @@ class Estimator:
 
     The function's positional parameters are columns, `offsets` and `mask`; its keyword-only
     parameters are options, which are fields of the recipe or of its numerics. A function with a
-    token column works on tokens, ragged by response, without the observation tokens, unless `mask`
-    is among its parameters. Any other function works on numbers per response: sorted by group if
+    token column, or with `mask`, works on tokens, ragged by response; without `mask`, observation
+    tokens are left out. Any other function works on numbers per response: sorted by group if
     `offsets` is a parameter, in input order if not. `batch`, `domain`, `group` and the ids of steps
     are integer codes.
     """
@@ -80,9 +86,6 @@ class Estimator:
     beyond_steps: bool = False
     """The advantage of a response may depend on responses of other steps."""
 
-    check: Callable[[Credit, Mapping[str, Tensor], object], None] | None = None
-    """Raises an error if a result of the function is not valid; for user-defined functions."""
-
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The function's parameters by name."""
@@ -105,28 +108,63 @@ class Estimator:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """All columns that its functions read, those that stages compute included."""
-        return tuple(dict.fromkeys((*self.columns, *self.reward_columns, *self.weight_columns)))
+        """The roles of all columns that its functions read, those that stages compute included."""
+        columns = (*self.columns, *self.reward_columns, *self.weight_columns)
+        return tuple(dict.fromkeys(map(self.role_of, columns)))
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The columns of the input that it reads by their names, not by a role."""
+        return ()
+
+    @property
+    def known_columns(self) -> set[str]:
+        """The columns that are roles, or that earlier stages compute."""
+        return {*self.columns}
+
+    @property
+    def own_options(self) -> Mapping[str, OwnOption]:
+        """Its options that are no field of a recipe, by name."""
+        return MappingProxyType({})
+
+    def role_of(self, column: str) -> str:
+        """Return the role of a column that a function reads."""
+        return column
+
+    def bound(self, _: Collection[str]) -> Estimator:
+        """Return the estimator for an input with these roles."""
+        return self
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that the input must have."""
-        needs = [name for name in self.needs if name not in _optional(self.token_weights)]
+        made = {"rewards", "token_rewards"} if self.makes_rewards else set()
+        optional = {*OPTIONAL_ROLES, *_optional(self.token_weights), *made}
+        needs = [name for name in self.needs if name not in optional]
         roles = [role for name in needs for role in _ROLES_OF_COMPUTED.get(name, (name,))]
         grouped = self.level == "response" and "offsets" in self.parameters
         if grouped or {self.norm_mean, self.norm_std} & {"group", "others"}:
             roles.append("group")
         return tuple(dict.fromkeys(roles))
 
+    @property
+    def makes_rewards(self) -> bool:
+        """Whether `rewards` computes its rewards without the rewards of the input."""
+        return self.rewards is not None and "rewards" not in self.reward_columns
+
     @cached_property
     def options(self) -> tuple[str, ...]:
-        """The fields of the recipe, or of its numerics, that its functions read."""
+        """The keyword-only parameters of its functions."""
+        return tuple(self._option_defaults)
+
+    @cached_property
+    def _option_defaults(self) -> dict[str, Any]:
         functions = (self.function, self.rewards, self.token_weights)
-        return tuple(dict.fromkeys(name for each in functions if each for name in _keywords(each)))
+        return {name: x for each in functions if each for name, x in _keywords(each).items()}
 
     @cached_property
     def fields(self) -> frozenset[str]:
-        """The options as fields of a recipe; those of its numerics are `numerics.NAME`."""
+        """The options as fields of a recipe: `numerics.NAME`, or `options` for its own."""
         return _fields(self.options)
 
     @cached_property
@@ -152,41 +190,81 @@ class Estimator:
         """
         structure = {"offsets": offsets, "mask": mask}
         arguments = {name: value for name, value in structure.items() if name in self.parameters}
-        result = self.function(**columns, **arguments, **_option_values(self.function, recipe))
-        credit = Credit(*result) if isinstance(result, tuple) else Credit(result, result)
-        if self.check is not None:
-            self.check(credit, columns, recipe)
-        return credit
+        return self._credit(columns, arguments, option_values(self.function, recipe))
+
+    def _credit(
+        self, columns: Mapping[str, Tensor], structure: dict[str, Any], options: dict[str, Any]
+    ) -> Credit:
+        """Return the function's credit."""
+        return self.function(**columns, **structure, **options)
+
+    def check_finite(self, credit: Credit, counted: Callable[[], Tensor] | None = None) -> None:
+        """Raise DataError if a number that counts is not finite; rlpost's estimators need no check.
+
+        Args:
+            credit: what the function returned.
+            counted: returns which numbers count, of the same shape; None: all.
+        """
 
     def make_rewards(self, columns: Mapping[str, Tensor], recipe: object) -> Tensor:
         """Return the rewards that `rewards`, which must be set, computes from these columns."""
         assert self.rewards is not None
-        return self.rewards(**columns, **_option_values(self.rewards, recipe))
+        return self.rewards(**columns, **option_values(self.rewards, recipe))
 
     @property
     def level(self) -> Literal["token", "response"]:
         """Whether the function works on tokens or on numbers per response."""
-        return "token" if self.token_columns else "response"
+        return "token" if self.token_columns or "mask" in self.parameters else "response"
 
     @property
     def token_columns(self) -> tuple[str, ...]:
-        """The columns with one number per token."""
-        return tuple(name for name in self.columns if name in COMPUTED_TOKENS or _is_tokens(name))
+        """The roles of the columns with one number per token."""
+        roles = map(self.role_of, self.columns)
+        return tuple(role for role in roles if role in COMPUTED_TOKENS or kind_of(role) == "tokens")
 
     @property
     def defaults(self) -> dict[str, Scope | bool]:
-        """Values of the recipe's fields that depend on the estimator."""
-        scopes = {"norm_mean": self.norm_mean, "norm_std": self.norm_std}
-        return {**scopes, "whiten_advantages": self.whiten_advantages}
+        """Values of the recipe's fields that depend on the estimator.
+
+        Scopes that its own functions read are the defaults of their parameters.
+        """
+        scopes: dict[str, Scope] = {"norm_mean": self.norm_mean, "norm_std": self.norm_std}
+        own = {name: x for name, x in self._option_defaults.items() if name in scopes}
+        return {**scopes, **own, "whiten_advantages": self.whiten_advantages}
+
+    def with_typed_options(
+        self, recipe: Recipe, origins: Mapping[str, str] | None = None
+    ) -> Recipe:
+        """Return a recipe whose `options` have the types of the estimator's own options.
+
+        Args:
+            recipe: that names the estimator.
+            origins: the source of `options.NAME` if it is no flag, for errors.
+
+        Raises:
+            UsageError: the estimator has no such option, or a value has another type.
+        """
+        if not recipe.options:
+            return recipe
+        own = typed_options(self.name, self.own_options, recipe.options, origins or {})
+        return recipe.model_copy(update={"options": own})
+
+    def with_all_options(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with all own options of the estimator, typed; defaults where none is set.
+
+        Raises:
+            UsageError: as `with_typed_options`; or an option without a default is not set.
+        """
+        recipe = self.with_typed_options(recipe)
+        if not self.own_options:
+            return recipe
+        own = with_defaults(self.name, self.own_options, recipe.options)
+        return recipe.model_copy(update={"options": own})
 
     @property
     def normalises(self) -> bool:
         """Whether its own functions normalise rewards, in place of the normalisation stage."""
         return not {"norm_mean", "norm_std"}.isdisjoint(self.options)
-
-
-def _is_tokens(name: str) -> bool:
-    return name in ROLES and ROLES[name].kind == "tokens"
 
 
 @cache
@@ -214,16 +292,26 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fields(options: Iterable[str]) -> frozenset[str]:
-    """Return options as fields of a recipe; those of its numerics are `numerics.NAME`."""
-    numerics = Numerics.model_fields
-    return frozenset(f"numerics.{name}" if name in numerics else name for name in options)
+    """Return options as fields of a recipe: `numerics.NAME`, or `options` for those of its own."""
+    return frozenset(
+        name
+        if name in Recipe.model_fields
+        else f"numerics.{name}"
+        if is_recipe_field(name)
+        else "options"
+        for name in options
+    )
 
 
-def _option_values(function: Callable[..., Any], recipe: Any) -> dict[str, Any]:
+def option_values(function: Callable[..., Any], recipe: Any) -> dict[str, Any]:
     """Return the recipe's values of a function's options; the function's default for None."""
     values = {}
     for name, default in _keywords(function).items():
-        owner = recipe if hasattr(recipe, name) else recipe.numerics
-        value = getattr(owner, name, None)
+        if name in Recipe.model_fields:
+            value = getattr(recipe, name)
+        elif name in Numerics.model_fields:
+            value = getattr(recipe.numerics, name)
+        else:
+            value = recipe.options.get(name)
         values[name] = default if value is None else value
     return values

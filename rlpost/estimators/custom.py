@@ -1,32 +1,28 @@
-"""User-defined estimators: a function in a Python file, or an entry point of a package."""
+"""Where users' estimators are: a function in a Python file, or an entry point of a package."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from rlpost.errors import DataError, UsageError
-from rlpost.estimators.base import COMPUTED_RESPONSES, COMPUTED_TOKENS, Estimator
-from rlpost.recipe.roles import ROLES, closest
+from rlpost.errors import UsageError
+from rlpost.estimators.base import STRUCTURE, Estimator
+from rlpost.estimators.own import OwnEstimator
+from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from importlib.metadata import EntryPoint
 
-    from rlpost.estimators.base import Credit
 
-
-def from_file(name: str) -> Estimator:
+def from_file(name: str) -> OwnEstimator:
     """Return the estimator of `path/to/file.py:function`.
 
     Raises:
-        UsageError: the file or function does not exist, the file cannot be imported, or a
-            positional parameter is not a column of rlpost.
+        UsageError: the file or function does not exist, the file cannot be imported, or the
+            function is no estimator.
     """
     path, _, function = name.rpartition(":")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -35,7 +31,7 @@ def from_file(name: str) -> Estimator:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"--estimator {name}: {path} cannot be imported: {error!r}") from error
     if not hasattr(module, function):
         hint = closest(function, vars(module))
@@ -43,77 +39,65 @@ def from_file(name: str) -> Estimator:
     return as_estimator(getattr(module, function), name, str(path))
 
 
-def from_entry_point(point: EntryPoint) -> Estimator:
+def from_entry_point(point: EntryPoint) -> OwnEstimator:
     """Return the estimator of an entry point, which is an Estimator or a function.
 
     Raises:
-        UsageError: a positional parameter is not a column of rlpost.
+        UsageError: it cannot be imported, or is no estimator.
     """
-    return as_estimator(point.load(), point.name, point.value)
+    try:
+        thing = point.load()
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"--estimator {point.name}: the entry point {point.value} cannot be imported: "
+            f"{error!r}; correct the package that installs it, or uninstall it"
+        ) from error
+    return as_estimator(thing, point.name, point.value)
 
 
-def as_estimator(thing: Estimator | Callable[..., Any], name: str, source: str) -> Estimator:
+def as_estimator(thing: Estimator | Callable[..., Any], name: str, source: str) -> OwnEstimator:
     """Return an Estimator; that of a function has the first line of its docstring as formula.
 
     Raises:
-        UsageError: a positional parameter is not a column of rlpost.
+        UsageError: it is no function, or has parameters that cannot be columns or options.
     """
     if not isinstance(thing, Estimator):
         formula = (inspect.getdoc(thing) or "").partition("\n")[0]
-        thing = Estimator(
-            name,
-            _guarded(thing, name),
-            formula=formula,
-            source=source,
-            returns="own",
-            beyond_steps=True,
-            check=partial(_check, name),
+        _check_parameters(thing, name)
+        return OwnEstimator(
+            name, thing, formula=formula, source=source, returns="own", beyond_steps=True
         )
-    named = {name for name, role in ROLES.items() if role.kind != "text"}
-    columns = {*named, *COMPUTED_TOKENS, *COMPUTED_RESPONSES}
-    for column in thing.needs:
-        if column not in columns:
+    for function in filter(None, (thing.function, thing.rewards, thing.token_weights)):
+        _check_parameters(function, name)
+    return OwnEstimator(**vars_of(thing))
+
+
+def vars_of(estimator: Estimator) -> dict[str, Any]:
+    """Return the fields of an estimator."""
+    return {one: getattr(estimator, one) for one in Estimator.__dataclass_fields__}
+
+
+def _check_parameters(thing: Callable[..., Any], name: str) -> None:
+    """Raise UsageError if the parameters of a function cannot be columns and options."""
+    shape = "def f(rewards, *, option=1.0): return rewards"
+    try:
+        parameters = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"--estimator {name}: is of type {type(thing).__name__}; a Python function is needed, "
+            f"such as `{shape}`"
+        ) from None
+    kinds = {
+        inspect.Parameter.POSITIONAL_ONLY: "is positional-only; leave out the `/` behind it",
+        inspect.Parameter.VAR_POSITIONAL: "stands for any number of columns; name each column",
+        inspect.Parameter.VAR_KEYWORD: "stands for any number of options; name each option",
+    }
+    for one in parameters:
+        if one.kind in kinds:
             raise UsageError(
-                f"--estimator {name}: there is no column {column!r}{closest(column, columns)}; "
-                "positional parameters must be columns, keyword-only parameters options"
+                f"--estimator {name}: parameter `{one}` {kinds[one.kind]}, as in `{shape}`"
             )
-    return thing
-
-
-def _guarded(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return the function with its exceptions as UsageErrors that name it and the line."""
-
-    @wraps(function)
-    def run(*columns: Any, **arguments: Any) -> Any:
-        try:
-            return function(*columns, **arguments)
-        except Exception as error:
-            trace = error.__traceback__
-            while trace is not None and trace.tb_next is not None:
-                trace = trace.tb_next
-            line = f", line {trace.tb_lineno}" if trace is not None else ""
-            raise UsageError(f"estimator {name}{line}: {type(error).__name__}: {error}") from error
-
-    return run
-
-
-def _check(name: str, credit: Credit, columns: Mapping[str, torch.Tensor], recipe: object) -> None:
-    """Raise an error if advantages or returns are not finite tensors of the columns' length."""
-    size = next(iter(columns.values())).shape[0]
-    for part in credit:
-        if not isinstance(part, torch.Tensor):
-            raise UsageError(
-                f"estimator {name} returned {type(part).__name__}; it must return a tensor of "
-                "advantages, or a tuple of two tensors: advantages and returns"
-            )
-        if part.shape != (size,):
-            raise UsageError(
-                f"estimator {name} returned a tensor of shape {tuple(part.shape)}; it must return "
-                f"({size},), one number for each of its input"
-            )
-        # With `--nonfinite mask` the input may be non-finite; those responses are masked later.
-        if getattr(recipe, "nonfinite", "error") == "error" and not torch.isfinite(part).all():
-            raise DataError(
-                f"estimator {name} returned NaN or infinite numbers for finite input; it must "
-                "return finite numbers"
-            )
+    columns = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+    if not columns:
+        needed = f"one that names a column is needed, or {' or '.join(STRUCTURE)}"
+        raise UsageError(f"--estimator {name}: has no positional parameter; {needed}: `{shape}`")

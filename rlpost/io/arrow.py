@@ -269,6 +269,30 @@ def numbers(array: pa.Array, location: CellLocation) -> NDArray[np.float64]:
     return np.asarray(_numbers(array), dtype=np.float64)
 
 
+_EXACT = 1 << 53
+"""Float64 has every integer up to this one."""
+
+
+def check_exact(array: pa.Array, location: CellLocation) -> None:
+    """Raise DataError for an integer that float64 has not, such as a hash."""
+    if not pa.types.is_integer(array.type) or array.type.bit_width < 64:  # noqa: PLR2004
+        return
+    values = fill_nulls(array, 0)
+    wrong = np.flatnonzero((values > _EXACT) | (values < -_EXACT))
+    if len(wrong):
+        row = int(wrong[0])
+        needed = "an integer of at most 2^53 is needed: convert an id to text, which becomes codes"
+        raise location.error(row, f"is {values[row]}", needed)
+
+
+def flags(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
+    """Return a bool column; DataError for a null."""
+    if array.null_count:
+        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise location.error(row, "is null", "every row needs a bool: fill or drop the row")
+    return is_true(array)
+
+
 _TRUNCATED = frozenset({"length", "max_tokens", "truncated", "max_length"})
 
 

@@ -7,7 +7,7 @@ batch are exact; sums within a group run over its responses in canonical order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -172,9 +172,13 @@ def _sorted_by(key: Tensor, order: Tensor | None) -> Tensor:
     return torch.argsort(key)
 
 
-def _sorted_by_code(key: NDArray[np.int64], order: Tensor | None) -> Tensor:
-    """Return `_sorted_by` for integers: sort key and index as one number, if 63 bits are enough."""
+def _sorted_by_code(key: NDArray[Any], order: Tensor | None) -> Tensor:
+    """Return `_sorted_by` for integers and bools.
+
+    Key and index are sorted as one number, if 63 bits are enough.
+    """
     index_bits = len(key).bit_length()
+    key = key.astype(np.int64, copy=False)
     low, high = int(key.min()), int(key.max())
     rows = np.arange(len(key)) if order is None else order.numpy()
     if (high - low).bit_length() + index_bits > _MOST_BITS:

@@ -7,15 +7,28 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from rlpost.errors import DataError, UsageError
-from rlpost.io.arrow import content_kind, is_tokens
+from rlpost.io.arrow import content_kind, is_number, is_tokens
 from rlpost.io.parquet.inputs import COMBINED, MISSING_ROLES
+from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.turns import turn_columns
+from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.recipe import ROW_COLUMNS
-from rlpost.recipe.roles import LOG_PROBS, ROLES, ColumnMap, kind_of, missing, resolve
+from rlpost.recipe.roles import (
+    LOG_PROBS,
+    ROLES,
+    ColumnMap,
+    closest,
+    columns_here,
+    kind_of,
+    missing,
+    resolve,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.recipe.recipe import Recipe
@@ -50,6 +63,63 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
     turns = turn_columns(columns, partial(content_of, source))
     how = {**columns.how, **dict.fromkeys(turns, "name")}
     return replace(columns, columns={**columns.columns, **turns}, how=how)
+
+
+def _read_by_name(source: Source | TableSource, recipe: Recipe) -> dict[str, str]:
+    """Return the columns that a user's estimator reads by their names, by role.
+
+    `--map NAME=COLUMN` names another column for a parameter.
+
+    Raises:
+        DataError: there is no such column (with the closest names), or it has neither numbers,
+            bools, texts nor lists of numbers.
+    """
+    if recipe.estimator in NAMES:
+        return {}
+    from rlpost.estimators import estimator_named  # noqa: PLC0415 - torch takes a second to import
+
+    estimator = estimator_named(recipe.estimator)
+    found = {}
+    for parameter in estimator.named_columns:
+        column = recipe.columns.get(parameter, parameter)
+        where = f"{source.name}: --estimator {recipe.estimator}: parameter `{parameter}`"
+        if column not in source.columns:
+            hint = closest(column, [*source.columns, *estimator.known_columns])
+            advice = f"--map {parameter}=COLUMN names another column"
+            declared = estimator.parameters.get(parameter)
+            if declared is not None and declared.default is not declared.empty:
+                advice = f"an option is keyword-only: write `*, {declared}`"
+            raise DataError(
+                f"{where}: no column {column!r}{hint}; {advice}. {columns_here(source.columns)}"
+            )
+        kinds = {_type_of(source, schema, column) for schema in source.schemas}
+        found[f"{_kind_by_name(kinds, where, column)}:{parameter}"] = column
+    return found
+
+
+def _type_of(source: Source | TableSource, schema: pa.Schema, column: str) -> pa.DataType:
+    """Return the type of a column of a file, which may be a hive partition."""
+    if column in schema.names:
+        return schema.field(column).type
+    return partition_types(source.files)[column]
+
+
+def _kind_by_name(kinds: Collection[pa.DataType], where: str, column: str) -> str:
+    """Return what a column has in all files, of `READ_BY_NAME`; DataError for other types."""
+    tests = {
+        "tokens": is_tokens,
+        "flag": pa.types.is_boolean,
+        "number": is_number,
+        "codes": lambda kind: content_kind(kind) == "text",
+    }
+    for name, test in tests.items():
+        if all(map(test, kinds)):
+            return name
+    types = " and ".join(sorted(map(str, kinds)))
+    raise DataError(
+        f"{where}: column `{column}` is {types}; numbers, bools, texts, or lists of a number for "
+        "each token are needed, the same in all files: convert the column, or read another one"
+    )
 
 
 def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
@@ -139,16 +209,20 @@ def _check_lengths(recipe: Recipe, columns: ColumnMap, *, rows_only: bool) -> No
 
 def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) -> ColumnMap:
     """Return the columns of the roles that names and the recipe define."""
-    named = {f"component:{name}": name for name in recipe.reward_components or ()}
+    by_name = _read_by_name(source, recipe)
+    parameters = {role.partition(":")[2] for role in by_name}
+    chosen = {role: x for role, x in recipe.columns.items() if role not in parameters}
+    named = {f"component:{name}": name for name in recipe.reward_components or ()} | by_name
     named |= {f"teacher:{name}": name for name in recipe.teachers}
     if recipe.rollout_id is not None:
         named["rollout"] = recipe.rollout_id
     absent = "sample_mask" not in source.columns or "sample_mask" in recipe.columns
-    if results or absent or not _is_computed(source):
-        return resolve(source.columns, recipe.columns, source.name, named)
-    others = [name for name in source.columns if name != "sample_mask"]
-    columns = resolve(others, recipe.columns, source.name, named)
-    return replace(columns, ignored={**columns.ignored, "sample_mask": ["sample_mask"]})
+    unread = not (results or absent) and _is_computed(source)
+    available = [name for name in source.columns if not (unread and name == "sample_mask")]
+    columns = resolve(available, chosen, source.name, named)
+    how = {role: "map" if role.partition(":")[2] in recipe.columns else "name" for role in by_name}
+    ignored = {"sample_mask": ["sample_mask"]} if unread else {}
+    return replace(columns, how=columns.how | how, ignored=columns.ignored | ignored)
 
 
 def _is_computed(source: Source | TableSource) -> bool:

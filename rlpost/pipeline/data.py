@@ -18,6 +18,7 @@ from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.pipeline.transfer import Sent
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
+from rlpost.recipe.roles import is_read_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -229,7 +230,7 @@ class Collector:
             scale = torch.tensor(list(weights.values()), dtype=torch.float64)
             columns["reward"] = component_sum(components, scale)
         count = columns["tokens"].numel()
-        columns.setdefault("reward", torch.zeros(count, dtype=torch.float64))  # optional for a loss
+        columns.setdefault("reward", torch.zeros(count, dtype=torch.float64))  # which nothing reads
         one = torch.zeros(1, dtype=torch.int64).expand(count)
         codes: dict[str, Tensor] = {}
         labels: dict[str, list[Label]] = {}
@@ -258,7 +259,7 @@ class Collector:
         }
         cells, columns["cell"] = _cells(step, len(steps), domain, len(domains))
         ids = {"rollout", "traj_id", "state_id"}
-        columns |= {name: code for name, code in codes.items() if name in ids}
+        columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         labels = {"step": steps, "batch": batches, "domain": domains, "cell": cells.tolist()}
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:

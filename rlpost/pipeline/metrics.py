@@ -455,14 +455,14 @@ METRICS = (
     Metric("responses", lambda totals, _: totals.count("rows"), _add_responses),
     Metric("tokens", _report_sizes, _add_sizes),
     Metric("masked", _report_masks, _add_masks),
-    _of_column("reward", "reward"),
+    _of_column("reward", "reward", applies=lambda resolved: resolved.rewarded),
     Metric(
         "process_reward",
         _report_process,
         _add_process,
         lambda resolved: resolved.process is not None,
     ),
-    _of_column("response_level_reward", "rewards"),
+    _of_column("response_level_reward", "rewards", applies=lambda resolved: resolved.has_rewards),
     Metric(
         "reward_clip",
         partial(_report_clip, clipped="reward_clipped", of="kept", bound="reward_clip"),

@@ -17,10 +17,18 @@ from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
+from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
-from rlpost.recipe.roles import LOG_PROBS, RECORDED, RECORDED_ROWS, ROLES
+from rlpost.recipe.roles import (
+    LOG_PROBS,
+    RECORDED,
+    RECORDED_ROWS,
+    ROLES,
+    is_read_by_name,
+    kind_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -285,8 +293,8 @@ def loss_plan(
     Raises:
         DataError: a role that is needed has no column, or one of another type.
     """
-    _check_loss_roles(source, columns, recipe, configs)
     resolved, rewarded = resolve_recipe(recipe, columns), "reward" in columns
+    _check_loss_roles(source, columns, resolved, configs)
     reads = frozenset(role for role in LOG_PROBS if role in columns)
     stages: Sequence[Stage]
     length_role: str | None
@@ -318,13 +326,16 @@ def loss_plan(
 
 
 def _check_loss_roles(
-    source: Source | TableSource, columns: ColumnMap, recipe: Recipe, configs: Sequence[LossConfig]
+    source: Source | TableSource,
+    columns: ColumnMap,
+    resolved: ResolvedRecipe,
+    configs: Sequence[LossConfig],
 ) -> None:
     """Raise DataError for roles that losses need and that have no column, or one of other type."""
     needed = {"log_probs": "the policy being trained, whose loss is computed"}
     if behaviour_of(configs) != "infer":
         needed["old_log_probs"] = "the policy before its update, which the ratio divides by"
-    if "reward" not in columns and not recipe.reward_components:
+    if resolved.reward_reasons and not resolved.rewarded:
         needed["advantages"] = (
             "the loss multiplies by them, and there is no reward to compute them from"
         )
@@ -366,8 +377,18 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
-        *[name for name in estimator.needs if name in ROLES and name not in _TOKEN_ROLES],
+        *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
+
+
+def _caps_weights(resolved: ResolvedRecipe) -> bool:
+    """Return whether weights of optimal_token_baseline need the engine's log-probs."""
+    return "infer_log_probs" in weight_roles(resolved.recipe, resolved.estimator)
+
+
+def _is_column(role: str) -> bool:
+    """Return whether a role that an estimator reads is a column of the input."""
+    return role in ROLES or is_read_by_name(role)
 
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:
@@ -379,9 +400,14 @@ def counts_rows(resolved: ResolvedRecipe) -> bool:
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
     """Return the roles that a recipe needs, each with the reason."""
     recipe, estimator = resolved.recipe, resolved.estimator
-    needed = {} if recipe.reward_components else {"reward": "every recipe needs it"}
-    reasons = group_reasons(resolved)
-    if reasons:
+    needed = {
+        role: f"estimator {estimator.name}"
+        for role in estimator.roles
+        if role in ROLES and role in estimator.needs and role not in ("group", "reward")
+    }
+    if (reasons := resolved.reward_reasons) and not recipe.reward_components:
+        needed["reward"] = " and ".join(reasons)
+    if reasons := group_reasons(resolved):
         needed["group"] = " and ".join(reasons)
     policy = "log_probs" if recipe.numerics.kl_policy == "current" else "old_log_probs"
     penalty, correction = (
@@ -398,12 +424,6 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
+        ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
     )
-    needed |= {role: why for role, why, needs in asked if needs}
-    optional = {"token_rewards", "batch", "domain", "group"}
-    if recipe.otb_is_cap is None:
-        optional.add("infer_log_probs")
-    for name in estimator.needs:
-        if name in ROLES and name not in optional:
-            needed[name] = f"estimator {estimator.name}"
-    return needed
+    return needed | {role: why for role, why, needs in asked if needs}

@@ -18,7 +18,7 @@ from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.pipeline.data import Batch
 from rlpost.pipeline.transfer import Staged, layout_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
-from rlpost.recipe.roles import kind_of
+from rlpost.recipe.roles import is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -278,8 +278,12 @@ class Decoder:
             return ragged.without_dictionary(array).cast(pa.string()).fill_null("")
         if kind == "key":
             return ragged.key(array, location)
+        if kind == "flag" and is_read_by_name(role):
+            return torch.from_numpy(ragged.flags(array, location).copy())
         if kind == "flag":
             return torch.from_numpy(ragged.truncated(array, location).copy())
+        if is_read_by_name(role):
+            ragged.check_exact(array, location)
         numbers = torch.from_numpy(ragged.numbers(array, location).copy())
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not bool(torch.isfinite(numbers).all()):

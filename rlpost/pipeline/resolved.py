@@ -9,17 +9,17 @@ from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.estimators.raw import raw
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS, Recipe
-from rlpost.recipe.roles import RECORDED, closest
+from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
+from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from rlpost.estimators import Estimator
-    from rlpost.recipe.recipe import Scope
+    from rlpost.recipe.recipe import Recipe, Scope
     from rlpost.recipe.roles import ColumnMap
 
 ProcessRewards = Literal["response", "token"]
 Lengths = Literal["tokens", "column", "texts", "unknown"]
+_REWARD_COLUMNS = {"response_level_rewards", "token_level_rewards"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class ResolvedRecipe:
     `length_reasons` are errors."""
     grouped: bool = True
     """The input has prompt groups."""
+    rewarded: bool = True
+    """The input has rewards, or components of them."""
     recorded: frozenset[str] = frozenset()
     """Written columns that are read as a trainer recorded them, in place of being computed."""
 
@@ -89,14 +91,38 @@ class ResolvedRecipe:
         recipe = self.recipe
         if recipe.emit is not None:
             return recipe.emit
+        rewards = ["response_level_rewards"] if self.has_rewards else []
         if self.rows_only:
             weight = ["sample_weight"] if self.weighted else []
-            groups = GROUP_COLUMNS if self.grouped else ()
-            return ("response_advantage", "response_level_rewards", "sample_mask", *weight, *groups)
-        names = ["advantages", "returns", "response_level_rewards"]
+            groups = [name for name in GROUP_COLUMNS if self.rewarded or name == "group_size"]
+            columns = ["response_advantage", *rewards, "sample_mask", *weight]
+            return (*columns, *(groups if self.grouped else ()))
+        names = ["advantages", "returns", *rewards]
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         return (*names, *(["is_weight"] if recipe.is_weight else []))
+
+    @property
+    def has_rewards(self) -> bool:
+        """Responses have rewards: those of the input, or those that the estimator makes."""
+        return self.rewarded or self.estimator.makes_rewards
+
+    @property
+    def reward_reasons(self) -> list[str]:
+        """The parts of the recipe that read the reward of the input."""
+        recipe, estimator = self.recipe, self.estimator
+        columns = {*GROUP_COLUMNS} - {"group_size"}
+        columns |= set() if estimator.makes_rewards else _REWARD_COLUMNS
+        emitted = [name for name in recipe.emit or () if name in columns]
+        reasons = {
+            f"estimator {estimator.name}": "reward" in estimator.roles,
+            "--difficulty-mask": recipe.difficulty_mask,
+            "--drop-zero-variance": recipe.drop_zero_variance,
+            "--error-max-len-clip": recipe.error_max_len_clip is not None,
+            "--rollout-id": recipe.rollout_id is not None,
+            f"--emit {','.join(emitted)}": bool(emitted),
+        }
+        return [why for why, needs in reasons.items() if needs]
 
     @property
     def token_reasons(self) -> list[str]:
@@ -186,8 +212,13 @@ def _norm(recipe: Recipe, estimator: Estimator) -> tuple[Scope, Scope]:
 
 
 def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
-    """Resolve a recipe: which parts of the pipeline compute on tokens, which on responses."""
-    estimator = estimator_of(recipe)
+    """Resolve a recipe: which parts of the pipeline compute on tokens, which on responses.
+
+    Raises:
+        UsageError: options exclude each other, or the estimator has no such option.
+    """
+    estimator = estimator_of(recipe).bound(columns.columns)
+    recipe = estimator.with_all_options(recipe)
     _check(recipe, estimator)
     recorded = columns.recorded
     process = process_rewards(recipe, estimator) if "token_rewards" in columns else None
@@ -229,6 +260,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         kl_unread=unread,
         lengths=lengths if columns.rows_only else "tokens",
         grouped="group" in columns,
+        rewarded="reward" in columns or bool(recipe.reward_components),
         recorded=recorded,
     )
 
@@ -306,24 +338,17 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
             "so rows of one rollout would count several times; leave --rollout-id out, or keep one "
             "row of each rollout"
         )
-    _check_options(estimator)
 
 
 def compares_rows(estimator: Estimator) -> bool:
     """Return whether an estimator compares rows, so that a rollout would count several times."""
     of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
-    return bool(of_rows) or estimator.rewards is not None
-
-
-def _check_options(estimator: Estimator) -> None:
-    """Raise UsageError if a user's function has a keyword that is not an option."""
-    options = {*Recipe.model_fields, *Numerics.model_fields}
-    for name in estimator.options:
-        if name not in options:
-            raise UsageError(
-                f"estimator {estimator.name}: no option {name!r}{closest(name, options)}; "
-                "keyword-only parameters are options of the recipe, or its numerics"
-            )
+    kinds = {kind_of(role) for role in estimator.needs if role in ROLES or is_read_by_name(role)}
+    # A rollout of a group has the mean of its rows, and codes and flags have none.
+    without_mean = "offsets" in estimator.parameters and estimator.level == "response"
+    return bool(
+        of_rows or estimator.rewards is not None or (without_mean and kinds & {"key", "flag"})
+    )
 
 
 def _kl_reads(recipe: Recipe, columns: ColumnMap) -> frozenset[str]:

@@ -33,7 +33,7 @@ from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.pipeline.update.run import UpdateRun
 from rlpost.recipe.recipe import EXTRA, WRITTEN
-from rlpost.recipe.roles import kind_of
+from rlpost.recipe.roles import is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -405,8 +405,11 @@ def _aliases(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
 def _keys(plan: Plan) -> list[str]:
     """Return the key columns, which --emit-only keeps."""
     columns = plan.columns.columns.items()
-    keys = (column for role, column in columns if kind_of(role) == "key" and role not in TURN_ROLES)
-    return list(keys)
+    return [
+        column
+        for role, column in columns
+        if kind_of(role) == "key" and role not in TURN_ROLES and not is_read_by_name(role)
+    ]
 
 
 def run_metadata(

@@ -52,11 +52,12 @@ class GroupFacts:
     def __add__(self, other: GroupFacts) -> GroupFacts:
         return GroupFacts(self.sizes + other.sizes, self.zero_variance + other.zero_variance)
 
-    def summary(self, columns: list[str]) -> Json:
+    def summary(self, columns: list[str], *, rewarded: bool) -> Json:
         """Return the entry of the summary.
 
         Args:
             columns: the columns that identify a group.
+            rewarded: the input has rewards.
         """
         if not self.sizes:
             return {"count": 0, "single": 0, "zero_variance": 0, "size": None, "sizes": {}}
@@ -64,7 +65,7 @@ class GroupFacts:
             "count": self.sizes.total(),
             "by": columns,
             "single": self.sizes[1],
-            "zero_variance": self.zero_variance,
+            "zero_variance": self.zero_variance if rewarded else None,
             "size": {"min": min(self.sizes), "median": self._median(), "max": max(self.sizes)},
             "sizes": dict(sorted(self.sizes.items())[:_MOST_SIZES]),
         }
@@ -239,7 +240,7 @@ def summary_of(
         for column, own in rows.items()
     }
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
-    groups = None if facts.groups is None else facts.groups.summary(by)
+    groups = None if facts.groups is None else facts.groups.summary(by, rewarded=resolved.rewarded)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
@@ -315,7 +316,7 @@ def warnings_of(
             f"old and infer log-probs are the same column, `{old}`",
         ),
         (_sums_kl(plan.resolved), _summed_kl(plan.resolved)),
-        (groups.get("zero_variance", 0) > 0 and _divides_kl(plan.resolved), _kl_noise(groups)),
+        (bool(groups.get("zero_variance")) and _divides_kl(plan.resolved), _kl_noise(groups)),
         (
             "token_rewards" in columns and plan.resolved.process is None,
             f"process rewards are not used: {plan.resolved.estimator.name} reads no reward",
@@ -371,7 +372,7 @@ def _divides_kl(resolved: ResolvedRecipe) -> bool:
 
 
 def _kl_noise(groups: Json) -> str:
-    number = groups.get("zero_variance", 0)
+    number = groups.get("zero_variance") or 0
     return (
         f"{number:,} of {counted(groups['count'], 'group')} with equal raw rewards: the KL penalty "
         "is subtracted before normalisation, so their advantages are differences in KL alone, "

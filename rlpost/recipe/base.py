@@ -61,6 +61,26 @@ Bound = Annotated[
     PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
 ]
 
+PLAIN = (bool, int, float, str)
+"""The types of values that a recipe file has, besides lists and tables of them."""
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a recipe file can have a value: a bool, number, text, or a list of them."""
+    if isinstance(value, list | tuple):
+        return all(isinstance(part, PLAIN) for part in value)
+    return isinstance(value, PLAIN)
+
+
+def _plain(value: Any) -> Any:
+    if not is_plain(value):
+        raise ValueError(f"{value!r} came; a bool, a number, a text, or a list of them is needed")
+    return value
+
+
+# A value whose type another place declares: an estimator of the user's.
+OptionValue = Annotated[Any, BeforeValidator(_plain)]
+
 KL_SYNONYMS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 
 
@@ -82,7 +102,7 @@ def _has_bool(value: Any) -> bool:
 
 
 def _takes_bool(annotation: Any) -> bool:
-    return annotation is bool or any(map(_takes_bool, get_args(annotation)))
+    return annotation in (bool, Any) or any(map(_takes_bool, get_args(annotation)))
 
 
 def _option_of(

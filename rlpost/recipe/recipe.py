@@ -16,6 +16,7 @@ from rlpost.recipe.base import (
     KlEstimator,
     NonNegative,
     OptionModel,
+    OptionValue,
     Positive,
     Unit,
 )
@@ -62,7 +63,7 @@ ROW_COLUMNS = frozenset(
 )
 """Columns with one value per response; the others are lists of tokens."""
 
-TABLES = ("columns", "teachers", "numerics")
+TABLES = ("columns", "options", "teachers", "numerics")
 """Fields that are tables of a recipe file, and NAME=VALUE on the command line."""
 
 
@@ -73,6 +74,8 @@ class EstimatorOptions(OptionModel):
 
     estimator: Annotated[str, AfterValidator(check_name)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+    """Options of your own estimator: its keyword-only parameters."""
     estimator_name: str | None = None
     """Name of the estimator in its framework, for messages; set by presets."""
     gamma: Unit = 1.0

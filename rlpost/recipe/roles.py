@@ -34,6 +34,14 @@ POLICIES = {
 }
 """The role of each policy's log-probs."""
 LOG_PROBS = tuple(POLICIES.values())
+READ_BY_NAME: dict[str, Kind] = {
+    "number": "number",
+    "flag": "flag",
+    "codes": "key",
+    "tokens": "tokens",
+}
+"""How the role of a column begins that a user's estimator reads by its name, and the kind: numbers,
+bools, texts (as integer codes), or lists of tokens. The parameter's name follows."""
 
 
 @dataclass(frozen=True)
@@ -155,13 +163,20 @@ def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def kind_of(role: str) -> Kind:
-    """Return the kind of a role, or of a component, teacher, recorded or id column."""
+    """Return the kind of a role; of components, teachers, recorded, named and id columns, too."""
     if role in ROLES:
         return ROLES[role].kind
     if role in RECORDED_ROWS:
         return "number"
     kinds: dict[str, Kind] = {"component": "number", "teacher": "tokens", "recorded": "tokens"}
-    return kinds.get(role.partition(":")[0], "key")
+    start, colon, _ = role.partition(":")
+    return (kinds | READ_BY_NAME).get(start, "key") if colon else "key"
+
+
+def is_read_by_name(role: str) -> bool:
+    """Return whether a role is that of a column which a user's estimator reads by its name."""
+    start, colon, _ = role.partition(":")
+    return bool(colon) and start in READ_BY_NAME
 
 
 @dataclass(frozen=True)

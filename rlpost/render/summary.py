@@ -173,8 +173,9 @@ def _overview(summary: Json) -> Text:
         of = f"{span} {plural(unit)}" if rule else span
         lines.append(f"{counted(groups['count'], 'prompt group')} of {of}, by {by}")
         single = counted(groups["single"], f"single-{unit} group")
-        constant = counted(groups["zero_variance"], "group")
-        lines.append(f"  {single}, {constant} with zero reward variance")
+        equal = groups["zero_variance"]
+        constant = "" if equal is None else f", {counted(equal, 'group')} with zero reward variance"
+        lines.append(f"  {single}{constant}")
         lines += [rule] if rule else []
     if "process_reward" in summary:
         lines.append(_PROCESS[summary["process_reward"]["added_per"]])
@@ -350,7 +351,7 @@ def _by(summary: Json, key: str, column: str) -> list[TextTable]:
         (
             str(row[column]),
             f"{row['responses']:,}",
-            number(row["reward"]["mean"]),
+            number(row.get("reward", {}).get("mean")),
             number(row.get("kl", {}).get("mean")),
             _statistic(row["advantage"])[0],
             number(row["advantage"]["std"]),

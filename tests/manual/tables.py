@@ -31,7 +31,7 @@ from rlpost.render.export import notes_of, target_facts
 
 USES = {
     "group": "prompt groups",
-    "reward": "all estimators",
+    "reward": "most estimators",
     "mask": "policy and observation tokens; without it every token is a policy token",
     "old_log_probs": "KL, off-policy correction, policy loss",
     "ref_log_probs": "KL",
@@ -41,7 +41,7 @@ USES = {
     "advantages": "`loss`, `compare`, `inspect`, `report`",
     "is_weight": "policy loss",
     "batch": "batches, and so prompt groups, whitening, batch and running statistics, adaptive KL",
-    "domain": "running statistics, tables by domain",
+    "domain": "running statistics, tables by domain, `hierarchical_grpo`",
     "difficulty": "`--difficulty-weight`",
     "truncated": "`--drop-truncated`, `--truncation-penalty`",
     "response_length": "lengths of inputs without tokens",
@@ -93,7 +93,7 @@ def commands_table() -> str:
 def roles() -> str:
     needing: dict[str, list[str]] = {}
     for one in ESTIMATORS.values():
-        for role in one.roles:
+        for role in dict.fromkeys((*one.roles, *one.needs)):
             needing.setdefault(role, []).append(one.name)
     rows = []
     for name, role in ROLES.items():
@@ -116,11 +116,12 @@ def estimator_options() -> str:
     for one in ESTIMATORS.values():
         options = [_flag(name) for name in one.options if name in Recipe.model_fields]
         numerics = [name for name in one.options if name in Numerics.model_fields]
-        whitened = "yes" if one.whiten_advantages else "no"
-        rows.append(
-            (code(one.name), one.norm_mean, one.norm_std, whitened, codes(options), codes(numerics))
-        )
-    headings = ("estimator", "mean", "std", "whitened", "options", "numerics")
+        defaults = [
+            "yes" if x is True else "no" if x is False else x for x in one.defaults.values()
+        ]
+        rows.append((code(one.name), *defaults, codes(options), codes(numerics)))
+    defaults = [code(_flag(name)) for name in ESTIMATORS["grpo"].defaults]
+    headings = ("estimator", *defaults, "options", "numerics")
     return table(headings, rows)
 
 

@@ -91,6 +91,8 @@ def show(
     if process and recipe.numerics.process_rewards == "auto":
         values["numerics"] = recipe.numerics.model_copy(update={"process_rewards": process})
     filled = [*left, *(["numerics.process_rewards"] if "numerics" in values else [])]
+    values["options"] = estimator.with_all_options(recipe).options
+    filled += [f"options.{name}" for name in values["options"]]
     sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
     fields = fields_of(recipe.model_copy(update=values), sources)
     show_settings([one for one in fields if one.is_set or not changed], style.value)
@@ -160,7 +162,7 @@ def _add_names(fields: Json, loss: Json) -> None:
     own_losses = [name for preset in ALL_PRESETS for name in loss_variants(preset)]
     fields["estimator"] |= _open([*ESTIMATORS, *own])
     loss["loss"] |= _open([*ABOUT, *own_losses])
-    fields["columns"] |= {"propertyNames": {"enum": list(ROLES)}}
+    fields["columns"] |= {"propertyNames": _open(list(ROLES))}
     fields["kl_estimator"]["enum"] = [*fields["kl_estimator"]["enum"], *KL_SYNONYMS]
     loss["kl_loss_estimator"]["enum"] = [*loss["kl_loss_estimator"]["enum"], *KL_SYNONYMS]
     for one in fields["emit"]["anyOf"]:
@@ -169,5 +171,5 @@ def _add_names(fields: Json, loss: Json) -> None:
 
 
 def _open(names: list[str]) -> Json:
-    """Return the schema of these names, or of another string: estimators may be users' own."""
+    """Return the schema of these names, or of another string: those of users' estimators."""
     return {"anyOf": [{"enum": list(dict.fromkeys(names))}, {"type": "string"}]}

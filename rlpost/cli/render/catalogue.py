@@ -15,7 +15,9 @@ from rlpost.display.console import console
 from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.recipe import presets
+from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,12 +33,32 @@ SETTING = ("field", "value", "from")
 
 
 def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
-    """Print estimators on stdout: level, required columns, formula, source."""
-    headings = ("estimator", "level", "needs", "formula", "source")
+    """Print estimators on stdout: level, required columns, options, formula, source."""
+    headings = ("estimator", "level", "needs", "options", "formula", "source")
     rows = [
-        (one.name, one.level, ", ".join(one.roles), one.formula, one.source) for one in estimators
+        (
+            one.name,
+            _level(one),
+            ", ".join(one.roles),
+            ", ".join(_options(one)),
+            one.formula,
+            one.source,
+        )
+        for one in estimators
     ]
     show_list(headings, rows, how)
+
+
+def _level(estimator: Estimator) -> str:
+    """Return the level of an estimator; columns that it reads by name may have tokens."""
+    open_ = estimator.level == "response" and estimator.named_columns
+    return "by columns" if open_ else estimator.level
+
+
+def _options(estimator: Estimator) -> list[str]:
+    """Return the options of an estimator as one types them, its own with their defaults."""
+    shared = [flag_of(name) for name in estimator.options if name in Recipe.model_fields]
+    return [*map(str, estimator.own_options.values()), *shared]
 
 
 def show_losses(losses: Sequence[Loss], how: str) -> None:

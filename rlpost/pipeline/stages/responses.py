@@ -236,7 +236,9 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     columns = _columns(responses.with_(rewards=values), estimator, recipe)
 
     def function(chosen: dict[str, Tensor], offsets: Tensor | None = None) -> Tensor:
-        return torch.stack(estimator(_stacked(chosen, estimator), offsets, recipe), dim=1)
+        credit = estimator(_stacked(chosen, estimator), offsets, recipe)
+        estimator.check_finite(credit)
+        return torch.stack(credit, dim=1)
 
     if "offsets" in estimator.parameters:
         both = per_group(responses, columns, function, rows=rows)
@@ -254,12 +256,13 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
 def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Tensor]:
     """Return the columns that an estimator reads, `components` one by one."""
     parts = [f"component:{name}" for name in recipe.reward_components or ()]
-    named = [(parts if name == "components" else [name]) for name in estimator.columns]
-    columns = {name: responses[name] for names in named for name in names}
-    rolled = {
-        name: of_rollouts(responses, columns[name], recipe) for name in parts if name in columns
-    }
-    return columns | rolled
+    columns: dict[str, Tensor] = {}
+    for name in estimator.columns:
+        if name == "components":
+            columns |= {part: of_rollouts(responses, responses[part], recipe) for part in parts}
+        else:
+            columns[name] = responses[estimator.role_of(name)]
+    return columns
 
 
 def _stacked(columns: dict[str, Tensor], estimator: Estimator) -> dict[str, Tensor]:

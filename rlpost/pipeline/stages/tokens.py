@@ -6,6 +6,7 @@ Every function is pure, and uses one batch only.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -218,9 +219,11 @@ def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     masked = "mask" in estimator.parameters
     segments = _Segments(batch.offsets) if masked else _segments(batch, how)
     columns = {
-        name: _column(batch, name, how, segments, masked=masked) for name in estimator.columns
+        name: _column(batch, estimator.role_of(name), how, segments, masked=masked)
+        for name in estimator.columns
     }
     credit = estimator(columns, segments.offsets, recipe, mask=batch.mask)
+    estimator.check_finite(credit, partial(_counted_tokens, batch, segments))
     if segments.chosen is None:
         return batch.with_(advantages=credit.advantages, returns=credit.returns)
     nothing = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
@@ -229,6 +232,12 @@ def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     if credit.returns is not credit.advantages:
         returns = nothing.index_copy(0, segments.chosen, credit.returns)
     return batch.with_(advantages=advantages, returns=returns)
+
+
+def _counted_tokens(batch: Batch, segments: _Segments) -> Tensor:
+    """Return which of an estimator's numbers must be finite: those of responses that are valid."""
+    counts = batch.mask & spread(batch.responses["valid"], batch.offsets)
+    return counts if segments.chosen is None else counts[segments.chosen]
 
 
 _IN_SCAN = ("policy", "cut")  # rewards of observation tokens are part of the scan

@@ -1,0 +1,216 @@
+"""A user's estimator: a function of any columns of the input, with options of its own."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlpost.errors import DataError, UsageError
+from rlpost.estimators.base import (
+    COMPUTED_RESPONSES,
+    COMPUTED_TOKENS,
+    Credit,
+    Estimator,
+    option_values,
+)
+from rlpost.kernels.arrays import real_numbers
+from rlpost.kernels.host import on_host, with_host_copy
+from rlpost.recipe.own_options import OwnOption, is_recipe_field, own_option
+from rlpost.recipe.roles import ROLES, is_read_by_name, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from torch import Tensor
+
+Values = dict[str, Any]
+_TWO = 2  # advantages and returns
+
+
+@dataclass(frozen=True)
+class OwnEstimator(Estimator):
+    """A user's estimator.
+
+    A positional parameter that is neither a role nor a column of an earlier stage is a column of
+    the input by that name. What it is depends on the input: `bound` returns the estimator for one. A
+    keyword-only parameter that is no field of a recipe is an option in the recipe's `options`.
+
+    The function gets copies, and may change them. It returns real numbers of any type, on any
+    device, as tensors or numpy arrays.
+    """
+
+    roles_by_name: Mapping[str, str] = field(default_factory=dict)
+    """The roles of the columns that it reads by name; empty until the input is known."""
+
+    @cached_property
+    def named_columns(self) -> tuple[str, ...]:
+        """The parameters that are columns of the input by name."""
+        known = self.known_columns
+        every = dict.fromkeys((*self.columns, *self.reward_columns, *self.weight_columns))
+        return tuple(name for name in every if name not in known)
+
+    @property
+    def known_columns(self) -> set[str]:
+        """The roles, and the columns of earlier stages, that parameters may name."""
+        computed = {*COMPUTED_TOKENS, *COMPUTED_RESPONSES}
+        if self.token_weights is None:
+            computed -= {"position_baseline"}
+        return {*computed, *(name for name, role in ROLES.items() if role.kind != "text")}
+
+    def role_of(self, column: str) -> str:
+        """Return the role of a column that the function reads."""
+        return self.roles_by_name.get(column, column)
+
+    def bound(self, roles: Collection[str]) -> OwnEstimator:
+        """Return the estimator for an input, whose roles say which columns have tokens."""
+        own = {role.partition(":")[2]: role for role in roles if is_read_by_name(role)}
+        by_name = {name: own[name] for name in self.named_columns if name in own}
+        found = replace(self, roles_by_name=by_name)
+        coded = any(kind_of(role) == "key" for role in by_name.values())
+        # Tokens are computed response by response; codes of texts are those of one table.
+        beyond = coded or (self.beyond_steps and found.level == "response")
+        return replace(found, beyond_steps=beyond)
+
+    @cached_property
+    def own_options(self) -> dict[str, OwnOption]:
+        """The options that no recipe has as a field, by name.
+
+        Raises:
+            UsageError: an annotation cannot be evaluated.
+        """
+        options: dict[str, OwnOption] = {}
+        for function in (self.function, self.rewards, self.token_weights):
+            parameters = inspect.signature(function).parameters.values() if function else ()
+            for one in parameters:
+                if one.kind is one.KEYWORD_ONLY and not is_recipe_field(one.name):
+                    assert function is not None
+                    try:
+                        options.setdefault(one.name, own_option(one, function))
+                    except UsageError as error:
+                        raise UsageError(f"--estimator {self.name}: {error}") from None
+        return options
+
+    def _credit(self, columns: Mapping[str, Tensor], structure: Values, options: Values) -> Credit:
+        tokens = [columns[name] for name in self.columns if self._has_tokens(name)]
+        sized = [*tokens, *([] if tokens or "mask" not in structure else [structure["mask"]])]
+        sized = sized or [*columns.values()]
+        size = len(sized[0]) if sized else int(structure["offsets"][-1])
+        device = (*sized, *structure.values())[0].device
+        if not size:  # many functions fail on nothing
+            nothing = torch.zeros(0, dtype=torch.float64, device=device)
+            return Credit(nothing, nothing)
+        arguments = {name: _copy(value) for name, value in {**columns, **structure}.items()}
+        result = self._run(self.function, arguments, options)
+        one = "token" if self.level == "token" else "response"
+        parts = result if isinstance(result, tuple) else (result, result)
+        if len(parts) != _TWO:
+            raise self._wrong(f"a tuple of {len(parts)}", size, one)
+        advantages = self._numbers(parts[0], size, device, one)
+        if parts[1] is parts[0]:
+            return Credit(advantages, advantages)
+        return Credit(advantages, self._numbers(parts[1], size, device, one))
+
+    def make_rewards(self, columns: Mapping[str, Tensor], recipe: object) -> Tensor:
+        """Return the rewards that `rewards`, which must be set, computes from these columns."""
+        assert self.rewards is not None
+        size = len(next(iter(columns.values())))
+        arguments = {name: _copy(value) for name, value in columns.items()}
+        result = self._run(self.rewards, arguments, option_values(self.rewards, recipe))
+        return self._numbers(result, size, torch.device("cpu"), "response")
+
+    def check_finite(self, credit: Credit, counted: Callable[[], Tensor] | None = None) -> None:
+        """Raise DataError if a number that counts is not finite.
+
+        Args:
+            credit: what the function returned.
+            counted: returns which numbers count, of the same shape; None: all.
+        """
+        for part in credit:
+            bad = ~torch.isfinite(part)
+            if bool(bad.any()) and counted is not None:
+                bad &= counted()
+            if number := int(bad.sum()):
+                unit = "token" if self.level == "token" else "response"
+                raise DataError(
+                    f"estimator {self.name} returned NaN or infinite numbers for {number} of "
+                    f"{len(part)} {unit}s, from finite input; finite numbers are needed: correct "
+                    "it, for example add a small ε to what it divides by"
+                )
+
+    def _run(self, function: Callable[..., Any], arguments: Values, options: Values) -> Any:
+        """Return what a function returns; its exceptions become UsageErrors that name the line."""
+        try:
+            return function(**arguments, **options)
+        except Exception as error:
+            line = _line_of(error, function)
+            inputs = ", ".join(f"{name} {list(x.shape)}" for name, x in arguments.items())
+            raise UsageError(
+                f"estimator {self.name}{line}: {type(error).__name__}: {error}; it was called with "
+                f"{inputs}: correct the function, --debug prints the traceback"
+            ) from error
+
+    def _has_tokens(self, column: str) -> bool:
+        return self.role_of(column) in self.token_columns
+
+    def _numbers(self, part: Any, size: int, device: torch.device, one: str) -> Tensor:
+        """Return a part of a result as float64 [size] on a device.
+
+        Args:
+            part: what the function returned.
+            size: how many numbers are needed.
+            device: of the result.
+            one: what each number is for.
+
+        Raises:
+            UsageError: it is no array of real numbers, or has another shape.
+        """
+        try:
+            numbers = real_numbers(part, device)
+        except TypeError as error:
+            raise self._wrong(str(error), size, one) from None
+        if tuple(numbers.shape) != (size,):
+            raise UsageError(
+                f"estimator {self.name} returned an array of shape {tuple(numbers.shape)}; one "
+                f"number for each {one} is needed, ({size},){self._advice(one)}"
+            )
+        return numbers
+
+    def _wrong(self, what: str, size: int, one: str) -> UsageError:
+        return UsageError(
+            f"estimator {self.name} returned {what}; one real number for each of {size} {one}s is "
+            "needed: return a tensor or a numpy array, or two in a tuple, advantages and returns"
+        )
+
+    def _advice(self, one: str) -> str:
+        """Return why the function must return a number for each token, or response, and advice."""
+        if one == "response":
+            return (
+                ", because no parameter has tokens: name one that has, such as token_rewards, for "
+                "numbers of tokens"
+            )
+        names = [*(name for name in self.columns if self._has_tokens(name)), "mask"]
+        return (
+            f", because `{names[0]}` has tokens: torch.repeat_interleave(x, offsets.diff()) "
+            "spreads numbers of responses"
+        )
+
+
+def _copy(value: Tensor) -> Tensor:
+    """Return a copy of a tensor with the host's copy, if it has one."""
+    copy = value.clone()
+    return copy if copy.device.type == "cpu" else with_host_copy(copy, on_host(value))
+
+
+def _line_of(error: Exception, function: Callable[..., Any]) -> str:
+    """Return the line of an exception in the function's file, as `, line N`; or nothing."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        if code is not None and trace.tb_frame.f_code.co_filename == code.co_filename:
+            line = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
