@@ -96,7 +96,8 @@ class ResolvedRecipe:
         names = ["advantages", "returns", "response_level_rewards"]
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
-        return (*names, *(["is_weight"] if recipe.is_weight else []))
+        names += ["is_weight"] if recipe.is_weight else []
+        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
 
     @property
     def token_reasons(self) -> list[str]:
@@ -187,6 +188,8 @@ def _norm(recipe: Recipe, estimator: Estimator) -> tuple[Scope, Scope]:
 
 def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     """Resolve a recipe: which parts of the pipeline compute on tokens, which on responses."""
+    if columns.stored:  # the output has them in its metadata, too
+        recipe = recipe.model_copy(update={"columns": {**columns.stored, **recipe.columns}})
     estimator = estimator_of(recipe)
     _check(recipe, estimator)
     recorded = columns.recorded

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.analysis.compare.matching import CHUNK_TOKENS, read_keys
-from rlpost.analysis.replay.schemas import check_types, common_schema, joined, not_everywhere
+from rlpost.analysis.replay.schemas import check_types, common_schema, joined
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.responses import columns as lists
 from rlpost.errors import DataError, UsageError
@@ -21,7 +21,8 @@ from rlpost.io.arrow import is_list, is_number
 from rlpost.io.parquet.inputs import COMPUTED
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.turns import ROLLOUT_NAMES
-from rlpost.recipe.roles import ROLES, ColumnMap, closest, resolve
+from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.roles import ROLES, ColumnMap, closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -323,24 +324,19 @@ def recorded_columns(
 
 
 def roles_of(
-    columns: Sequence[str], maps: Maps, where: str, mask_results: Collection[str] = ()
+    source: Source | TableSource, maps: Maps, mask_results: Collection[str] = ()
 ) -> ColumnMap:
     """Return the roles of an input without its recorded columns.
 
     Args:
-        columns: of the input.
+        source: the input.
         maps: the user's choice.
-        where: the input's name, for errors.
         mask_results: columns that a run computed, and that are no inputs.
     """
     results = {name for stage in STAGES.values() for name in stage.names} - {"sample_mask"}
     results |= set(mask_results) | {*maps.recorded.values()}
-    keep = {*maps.roles.values()}
-    reward = {*ROLES["reward"].aliases} & {*columns} - results
-    if not reward and "reward" not in maps.roles:
-        results -= {"response_level_rewards"}  # the only rewards that the input has
-    own = [name for name in columns if name not in results or name in keep]
-    return resolve(own, maps.roles, where)
+    hidden = results - {*maps.roles.values()}
+    return resolve_input(source, maps.roles, results=False, hidden=hidden)
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -370,7 +366,7 @@ def _warnings(source: Source | TableSource, maps: Maps, found: InputColumns) -> 
         DataError: the user named one of them, or there is no other; or every recorded column is one
             of some files only.
     """
-    texts, lacking = [], not_everywhere(source, _NAMES)
+    texts, lacking = [], {name: file for name, file in source.lacking.items() if name in _NAMES}
     if not found.recorded and not found.others:
         for name in (name for stage in STAGES.values() for name in stage.names if name in lacking):
             raise DataError(
@@ -386,7 +382,7 @@ def _warnings(source: Source | TableSource, maps: Maps, found: InputColumns) -> 
             hint = f"choose the recorded column with --map {stage}=COLUMN"
             raise DataError(f"{source.name}: {text}: {hint}")
         texts.append(f"not compared: {text}")
-    texts += [f"not read: `{name}`, which {file.name} lacks" for name, file in lacking.items()]
+    texts += [f"not read: `{name}`, which {file} lacks" for name, file in lacking.items()]
     return texts
 
 
@@ -444,7 +440,7 @@ def columns_of(
     """
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
-    roles = roles_of(source.columns, maps, source.name, mask_results)
+    roles = roles_of(source, maps, mask_results)
     used = {roles.column(role) for role in roles.columns}
     recorded = recorded_columns(source.columns, maps, source.name, used)
     check_types(source, {*used, *recorded.values()})

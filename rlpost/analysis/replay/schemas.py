@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from rlpost.io.parquet.source import Source, TableSource
-    from rlpost.io.paths import AnyPath
 
 
 def common_type(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
@@ -78,19 +77,6 @@ def _words(kind: pa.DataType) -> str:
     if is_list(kind):
         return f"a list of {kind.value_type}"
     return f"a single {kind}" if is_number(kind) else f"of type {kind}"
-
-
-def not_everywhere(source: Source | TableSource, names: Collection[str]) -> dict[str, AnyPath]:
-    """Return the columns, of some, that not every file has: each with the first file without it."""
-    lacking: dict[str, AnyPath] = {}
-    found: set[str] = set()
-    for file, schema in zip(source.files, source.schemas, strict=True):
-        own = {*schema.names, *(key for key, _ in file.partitions)}
-        found |= own
-        for name in names:
-            if name not in own:
-                lacking.setdefault(name, file.path)
-    return {name: path for name, path in lacking.items() if name in found}
 
 
 def joined(parts: Sequence[pa.RecordBatch]) -> pa.Table:
