@@ -384,7 +384,7 @@ class _EnrichedInputs(Source):
             pa.schema([column for column in schema if column.name not in self.written])
             for schema in self.schemas
         ]
-        del self.columns
+        del self.columns, self.lacking
 
 
 def _inputs_of(plan: Plan) -> _EnrichedInputs:

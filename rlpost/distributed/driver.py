@@ -75,7 +75,7 @@ def prepare(
     plan = bind(source, recipe, state)
     check_clash(plan, emitted(plan.resolved))
     context = TaskContext(
-        recipe,
+        plan.resolved.recipe,
         plan.columns,
         state,
         bucket_count(plan, survey.rows),

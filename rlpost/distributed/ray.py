@@ -385,7 +385,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
         plan = bind(source, recipe, state)
         check_clash(plan, emitted(plan.resolved))
         context = TaskContext(
-            recipe,
+            plan.resolved.recipe,
             plan.columns,
             state,
             bucket_count(plan, plan.source.rows),

@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import content_kind, is_number, is_tokens
-from rlpost.io.parquet.inputs import COMBINED, MISSING_ROLES
+from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MISSING_ROLES, RECIPE_KEY
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.recipe import ROW_COLUMNS
+from rlpost.recipe.input_columns import is_enriched, resolve_input
+from rlpost.recipe.recipe import EXTRA, ROW_COLUMNS, WRITTEN, Recipe
 from rlpost.recipe.roles import (
     LOG_PROBS,
     ROLES,
@@ -24,20 +25,21 @@ from rlpost.recipe.roles import (
     columns_here,
     kind_of,
     missing,
-    resolve,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from rlpost.io.parquet.source import Source, TableSource
-    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import ColumnMap
 
 
 # Read by every recipe if the input has them.
 ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask")
 LENGTH = "response_length"
 """The role with the number of policy tokens of a response, for inputs without tokens."""
+FINAL_MASK = "final_response_mask"
+"""The role with the tokens that a run left to training."""
 TEXT = "response"
 """The role with the text of a response, whose tokens `--tokenizer` counts."""
 
@@ -54,10 +56,10 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
         results: the sample mask of a run belongs to the advantages that are read beside it.
 
     Raises:
-        UsageError: as `rlpost.recipe.roles.resolve`; or a run replaced the input's sample mask by
+        UsageError: as `resolve_input`; or a run replaced the input's sample mask by
             one that combines it with its own masks, so that neither can be used alone; or a run
             computed the sample mask of some files only.
-        DataError: as `rlpost.recipe.roles.resolve`.
+        DataError: as `resolve_input`.
     """
     columns = _with_lengths(source, recipe, _resolved(source, recipe, results=results))
     turns = turn_columns(columns, partial(content_of, source))
@@ -128,7 +130,7 @@ def without_tokens(source: Source | TableSource, columns: ColumnMap) -> bool:
     Such an input has one number per response at most: a dump of texts and rewards. Of a dump whose
     format has no tokens, lists are what a reward function returned.
     """
-    if any(how == "map" and kind_of(role) == "tokens" for role, how in columns.how.items()):
+    if any(columns.is_mapped(role) for role in columns.columns if kind_of(role) == "tokens"):
         return False
     if "mask" in lacks_of(source) and not _has_token_roles(source, columns):
         return True
@@ -163,9 +165,11 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
     """
     tokens = {role for role in columns.columns if kind_of(role) == "tokens"}
     rows_alone = recipe.emit is not None and ROW_COLUMNS.issuperset(recipe.emit)
-    mapped = any(columns.how[role] == "map" for role in tokens)
+    mapped = any(columns.is_mapped(role) for role in tokens)
     rows_only = not _has_token_roles(source, columns) and not mapped
     rows_only = rows_only and (rows_alone or without_tokens(source, columns))
+    if recipe.tokenizer is None and columns.how.get(TEXT) == "metadata":
+        columns = columns.without([TEXT])  # only a tokenizer reads it
     _check_lengths(recipe, columns, rows_only=rows_only)
     by_texts = rows_only and recipe.tokenizer is not None
     if by_texts and TEXT not in columns:
@@ -174,12 +178,7 @@ def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnM
         how = {role: "name" if name == role else "alias" for role, name in found.items()}
         columns = replace(columns, columns=columns.columns | found, how=columns.how | how)
     unused = (tokens if rows_only else {LENGTH}) | ({LENGTH} if by_texts else set())
-    return ColumnMap(
-        {role: column for role, column in columns.columns.items() if role not in unused},
-        {role: how for role, how in columns.how.items() if role not in unused},
-        {role: names for role, names in columns.ignored.items() if role not in unused},
-        rows_only,
-    )
+    return replace(columns.without(unused), rows_only=rows_only)
 
 
 def without_effect(option: str) -> UsageError:
@@ -218,8 +217,8 @@ def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) ->
         named["rollout"] = recipe.rollout_id
     absent = "sample_mask" not in source.columns or "sample_mask" in recipe.columns
     unread = not (results or absent) and _is_computed(source)
-    available = [name for name in source.columns if not (unread and name == "sample_mask")]
-    columns = resolve(available, chosen, source.name, named)
+    hidden = ("sample_mask",) if unread else ()
+    columns = resolve_input(source, chosen, named, results=results, hidden=hidden)
     how = {role: "map" if role.partition(":")[2] in recipe.columns else "name" for role in by_name}
     ignored = {"sample_mask": ["sample_mask"]} if unread else {}
     return replace(columns, how=columns.how | how, ignored=columns.ignored | ignored)
@@ -249,6 +248,38 @@ def _is_computed(source: Source | TableSource) -> bool:
     return computed is not None
 
 
+def lost_mask(source: Source, *, final: bool, sample: bool) -> str:
+    """Return that a run dropped what no mask of its output records; empty if a mask does.
+
+    Args:
+        source: the input.
+        final: its final mask is read.
+        sample: its sample mask is read.
+    """
+    try:
+        recipe = json.loads(source.metadata.get(RECIPE_KEY, b"{}"))
+        masked = json.loads(source.metadata.get(b"rlpost.summary", b"{}")).get("masked", {})
+        dropped = masked.get("all", {}).get("responses", 0)
+        filters = {
+            name: recipe[name] for name in ("is_filter", "is_filter_where") if name in recipe
+        }
+        rejects = Recipe.of(filters).rejects_tokens
+    except (ValueError, AttributeError, TypeError, UsageError):
+        return ""
+    if not final and (rejects or (dropped and not sample)):
+        what, name = ("tokens", FINAL_MASK) if rejects else ("responses", "sample_mask")
+        return (
+            f"{source.name}: its recipe dropped {what}, and it has no `{name}` that records which "
+            f"(--emit ...,{name} of rlpost advantages writes it)"
+        )
+    return ""
+
+
+def mask_is_result(source: Source | TableSource) -> bool:
+    """Return whether runs of rlpost wrote the column `sample_mask` of all files."""
+    return {*source.mask_origins} <= {COMPUTED.encode(), COMBINED.encode()}
+
+
 def content_of(source: Source | TableSource, name: str) -> str:
     """Return what a column contains in every file; `other` if one differs or does not have it."""
     contents = {
@@ -259,16 +290,22 @@ def content_of(source: Source | TableSource, name: str) -> str:
 
 
 def absent(
-    source: Source | TableSource, needs: Mapping[str, str], lacks: Mapping[str, str]
+    source: Source | TableSource,
+    columns: ColumnMap,
+    needs: Mapping[str, str],
+    lacks: Mapping[str, str],
 ) -> DataError:
     """Return the error for roles without a column, with columns that could serve.
 
     Args:
         source: the input.
+        columns: the roles that have one.
         needs: the missing roles, and what needs them.
         lacks: why the dump before conversion lacks a role; empty for other files.
     """
-    return missing(needs, source.columns, source.name, lacks, _kinds(source))
+    own = {*WRITTEN, *EXTRA} if is_enriched(source) else set()
+    available = [name for name in source.columns if name not in own]
+    return missing(needs, available, source.name, lacks, _kinds(source), columns.in_some_files)
 
 
 def check_log_probs(source: Source | TableSource, columns: ColumnMap, roles: Iterable[str]) -> None:

@@ -8,14 +8,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.io.tokenizer import load_tokenizer
 from rlpost.losses.config import behaviour_of
-from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT, absent, check_log_probs, lacks_of
+from rlpost.pipeline.columns import (
+    FINAL_MASK,
+    LENGTH,
+    ROW_ROLES,
+    TEXT,
+    absent,
+    check_log_probs,
+    lacks_of,
+)
 from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
-from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
+from rlpost.pipeline.stages.loss import (
+    STORED,
+    add_loss,
+    stages_before_loss,
+    stages_of_losses,
+)
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.totals import Counted, ExactTotals
@@ -243,7 +256,7 @@ def plan_of(
         if TEXT not in columns:
             needs[TEXT] = "the texts whose tokens --tokenizer counts"
     if needs:
-        raise absent(source, needs, lacks_of(source))
+        raise absent(source, columns, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(resolved))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
     present = tuple(role for role in rows if role in columns)
@@ -293,16 +306,20 @@ def loss_plan(
     Raises:
         DataError: a role that is needed has no column, or one of another type.
     """
-    resolved, rewarded = resolve_recipe(recipe, columns), "reward" in columns
+    resolved = resolve_recipe(recipe, columns)
     _check_loss_roles(source, columns, resolved, configs)
+    components = tuple(f"component:{name}" for name in recipe.reward_components or ())
+    rewarded = "reward" in columns or bool(components)
     reads = frozenset(role for role in LOG_PROBS if role in columns)
     stages: Sequence[Stage]
     length_role: str | None
     if "advantages" in columns:
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
-        stages = stages_before_loss(reads, mask_nonfinite=recipe.nonfinite == "mask")
+        stages = stages_before_loss(
+            reads, mask_nonfinite=recipe.nonfinite == "mask", final_mask=FINAL_MASK in columns
+        )
         length_role = "mask" if "mask" in columns else "log_probs"
-        rows = tuple(role for role in _LOSS_ROWS if role in columns)
+        rows = tuple(role for role in (*_LOSS_ROWS, *components) if role in columns)
     else:
         plan = plan_of(source, columns, resolved, RunState())
         stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
@@ -351,7 +368,7 @@ def _check_loss_roles(
                 needed.setdefault(role, why)
     missing = {role: why for role, why in needed.items() if role not in columns}
     if missing:
-        raise absent(source, missing, lacks_of(source))
+        raise absent(source, columns, missing, lacks_of(source))
     check_log_probs(source, columns, sorted(LOG_PROBS))
 
 

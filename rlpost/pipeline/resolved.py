@@ -100,7 +100,8 @@ class ResolvedRecipe:
         names = ["advantages", "returns", *rewards]
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
-        return (*names, *(["is_weight"] if recipe.is_weight else []))
+        names += ["is_weight"] if recipe.is_weight else []
+        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
 
     @property
     def has_rewards(self) -> bool:
@@ -217,6 +218,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     Raises:
         UsageError: options exclude each other, or the estimator has no such option.
     """
+    if columns.stored:  # the output has them in its metadata, too
+        recipe = recipe.model_copy(update={"columns": {**columns.stored, **recipe.columns}})
     estimator = estimator_of(recipe).bound(columns.columns)
     recipe = estimator.with_all_options(recipe)
     _check(recipe, estimator)

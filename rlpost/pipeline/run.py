@@ -16,7 +16,7 @@ from rlpost.io.parquet.splice_plan import join_table_metadata
 from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.pipeline.columns import columns_of
+from rlpost.pipeline.columns import columns_of, mask_is_result
 from rlpost.pipeline.device import Devices, devices_named
 from rlpost.pipeline.engine import Engine, single_threaded_torch
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
@@ -32,6 +32,7 @@ from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.pipeline.update.run import UpdateRun
+from rlpost.recipe.input_columns import RESULTS, stored_components
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
@@ -179,8 +180,42 @@ def bind_losses(
 ) -> Plan:
     """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
     columns = _columns(source, recipe, results=True)
-    columns = columns if "advantages" in columns else _columns(source, recipe)
+    if "advantages" in columns:
+        recipe = _of_results(source, recipe)
+        columns = _columns(source, recipe, results=True)
+        _check_results(columns)
+    else:
+        _check_results(columns)
+        columns = _columns(source, recipe)
     return loss_plan(source, columns, recipe, configs, write=write)
+
+
+def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
+    """Return a recipe that reads an input with advantages as the run that computed them read it.
+
+    The reward is the sum of that run's components, and its sample mask includes the one it read.
+    """
+    columns = dict(recipe.columns)
+    if mask_is_result(source) and columns.get("sample_mask", "none") != "none":
+        del columns["sample_mask"]
+    own: Json = {"columns": columns}
+    components = None if "reward" in columns else stored_components(source)
+    if components is not None and not recipe.reward_components:
+        numerics = recipe.numerics.model_copy(update={"missing_components": components.missing})
+        own |= {"reward_components": components.names, "component_weights": components.weights}
+        own["numerics"] = numerics
+    return recipe.model_copy(update=own)
+
+
+def _check_results(columns: ColumnMap) -> None:
+    """Raise DataError if only some files have a column that a run wrote."""
+    for role, (name, file) in columns.in_some_files.items():
+        if role in RESULTS and ("advantages" in columns or role == "advantages"):
+            raise DataError(
+                f"{file}: no column `{name}`, which other files have; a loss of advantages in the "
+                "input needs the same columns in all files: run rlpost advantages on all of them, "
+                f"or leave this file out, or ignore the column with --map {role}=none"
+            )
 
 
 def _columns(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:

@@ -17,7 +17,7 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
-from rlpost.pipeline.columns import LENGTH, TEXT
+from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.metrics import correction_warnings, report_metrics
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.stages import fields_of
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from rlpost.pipeline.totals import ExactTotals, Totals
 
 
+REWARDS = "response_level_rewards"
 _MOST_SIZES = 100  # group sizes in the summary
+_OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_probs")
+"""Roles without which an input is processed, to other numbers."""
 
 
 @dataclass(frozen=True)
@@ -395,7 +398,22 @@ def common_warnings(plan: Plan, advantage: Json, left_out: int) -> list[str]:
         texts.append("all advantages are zero: training on this file would learn nothing")
     if left_out:
         texts.append(f"{counted(left_out, 'response')} left out: a number is not finite")
-    return texts + _ignored(plan)
+    if plan.columns.columns.get("reward") == REWARDS:
+        texts.append(
+            f"raw rewards are read from `{REWARDS}`, a name under which rlpost writes rewards "
+            "after normalisation (--map reward=COLUMN)"
+        )
+    return texts + _ignored(plan) + _in_some_files(plan)
+
+
+def _in_some_files(plan: Plan) -> list[str]:
+    """Return a warning for each role whose column only some files have, so that none is read."""
+    return [
+        f"`{name}` ignored, though other files have it: {file} has none (--map {role}=none if "
+        "that is right)"
+        for role, (name, file) in plan.columns.in_some_files.items()
+        if role in _OPTIONAL
+    ]
 
 
 def _ignored(plan: Plan) -> list[str]:

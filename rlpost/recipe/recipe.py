@@ -40,6 +40,7 @@ WRITTEN = (
     "sample_mask",
     "sample_weight",
     "is_weight",
+    "final_response_mask",
 )
 """Columns that are written by default, if the recipe computes them."""
 GROUP_COLUMNS = ("group_mean", "group_std", "group_size", "group_pass_rate")
@@ -47,7 +48,6 @@ EXTRA = (
     "raw_advantages",
     "token_level_rewards",
     "kl",
-    "final_response_mask",
     "response_advantage",
     *GROUP_COLUMNS,
 )
@@ -280,6 +280,13 @@ class CorrectionOptions(OptionModel):
     def rejects_responses(self) -> bool:
         """Whether a filter drops whole responses, whatever their advantages."""
         return self.is_filter_where == "any" and any(one.by_response for one in self.filters)
+
+    @property
+    def rejects_tokens(self) -> bool:
+        """Whether a filter rejects single tokens of a response."""
+        return bool(self.is_filter) and not (
+            self.is_filter_where == "any" and all(one.by_response for one in self.filters)
+        )
 
     def _correction_conflicts(self) -> Conflicts:
         cap, floor, mask = self.is_cap, self.is_floor, self.is_mask

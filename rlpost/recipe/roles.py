@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.errors import DataError, UsageError
 from rlpost.recipe.flags import flag_of
@@ -69,7 +69,7 @@ ROLES: dict[str, Role] = {
     ),
     "reward": _role(
         "reward", "number", "reward", "score", "scores", "filtered_rewards", "raw_reward",
-        "total_reward", "response_level_rewards",
+        "total_reward",
     ),
     "mask": _role(
         "mask", "tokens", "response_mask", "loss_mask", "completion_mask", "token_loss_mask",
@@ -97,6 +97,7 @@ ROLES: dict[str, Role] = {
     "sum_pi_squared": _role("sum_pi_squared", "tokens", "sum_pi_squared"),
     "advantages": _role("advantages", "tokens", "advantages"),
     "is_weight": _role("is_weight", "tokens", "is_weight"),
+    "final_response_mask": _role("final_response_mask", "tokens", "final_response_mask"),
     "batch": _role("batch", "key", "step", "global_step", "iteration", "batch"),
     "domain": _role(
         "domain", "key", "domain", "data_source", "dataset", "env_name", "tag", "env_class",
@@ -181,12 +182,16 @@ def is_read_by_name(role: str) -> bool:
 
 @dataclass(frozen=True)
 class ColumnMap:
-    """The column of each role, and how it was found (`name`, `alias`, `map`)."""
+    """The column of each role, and how it was found (`name`, `alias`, `map`, `metadata`)."""
 
     columns: dict[str, str]
     how: dict[str, str]
     ignored: dict[str, list[str]] = field(default_factory=dict)
     """By role, the other columns that have a name of the role and serve no role."""
+    stored: dict[str, str] = field(default_factory=dict)
+    """The choices of the run that wrote the input, by role, as far as the user made no other."""
+    in_some_files: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By role without a column: one that some files have, and the first file without it."""
     rows_only: bool = False
     """The input is processed without tokens: one number per response is all that is computed."""
 
@@ -205,6 +210,25 @@ class ColumnMap:
         """Return the column of a role that has one."""
         return self.columns[role]
 
+    def is_mapped(self, role: str) -> bool:
+        """Return whether a role has a column by a choice, not by its name."""
+        return self.how.get(role) in ("map", "metadata")
+
+    def without(self, roles: Collection[str]) -> ColumnMap:
+        """Return the columns of the other roles."""
+
+        def kept(part: Mapping[str, Any]) -> dict[str, Any]:
+            return {role: one for role, one in part.items() if role not in roles}
+
+        return replace(
+            self,
+            columns=kept(self.columns),
+            how=kept(self.how),
+            ignored=kept(self.ignored),
+            stored=kept(self.stored),
+            in_some_files=kept(self.in_some_files),
+        )
+
     def __contains__(self, role: object) -> bool:
         return role in self.columns
 
@@ -214,6 +238,9 @@ def resolve(
     chosen: Mapping[str, str],
     where: str,
     more: Mapping[str, str] | None = None,
+    *,
+    stored: Mapping[str, str] | None = None,
+    lacking: Mapping[str, str] | None = None,
 ) -> ColumnMap:
     """Return the column of every role that has one.
 
@@ -222,11 +249,16 @@ def resolve(
         chosen: the user's columns by role, which override names and aliases; `none` for no column.
         where: the input's name, for errors.
         more: columns of roles without a fixed name, such as reward components.
+        stored: columns by role that count as chosen, if the user chose none.
+        lacking: columns that some files of the input have and others lack, with the first such
+            file.
 
     Raises:
         UsageError: a role in `chosen` does not exist.
         DataError: columns in `chosen` or `more` do not exist; one line for each.
     """
+    lacking = lacking or {}
+    stored = {role: column for role, column in (stored or {}).items() if role not in chosen}
     columns: dict[str, str] = {}
     how: dict[str, str] = {}
     absent: list[tuple[str, str]] = []
@@ -244,41 +276,75 @@ def resolve(
         if column not in available
     ]
     if absent:
-        raise _absent_columns(absent, available, where)
+        raise _absent_columns(absent, available, where, lacking)
+    for role, column in stored.items():
+        if column in available:
+            columns[role], how[role] = column, "metadata"
+    decided = {**stored, **chosen}
     for name, meaning in ROLES.items():
         alias = next((alias for alias in meaning.aliases if alias in available), None)
-        if name not in chosen and alias is not None and meaning.kind != "text":
+        if name not in decided and alias is not None and meaning.kind != "text":
             columns[name] = alias
             how[name] = "name" if alias == meaning.aliases[0] else "alias"
-    _use_framework_aliases(available, chosen, columns, how)
+    _use_framework_aliases(available, decided, columns, how)
     named = more or {}
     columns, how = {**columns, **named}, {**how, **dict.fromkeys(named, "map")}
-    return ColumnMap(columns, how, _ignored(available, columns, how))
+    return ColumnMap(
+        columns,
+        how,
+        _ignored([*available, *lacking], columns, how),
+        stored,
+        _in_some_files(lacking, {*columns, *decided}),
+    )
 
 
 def _ignored(
     available: Collection[str], columns: Mapping[str, str], how: Mapping[str, str]
 ) -> dict[str, list[str]]:
     """Return the columns that could serve a role, if the user did not choose its column."""
-    used = {*columns.values(), "response_level_rewards"}  # rlpost writes that one
+    used = {*columns.values()}
     others = {
         role: [name for name in ROLES[role].aliases if name in available and name not in used]
         for role in columns
-        if role in ROLES and how[role] != "map"
+        if role in ROLES and how[role] not in ("map", "metadata")
     }
     return {role: names for role, names in others.items() if names}
 
 
+def _in_some_files(
+    lacking: Mapping[str, str], decided: Collection[str]
+) -> dict[str, tuple[str, str]]:
+    """Return the roles without a column, with one that some files have and the first without it."""
+    names = {
+        role: next((name for name in meaning.aliases if name in lacking), None)
+        for role, meaning in ROLES.items()
+        if role not in decided and meaning.kind != "text"
+    }
+    return {role: (name, lacking[name]) for role, name in names.items() if name is not None}
+
+
+_NEEDED_IN_ALL = "all files of an input need it; write it there, or leave the file out"
+
+
 def _absent_columns(
-    absent: Sequence[tuple[str, str]], available: Collection[str], where: str
+    absent: Sequence[tuple[str, str]],
+    available: Collection[str],
+    where: str,
+    lacking: Mapping[str, str],
 ) -> DataError:
     """Return the error for columns that do not exist: the option that names each, the column."""
-    hints = [closest(column, available) for _, column in absent]
-    lines = [
-        f"{where}: {option}no column {column!r}{hint}"
-        for (option, column), hint in zip(absent, hints, strict=True)
-    ]
-    return _error(lines, where, [] if all(hints) else available)
+    lines, unexplained = [], False
+    for option, column in absent:
+        if column in lacking:
+            lines.append(
+                f"{lacking[column]}: {option}no column {column!r}, which other files have: "
+                f"{_NEEDED_IN_ALL}"
+            )
+            continue
+        hint = closest(column, available)
+        unexplained |= not hint
+        lines.append(f"{where}: {option}no column {column!r}{hint}")
+    return _error(lines, where, available if unexplained else [])
 
 
 def _use_framework_aliases(
@@ -310,6 +376,7 @@ def missing(
     where: str,
     dumps: Mapping[str, str],
     holds: Mapping[str, str],
+    in_some_files: Mapping[str, tuple[str, str]],
 ) -> DataError:
     """Return the error for roles that have no column, a line each, with the closest column.
 
@@ -319,17 +386,20 @@ def missing(
         where: the input's name.
         dumps: by role, why the dump from which the input was converted lacks it.
         holds: the content of each column, so that only fitting columns are suggested.
+        in_some_files: as `ColumnMap.in_some_files`.
     """
-    lines = [
-        f"{where}: no column for {role} ({why}): "
-        + (
-            f"{dumps[role]}; if a column has it, use --map {role}=COLUMN"
-            if role in dumps
-            else _expected(role, available, holds)
-        )
-        for role, why in needs.items()
-    ]
-    return _error(lines, where, available)
+
+    def line(role: str, why: str) -> str:
+        need = f"no column for {role} ({why})"
+        if role in in_some_files:
+            column, file = in_some_files[role]
+            return f"{file}: {need}: other files have `{column}`; {_NEEDED_IN_ALL}"
+        if role in dumps:
+            return f"{where}: {need}: {dumps[role]}; if a column has it, use --map {role}=COLUMN"
+        return f"{where}: {need}: {_expected(role, available, holds)}"
+
+    lines = [line(role, why) for role, why in needs.items()]
+    return _error(lines, where, [] if in_some_files.keys() >= needs.keys() else available)
 
 
 def _error(lines: Sequence[str], where: str, available: Collection[str]) -> DataError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list, is_number, is_tokens
 from rlpost.io.parquet.source import partition_types
-from rlpost.pipeline.columns import columns_of
+from rlpost.pipeline.columns import FINAL_MASK, columns_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
 
@@ -34,7 +34,6 @@ ROLLOUT_STEP = "rollout_step"
 """What batches name the column of role `batch`: their `step` is the optimiser's."""
 ROWS = ("reward", "response_advantage", "sample_weight", ROLLOUT_STEP)
 """Columns of responses that batches have by default."""
-_FINAL = "final_response_mask"
 _COMPUTED = ("is_weight", "sample_mask", "sample_weight")
 _SHOWN = 12  # columns that an error shows
 RESERVED = frozenset(
@@ -142,10 +141,10 @@ def training_columns(
     response_token_ids, prompt_token_ids = (
         ids[name] if name in picked else None for name in TOKEN_IDS
     )
-    mask = _FINAL if _FINAL in available else found.columns.get("mask")
+    mask = FINAL_MASK if FINAL_MASK in available else found.columns.get("mask")
     lists = [name for name in (mask, *tokens.values(), response_token_ids) if name is not None]
     lengths = next((name for name in lists if is_list(kinds[name])), None)
-    sample_mask = None if mask == _FINAL else found.columns.get("sample_mask")
+    sample_mask = None if mask == FINAL_MASK else found.columns.get("sample_mask")
     keys = [found.column(role) for role in ("batch", "group") if role in found]
     return TrainingColumns(
         mask=mask,
@@ -166,7 +165,9 @@ def _check_alike(source: Source, used: Collection[str]) -> None:
     """Raise DataError if some files lack a column that batches of others would have."""
     roles = {name for role in ROLES.values() for name in role.aliases}
     relevant = (
-        {*TOKENS, *ROWS, _FINAL, "sample_mask"} | roles | {n for x in TOKEN_IDS.values() for n in x}
+        {*TOKENS, *ROWS, FINAL_MASK, "sample_mask"}
+        | roles
+        | {n for x in TOKEN_IDS.values() for n in x}
     )
     every = {name for schema in source.schemas for name in schema.names} & (relevant | {*used})
     for file, schema in zip(source.files, source.schemas, strict=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from rlpost.errors import UsageError, warn_caller
+from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
@@ -28,22 +29,9 @@ _NAMED_FILES = 16
 
 def warn_of_masks(source: Source, columns: TrainingColumns) -> None:
     """Warn if the recipe of the files masks responses or tokens, and the files lack the mask."""
-    try:
-        recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
-        masked = json.loads(source.metadata.get(b"rlpost.summary", b"{}")).get("masked", {})
-        dropped = masked.get("all", {}).get("responses", 0)
-    except (ValueError, AttributeError):
-        return
-    lacking = ""
-    if recipe.get("is_filter") and columns.mask != "final_response_mask":
-        lacking = "final_response_mask"
-    elif dropped and columns.mask != "final_response_mask" and columns.sample_mask is None:
-        lacking = "sample_mask"
-    if lacking:
-        text = (
-            f"{source.name}: masks of its recipe dropped responses or tokens, which are trained on"
-        )
-        warn_caller(f"{text}: write {lacking} with --emit")
+    final, sample = columns.mask == FINAL_MASK, columns.sample_mask is not None
+    if text := lost_mask(source, final=final, sample=sample):
+        warn_caller(f"{text}, and all are trained on")
 
 
 def check_options(

@@ -20,7 +20,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS, map_ordered
-from rlpost.recipe.roles import resolve
+from rlpost.recipe.input_columns import resolve_input
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -88,7 +88,7 @@ def compare_recipes(
     from rlpost.pipeline.run import bind  # noqa: PLC0415
 
     source = _source(paths)
-    columns = resolve(source.columns, columns_map, source.name)
+    columns = resolve_input(source, columns_map)
     options = Options(workers=max(1, cores() // len(named_recipes)))
     plans = [bind(source, recipe) for _, recipe in named_recipes]
     names = [name for name, _ in named_recipes]

@@ -15,7 +15,8 @@ from rlpost.analysis.responses.columns import NAMES
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.threads import prefetch
-from rlpost.recipe.roles import closest, resolve
+from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -165,7 +166,7 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
     Raises:
         DataError: there is no such column, or there are no rows.
     """
-    columns = resolve(source.columns, columns_map, source.name)
+    columns = resolve_input(source, columns_map)
     names = NAMES["advantage"] if column is None else (column,)
     chosen = next((name for name in names if name in source.columns), None)
     if chosen is None:

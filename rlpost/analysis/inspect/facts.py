@@ -30,7 +30,6 @@ from rlpost.analysis.inspect.selection import (
     LOG_PROB_PAIRS,
     LOG_PROBS,
     select_columns,
-    without_roles,
 )
 from rlpost.analysis.inspect.statistics import quantiles_of, spread_of
 from rlpost.analysis.inspect.tokens import (
@@ -43,7 +42,7 @@ from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.pipeline.columns import LENGTH, without_effect
-from rlpost.recipe.roles import resolve
+from rlpost.recipe.input_columns import resolve_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,9 +64,9 @@ def stored(
         UsageError, DataError, ReadWriteError: as `inspect`.
     """
     source = Source(find_inputs([str(path) for path in inputs]))
-    columns = resolve(source.columns, columns_map or {}, source.name)
+    columns = resolve_input(source, columns_map or {})
     if select_columns(source, columns, with_tokens=False).lengths is None:
-        columns = without_roles(columns, (LENGTH,))
+        columns = columns.without([LENGTH])
     return input_facts(source, columns), role_facts(source, columns)
 
 
@@ -133,7 +132,7 @@ def inspect_source(
     if selection.lists is not None and columns.how.get(LENGTH) == "map":
         raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
     if selection.lengths is None:
-        columns = without_roles(columns, (LENGTH,))
+        columns = columns.without([LENGTH])
     reading = read(source, selection, beside, reporter)
     rows, by_rollout = reading.rows, rollout_id is not None
     groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
@@ -200,7 +199,7 @@ def _columns(
     if rollout_id is None and reward != "equal":
         raise UsageError(f"--rollout-reward {reward} needs --rollout-id COLUMN")
     named = {} if rollout_id is None else {"rollout": rollout_id}
-    columns = resolve(source.columns, columns_map, source.name, named)
+    columns = resolve_input(source, columns_map, named)
     if rollout_id is not None and "group" not in columns:
         raise DataError(
             f"{source.name}: no column for group, so --rollout-id {rollout_id} has no effect; set "

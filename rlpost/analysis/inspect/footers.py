@@ -100,14 +100,14 @@ def _types(source: Source) -> dict[str, Counter[str]]:
     return types
 
 
-def _files_of(source: Source, name: str, usual: str) -> dict[str, list[str]]:
-    """Return the first files with each other type of a column, or without the column."""
+def _files_by_type(source: Source, name: str) -> dict[str, list[str]]:
+    """Return the first files with each type of a column, or without the column."""
     files: dict[str, list[str]] = {}
     for schema, file in zip(source.schemas, source.files, strict=True):
         partitioned = any(key == name for key, _ in file.partitions)
         kind = "hive partition" if partitioned else MISSING
         kind = str(schema.field(name).type) if name in schema.names else kind
-        if kind != usual and len(files.setdefault(kind, [])) < MOST_FILES:
+        if len(files.setdefault(kind, [])) < MOST_FILES:
             files[kind].append(str(file.path))
     return files
 
@@ -134,7 +134,7 @@ def _columns(source: Source, columns: ColumnMap) -> list[ColumnFacts]:
             codecs=sorted(codecs.get(name, ())),
             role=roles.get(name),
             other_types={kind: times for kind, times in counts.items() if kind != kinds[0]},
-            other_files=_files_of(source, name, kinds[0]) if len(counts) > 1 else {},
+            files=_files_by_type(source, name) if len(counts) > 1 else {},
         )
         for name, counts in _types(source).items()
     ]

@@ -339,8 +339,8 @@ class ColumnFacts:
     role: str | None
     other_types: dict[str, int]
     """Other types, and in how many files; `missing` for files without the column."""
-    other_files: dict[str, list[str]] = field(default_factory=dict)
-    """The first files with each of the other types."""
+    files: dict[str, list[str]] = field(default_factory=dict)
+    """The first files with each type, if there are several; `missing` as in `other_types`."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import polars as pl
 
@@ -160,7 +160,7 @@ def select_columns(
         for kind in _types(source, columns.column(role))
         if not _usable(role, kind)
     }
-    columns = without_roles(columns, unusable)
+    columns = columns.without(unusable)
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     mapped = [columns.column(TEXT)] if TEXT in columns else []
     texts = _texts_or_lists(source, (*mapped, *TEXTS))
@@ -180,12 +180,6 @@ def select_columns(
         advantages=advantages,
         **rows,
     )
-
-
-def without_roles(columns: ColumnMap, roles: Collection[str]) -> ColumnMap:
-    """Return the columns of the other roles."""
-    kept = {role: column for role, column in columns.columns.items() if role not in roles}
-    return replace(columns, columns=kept)
 
 
 def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:

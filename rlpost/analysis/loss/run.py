@@ -15,6 +15,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import parse_path
 from rlpost.losses.config import LossConfig
+from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.pipeline.engine import single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
@@ -79,6 +80,7 @@ def loss(
         stored = "advantages" in plan.columns
         warnings = [
             *(semantics_warnings(source.files, source.footers) if stored else []),
+            *_lost_mask(plan, source),
             *loss_warnings(plan, summary, totals, configs),
             *responses.notes.get("warnings", []),
         ]
@@ -89,6 +91,15 @@ def loss(
     facts["scratch"] = None if engine.kept is None else engine.kept.facts()
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
     return {**summary, "warnings": warnings, **facts}
+
+
+def _lost_mask(plan: Plan, source: Source) -> list[str]:
+    """Return the warning of tokens that the run of stored advantages dropped, but which count."""
+    columns = plan.columns
+    if "advantages" not in columns:
+        return []
+    text = lost_mask(source, final=FINAL_MASK in columns, sample="sample_mask" in columns)
+    return [f"{text}, and all count in the loss"] if text else []
 
 
 def _metadata(

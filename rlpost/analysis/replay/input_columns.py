@@ -14,13 +14,13 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import common_type, content_kind, is_list, is_number, is_string
 from rlpost.io.parquet.inputs import COMPUTED
 from rlpost.pipeline.turns import ROLLOUT_NAMES
-from rlpost.recipe.roles import ROLES, ColumnMap, closest, resolve
+from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.roles import ROLES, ColumnMap, closest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from rlpost.io.parquet.source import Source, TableSource
-    from rlpost.io.paths import AnyPath
 
 
 def type_in_all_files(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
@@ -71,19 +71,6 @@ def _words(kind: pa.DataType) -> str:
     if is_list(kind):
         return f"a list of {kind.value_type}"
     return f"a single {kind}" if is_number(kind) else f"of type {kind}"
-
-
-def missing_in_some(source: Source | TableSource, names: Collection[str]) -> dict[str, AnyPath]:
-    """Return columns that some files have and others lack, each with the first file without it."""
-    lacking: dict[str, AnyPath] = {}
-    found: set[str] = set()
-    for file, schema in zip(source.files, source.schemas, strict=True):
-        own = {*schema.names, *(key for key, _ in file.partitions)}
-        found |= own
-        for name in names:
-            if name not in own:
-                lacking.setdefault(name, file.path)
-    return {name: path for name, path in lacking.items() if name in found}
 
 
 def joined(parts: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -153,23 +140,18 @@ def recorded_columns(
 
 
 def roles_of(
-    columns: Sequence[str], named: NamedColumns, where: str, mask_results: Collection[str] = ()
+    source: Source | TableSource, named: NamedColumns, mask_results: Collection[str] = ()
 ) -> ColumnMap:
     """Return the roles of an input without its recorded columns.
 
     Args:
-        columns: of the input.
+        source: the input.
         named: the user's choice.
-        where: the input's name, for errors.
         mask_results: columns that a run computed, and that are no inputs.
     """
     results = {*STAGE_COLUMNS} - {"sample_mask"} | {*mask_results, *named.recorded.values()}
-    keep = {*named.roles.values()}
-    reward = {*ROLES["reward"].aliases} & {*columns} - results
-    if not reward and "reward" not in named.roles:
-        results -= {"response_level_rewards"}  # the only rewards that the input has
-    own = [name for name in columns if name not in results or name in keep]
-    return resolve(own, named.roles, where)
+    hidden = results - {*named.roles.values()}
+    return resolve_input(source, named.roles, results=False, hidden=hidden)
 
 
 def masks_of_rlpost(source: Source) -> list[str]:
@@ -195,8 +177,9 @@ def column_warnings(
         DataError: the user named one of them, or there is no other; or every recorded column is one
             of some files only.
     """
-    roles = (name for role in ROLES.values() if role.kind != "text" for name in role.aliases)
-    texts, lacking = [], missing_in_some(source, [*roles, *STAGE_COLUMNS])
+    names = {name for role in ROLES.values() if role.kind != "text" for name in role.aliases}
+    names |= {*STAGE_COLUMNS}
+    texts, lacking = [], {name: file for name, file in source.lacking.items() if name in names}
     if not found.recorded and not found.others:
         for name in (name for name in STAGE_COLUMNS if name in lacking):
             raise DataError(
@@ -211,7 +194,7 @@ def column_warnings(
             hint = f"choose the recorded column with --map {stage}=COLUMN"
             raise DataError(f"{source.name}: {text}: {hint}")
         texts.append(f"not compared: {text}")
-    texts += [f"not read: `{name}`, which {file.name} lacks" for name, file in lacking.items()]
+    texts += [f"not read: `{name}`, which {file} lacks" for name, file in lacking.items()]
     return texts
 
 
@@ -274,7 +257,7 @@ def columns_of(
     """
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
-    roles = roles_of(source.columns, named, source.name, mask_results)
+    roles = roles_of(source, named, mask_results)
     used = {roles.column(role) for role in roles.columns}
     recorded = recorded_columns(source.columns, named, source.name, used)
     check_types(source, {*used, *recorded.values()})

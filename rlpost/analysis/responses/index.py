@@ -29,8 +29,8 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.columns import LENGTH, TEXT
+from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.roles import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -244,7 +244,7 @@ class IndexBuilder:
 
     def __init__(self, source: Source, columns_map: Mapping[str, str]) -> None:
         self.source = source
-        self.columns = columns = resolve(source.columns, columns_map, source.name)
+        self.columns = columns = resolve_input(source, columns_map)
         self.names = named(source.columns)
         if TEXT in columns:
             self.names["response"] = columns.column(TEXT)

@@ -14,7 +14,8 @@ from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import common_type, is_list, is_number, is_string
 from rlpost.io.staged import StandardOutput
 from rlpost.io.uploads import OutputFile
-from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest, resolve
+from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -235,7 +236,7 @@ def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str])
                 f"{closest(column, available)}"
             )
     roles = {role: column for role, column in columns_map.items() if role in ROLES}
-    columns = resolve(available, roles, source.name).columns
+    columns = resolve_input(source, roles).columns
     if FINAL_MASK in available and FINAL_MASK not in target.fields and "mask" not in columns_map:
         columns["mask"] = FINAL_MASK
     for item in target.fields:

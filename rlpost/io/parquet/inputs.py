@@ -111,6 +111,7 @@ def partitions_of(path: AnyPath) -> tuple[tuple[str, str], ...]:
 # Keys of the key-value metadata that a plan reads.
 MISSING_ROLES = b"rlpost.missing_roles"  # role -> reason that a converted dump lacks it
 FORMAT_KEY = b"rlpost.format"  # the name of the format that a dump was converted from
+RECIPE_KEY = b"rlpost.recipe"  # how the advantages of the file were computed
 MASK_KEY = b"rlpost.sample_mask"  # what the column `sample_mask` is, if a run computed it
 COMPUTED, COMBINED = "computed", "combined"  # COMBINED: the input's own mask was replaced
 
@@ -136,7 +137,14 @@ class InputMetadata:
     metadata: dict[bytes, bytes] = field(default_factory=dict)
     """The entries of the key-value metadata that a plan reads."""
     mask_origins: dict[bytes, str] = field(default_factory=dict)
-    """As `mask_origins_of`."""
+    """What the column `sample_mask` is (COMPUTED, COMBINED, or empty), as `entry_origins`."""
+    recipes: dict[bytes, str] = field(default_factory=dict)
+    """The recipes with which rlpost wrote the files, as `entry_origins`."""
+
+    @cached_property
+    def lacking(self) -> dict[str, str]:
+        """The columns that only some files have, as `lacking_columns`."""
+        return lacking_columns(self.files, self.schemas)
 
     @cached_property
     def name(self) -> str:
@@ -171,25 +179,44 @@ def join_metadata(parts: Sequence[InputMetadata]) -> InputMetadata:
         [name for name in first.columns if name in shared],
         metadata,
         {key: name for part in reversed(parts) for key, name in part.mask_origins.items()},
+        {key: name for part in reversed(parts) for key, name in part.recipes.items()},
     )
 
 
-def mask_origins_of(
-    files: Sequence[InputFile], entries: Sequence[Mapping[bytes, bytes] | None]
+def entry_origins(
+    files: Sequence[InputFile], entries: Sequence[Mapping[bytes, bytes] | None], key: bytes
 ) -> dict[bytes, str]:
-    """Return what the column `sample_mask` is in some files, each with the first such file.
+    """Return the values that a key has in the metadata of files, each with the first such file.
 
     Args:
         files: of an input.
         entries: the key-value metadata of each.
-
-    Returns:
-        COMPUTED, COMBINED, or nothing if no run of rlpost computed the column, as bytes.
+        key: of one entry; its value is empty in a file without it.
     """
     origins: dict[bytes, str] = {}
     for file, metadata in zip(files, entries, strict=True):
-        origins.setdefault((metadata or {}).get(MASK_KEY, b""), str(file.path))
+        origins.setdefault((metadata or {}).get(key, b""), str(file.path))
     return origins
+
+
+def lacking_columns(files: Sequence[InputFile], schemas: Sequence[pa.Schema]) -> dict[str, str]:
+    """Return the columns that some files have and others lack, with the first file without each.
+
+    Args:
+        files: of an input.
+        schemas: of each.
+    """
+    names = [
+        {*schema.names, *(key for key, _ in file.partitions)}
+        for file, schema in zip(files, schemas, strict=True)
+    ]
+    lacking: dict[str, str] = {}
+    for name in dict.fromkeys(name for schema in schemas for name in schema.names):
+        without = (file for file, own in zip(files, names, strict=True) if name not in own)
+        first = next(without, None)
+        if first is not None:
+            lacking[name] = str(first.path)
+    return lacking
 
 
 def share_schemas(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:

@@ -25,10 +25,13 @@ from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
 from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, read_footer
 from rlpost.io.parquet.inputs import (
+    MASK_KEY,
     MISSING_ROLES,
+    RECIPE_KEY,
     InputFile,
     InputMetadata,
-    mask_origins_of,
+    entry_origins,
+    lacking_columns,
     share_schemas,
 )
 from rlpost.io.parquet.reader import ParquetReader, column_extents
@@ -203,8 +206,21 @@ class Source:
 
     @cached_property
     def mask_origins(self) -> dict[bytes, str]:
-        """What the column `sample_mask` is, as `mask_origins_of`."""
-        return mask_origins_of(self.files, [footer.metadata for footer in self.footers])
+        """What the column `sample_mask` is, as in `InputMetadata`."""
+        return self._origins(MASK_KEY)
+
+    @cached_property
+    def recipes(self) -> dict[bytes, str]:
+        """The recipes with which rlpost wrote the files, as in `InputMetadata`."""
+        return self._origins(RECIPE_KEY)
+
+    def _origins(self, key: bytes) -> dict[bytes, str]:
+        return entry_origins(self.files, [footer.metadata for footer in self.footers], key)
+
+    @cached_property
+    def lacking(self) -> dict[str, str]:
+        """The columns that only some files have, with the first file without each."""
+        return lacking_columns(self.files, self.schemas)
 
     @cached_property
     def rows(self) -> int:
@@ -519,7 +535,9 @@ class TableSource:
         self.rows = table.num_rows
         self.columns = list(table.schema.names)
         self.metadata: dict[bytes, bytes] = dict(table.schema.metadata or {})
-        self.mask_origins = mask_origins_of(self.files, [self.metadata])
+        self.mask_origins = entry_origins(self.files, [self.metadata], MASK_KEY)
+        self.recipes = entry_origins(self.files, [self.metadata], RECIPE_KEY)
+        self.lacking: dict[str, str] = {}
 
     def bytes_of(self, columns: Sequence[str]) -> int:
         """Return the bytes in memory of some columns."""
@@ -582,4 +600,5 @@ def input_metadata(files: Sequence[InputFile]) -> InputMetadata:
         source.columns,
         {key: value for key, value in source.metadata.items() if key == MISSING_ROLES},
         source.mask_origins,
+        source.recipes,
     )

@@ -12,6 +12,7 @@ from rlpost.kernels.segments import lengths
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
+from rlpost.pipeline.columns import FINAL_MASK
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
@@ -34,16 +35,26 @@ _PREFIX = "select:"  # of the columns and shared numbers of a selection
 _BLOCK = 1 << 18  # tokens whose intermediate results fit into the cache of a core
 
 
-def stages_before_loss(reads: frozenset[str], *, mask_nonfinite: bool) -> list[Stage]:
+def stages_before_loss(
+    reads: frozenset[str], *, mask_nonfinite: bool, final_mask: bool
+) -> list[Stage]:
     """Return the stages before the loss of an input that has advantages.
 
     Args:
         reads: the token roles that losses read.
         mask_nonfinite: leave out responses with numbers that are not finite.
+        final_mask: the input has the mask of the tokens that the run before accepted.
     """
-    if not mask_nonfinite:
-        return []
-    return [Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)]
+    finite_only = Stage("finite", reads, map=finite, in_first_pass=True, reduce=leave_out_nonfinite)
+    accepted = Stage(
+        "final mask", frozenset({FINAL_MASK}), apply=use_final_mask, makes=frozenset({"accepted"})
+    )
+    return [*([finite_only] if mask_nonfinite else []), *([accepted] if final_mask else [])]
+
+
+def use_final_mask(batch: Batch) -> Batch:
+    """Add `accepted`: the tokens that the run which computed the advantages left to training."""
+    return batch.with_(accepted=batch[FINAL_MASK] != 0)
 
 
 def stages_of_losses(

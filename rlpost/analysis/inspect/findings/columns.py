@@ -14,6 +14,7 @@ from rlpost.analysis.inspect.footers import MISSING
 from rlpost.analysis.inspect.model import FindingEvidence
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.display.text import counted, share
+from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ def no_reward(data: CheckInput) -> Result:
     selection = data.reading.selection
     if data.rewards is not None or "reward" in selection.unusable:
         return None
+    if components := _stored_components(data):
+        return NotRun(f"the reward is a sum of components: {', '.join(components)}")
+    if "reward" in selection.columns.in_some_files:
+        return _in_some_files(data, "reward", 100)
     names = ", ".join(ROLES["reward"].aliases[:4])
     return Problem(
         100,
@@ -65,12 +70,37 @@ def no_reward(data: CheckInput) -> Result:
     )  # fmt: skip
 
 
+def _in_some_files(data: CheckInput, role: str, harm: float) -> Problem:
+    """Return the problem of a role whose column only some files have."""
+    column, _ = data.reading.selection.columns.in_some_files[role]
+    facts = next(one for one in data.input.columns if one.name == column)
+    lacking, count = facts.files[MISSING], facts.other_types[MISSING]
+    return Problem(
+        harm,
+        f"`{column}` serves the role {role}, but is missing in {_file_names(lacking, count)}: not "
+        "read from any file",
+        f"write `{column}` in every file, or leave {_file_names(lacking, count)} out",
+        count, len(data.input.files), [FindingEvidence(path) for path in lacking[:MOST_EVIDENCE]],
+    )  # fmt: skip
+
+
+def _stored_components(data: CheckInput) -> list[str]:
+    """Return the reward components of the run that wrote the files, if it is the same for all."""
+    recipes = [(file.rlpost or {}).get("recipe", {}) for file in data.input.files]
+    names = {tuple(recipe.get("reward_components") or ()) for recipe in recipes}
+    return [*names.pop()] if len(names) == 1 else []
+
+
 def _reward_advice(data: CheckInput) -> str:
     """Suggest columns of numbers; if some are named like a reward, only those."""
+    enriched = any("recipe" in (file.rlpost or {}) for file in data.input.files)
+    own = {*WRITTEN, *EXTRA} if enriched else set()
     numbers = [
         one.name
         for one in data.input.columns
-        if one.role is None and re.match(r"u?int|float|double|halffloat|bool|decimal", one.type)
+        if one.role is None
+        and one.name not in own
+        and re.match(r"u?int|float|double|halffloat|bool|decimal", one.type)
     ]
     names = [name for name in numbers if REWARD_NAMES.search(name.lower())] or numbers
     if not names:
@@ -85,6 +115,8 @@ def no_groups(data: CheckInput) -> Result:
     selection = data.reading.selection
     if data.groups is not None or "group" in selection.unusable:
         return None
+    if "group" in selection.columns.in_some_files:
+        return _in_some_files(data, "group", 60)
     names = ", ".join(ROLES["group"].aliases[:4])
     return Problem(
         60,
@@ -125,7 +157,7 @@ def wrong_types(data: CheckInput) -> Result:
 def _files_with(data: CheckInput, column: str, kind: str) -> list[str]:
     """Return the first files in which a column has a type."""
     facts = next(one for one in data.input.columns if one.name == column)
-    return facts.other_files.get(kind, [data.input.files[0].path])
+    return facts.files.get(kind, [file.path for file in data.input.files])
 
 
 def _in_files(data: CheckInput, column: str, kind: str) -> str:
@@ -133,9 +165,9 @@ def _in_files(data: CheckInput, column: str, kind: str) -> str:
     facts = next(one for one in data.input.columns if one.name == column)
     if not facts.other_types:
         return ""
-    if kind in facts.other_files:
-        return f" in {_file_names(facts.other_files[kind], facts.other_types[kind])}"
-    return f" in {_file_names([data.input.files[0].path], 1)}"
+    others = sum(facts.other_types.values())
+    count = facts.other_types.get(kind, len(data.input.files) - others)
+    return f" in {_file_names(facts.files[kind], count)}"
 
 
 def _file_names(files: list[str], count: int) -> str:
@@ -174,23 +206,25 @@ def mixed_types(data: CheckInput) -> Result:
     mixed = [column for column in data.input.columns if _has_other_kinds(column)]
     if not mixed:
         return None
-    with_role = [one for one in mixed if one.role is not None]
-    first = (with_role or mixed)[0]
+    unread = {*(column for column, _ in data.reading.selection.unusable.values())}
+    unread |= {column for column, _ in data.reading.selection.columns.in_some_files.values()}
+    with_role = [one for one in mixed if one.role is not None or one.name in unread]
+    shown = sorted(with_role or mixed, key=lambda one: one.name not in unread)[:MOST_SUGGESTED]
+    first = shown[0]
     names = ", ".join(f"`{one.name}`" for one in mixed[:6])
-    unread = first.role in data.reading.selection.unusable
     evidence = [
         FindingEvidence(path, text=f"{one.name}: {kind}")
-        for one in (with_role or mixed)[:MOST_EVIDENCE]
-        for kind, files in one.other_files.items()
-        if kind == MISSING or _plain(kind) != _plain(one.type)
+        for one in shown
+        for kind, files in one.files.items()
+        if kind != one.type and (kind == MISSING or _plain(kind) != _plain(one.type))
         for path in files
     ]
     return Problem(
         85 if with_role else 30,
-        f"the type differs between files for {names}: {_kinds(first)}",
+        f"the type differs between files for {names}: {'; '.join(map(_kinds, shown))}",
         "write all files with one schema; "
         + (
-            f"rlpost does not read `{first.name}` now" if unread
+            f"rlpost does not read `{first.name}` from any file" if first.name in unread
             else "rlpost reads these files, but other readers use the type of the first file or "
             "fail"
         ),
@@ -203,7 +237,7 @@ def _kinds(column: ColumnFacts) -> str:
     """Return the type in the first file that has the column, and the other types by file."""
     kinds = [
         f"{'missing' if kind == MISSING else kind} in "
-        f"{_file_names(column.other_files.get(kind, []), count)}"
+        f"{_file_names(column.files.get(kind, []), count)}"
         for kind, count in column.other_types.items()
     ]
     return f"`{column.name}` is {column.type}, but {', '.join(kinds)}"

@@ -58,6 +58,7 @@ class ColumnsSource(Source):
         """
         own = [pa.schema([one for one in schema if one.name in names]) for schema in self.schemas]
         self.columns = [name for name in self.columns if name in names]
+        self.lacking = {name: file for name, file in self.lacking.items() if name in names}
         if repeated is not None:
             kind = pa.field(repeated.name, pa.large_list(pa.float64()))
             own = [schema.append(kind) for schema in own]
