@@ -36,8 +36,8 @@ class OwnEstimator(Estimator):
     """A user's estimator.
 
     A positional parameter that is neither a role nor a column of an earlier stage is a column of
-    the input by that name. What it is depends on the input: `bound` returns the estimator for one. A
-    keyword-only parameter that is no field of a recipe is an option in the recipe's `options`.
+    the input by that name. What it is depends on the input: `bound` returns the estimator for one.
+    A keyword-only parameter that is no field of a recipe is an option in the recipe's `options`.
 
     The function gets copies, and may change them. It returns real numbers of any type, on any
     device, as tensors or numpy arrays.

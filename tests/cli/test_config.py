@@ -23,7 +23,7 @@ from rlpost.recipe.flags import FLAGS, variable_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import PRESETS, file_of, loss_preset, preset, toml_lines
-from rlpost.recipe.recipe import Recipe, load_toml
+from rlpost.recipe.recipe import TABLES, Recipe, load_toml
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_the_file_may_name_the_preset(monkeypatch):
 
 def test_every_field_is_listed_or_only_those_that_are_set():
     found = shown()
-    fields = {*Recipe.model_fields} - {"numerics", "columns", "teachers"}
+    fields = {*Recipe.model_fields} - {*TABLES}
     assert {*found} == fields | {f"numerics.{name}" for name in Numerics.model_fields}
     assert {source for _, source in found.values()} == {"default", "default of grpo"}
     assert shown("--gamma", "0.5", "--changed").keys() == {"gamma"}
@@ -279,7 +279,6 @@ def test_what_the_command_takes_fits(text):
         'emit = ["advantage"]',
         "[numerics]\nkl_clamp = 'ever'",
         "[numerics]\nwhiten = 1",
-        "[columns]\nrewards = 'score'",
         "[loss]\nclip = 0.2",
     ],
 )

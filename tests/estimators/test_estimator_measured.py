@@ -25,7 +25,7 @@ def lists(rng, lengths, low, high):
 
 
 def table():
-    """Two steps of three groups of four responses, two turns of two trajectories, in two domains."""
+    """Two steps of three groups, each of two trajectories of two turns, in two domains."""
     rng = np.random.default_rng(1)
     row, lengths = np.arange(ROWS), rng.integers(1, 5, ROWS)
     columns = {

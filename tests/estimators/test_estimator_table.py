@@ -67,7 +67,7 @@ def test_a_custom_function_becomes_an_estimator():
     credit = found({"rewards": double([1.0])}, None, knobs)
     assert (credit.advantages.tolist(), credit.returns.tolist()) == ([2.0], [2.0])
     nan = found({"rewards": double([1.0, math.nan])}, None, knobs)
-    with pytest.raises(rlpost.errors.DataError, match="estimator mine .* 1 of 2 responses"):
+    with pytest.raises(rlpost.errors.DataError, match=r"estimator mine .* 1 of 2 responses"):
         found.check_finite(nan)
     found.check_finite(nan, lambda: torch.tensor([True, False]))
 

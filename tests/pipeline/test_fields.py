@@ -50,6 +50,7 @@ VALUES = {
     "ema_decay": (0.5,),
     "otb_is_cap": (0.8, 2.0),
     "episode_domains": (("math",), ("math", "code")),
+    "options": (),
     "teachers": ({"teacher_a": 1.0}, {"teacher_a": 0.5, "teacher_b": -0.2}),
     "reward_components": (COMPONENTS, COMPONENTS[::-1]),
     "component_weights": ((1.0, 0.5), (0.0, 2.0)),

@@ -15,6 +15,8 @@ from rlpost.errors import ReadWriteError, UsageError
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Numerics, Recipe
 
+OWN = Path(__file__).parents[1] / "support" / "own_estimator.py"
+
 # Words, environment and file to Recipe
 
 # field: (words on the command line, the field's value, words that it needs beside it)
@@ -36,6 +38,7 @@ CASES = {
         ("math", "code"),
         "--estimator hierarchical_grpo",
     ),
+    "options": ("--option beta=2", {"beta": 2.0}, f"--estimator {OWN}:scaled"),
     "teachers": ("--teacher large=0.5 --teacher ref=1", {"large": 0.5, "ref": 1.0}, ""),
     "reward_components": ("--reward-components right,form", ("right", "form"), ""),
     "component_weights": (
@@ -214,6 +217,7 @@ DEFAULTS = {
     "f_norm": 1.0,
     "ema_decay": 0.9,
     "episode_domains": (),
+    "options": {},
     "teachers": {},
     "estimator": "grpo",
     "gamma": 1.0,

@@ -26,10 +26,12 @@ from rlpost.analysis.replay.rollouts import read
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
+from rlpost.estimators import estimator_named
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
+from rlpost.recipe.estimators import installed
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import columns_here
 
@@ -137,14 +139,14 @@ def _sample(source: Source, request: ReplayRequest) -> Rollouts:
     own = {} if request.recipe is None else request.recipe.columns
     columns = NamedColumns.of({**own, **request.columns_map})
     needed = None if request.recipe is None else _columns_named(request.recipe)
-    rollout_id = request.given.get("rollout_id")
+    given = request.given.get("rollout_id"), *_named_by(request.given.get("estimator"))
     sample = read(
         source,
         columns,
         needed,
         request.sample_tokens,
         masks_of_rlpost(source),
-        [rollout_id] if rollout_id in source.columns else [],
+        [name for name in given if name in source.columns],
     )
     check_recorded(sample)
     return _without_zero_kl(sample, request)
@@ -256,7 +258,15 @@ def from_start_alone(
     }
 
 
+def _named_by(estimator: str | None) -> tuple[str, ...]:
+    """Return the columns that a user's estimator reads by their names."""
+    if estimator is None or (":" not in estimator and estimator not in installed()):
+        return ()
+    return estimator_named(estimator).named_columns
+
+
 def _columns_named(recipe: Recipe) -> list[str]:
     """Return columns that a recipe names itself, besides roles."""
     names = [*(recipe.reward_components or ()), *recipe.teachers]
+    names += estimator_named(recipe.estimator).named_columns
     return [*names, *([recipe.rollout_id] if recipe.rollout_id else [])]

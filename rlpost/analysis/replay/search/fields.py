@@ -309,6 +309,7 @@ _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 FIELDS: dict[str, SearchedField] = {
     "estimator": SearchedField((), data=(STEPS, UNEQUAL, LENGTHS, TOKEN_REWARDS)),
     "estimator_name": _LEFT,
+    "options": _LEFT,
     "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,), start=0.9),
     "lam": SearchedField(_lambdas, _UNIT, (VALUES,), start=0.0),
     "lambda_policy": _LAMBDA,
