@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,8 @@ SECONDS = float(os.environ.get("LAW_SECONDS", "0"))
 SEED = int(os.environ.get("LAW_SEED", "1"))
 RECIPES = 60
 """Recipes of the short run."""
+READ = 3
+"""Fields of a recipe that a stage reads, and that are changed."""
 TRIES = 60
 SCOPES = (None, "group", "others", "batch", "running", "none")
 SOME = 0.3
@@ -300,37 +303,61 @@ def nested(fields):
     return {n: x for n, x in fields.items() if not n.startswith(DETAIL)} | {"numerics": numerics}
 
 
-def random_fields(rng):
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers by name, so that another field does not change what the others draw."""
+
+    seed: int
+    number: int
+
+    def of(self, what):
+        """The generator of a name."""
+        return np.random.default_rng([self.seed, self.number, crc32(what.encode())])
+
+    def largest(self, names, what, most=1):
+        """Some of these names, those that draw the largest numbers."""
+        return sorted(names, key=lambda name: -self.of(f"{what} {name}").random())[:most]
+
+    def value(self, name, values, what="value"):
+        """One of the values of a field."""
+        return values[self.of(f"{what} {name}").integers(len(values))]
+
+    def chosen(self, share):
+        """The names of a share of the fields."""
+        fields = (name for name, values in VALUES.items() if values)
+        return [name for name in fields if self.of(f"chosen {name}").random() < share]
+
+
+def random_fields(draws):
     """Values of some fields, and of those that they need."""
-    share = rng.choice([0.05, 0.15, 0.3])
-    chosen = [name for name, values in VALUES.items() if values and rng.random() < share]
-    return fitting(rng, chosen, str(rng.choice([*ESTIMATORS])))
+    share = draws.of("share").choice([0.05, 0.15, 0.3])
+    (estimator,) = draws.largest(ESTIMATORS, "estimator")
+    return fitting(draws, draws.chosen(share), estimator)
 
 
-def reading(rng, name):
+def reading(draws, name):
     """A few random fields, with what a stage needs to read one."""
     readers = [each for each in ESTIMATORS if name in ESTIMATORS[each].fields]
-    readers = SPECIAL.get(name, readers) or [*ESTIMATORS]
-    chosen = [other for other, values in VALUES.items() if values and rng.random() < 0.03]
-    return {**fitting(rng, chosen, str(rng.choice(readers))), **NEEDS.get(name, {})}
+    (reader,) = draws.largest(SPECIAL.get(name, readers) or ESTIMATORS, "estimator")
+    return {**fitting(draws, draws.chosen(0.03), reader), **NEEDS.get(name, {})}
 
 
-def fitting(rng, chosen, estimator):
+def fitting(draws, chosen, estimator):
     """Values of these fields with an estimator, and of the fields that they need."""
     fields = {"estimator": estimator}
     for name in chosen:
-        value = VALUES[name][rng.integers(len(VALUES[name]))]
+        value = draws.value(name, VALUES[name])
         fields = {**NEEDS.get(name, {}), name: value, **fields}
     return {**OF_ESTIMATOR.get(estimator, {}), **fields}
 
 
-def other_value(rng, fields, name):
+def other_value(draws, fields, name):
     """The fields with another value of one: the default, or one of the list."""
     default = {k: v for k, v in fields.items() if k != name}
     others = [x for x in VALUES[name] if x != fields.get(name)]
-    if name in fields and (not others or rng.random() < SOME):
+    if name in fields and (not others or draws.of(f"default {name}").random() < SOME):
         return default
-    return {**fields, name: others[rng.integers(len(others))]} if others else None
+    return {**fields, name: draws.value(name, others, "other")} if others else None
 
 
 class Bound(NamedTuple):
@@ -397,6 +424,8 @@ def differing(one, other):
 
 UNREAD = ("estimator_name", "emit", "emit_only", "replace")
 """Fields that change no number, but names, and which columns are written."""
+OF_ESTIMATORS_DEFAULTS = ("response_level_rewards", "token_level_rewards")
+"""Columns before the estimator's stage, which change with its defaults for fields of rewards."""
 ELSEWHERE = {"tokenizer": "counts the tokens of texts with a file: test_tokenizer.py"}
 """Fields that change numbers of data that this test does not have."""
 
@@ -407,8 +436,9 @@ def stated(resolved):
 
 
 def behind(plan, column):
-    """The fields that can change a column of a recipe; the estimator sets defaults of others."""
-    return fields_behind(plan.stages, column) | {"estimator"}
+    """The fields that can change a column of a recipe."""
+    own = fields_behind(plan.stages, column)
+    return own | {"estimator"} if column in OF_ESTIMATORS_DEFAULTS else own
 
 
 @dataclass
@@ -448,16 +478,18 @@ def examine(fields, *, seed, recipes, seconds=0.0, both=False):
     """
     counts, start, number = Counts(), time.perf_counter(), 0
     while number < recipes or time.perf_counter() - start < seconds:
-        rng = np.random.default_rng([seed, number])
+        draws = Draws(seed, number)
         number += 1
-        table, values, everything = random_table(rng), random_fields(rng), rng.random() < 0.7
+        table, values = random_table(draws.of("table")), random_fields(draws)
+        everything = draws.of("everything").random() < 0.7
         try:
             base = bound(table, values, everything=everything)
         except RlpostError:
             continue
         reads, before = fields(base.plan.resolved), numbers(base)
-        for name in some_fields(rng, reads, counts):
-            result = changed(table, before, other_value(rng, values, name), everything=everything)
+        for name in some_fields(draws, reads, counts):
+            other = other_value(draws, values, name)
+            result = changed(table, before, other, everything=everything)
             if result is None:
                 continue
             one, moved = result
@@ -477,12 +509,11 @@ def examine(fields, *, seed, recipes, seconds=0.0, both=False):
     return counts
 
 
-def some_fields(rng, reads, counts):
-    """Names of unread fields to change, and of the read one that was changed least."""
+def some_fields(draws, reads, counts):
+    """Names of unread fields to change, and of the read ones that were changed least."""
     names = {name for name, values in VALUES.items() if values}
-    unread, read = sorted(names - reads), sorted(names & reads)
-    rare = min(read, key=lambda name: (counts.moved[name], rng.random()))
-    return [*rng.choice(unread, min(8, len(unread)), replace=False), rare]
+    read = sorted(draws.largest(names & reads, "read", None), key=lambda name: counts.moved[name])
+    return [*draws.largest(names - reads, "unread", 8), *read[:READ]]
 
 
 def test_every_field_has_another_value():
@@ -500,15 +531,16 @@ def test_a_field_that_no_stage_reads_changes_no_number():
 @pytest.mark.parametrize("name", sorted({*VALUES} - {*UNREAD} - {*ELSEWHERE}))
 def test_a_field_that_a_stage_reads_changes_some_number(name):
     for number in range(TRIES):
-        rng = np.random.default_rng([SEED, number])
-        table, values = random_table(rng), reading(rng, name)
+        draws = Draws(SEED, number)
+        table, values = random_table(draws.of("table")), reading(draws, name)
         try:
             base = bound(table, values, everything=True)
         except RlpostError:
             continue
         if name not in stated(base.plan.resolved):
             continue
-        result = changed(table, numbers(base), other_value(rng, values, name), everything=True)
+        other = other_value(draws, values, name)
+        result = changed(table, numbers(base), other, everything=True)
         if result is not None and result[1]:
             return
     pytest.fail(f"{name} is read, and changes no number in {TRIES} tries")
