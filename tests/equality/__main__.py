@@ -160,7 +160,8 @@ def chosen_cases(
     """The cases that run here; those that are left out are printed with the reason."""
     listed = [row["estimator"] for row in json.loads(old.output("estimators", "--format", "json"))]
     if gaps := without_case(old, listed):
-        raise SystemExit(f"no case in tests/equality/cases.py has {', '.join(gaps)}")
+        tables = "NUMERICS, LOSSES, PRESETS or ESTIMATORS in tests/equality/cases.py"
+        raise SystemExit(f"no case has {', '.join(gaps)}: add a row to {tables}")
     chosen = []
     for one in every(listed):
         if only not in one.name:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,8 @@ SECONDS = float(os.environ.get("LAW_SECONDS", "0"))
 SEED = int(os.environ.get("LAW_SEED", "1"))
 RECIPES = 60
 """Recipes of the short run."""
+READ = 3
+"""Fields of a recipe that a stage reads, and that are changed."""
 TRIES = 60
 SCOPES = (None, "group", "others", "batch", "running", "none")
 SOME = 0.3
@@ -181,18 +184,6 @@ OF_ESTIMATOR = {
     "gdpo": {"reward_components": COMPONENTS},
     "opd": {"teachers": {"teacher_a": 1.0}},
 }
-SPECIAL = {
-    "episode_domains": ["hierarchical_grpo"],
-    "numerics.gdpo_batch": ["gdpo"],
-    "numerics.batch_eps": ["gdpo"],
-    "numerics.constant": ["raw", "rloo"],
-    **{
-        f"{DETAIL}{name}": ["optimal_token_baseline"]
-        for name in ("otb_position", "otb_lone", "otb_eps")
-    },
-}
-"""Estimators that read a field which is not among their options."""
-
 
 # Data
 
@@ -301,37 +292,70 @@ def nested(fields):
     return {n: x for n, x in fields.items() if not n.startswith(DETAIL)} | {"numerics": numerics}
 
 
-def random_fields(rng):
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers by name, so that another field does not change what the others draw."""
+
+    seed: int
+    number: int
+
+    def of(self, what):
+        """The generator of a name."""
+        return np.random.default_rng([self.seed, self.number, crc32(what.encode())])
+
+    def largest(self, names, what, most=1):
+        """Some of these names, those that draw the largest numbers."""
+        return sorted(names, key=lambda name: -self.of(f"{what} {name}").random())[:most]
+
+    def value(self, name, values, what="value"):
+        """One of the values of a field."""
+        return values[self.of(f"{what} {name}").integers(len(values))]
+
+    def chosen(self, share):
+        """The names of a share of the fields."""
+        fields = (name for name, values in VALUES.items() if values)
+        return [name for name in fields if self.of(f"chosen {name}").random() < share]
+
+
+def random_fields(draws):
     """Values of some fields, and of those that they need."""
-    share = rng.choice([0.05, 0.15, 0.3])
-    chosen = [name for name, values in VALUES.items() if values and rng.random() < share]
-    return fitting(rng, chosen, str(rng.choice([*ESTIMATORS])))
+    share = draws.of("share").choice([0.05, 0.15, 0.3])
+    (estimator,) = draws.largest(ESTIMATORS, "estimator")
+    return fitting(draws, draws.chosen(share), estimator)
 
 
-def reading(rng, name):
-    """A few random fields, with what a stage needs to read one."""
-    readers = [each for each in ESTIMATORS if name in ESTIMATORS[each].fields]
-    readers = SPECIAL.get(name, readers) or [*ESTIMATORS]
-    chosen = [other for other, values in VALUES.items() if values and rng.random() < 0.03]
-    return {**fitting(rng, chosen, str(rng.choice(readers))), **NEEDS.get(name, {})}
+def reading(draws, name, table):
+    """A few random fields, with what a stage needs to read one, and the recipe; None if none does.
+
+    The estimator is one whose stages read the field.
+    """
+    for estimator in draws.largest(ESTIMATORS, "estimator", None):
+        values = {**fitting(draws, draws.chosen(0.03), estimator), **NEEDS.get(name, {})}
+        try:
+            base = bound(table, values, everything=True)
+        except RlpostError:
+            continue
+        if name in stated(base.plan.resolved):
+            return values, base
+    return None
 
 
-def fitting(rng, chosen, estimator):
+def fitting(draws, chosen, estimator):
     """Values of these fields with an estimator, and of the fields that they need."""
     fields = {"estimator": estimator}
     for name in chosen:
-        value = VALUES[name][rng.integers(len(VALUES[name]))]
+        value = draws.value(name, VALUES[name])
         fields = {**NEEDS.get(name, {}), name: value, **fields}
     return {**OF_ESTIMATOR.get(estimator, {}), **fields}
 
 
-def other_value(rng, fields, name):
+def other_value(draws, fields, name):
     """The fields with another value of one: the default, or one of the list."""
     default = {k: v for k, v in fields.items() if k != name}
     others = [x for x in VALUES[name] if x != fields.get(name)]
-    if name in fields and (not others or rng.random() < SOME):
+    if name in fields and (not others or draws.of(f"default {name}").random() < SOME):
         return default
-    return {**fields, name: others[rng.integers(len(others))]} if others else None
+    return {**fields, name: draws.value(name, others, "other")} if others else None
 
 
 class Bound(NamedTuple):
@@ -398,6 +422,8 @@ def differing(one, other):
 
 UNREAD = ("estimator_name", "emit", "emit_only", "replace")
 """Fields that change no number, but names, and which columns are written."""
+OF_ESTIMATORS_DEFAULTS = ("response_level_rewards", "token_level_rewards")
+"""Columns before the estimator's stage, which change with its defaults for fields of rewards."""
 ELSEWHERE = {"tokenizer": "counts the tokens of texts with a file: test_tokenizer.py"}
 """Fields that change numbers of data that this test does not have."""
 
@@ -408,8 +434,9 @@ def stated(resolved):
 
 
 def behind(plan, column):
-    """The fields that can change a column of a recipe; the estimator sets defaults of others."""
-    return fields_behind(plan.stages, column) | {"estimator"}
+    """The fields that can change a column of a recipe."""
+    own = fields_behind(plan.stages, column)
+    return own | {"estimator"} if column in OF_ESTIMATORS_DEFAULTS else own
 
 
 @dataclass
@@ -449,16 +476,18 @@ def examine(fields, *, seed, recipes, seconds=0.0, both=False):
     """
     counts, start, number = Counts(), time.perf_counter(), 0
     while number < recipes or time.perf_counter() - start < seconds:
-        rng = np.random.default_rng([seed, number])
+        draws = Draws(seed, number)
         number += 1
-        table, values, everything = random_table(rng), random_fields(rng), rng.random() < 0.7
+        table, values = random_table(draws.of("table")), random_fields(draws)
+        everything = draws.of("everything").random() < 0.7
         try:
             base = bound(table, values, everything=everything)
         except RlpostError:
             continue
         reads, before = fields(base.plan.resolved), numbers(base)
-        for name in some_fields(rng, reads, counts):
-            result = changed(table, before, other_value(rng, values, name), everything=everything)
+        for name in some_fields(draws, reads, counts):
+            other = other_value(draws, values, name)
+            result = changed(table, before, other, everything=everything)
             if result is None:
                 continue
             one, moved = result
@@ -478,17 +507,19 @@ def examine(fields, *, seed, recipes, seconds=0.0, both=False):
     return counts
 
 
-def some_fields(rng, reads, counts):
-    """Names of unread fields to change, and of the read one that was changed least."""
+def some_fields(draws, reads, counts):
+    """Names of unread fields to change, and of the read ones that were changed least."""
     names = {name for name, values in VALUES.items() if values}
-    unread, read = sorted(names - reads), sorted(names & reads)
-    rare = min(read, key=lambda name: (counts.moved[name], rng.random()))
-    return [*rng.choice(unread, min(8, len(unread)), replace=False), rare]
+    read = sorted(draws.largest(names & reads, "read", None), key=lambda name: counts.moved[name])
+    return [*draws.largest(names - reads, "unread", 8), *read[:READ]]
 
 
 def test_every_field_has_another_value():
-    names = {*Recipe.model_fields} | {f"{DETAIL}{name}" for name in Numerics.model_fields}
-    assert {*VALUES} == names - {"numerics"}
+    names = {*Recipe.model_fields} - {"numerics"}
+    names |= {f"{DETAIL}{name}" for name in Numerics.model_fields}
+    lacks, others = sorted(names - {*VALUES}), sorted({*VALUES} - names)
+    assert not lacks, f"VALUES of this file lacks {lacks}: add values other than the default"
+    assert not others, f"VALUES of this file has {others}, which are no fields: remove them"
 
 
 def test_a_field_that_no_stage_reads_changes_no_number():
@@ -500,16 +531,25 @@ def test_a_field_that_no_stage_reads_changes_no_number():
 
 @pytest.mark.parametrize("name", sorted({*VALUES} - {*UNREAD} - {*ELSEWHERE}))
 def test_a_field_that_a_stage_reads_changes_some_number(name):
+    read = 0
     for number in range(TRIES):
-        rng = np.random.default_rng([SEED, number])
-        table, values = random_table(rng), reading(rng, name)
-        try:
-            base = bound(table, values, everything=True)
-        except RlpostError:
+        draws = Draws(SEED, number)
+        table = random_table(draws.of("table"))
+        recipe = reading(draws, name, table)
+        if recipe is None:
             continue
-        if name not in stated(base.plan.resolved):
-            continue
-        result = changed(table, numbers(base), other_value(rng, values, name), everything=True)
+        values, base = recipe
+        other = other_value(draws, values, name)
+        result = changed(table, numbers(base), other, everything=True)
         if result is not None and result[1]:
             return
-    pytest.fail(f"{name} is read, and changes no number in {TRIES} tries")
+        read += 1
+    if not read:
+        pytest.fail(
+            f"{name} is read by no stage of {TRIES} random recipes: name it in the `fields` of the "
+            "stage that reads it, and in NEEDS of this file what that stage needs"
+        )
+    pytest.fail(
+        f"{name} is read by a stage of {read} random recipes, and changes no number: name it only "
+        "if it can, or add to VALUES of this file a value, or to NEEDS fields, with which it does"
+    )

@@ -133,8 +133,11 @@ def test_a_file_sets_its_field(asked, tmp_path, field):
 
 
 def test_the_cases_and_the_options_cover_every_field():
-    assert set(CASES) == set(Recipe.model_fields) - {"estimator_name"}  # set by presets
-    assert set(RECIPE) == set(CASES)
+    fields = {*Recipe.model_fields} - {"estimator_name"}  # set by presets
+    lacks, without = sorted(fields - {*CASES}), sorted(fields - {*RECIPE})
+    assert not lacks, f"CASES of this file lacks {lacks}: add the words, the value, what it needs"
+    assert not without, f"RECIPE in rlpost/cli/options.py lacks {without}: declare the options"
+    assert not {*CASES, *RECIPE} - fields
 
 
 def test_a_reward_of_rollouts_needs_their_ids():

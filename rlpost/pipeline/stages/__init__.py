@@ -54,8 +54,11 @@ class Stage:
     fields: frozenset[str] = frozenset()
     """Fields of the recipe whose value can change a number on some data, as the recipe is; those of
     its numerics are `numerics.NAME`. A stage that is off has the field that turns it on."""
-    completes: str = ""
-    """The written column that is complete after it."""
+    changes: frozenset[str] = frozenset()
+    """The written columns whose numbers it sets or changes, or would if it were on."""
+    after: str = ""
+    """The column from which its numbers are computed, besides columns of the file; empty: from all
+    that earlier stages compute."""
     keeps: bool = False
     """Its pass keeps the columns of earlier stages, so that later passes begin with `apply`.
 
@@ -95,9 +98,17 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             "weights",
             reduce=partial(on_responses.weights, recipe=recipe),
             fields=on_responses.WEIGHTS,
-            completes="sample_weight",
+            changes=frozenset({"sample_weight"}),
+            after="sample_mask",
         ),
-        *([] if recipe.numerics.correction == "first" else [_correction_stage(recipe)]),
+        *([] if recipe.numerics.correction == "first" else [_filter_stage(recipe)]),
+        Stage(
+            "importance weights",
+            **correction.weight_parts(recipe),
+            fields=correction.weight_fields(recipe),
+            changes=frozenset({"is_weight"}),
+            after="sample_mask",
+        ),
     ]
 
 
@@ -107,16 +118,15 @@ def fields_of(stages: Iterable[Stage]) -> frozenset[str]:
 
 
 def stages_behind(stages: Sequence[Stage], column: str) -> list[Stage]:
-    """Return the stages that lead to one written column.
-
-    KL and weights are computed from columns of the file, and from the masks.
-    """
-    ends = [number for number, stage in enumerate(stages) if stage.completes == column]
-    last = ends[-1] if ends else len(stages)
-    if column in ("kl", "sample_weight", "is_weight"):
-        masks = [stage.completes for stage in stages].index("sample_mask")
-        return [*stages[: masks + 1], *(stages[number] for number in ends)]
-    return [*stages[: last + 1]]
+    """Return the stages that lead to one written column: all stages if no stage changes it."""
+    changing = [number for number, stage in enumerate(stages) if column in stage.changes]
+    if not changing:
+        return [*stages]
+    behind = [stages[number] for number in changing]
+    for number in changing:
+        after, before = stages[number].after, stages[:number]
+        behind += stages_behind(before, after) if after else before
+    return [stage for stage in stages if any(stage is other for other in behind)]
 
 
 def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
@@ -127,14 +137,21 @@ def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
     return fields_of(stages_behind(stages, column))
 
 
-def _correction_stage(recipe: Recipe) -> Stage:
-    return Stage(**correction.parts(recipe), completes="is_weight")
+def _filter_stage(recipe: Recipe) -> Stage:
+    """Return the stage of filters; they reject tokens by columns of the file, or by advantages."""
+    return Stage(
+        "filters",
+        **correction.filter_parts(recipe),
+        fields=correction.filter_fields(recipe),
+        changes=_ADVANTAGES | {"final_response_mask", "is_weight", "sample_mask"},
+        after="sample_mask" if recipe.is_filter_where == "any" else "",
+    )
 
 
 def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
     """Return the stages from token rewards to advantages, of tokens that filters accept or of all.
 
-    If the correction comes first, they get a mask without the tokens that filters reject.
+    If the filters come first, they get a mask without the tokens that filters reject.
     """
     recipe = resolved.recipe
     stages = [
@@ -142,11 +159,11 @@ def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
         *_estimator_stages(resolved),
         *_advantage_stages(resolved),
     ]
-    if recipe.numerics.correction == "last":
-        return stages
-    if recipe.is_filter:
-        stages = [_of_accepted(stage) for stage in stages]
-    return [_correction_stage(recipe), *stages]
+    if recipe.numerics.correction == "first":
+        accepted = [_of_accepted(stage) for stage in stages] if recipe.is_filter else stages
+        return [_filter_stage(recipe), *accepted]
+    off = Stage("filters", fields=frozenset({"numerics.correction"}))
+    return [*([off] if recipe.is_filter else []), *stages]
 
 
 def _of_accepted(stage: Stage) -> Stage:
@@ -179,17 +196,16 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         "group columns",
         reduce=partial(on_responses.group_columns, recipe=recipe),
         fields=on_responses.group_column_fields(resolved.written),
+        changes=frozenset(GROUP_COLUMNS),
     )
     masks = Stage(
         "sample masks",
         reduce=partial(on_responses.sample_masks, recipe=recipe),
         fields=on_responses.mask_fields(recipe),
-        completes="sample_mask",
+        changes=_MASKS,
     )
     if "sample_mask" in resolved.recorded:
-        masks = Stage(
-            "recorded sample mask", reduce=recorded.use_sample_mask, completes="sample_mask"
-        )
+        masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
     return [
         finite,
         rollouts,
@@ -206,7 +222,7 @@ def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]
         return [Stage("recorded rewards", reduce=recorded.without_rewards), *kl]
     if "response_level_rewards" in resolved.recorded:
         return [Stage("recorded rewards", reduce=recorded.use_rewards), *([] if early else kl)]
-    made = [*_shaping_stages(resolved), *(kl if early else [])]
+    made = [*_shaping_stages(resolved), *(kl if early else _early_kl_switch(resolved))]
     if early and "token_level_rewards" in resolved.recorded:
         column = on_rewards.reward_column(resolved.estimator)
         made = [
@@ -219,6 +235,12 @@ def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]
             )
         ]
     return [*made, *_reward_stages(resolved, state), *([] if early else kl)]
+
+
+def _early_kl_switch(resolved: ResolvedRecipe) -> list[Stage]:
+    """Return the stage of a KL penalty in the reward of responses, off."""
+    charges = resolved.kl and resolved.recipe.kl_coef > 0
+    return [Stage("kl", fields=frozenset({"numerics.kl_credit"}))] if charges else []
 
 
 def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -239,9 +261,16 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
             on_rewards.add_process_rewards,
             column=column if resolved.process == "response" else None,
         ),
-        fields=frozenset({"numerics.process_rewards"}),
+        fields=_process_fields(resolved),
     )
     return [shape, process]
+
+
+def _process_fields(resolved: ResolvedRecipe) -> frozenset[str]:
+    """Return the fields that decide how process rewards are added."""
+    auto = resolved.recipe.numerics.process_rewards == "auto"
+    outcome = auto and resolved.estimator.outcome
+    return frozenset({"numerics.process_rewards", *(["numerics.outcome"] if outcome else [])})
 
 
 def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
@@ -263,7 +292,7 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             "reward clip",
             reduce=partial(on_rewards.clip_rewards, recipe=recipe),
             fields=on_rewards.clip_fields(recipe),
-            completes="response_level_rewards",
+            changes=frozenset({"response_level_rewards"}),
         ),
     ]
 
@@ -271,12 +300,14 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
+_ADVANTAGES = _CREDIT | {"raw_advantages", "response_advantage"}
+_MASKS = frozenset({"sample_mask", "final_response_mask"})
 
 
 def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
-    recipe, fields = resolved.recipe, _kl_fields(resolved)
+    recipe, fields, changes = resolved.recipe, _kl_fields(resolved), frozenset({"kl"})
     if not resolved.kl:
-        return [Stage("kl", fields=fields, completes="kl")] if fields else []
+        return [Stage("kl", fields=fields, changes=changes, after="sample_mask")] if fields else []
     early = recipe.numerics.kl_credit == "response" and recipe.kl_coef > 0
     maps = early or recipe.kl_target is not None
     column = on_rewards.reward_column(resolved.estimator)
@@ -294,7 +325,8 @@ def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             apply=add,
             makes=_KL,
             fields=fields,
-            completes="kl",
+            changes=changes,
+            after="sample_mask",
         )
     ]
 
@@ -350,7 +382,7 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
         stages.append(replace(_whitening(recipe, "token_level_rewards"), fields=own))
     elif switch:
         stages.append(Stage("reward whitening", fields=switch))
-    stages = [replace(stage, completes="token_level_rewards") for stage in stages]
+    stages = [replace(stage, changes=frozenset({"token_level_rewards"})) for stage in stages]
     return [*stages, _distillation(resolved)]
 
 
@@ -402,7 +434,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         uses = _CREDIT | _KL | {"distillation"}
         charge = Stage("token charges", apply=charged, uses=uses, makes=_CREDIT)
         stages += [*(spread if resolved.plain else []), charge]
-    return [replace(stage, completes="raw_advantages") for stage in stages]
+    return [replace(stage, changes=_ADVANTAGES) for stage in stages]
 
 
 def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
@@ -449,18 +481,25 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
     recipe, stages = resolved.recipe, []
     fields = frozenset({"whiten_advantages"})
     fields |= on_responses.whitening_fields(recipe) if resolved.whiten else set()
+    changes = {"advantages", "response_advantage"}
+    whitening = Stage(
+        "advantage whitening",
+        fields=fields,
+        changes=frozenset(changes | ({"returns"} if resolved.whitened_returns else set())),
+    )
     if not resolved.whiten:
-        stages.append(Stage("advantage whitening", fields=fields))
+        stages.append(whitening)
     elif resolved.constant:
         reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
-        stages.append(Stage("advantage whitening", reduce=reduce, fields=fields))
+        stages.append(replace(whitening, reduce=reduce))
     else:
-        stages.append(replace(_whitening(recipe, "advantages"), fields=fields))
+        own = _whitening(recipe, "advantages")
+        stages.append(replace(own, fields=fields, changes=whitening.changes))
         if resolved.whitened_returns:
             stages.append(
                 Stage("returns", apply=on_tokens.returns_as_advantages, uses=_CREDIT, makes=_CREDIT)
             )
-    clip = Stage("advantage clip", fields=frozenset({"advantage_clip"}), completes="advantages")
+    clip = Stage("advantage clip", fields=frozenset({"advantage_clip"}), changes=frozenset(changes))
     if not resolved.constant:
         apply, both = partial(on_tokens.clip_and_mask, recipe=recipe), _CREDIT | {"raw_advantages"}
         clip = replace(clip, apply=apply, uses=both, makes=both)
@@ -484,9 +523,10 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
 def _keeps(recipe: Recipe) -> bool:
     """Return whether passes may keep columns.
 
-    The metrics of a correction need its columns of the file, so all stages before it run again.
+    The metrics of filters that come first need their columns of the file, so all stages before them
+    run again.
     """
-    return not (recipe.corrects and recipe.numerics.correction == "first")
+    return not (recipe.is_filter and recipe.numerics.correction == "first")
 
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:

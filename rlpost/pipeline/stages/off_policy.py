@@ -1,11 +1,11 @@
-"""The stage of the off-policy correction: importance weights and filters of tokens and responses.
+"""The stages of the off-policy correction: filters of tokens and responses, importance weights.
 
 A filter of whole responses drops them like a sample mask: `kept` and `sample_mask` become false. A
 filter of tokens or segments, or only of tokens of some advantages, removes tokens from the final
 response mask. Advantages, returns and weights are 0 outside that mask, so that rejected tokens
 reach no loss, whichever columns it uses. Statistics of earlier stages (normalisation, whitening)
-count rejected tokens: these stages run before this one. With the numerics `correction=first`, the
-stages from token rewards to advantages run after this one, on the tokens that filters accept.
+count rejected tokens: these stages run before the filters. With the numerics `correction=first`,
+the stages from token rewards to advantages run after the filters, on the tokens that they accept.
 """
 
 from __future__ import annotations
@@ -57,14 +57,9 @@ def drops_responses(recipe: Recipe, one: Filter) -> bool:
     return one.by_response and recipe.is_filter_where == "any"
 
 
-def fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields of the recipe that the correction reads."""
-    names, numerics = {"is_weight", "is_filter"}, recipe.numerics
-    if recipe.is_weight is not None:
-        names |= {"is_cap", "is_floor", "is_mask", "is_normalise"}
-        names |= {"numerics.is_clamp", "numerics.is_observations"}
-        if recipe.is_weight != "token" and numerics.is_clamp < math.inf:
-            names.add("numerics.is_clamp_at")
+def filter_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that filters read."""
+    names = {"is_filter"}
     if recipe.is_filter:
         names |= {"is_filter_where", "numerics.correction"}
         if any(one.measure != "diff" for one in recipe.filters):
@@ -72,26 +67,47 @@ def fields(recipe: Recipe) -> frozenset[str]:
     return frozenset(names)
 
 
-def parts(recipe: Recipe) -> dict[str, Any]:
-    """Return the parts of the stage; it maps and reduces only if the recipe needs it."""
-    if not recipe.corrects:
-        return {"name": "off-policy correction", "fields": fields(recipe)}
-    first = recipe.numerics.correction == "first" and bool(recipe.is_filter)
-    reduces = recipe.rejects_responses or recipe.is_normalise or first
+def weight_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that importance weights read."""
+    names, numerics = {"is_weight"}, recipe.numerics
+    if recipe.is_weight is not None:
+        names |= {"is_cap", "is_floor", "is_mask", "is_normalise"}
+        names |= {"numerics.is_clamp", "numerics.is_observations"}
+        if recipe.is_weight != "token" and numerics.is_clamp < math.inf:
+            names.add("numerics.is_clamp_at")
+    return frozenset(names)
+
+
+def filter_parts(recipe: Recipe) -> dict[str, Any]:
+    """Return the parts of the stage of filters; it maps and reduces only if the recipe needs it."""
+    if not recipe.is_filter:
+        return {}
+    reduces = recipe.rejects_responses or recipe.numerics.correction == "first"
     return {
-        "name": "off-policy correction",
-        "fields": fields(recipe),
         "reads": ROLES,
-        "map": partial(map_responses, recipe=recipe) if reduces else None,
+        "map": partial(map_accepted_by, recipe=recipe) if reduces else None,
         "in_first_pass": True,
-        "reduce": partial(reduce, recipe=recipe) if reduces else None,
-        "apply": partial(correct, recipe=recipe),
+        "reduce": partial(drop_rejected, recipe=recipe) if reduces else None,
+        "apply": partial(reject, recipe=recipe),
         "uses": frozenset({"advantages", "returns", "raw_advantages"}),
     }
 
 
-def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
-    """Return which responses filters accept, and sums for the mean weight."""
+def weight_parts(recipe: Recipe) -> dict[str, Any]:
+    """Return the parts of the stage of weights; it maps and reduces to divide by their mean."""
+    if recipe.is_weight is None:
+        return {}
+    return {
+        "reads": ROLES,
+        "map": partial(map_weights, recipe=recipe) if recipe.is_normalise else None,
+        "in_first_pass": True,
+        "reduce": mean_weights if recipe.is_normalise else None,
+        "apply": partial(add_weights, recipe=recipe),
+    }
+
+
+def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+    """Return which responses each filter accepts, and how many tokens all of them accept."""
     mapped = {
         passed(number): _inside(batch, one, recipe)
         for number, one in enumerate(recipe.filters)
@@ -101,16 +117,18 @@ def map_responses(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
         accepted = [_accepted(batch, one, recipe) for one in recipe.filters]
         chosen = torch.stack([batch.mask, *accepted]).all(0)
         mapped[ACCEPTED] = count_true(chosen, batch.offsets)
-    if not recipe.is_normalise:
-        return mapped
-    weights = _weights(batch, recipe).values
-    count = batch.policy_tokens
+    return mapped
+
+
+def map_weights(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+    """Return the sum of each response's weights, and their number."""
+    weights, count = _weights(batch, recipe).values, batch.policy_tokens
     if recipe.is_weight in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
         total = reduce_responses(weights, batch.mask, batch.offsets, level="max")
         count = (count > 0).to(count.dtype)
     else:
         total = reduce_responses(weights, batch.mask, batch.offsets, level="sequence")
-    return {**mapped, "is:total": total, "is:count": count}
+    return {"is:total": total, "is:count": count}
 
 
 def _accepted(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
@@ -119,22 +137,12 @@ def _accepted(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
     return spread(inside, batch.offsets) if one.by_response else inside
 
 
-def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Drop the responses that filters reject; add the mean that a batch's weights are divided by.
-
-    The mean is over policy tokens (over responses with one, if a response has one weight) of all
-    responses that sample masks keep: filters do not change it.
+def drop_rejected(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Drop the responses that filters reject; `reached` are those that sample masks keep.
 
     Raises:
         DataError: no response is left.
     """
-    reached = responses["kept"]
-    if recipe.is_normalise:
-        codes, count = responses["batch"], responses.count("batch")
-        total = exact_sums(torch.where(reached, responses["is:total"], 0.0), codes, count)
-        units = torch.where(reached, responses["is:count"], 0).to(torch.float64)
-        mean = total / exact_sums(units, codes, count).clamp(min=1)
-        responses = responses.with_(is_mean=torch.where(mean > 0, mean, 1.0)[codes])
     flags = {
         str(one): responses[passed(number)]
         for number, one in enumerate(recipe.filters)
@@ -142,12 +150,27 @@ def reduce(responses: Responses, *, recipe: Recipe) -> Responses:
     }
     if not flags:
         return responses
+    reached = responses["kept"]
     stays = torch.stack([*flags.values()]).all(0)
     kept = reached & stays
     responses = some_left(responses, kept, flags, "widen the bounds of --is-filter")
     return responses.with_(
         **{"mask:off_policy": stays}, reached=reached, kept=kept, sample_mask=kept
     )
+
+
+def mean_weights(responses: Responses) -> Responses:
+    """Add `is_mean`, the mean that the weights of a batch are divided by.
+
+    It is over policy tokens (over responses with one, if a response has one weight) of all
+    responses that sample masks keep: filters do not change it.
+    """
+    reached = responses["reached" if "reached" in responses else "kept"]
+    codes, count = responses["batch"], responses.count("batch")
+    total = exact_sums(torch.where(reached, responses["is:total"], 0.0), codes, count)
+    units = torch.where(reached, responses["is:count"], 0).to(torch.float64)
+    mean = total / exact_sums(units, codes, count).clamp(min=1)
+    return responses.with_(is_mean=torch.where(mean > 0, mean, 1.0)[codes])
 
 
 def _of_accepted(batch: Batch) -> Batch:
@@ -172,31 +195,11 @@ def reduce_accepted(stage: Callable[[Responses], Responses], responses: Response
     return stage(responses.with_(tokens=tokens)).with_(tokens=responses["tokens"])
 
 
-def correct(batch: Batch, *, recipe: Recipe) -> Batch:
-    """Add `is_weight`, and `accepted` if tokens are filtered; set rejected credit to 0.
+def reject(batch: Batch, *, recipe: Recipe) -> Batch:
+    """Add `accepted`, and a column of rejected tokens for each filter; set their credit to 0.
 
-    Weights are 0 on rejected tokens and in dropped responses. The recipe's numerics set them on
-    observations.
+    Filters that drop whole responses add nothing.
     """
-    batch = _filtered(batch, recipe)
-    if recipe.is_weight is None:
-        return batch
-    weights = _weights(batch, recipe)
-    values = weights.values
-    if recipe.is_normalise:
-        values = values / spread(batch.responses["is_mean"], batch.offsets)
-    if recipe.numerics.is_observations == "zero":
-        values = torch.where(batch.mask, values, 0.0)
-    if "accepted" in batch:
-        values = torch.where(batch["accepted"], values, 0.0)
-    if not batch.all_are("kept"):
-        values = torch.where(spread(batch.responses["kept"], batch.offsets), values, 0.0)
-    hits = {"is:truncated": weights.truncated, "is:masked": weights.masked}
-    return batch.with_(**hits, is_weight=values)
-
-
-def _filtered(batch: Batch, recipe: Recipe) -> Batch:
-    """Add `accepted`, and a column of rejected tokens for each filter."""
     hits: dict[str, Tensor] = {}
     for number, one in enumerate(recipe.filters):
         if not drops_responses(recipe, one):
@@ -211,6 +214,25 @@ def _filtered(batch: Batch, recipe: Recipe) -> Batch:
             zeroed[id(batch[name])] = torch.where(accepted, batch[name], 0.0)
     credit = {name: zeroed[id(x)] for name, x in batch.tokens.items() if id(x) in zeroed}
     return batch.with_(**hits, **credit, accepted=accepted)
+
+
+def add_weights(batch: Batch, *, recipe: Recipe) -> Batch:
+    """Add `is_weight`, 0 on rejected tokens and in dropped responses.
+
+    The recipe's numerics set it on observations.
+    """
+    weights = _weights(batch, recipe)
+    values = weights.values
+    if recipe.is_normalise:
+        values = values / spread(batch.responses["is_mean"], batch.offsets)
+    if recipe.numerics.is_observations == "zero":
+        values = torch.where(batch.mask, values, 0.0)
+    if "accepted" in batch:
+        values = torch.where(batch["accepted"], values, 0.0)
+    if not batch.all_are("kept"):
+        values = torch.where(spread(batch.responses["kept"], batch.offsets), values, 0.0)
+    hits = {"is:truncated": weights.truncated, "is:masked": weights.masked}
+    return batch.with_(**hits, is_weight=values)
 
 
 def _rejectable(batch: Batch, recipe: Recipe) -> Tensor:

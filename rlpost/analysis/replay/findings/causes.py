@@ -115,7 +115,7 @@ def _solved(found: Causes, known: Collection[str]) -> None:
     for name in solvable(seen):
         if name in known:
             continue
-        floor = name == "numerics.norm_floor"
+        floor = FIELDS[name].solved == "floor"
         value = smallest_deviation(seen) if floor else _solve(seen, name)
         if value is not None:
             _plainest(found, {name: value})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.sample_facts import Data, plain
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Changes = dict[str, Any]
 Values = Callable[["ResolvedRecipe", "SampleFacts"], Iterable[Any]]
+Solving = Literal["together", "alone", "values", "floor"]
 
 STEPS = Data("several steps", lambda s: s.distinct("batch"))
 DOMAINS = Data(
@@ -90,6 +91,12 @@ class SearchedField(NamedTuple):
     """What a trainer does without the option, for findings."""
     start: Any = None
     """Another value from which all numbers are solved: they depend on it too much for one step."""
+    solved: Solving = "together"
+    """How a number with bounds is solved. together: with others, by the slopes of least squares.
+    alone: beside others it takes their part. values: usual numbers have no slope, so that a search
+    tries `values` alone. floor: the same, and findings compare it with the smallest deviation."""
+    step: float | None = None
+    """The step with which a slope is measured; None: a usual one."""
 
     def changes(
         self, name: str, resolved: ResolvedRecipe, sample: SampleFacts
@@ -301,7 +308,7 @@ def rank_batches(sample: SampleFacts) -> Iterator[Changes]:
 _LEFT = SearchedField(())
 """A field that a search leaves as it is."""
 _LAMBDA = SearchedField((), _UNIT, (VALUES,))
-_EPSILON = SearchedField(EPSILONS, (0.0, 10.0), (LITTLE,))
+_EPSILON = SearchedField(EPSILONS, (0.0, 10.0), (LITTLE,), solved="alone", step=0.01)
 _WHITENING = SearchedField(data=(FEW_TOKENS,))
 _WEIGHTS = SearchedField(data=(ENGINE,))
 _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
@@ -328,7 +335,7 @@ FIELDS: dict[str, SearchedField] = {
     "reward_scale": SearchedField((None,)),
     "truncation_penalty": SearchedField((None, 0.0, 0.5, -1.0), _WEIGHT, (TRUNCATED,)),
     "group_length_penalty": SearchedField((None,), data=(LENGTHS,)),
-    "overlong_penalty": SearchedField(_overlong, (0.0, 1e9), (UNEQUAL_LENGTHS,)),
+    "overlong_penalty": SearchedField(_overlong, (0.0, 1e9), (UNEQUAL_LENGTHS,), step=2.0),
     "norm_mean": SearchedField(_scopes, data=(MEANS, UNEQUAL)),
     "norm_std": SearchedField(("none",), data=(DEVIATIONS, UNEQUAL), start="none"),
     "reward_clip": SearchedField(_reward_clips, data=(BEYOND_BOUND,)),
@@ -350,7 +357,7 @@ FIELDS: dict[str, SearchedField] = {
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
     "mask_before_norm": SearchedField(),
-    "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,)),
+    "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
     "kl_target": _LEFT,
     "kl_horizon": _LEFT,
@@ -384,7 +391,7 @@ FIELDS: dict[str, SearchedField] = {
     ),
     "numerics.norm_eps": _EPSILON,
     "numerics.norm_ddof": SearchedField(data=(UNEQUAL,)),
-    "numerics.norm_floor": SearchedField((0.0, 1e-3), (0.0, 100.0), (LITTLE,)),
+    "numerics.norm_floor": SearchedField((0.0, 1e-3), (0.0, 100.0), (LITTLE,), solved="floor"),
     "numerics.single": SearchedField(data=(SINGLE,)),
     "numerics.constant": SearchedField(data=(EQUAL,)),
     "numerics.empty": SearchedField(data=(EMPTY,)),
@@ -409,7 +416,7 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.segment_reward": SearchedField(
         data=(_by_recipe("rewards on several tokens of a policy segment"),)
     ),
-    "numerics.whiten_eps": SearchedField(EPSILONS, (0.0, 10.0), (LITTLE_BATCH,)),
+    "numerics.whiten_eps": SearchedField(EPSILONS, (0.0, 10.0), (LITTLE_BATCH,), solved="values"),
     "numerics.whiten_floor": SearchedField(data=(LITTLE_BATCH,)),
     "numerics.whiten_ddof": _WHITENING,
     "numerics.whiten_scale": SearchedField(

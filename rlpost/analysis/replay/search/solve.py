@@ -29,8 +29,6 @@ _GAIN = 1e-4
 """Scores that differ by less are as near."""
 _MOST = 200_000
 """Elements of a least-squares step."""
-_FLAT = ("numerics.norm_floor", "numerics.whiten_eps")
-"""Numbers that are tried, not solved: at usual values recorded numbers do not depend on them."""
 
 
 class Parameter(NamedTuple):
@@ -77,8 +75,7 @@ class Parameter(NamedTuple):
         """Return the step with which its slope is measured."""
         if self.discount:
             return -0.01 if value > 0.5 else 0.01  # noqa: PLR2004
-        own = {"kl_coef": 0.05, "overlong_penalty": 2.0, "numerics.norm_eps": 0.01}
-        return own.get(self.field, 0.25 if value else 0.02)
+        return FIELDS[self.field].step or (0.25 if value else 0.02)
 
     def bounded(self, value: float) -> float:
         """Return the nearest value within the bounds."""
@@ -93,7 +90,11 @@ class Parameter(NamedTuple):
 def parameters(trial: Trial, fields: frozenset[str]) -> list[Parameter]:
     """Return the numbers of a candidate that its stages read, and that the user did not type."""
     recipe = trial.resolved.recipe
-    names = [n for n, one in FIELDS.items() if one.bounds and n in fields and n not in _FLAT]
+    names = [
+        name
+        for name, one in FIELDS.items()
+        if name in fields and one.bounds and one.solved in ("together", "alone")
+    ]
     found: list[Parameter] = []
     for name in names:
         value = value_of(recipe, name)
@@ -134,8 +135,7 @@ class Step(NamedTuple):
 def steps(trial: Trial, fields: frozenset[str], trials: Trials) -> list[Step]:
     """Return the first steps to solve a candidate, with and without an affine map of each batch.
 
-    Without a KL penalty there is one for every KL estimator. ε of the deviation has a step of its
-    own: beside weights it takes their part.
+    Without a KL penalty there is one for every KL estimator.
     """
     own = parameters(trial, fields)
     if not own or trial.reproduces:
@@ -144,9 +144,11 @@ def steps(trial: Trial, fields: frozenset[str], trials: Trials) -> list[Step]:
     absent = Parameter("kl_coef") in own and trial.resolved.recipe.kl_coef == 0
     if absent and "kl_estimator" not in trial.candidate.given:
         kinds = [{"kl_estimator": kind} for kind in KL]
-    epsilon = Parameter("numerics.norm_eps")
-    others = [one for one in own if one != epsilon]
-    sets = [(others, kind) for kind in kinds if others] + [([epsilon], {})] * (epsilon in own)
+    alone: list[tuple[list[Parameter], Changes]] = [
+        ([one], {}) for one in own if FIELDS[one.field].solved == "alone"
+    ]
+    others = [one for one in own if FIELDS[one.field].solved == "together"]
+    sets = [(others, kind) for kind in kinds if others] + alone
     found = [
         _step(trial, some, trials, kind, mapped=mapped)
         for some, kind in sets
