@@ -357,13 +357,13 @@ def whole_summary(
         inputs: the input files, as the user named them.
         targets: the published files.
     """
-    totals, labels = tasks.merged_totals(notes, reduced.labels)
+    totals, cells = tasks.merged_totals(notes, reduced.labels)
     named = zip(targets, (file["reason"] for file in written_files(notes)), strict=True)
     rewritten = [f"{target.name}: {reason}" for target, reason in named if reason]
     splits = sum(note["halved"] for note in notes)
     devices = {device for note in notes for device in note["devices"]}
     return {
-        **summary_of(plan, labels, reduced.facts, totals),
+        **summary_of(plan, cells, reduced.facts, totals),
         **run_summary(plan, inputs, targets, rewritten, sorted(devices), splits),
     }
 

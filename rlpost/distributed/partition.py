@@ -27,6 +27,7 @@ from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import engine_for
+from rlpost.pipeline.totals import SummaryCells
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -232,15 +233,14 @@ def assemble_responses(
     order = (columns.pop(ROW) + shifts.repeat_interleave(sizes)).argsort()
     own = torch.arange(len(tables)).repeat_interleave(sizes)[order]
     columns = {name: column[order] for name, column in columns.items()}
-    domains = len(labels["domain"])
-    code = columns["step"] * domains + columns["domain"]
-    cells, columns["cell"] = dense_codes(code, len(labels["step"]) * domains)
-    labels = {**labels, "cell": cells.tolist()}
+    cells, columns["cell"] = SummaryCells.of(
+        columns["step"], labels["step"], columns["domain"], labels["domain"]
+    )
     if one_table:
-        labels["batch"] = list(first.labels["batch"])
+        labels = {**labels, "batch": list(first.labels["batch"])}
     all_policy = bool((columns["tokens"] == columns["length"]).all())
     notes = {**first.notes, "all_policy": all_policy}
-    return Responses(columns, labels, notes, first.shared), own
+    return Responses(columns, labels, notes, first.shared, cells), own
 
 
 def _relabelled(table: Responses, name: str, labels: Labels) -> Tensor:

@@ -46,7 +46,7 @@ from rlpost.pipeline.run import (
     write_rows,
 )
 from rlpost.pipeline.summary import response_facts, summary_of
-from rlpost.pipeline.totals import ExactTotals, cell_names
+from rlpost.pipeline.totals import ExactTotals, SummaryCells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -245,7 +245,7 @@ def _note(
     seconds = clock.seconds
     return {
         "totals": totals.to_text(),
-        "cells": cell_names(totals, responses.labels),
+        "cells": responses.cells.names(totals.keys),
         "halved": engine.splits if engine else 0,
         "devices": [str(device) for device in engine.devices.all] if engine else [],
         "seconds": seconds["total"],
@@ -306,10 +306,10 @@ def join(
     batches, clock = iter(batches), Clock()
     assert context.metadata is not None
     responses, _ = assemble_responses(labels, islice(batches, tables), empty=partition.rows == 0)
-    totals, labels = merged_totals(notes, labels)
+    totals, cells = merged_totals(notes, labels)
     source = partition.source()
     plan = context.plan(source)
-    summary = summary_of(plan, labels, response_facts(plan, responses), totals)
+    summary = summary_of(plan, cells, response_facts(plan, responses), totals)
     metadata = context.metadata.of_file(partition.first, partition.files[0].path, summary)
 
     def fill(sink: Sink) -> ExactTotals:
@@ -326,20 +326,18 @@ def join(
     return TaskOutput(_note(clock, ExactTotals(), responses, files=[file]))
 
 
-def merged_totals(notes: Sequence[Json], labels: Labels) -> tuple[ExactTotals, Labels]:
-    """Return the totals of some tasks of the last pass by cell, and labels that have the cells.
+def merged_totals(notes: Sequence[Json], labels: Labels) -> tuple[ExactTotals, SummaryCells]:
+    """Return the totals of some tasks of the last pass by cell, and the cells.
 
     Args:
         notes: of the tasks.
         labels: the steps and domains of the input.
     """
-    codes = {
-        name: {str(label): code for code, label in enumerate(labels[name])}
-        for name in ("step", "domain")
-    }
-    total, domains = ExactTotals(), len(labels["domain"])
-    for note in notes:
-        cells = [codes["step"][s] * domains + codes["domain"][d] for s, d in note["cells"]]
-        total += ExactTotals.from_text(note["totals"]).with_keys(cells)
-    cells = total.keys
-    return total.with_keys(range(len(cells))), {**labels, "cell": list(cells)}
+    steps, domains = labels["step"], labels["domain"]
+    step_of, domain_of = ({str(x): n for n, x in enumerate(own)} for own in (steps, domains))
+    pairs = [[(step_of[s], domain_of[d]) for s, d in note["cells"]] for note in notes]
+    cells = SummaryCells(steps, domains, sorted({pair for own in pairs for pair in own}))
+    number, total = {pair: n for n, pair in enumerate(cells.pairs)}, ExactTotals()
+    for note, own in zip(notes, pairs, strict=True):
+        total += ExactTotals.from_text(note["totals"]).with_keys([number[pair] for pair in own])
+    return total, cells

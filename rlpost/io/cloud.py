@@ -4,6 +4,9 @@ obstore reads the environment, but no AWS profiles, no connection strings, and n
 credential files. So botocore's session supplies region, endpoint and credentials of S3, in which
 order and from which source is then as everywhere: environment, profile, SSO, web identity,
 container, instance. Its client also makes the requests for which obstore has no function.
+
+fsspec's configuration of `s3` comes first: pandas and Hugging Face datasets read it for `s3://`, so
+users expect an endpoint or a key that is set there to be used.
 """
 
 from __future__ import annotations

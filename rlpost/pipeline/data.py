@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from rlpost.io.keys import KeyColumn, encode_keys, step_order
-from rlpost.kernels.moments import dense_codes, joint_codes
+from rlpost.kernels.moments import joint_codes
 from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
+from rlpost.pipeline.totals import SummaryCells
 from rlpost.pipeline.transfer import Sent
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
 from rlpost.recipe.roles import is_read_by_name
@@ -62,11 +63,13 @@ class Responses:
 
     columns: Mapping[str, Tensor]
     labels: Mapping[str, list[str | int]] = field(default_factory=dict)
-    """The labels of the codes of `step`, `batch`, `domain` and `cell`."""
+    """The labels of the codes of `step`, `batch` and `domain`."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Results of stages that are not columns."""
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     """Numbers that all batches use."""
+    cells: SummaryCells = field(default_factory=SummaryCells)
+    """Those of the column `cell`."""
 
     def __len__(self) -> int:
         return int(self.columns["reward"].numel())
@@ -257,17 +260,17 @@ class Collector:
             "domain": domain,
             "group": joint_codes(batch, own),
         }
-        cells, columns["cell"] = _cells(step, len(steps), domain, len(domains))
+        cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         ids = {"rollout", "traj_id", "state_id"}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
-        labels = {"step": steps, "batch": batches, "domain": domains, "cell": cells.tolist()}
+        labels = {"step": steps, "batch": batches, "domain": domains}
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:
             both = (None if one is None else one.numpy() for one in (rollout, turn))
             columns["turn_evidence"] = torch.from_numpy(
                 turn_evidence(columns["group"].numpy(), *both)
             )
-        return Responses(columns, labels)
+        return Responses(columns, labels, cells=cells)
 
 
 def _finite(columns: Mapping[str, Tensor], count: int, *, skip: bool) -> Tensor:
@@ -303,14 +306,5 @@ def _batches(
         return torch.zeros_like(step), ["all"]
     if scope == "step":
         return step, steps
-    both, codes = _cells(step, len(steps), domain, len(domains))
-    names = [
-        f"{steps[code // len(domains)]}/{domains[code % len(domains)]}" for code in both.tolist()
-    ]
-    return codes, [*names]
-
-
-def _cells(step: Tensor, steps: int, domain: Tensor, domains: int) -> tuple[Tensor, Tensor]:
-    """Return the (step, domain) pairs that occur, as one number each, and each row's index."""
-    both = step if domains == 1 else step * domains + domain
-    return dense_codes(both, steps * domains)
+    cells, codes = SummaryCells.of(step, steps, domain, domains)
+    return codes, ["/".join(names) for names in cells.names(range(len(cells.pairs)))]

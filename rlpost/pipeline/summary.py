@@ -23,18 +23,17 @@ from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
 from rlpost.pipeline.stages.tokens import reads_segment_ends
-from rlpost.pipeline.totals import cells_of
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.pipeline.totals import ExactTotals, Totals
+    from rlpost.pipeline.totals import ExactTotals, SummaryCells, Totals
 
 
 REWARDS = "response_level_rewards"
@@ -186,7 +185,7 @@ def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
         responses: those that the totals count, and no others.
         totals: by cell.
     """
-    return summary_of(plan, responses.labels, response_facts(plan, responses), totals)
+    return summary_of(plan, responses.cells, response_facts(plan, responses), totals)
 
 
 def run_summary(
@@ -218,23 +217,21 @@ def run_summary(
     }
 
 
-def summary_of(
-    plan: Plan, labels: Mapping[str, list[str | int]], facts: ResponseFacts, totals: ExactTotals
-) -> Json:
+def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: ExactTotals) -> Json:
     """Return the summary of some responses.
 
     Args:
         plan: a recipe bound to its input.
-        labels: what the codes of `step`, `domain` and `cell` stand for.
+        cells: those of the totals.
         facts: about the responses.
         totals: of the responses, by cell.
     """
     resolved = plan.resolved
     rows = {
-        column: [] if labels[column] == ["all"] else cells_of(labels, totals.keys, column)
-        for column in ("step", "domain")
+        "step": cells.by_label("step", totals.keys),
+        "domain": cells.by_label("domain", totals.keys),
     }
-    sets = [totals.keys, *(cells for column in rows for _, cells in rows[column])]
+    sets = [totals.keys, *(part for column in rows for _, part in rows[column])]
     every, *parts = totals.over_each(sets)
     whole, *metrics = report_metrics([every, *parts], resolved)
     of_part = iter(metrics)

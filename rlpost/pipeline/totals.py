@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, reduce
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from rlpost.kernels.moments import (
     DIGITS,
     add_digits,
+    dense_codes,
     exact_digits,
     integers_of,
     scale_of,
@@ -28,8 +29,9 @@ from rlpost.kernels.moments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+Label = str | int
 
 SPREADS = ("count", "total", "squares")
 _NUMBERS = ("keys", "digits", "lows", "highs")  # of a block
@@ -309,35 +311,51 @@ def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
     return both
 
 
-Label = str | int
+@dataclass(frozen=True)
+class SummaryCells:
+    """The cells of a summary: the pairs of a step and a domain that occur, by number."""
 
+    steps: list[Label] = field(default_factory=list)
+    """In step order."""
+    domains: list[Label] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    """The place of the step, and that of the domain, of each cell; ascending."""
 
-def cell_names(totals: ExactTotals, labels: Mapping[str, list[Label]]) -> list[list[str]]:
-    """Return the step and the domain of each key.
+    @classmethod
+    def of(
+        cls, step: Tensor, steps: list[Label], domain: Tensor, domains: list[Label]
+    ) -> tuple[SummaryCells, Tensor]:
+        """Return the cells of some responses, and the number of each one's cell, [N].
 
-    Args:
-        totals: by cell.
-        labels: what the codes of `step`, `domain` and `cell` stand for.
-    """
-    steps, domains = labels["step"], labels["domain"]
-    codes = [divmod(int(labels["cell"][cell]), len(domains)) for cell in totals.keys]
-    return [[str(steps[step]), str(domains[domain])] for step, domain in codes]
+        Args:
+            step: [N] places in `steps`.
+            steps: labels.
+            domain: [N] places in `domains`.
+            domains: labels.
+        """
+        both = step if len(domains) == 1 else step * len(domains) + domain
+        present, cell = dense_codes(both, len(steps) * len(domains))
+        return cls(steps, domains, [divmod(code, len(domains)) for code in present.tolist()]), cell
 
+    def names(self, cells: Iterable[int]) -> list[list[str]]:
+        """Return the step and the domain of each of some cells."""
+        pairs = (self.pairs[cell] for cell in cells)
+        return [[str(self.steps[step]), str(self.domains[domain])] for step, domain in pairs]
 
-def cells_of(
-    labels: Mapping[str, list[Label]], cells: Sequence[int], column: str
-) -> list[tuple[Label, list[int]]]:
-    """Return the cells of each step, in step order, or of each domain, by name.
+    def by_label(
+        self, column: Literal["step", "domain"], cells: Iterable[int]
+    ) -> list[tuple[Label, list[int]]]:
+        """Return the cells of each step, in step order, or of each domain, by name.
 
-    Args:
-        labels: what the codes of `step`, `domain` and `cell` stand for.
-        cells: those that occur.
-        column: `step` or `domain`.
-    """
-    names, domains = labels[column], len(labels["domain"])
-    own: dict[int, list[int]] = defaultdict(list)
-    for cell in cells:
-        step, domain = divmod(int(labels["cell"][cell]), domains)
-        own[step if column == "step" else domain].append(cell)
-    order = sorted(own, key=None if column == "step" else lambda code: str(names[code]))
-    return [(names[code], own[code]) for code in order]
+        Args:
+            column: none has cells if the input lacks it.
+            cells: those that occur.
+        """
+        labels, part = (self.steps, 0) if column == "step" else (self.domains, 1)
+        if labels == ["all"]:
+            return []
+        own: dict[int, list[int]] = defaultdict(list)
+        for cell in cells:
+            own[self.pairs[cell][part]].append(cell)
+        order = sorted(own, key=None if column == "step" else lambda place: str(labels[place]))
+        return [(labels[place], own[place]) for place in order]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlpost.display.text import counted
 from rlpost.kernels.divergence import effective_sample_size
@@ -14,7 +14,6 @@ from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.summary import common_warnings, nonfinite, positive_warning, roles_of
-from rlpost.pipeline.totals import cells_of
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
@@ -103,8 +102,8 @@ def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_TokenPar
     """Return the tokens by position, step and domain."""
     return {
         "positions": _by_position(totals),
-        "steps": _by_column(responses, totals, "step"),
-        "domains": _by_column(responses, totals, "domain"),
+        "steps": _by_label(responses, totals, "step"),
+        "domains": _by_label(responses, totals, "domain"),
     }
 
 
@@ -119,14 +118,13 @@ def _by_position(totals: LossTotals) -> list[_TokenPart]:
     return parts
 
 
-def _by_column(responses: Responses, totals: LossTotals, column: str) -> list[_TokenPart]:
+def _by_label(
+    responses: Responses, totals: LossTotals, column: Literal["step", "domain"]
+) -> list[_TokenPart]:
     """Return each step or domain, if the input has that column."""
-    labels = responses.labels
-    if labels[column] == ["all"]:
-        return []
     return [
         _TokenPart({column: label}, totals.over(cells))
-        for label, cells in cells_of(labels, totals.cells.keys, column)
+        for label, cells in responses.cells.by_label(column, totals.cells.keys)
     ]
 
 
