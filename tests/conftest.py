@@ -99,3 +99,14 @@ def small_steps(monkeypatch):
     monkeypatch.setattr(transfers, "PART_BYTES", 20_000)
     monkeypatch.setattr(staged, "READ_BYTES", 7000)
     monkeypatch.setattr(uploads, "READ_BYTES", 7000)
+
+
+@pytest.fixture
+def enriched(tmp_path):
+    """An enriched file."""
+    from runs import rollout, run, save  # noqa: PLC0415 - the whole program
+
+    source = save(rollout(48), tmp_path / "in.parquet", rows=10)
+    target = tmp_path / "out.parquet"
+    assert run("advantages", source, target, "-q", "--kl-coef", "0.1").code == 0
+    return target

@@ -1,81 +1,23 @@
 """Runs in shards: planned once, written by many, with the very files of a run in one process."""
 
 import json
-import tempfile
-import time
 from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from distributed_runs import LOCAL, facts, rlpost_command, same_files, steps_table, write_files
+from distributed_runs import LOCAL, rlpost_command, same_files, steps_table, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import run as run_command
+from shard_runs import check
 from strategies import recipes, rollouts, to_table
 
 import rlpost
-from rlpost.distributed import driver, shards
-from rlpost.distributed import partition as partitions
-from rlpost.distributed.blocks import responses_block
-from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
+from rlpost.distributed import shards
 from rlpost.estimators import ESTIMATORS
-from rlpost.pipeline.data import Responses
-
-
-def in_shards(top, recipe, count, options=LOCAL):
-    """The summary of a run in shards, the last first."""
-    shards.plan([top / "in"], top / "shards", top / "state", recipe, options)
-    for index in reversed(range(count)):
-        assert not list((top / "shards").glob("*.parquet"))
-        summary = shards.shard(top / "state", index, count, options)
-        assert (summary is None) == (index > 0)
-    return summary
-
-
-def attempt(run):
-    """The summary of a run, or its error."""
-    try:
-        return run()
-    except RlpostError as error:
-        return type(error), str(error)
-
-
-def check(table, recipe, files, count, rows_a_bucket, *, divide=False, indexed=False):
-    """A run in shards leaves the bytes that a run in one process leaves, or fails as it does."""
-    least = 1 if divide else partitions.PART_BYTES
-    with tempfile.TemporaryDirectory() as name:
-        top = Path(name)
-        write_files(table, top / "in", files, write_page_index=indexed)
-        want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, LOCAL))
-        with (
-            mock.patch.object(driver, "ROWS_A_BUCKET", rows_a_bucket),
-            mock.patch.object(partitions, "PART_BYTES", least),
-        ):
-            got = attempt(lambda: in_shards(top, recipe, count))
-        if isinstance(want, tuple):
-            assert got == want
-            return
-        assert facts(got) == facts(want)
-        same_files(top / "shards", top / "local")
-        for path in (top / "local").iterdir():
-            assert have_indexes(path) == (indexed and pq.read_metadata(path).num_rows > 0)
-
-
-def have_indexes(path):
-    """Whether all columns have page indexes."""
-    metadata = pq.read_metadata(path)
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    chunks = [group.column(place) for group in groups for place in range(metadata.num_columns)]
-    known = {
-        chunk.has_offset_index and chunk.has_column_index for chunk in chunks if chunk.num_values
-    }
-    assert len(known) < 2
-    return known == {True}
 
 
 def spread_over(rows, steps):
@@ -110,56 +52,6 @@ def test_page_indexes_are_the_same_where_a_file_is_divided(options):
     check(steps_table(36), recipe, files=2, count=2, rows_a_bucket=9, divide=True, indexed=True)
 
 
-STATEFUL = {
-    "running moments": {"norm_mean": "running", "norm_std": "running"},
-    "an adaptive coefficient": {"kl_coef": 0.1, "kl_target": 0.01},
-    "one batch of all": {"numerics": {"batch": "all"}, "whiten_advantages": True},
-    "rollouts of several rows": {"rollout_id": "traj_id"},
-    "batches by domain": {"numerics": {"batch": "step_domain"}, "norm_mean": "batch"},
-    "filters": {"is_filter": ("geometric:ratio:0.5:1.5",), "is_weight": "token"},
-    "whitening twice": {"whiten_rewards": True, "whiten_advantages": True, "kl_coef": 0.1},
-}
-
-
-@pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
-def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
-    recipe = rlpost.Recipe(**{"estimator": "reinforce", **options})
-    check(steps_table(36), recipe, files=2, count=3, rows_a_bucket=9, divide=True)
-
-
-@pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])
-def test_steps_keep_the_order_of_the_input(step):
-    check(steps_table(step=step), rlpost.Recipe(), files=4, count=2, rows_a_bucket=7)
-
-
-def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_path):
-    write_files(steps_table(step=int), tmp_path / "in", 2)
-    names = steps_table(step=lambda place: "all" if place == 2 else str(place))
-    pq.write_table(names, tmp_path / "in" / "part-8.parquet")
-    only = names.filter(pa.compute.equal(names["step"], "all"))
-    pq.write_table(only, tmp_path / "in" / "part-9.parquet")
-    recipe = rlpost.Recipe(estimator="rloo")
-    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    with mock.patch.object(driver, "ROWS_A_BUCKET", 11):
-        got = in_shards(tmp_path, recipe, 3)
-    assert facts(got) == facts(want)
-    assert len(got["steps"]) == 7
-    same_files(tmp_path / "shards", tmp_path / "local")
-
-
-def test_where_nothing_is_left_anywhere_the_error_is_that_of_one_process():
-    table = steps_table().set_column(3, "reward", [pa.array([1.0] * 60)])
-    recipe = rlpost.Recipe(drop_zero_variance=True, difficulty_mask=True)
-    check(table, recipe, files=2, count=2, rows_a_bucket=5)
-
-
-def test_a_bundle_of_which_nothing_is_left_is_no_error():
-    rewards = np.where(np.array(steps_table()["step"]) == "3", 1.0, np.arange(60) % 2)
-    table = steps_table().set_column(3, "reward", [pa.array(rewards)])
-    recipe = rlpost.Recipe(drop_zero_variance=True)
-    check(table, recipe, files=2, count=2, rows_a_bucket=1)
-
-
 @pytest.mark.parametrize("name", ["sample_mask", "loss_multiplier"])
 @pytest.mark.parametrize("options", [{}, {"drop_zero_variance": True, "replace": True}], ids=str)
 def test_a_sample_mask_of_the_input_gives_the_same(name, options):
@@ -170,14 +62,6 @@ def test_a_sample_mask_of_the_input_gives_the_same(name, options):
     check(computed, rlpost.Recipe(replace=True), files=2, count=2, rows_a_bucket=5)
     nothing = table.set_column(table.num_columns - 1, name, pa.array([0] * 60))
     check(nothing, rlpost.Recipe(**options), files=2, count=2, rows_a_bucket=5)
-
-
-@pytest.fixture
-def planned(tmp_path):
-    """A folder with files that are planned, but not written."""
-    write_files(steps_table(), tmp_path / "in", 4)
-    shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", rlpost.Recipe(), LOCAL)
-    return tmp_path
 
 
 def test_the_number_of_shards_may_change_and_a_lot_is_written_once(planned):
@@ -196,38 +80,6 @@ def test_the_number_of_shards_may_change_and_a_lot_is_written_once(planned):
 def test_a_shard_that_is_done_again_after_all_says_the_same(planned):
     first = shards.shard(planned / "state", 0, 1, LOCAL)
     assert json.dumps(shards.shard(planned / "state", 1, 5, LOCAL)) == json.dumps(first)
-
-
-def test_an_input_that_changed_since_the_plan_is_refused(planned):
-    path = planned / "in" / "part-1.parquet"
-    pq.write_table(pq.read_table(path).slice(1), path)
-    with pytest.raises(ReadWriteError, match=r"part-1\.parquet: was changed"):
-        shards.shard(planned / "state", 0, 1, LOCAL)
-    assert not list((planned / "out").glob("*.parquet"))
-
-
-def test_two_plans_do_not_share_a_folder(planned):
-    with pytest.raises(UsageError, match="has a plan already"):
-        shards.plan([planned / "in"], planned / "b", planned / "state", rlpost.Recipe(), LOCAL)
-    assert shards.shard(planned / "state", 0, 1, LOCAL)
-    over = replace(LOCAL, overwrite=True)
-    shards.plan([planned / "in"], planned / "b", planned / "state", rlpost.Recipe(), over)
-    assert shards.shard(planned / "state", 0, 2, LOCAL) is None
-
-
-def test_a_shard_needs_a_plan_of_this_version(planned, tmp_path):
-    with pytest.raises(ReadWriteError, match="rlpost plan"):
-        shards.shard(tmp_path / "none", 0, 1, LOCAL)
-    with pytest.raises(UsageError, match="0 to 2 is needed"):
-        shards.shard(planned / "state", 3, 3, LOCAL)
-    path = planned / "state" / "plan.json"
-    text = path.read_text()
-    path.write_text(text.replace(f'"rlpost": "{rlpost.__version__}"', '"rlpost": "0.0.0"'))
-    with pytest.raises(UsageError, match=r"rlpost 0\.0\.0"):
-        shards.shard(planned / "state", 0, 1, LOCAL)
-    path.write_text(text[: len(text) // 2])
-    with pytest.raises(DataError, match="`rlpost plan` did not write this file"):
-        shards.shard(planned / "state", 0, 1, LOCAL)
 
 
 def test_the_state_is_kept_when_the_last_shard_ends(tmp_path):
@@ -329,45 +181,6 @@ def test_a_wrong_command_line_says_what_is_right(planned, monkeypatch, words, to
     assert told in " ".join(done.err.split())
     assert not (planned / "new").exists()
     assert list((planned / "out").glob("*.parquet")) == []
-
-
-def test_each_reader_of_a_block_reads_its_rows_alone():
-    columns = {
-        "reward": torch.tensor([0.5, float("nan"), -1e300], dtype=torch.float64),
-        "code": torch.tensor([3, 1 << 60, -1]),
-        "flag": torch.tensor([True, False, True]),
-    }
-    labels = {"step": [1, 2], "domain": ["a"]}
-    shared = {"baselines": torch.arange(4.0)}
-    table = Responses(columns, labels, {"other": object()}, shared)
-    block = responses_block(table, [2, 0, 1], {"slots": 7})
-    assert block.sizes == [2, 0, 1]
-    for place, rows in enumerate([slice(0, 2), slice(2, 2), slice(2, 3)]):
-        part = block.responses(place)
-        assert (part.labels, part.notes) == (labels, {"slots": 7})
-        for name, column in columns.items():
-            assert part[name].numpy().tobytes() == column[rows].numpy().tobytes()
-        assert part.shared["baselines"].tolist() == [0, 1, 2, 3]
-    assert len(block.responses()) == 3
-
-
-def test_start_up_is_that_of_the_process_in_wall_and_cpu_time(planned):
-    began = time.perf_counter() - 5.0
-    options = replace(LOCAL, started=began)
-    cpu = time.process_time()
-    assert cpu > 0.5  # of imports
-    shards.shard(planned / "state", 0, 2, options)
-    seconds = shards.shard(planned / "state", 1, 2, LOCAL)["seconds"]  # begins with the call
-    assert 5.0 < seconds["start_up"] < 9.0
-    assert cpu < seconds["cpu"]["start_up"] < seconds["cpu"]["total"]
-    assert seconds["cpu"]["start_up"] < 2 * cpu
-
-
-def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
-    note = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
-    found = driver.work_seconds([note, note], {"total": 7.0, "start_up": 6.0})
-    assert found["busy"] == {"compute": 6.0}
-    assert found["cpu"] == {"total": 11.0, "start_up": 6.0, "compute": 2.0}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

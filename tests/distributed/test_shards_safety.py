@@ -1,13 +1,11 @@
 """Runs in shards: who may write what, what killed ones leave, and what the files say of the run."""
 
-import re
 import signal
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -26,14 +24,9 @@ from distributed_runs import (
 
 import rlpost
 from rlpost.analysis.verify import verify
-from rlpost.distributed import partition as partitions
 from rlpost.distributed import shards, tasks
-from rlpost.distributed.driver import divided_files
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.locks import FileLock, temporary_name
-from rlpost.io.parquet import source
-from rlpost.io.parquet.footer import ColumnMeta, FileMeta, Wire, file_end, read_footer
-from rlpost.io.parquet.splice_plan import column_metas
 
 
 @pytest.mark.parametrize(
@@ -65,14 +58,6 @@ def test_a_single_file_is_planned_and_written_under_its_name(tmp_path):
     assert shard(tmp_path, 0, 1, state="s")["responses"] == 60
     assert [path.name for path in out.parent.iterdir()] == ["out.parquet"]
     assert verify([out])["ok"]
-
-
-def test_a_plan_that_fails_leaves_nothing(tmp_path):
-    write_files(steps_table().drop_columns("reward"), tmp_path / "in", 2)
-    with pytest.raises(rlpost.errors.DataError, match="reward"):
-        plan(tmp_path)
-    assert [path.name for path in tmp_path.iterdir() if path.name != "state"] == ["in"]
-    assert list((tmp_path / "state").rglob("*")) == []
 
 
 def test_data_is_not_overwritten(tmp_path):
@@ -144,27 +129,6 @@ def test_of_two_runs_over_one_output_the_later_wins_and_the_earlier_says_so(plan
     assert now == wanted
     assert hidden(planned) == []
     assert len(wanted) == 5
-
-
-def test_a_plan_of_another_version_is_removed_by_a_new_one(planned):
-    manifest = planned / "state" / "plan.json"
-    manifest.write_text("{}")
-    before = [path.name for path in (planned / "state").iterdir() if path.is_dir()]
-    plan(planned, options=OVER)
-    after = [path.name for path in (planned / "state").iterdir() if path.is_dir()]
-    assert (len(before), len(after), before == after) == (1, 1, False)
-    assert shard(planned, 0, 1)["responses"] == 60
-    assert hidden(planned) == []
-
-
-def test_a_plan_over_a_plan_takes_what_that_had_complete_with_it(planned):
-    assert shard(planned, 0, 2) is None
-    before = set(hidden(planned))
-    plan(planned, rlpost.Recipe(estimator="rloo"), OVER)
-    assert not before & set(hidden(planned))
-    assert len([path for path in (planned / "state").iterdir() if path.is_dir()]) == 1
-    assert shard(planned, 0, 1)["recipe"]["estimator"] == "rloo"
-    assert verify([planned / "out"])["ok"]
 
 
 KILLED = '''
@@ -256,113 +220,3 @@ def test_a_bit_that_flips_on_the_disk_is_found_before_a_file_waits(planned, monk
         shard(planned, 0, 1, replace(LOCAL, verify=True))
     monkeypatch.undo()
     assert shard(planned, 0, 1, replace(LOCAL, verify=True))["responses"] == 60
-
-
-@pytest.fixture
-def divided(tmp_path, monkeypatch):
-    """A folder with one file of 12 row groups, planned in parts of one, and a small file."""
-    monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
-    write_files(steps_table(36), tmp_path / "in", 1)
-    found = plan(tmp_path)
-    assert found["partitions"] > 9
-    return tmp_path
-
-
-def parts_of(top):
-    run = top / "state" / shards.planned(top / "state").run
-    return sorted(path.name for path in (run / "blocks").glob("encoded-*"))
-
-
-@pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"replace": True}])
-def test_a_large_file_is_written_in_parts_and_joined(tmp_path, monkeypatch, options):
-    monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
-    table = steps_table(36)
-    if "replace" in options:
-        table = table.append_column("advantages", [[0.5]] * 36)
-    write_files(table, tmp_path / "in", 1)
-    recipe = rlpost.Recipe(estimator="gae", length_weight=True, **options)
-    assert plan(tmp_path, recipe)["partitions"] > 9
-    assert shard(tmp_path, 1, 2, replace(LOCAL, verify=True)) is None
-    assert parts_of(tmp_path)
-    assert shard(tmp_path, 0, 2, replace(LOCAL, verify=True))["responses"] == 36
-    assert parts_of(tmp_path) == []
-    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    same_files(tmp_path / "out", tmp_path / "local")
-
-
-def shared_chunks(path, one, other):
-    """Let a column have its values in the chunks of another."""
-    with path.open("rb") as file:
-        footer, end = read_footer(file.fileno(), path.stat().st_size)
-    for group in footer.structs(FileMeta.ROW_GROUPS):
-        metas = {
-            meta.values_of(ColumnMeta.PATH, Wire.BINARY)[0]: meta for meta in column_metas(group)
-        }
-        own, name = metas[one.encode()], metas[one.encode()][ColumnMeta.PATH]
-        own.update(metas[other.encode()])
-        own[ColumnMeta.PATH] = name
-    path.write_bytes(path.read_bytes()[:end] + file_end(footer))
-
-
-def test_a_file_whose_chunks_cannot_be_copied_is_not_divided(tmp_path, monkeypatch):
-    monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
-    write_files(steps_table(), tmp_path / "in", 1)
-    shared_chunks(tmp_path / "in" / "part-0.parquet", "format", "correctness")
-    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", None, LOCAL)
-    assert want["rewritten"]
-    assert plan(tmp_path)["partitions"] <= 2
-    assert shard(tmp_path, 0, 1)["rewritten"] == want["rewritten"]
-    same_files(tmp_path / "out", tmp_path / "local")
-
-
-def test_bad_data_in_a_part_is_named_by_its_row_in_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(partitions, "PART_BYTES", 1)
-    monkeypatch.setattr(source, "_LARGE_GROUP", 1)  # or small row groups would go together
-    table = steps_table(36)
-    values = table["values"].to_pylist()
-    values[29] = values[29][:-1]
-    place = table.schema.get_field_index("values")
-    write_files(table.set_column(place, "values", [values]), tmp_path / "in", 1)
-    recipe = rlpost.Recipe(estimator="gae")
-    with pytest.raises(rlpost.errors.DataError) as caught:
-        rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    told = str(caught.value)
-    assert "part-0.parquet, row 29: " in told
-    plan(tmp_path, recipe)
-    with pytest.raises(rlpost.errors.DataError, match=re.escape(told)):
-        shard(tmp_path, 0, 1)
-
-
-def test_a_shard_that_ends_where_parts_are_missing_leaves_them_to_the_last(divided):
-    for index in range(4):
-        assert shard(divided, index, 5) is None
-        assert [path.name for path in (divided / "out").glob("*.parquet")] == []
-    assert shard(divided, 4, 5)["responses"] == 36
-    assert verify([divided / "out"])["ok"]
-
-
-def test_a_shard_that_is_killed_while_it_joins_is_gone_on_with(divided, monkeypatch):
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rlpost.distributed.tasks.summary_of", killed)
-    with pytest.raises(KeyboardInterrupt):
-        shard(divided, 0, 1)
-    monkeypatch.undo()
-    assert len(parts_of(divided)) > 9
-    counted = mock.Mock()
-    assert shard(divided, 3, 9, replace(LOCAL, reporter=counted))["responses"] == 36
-    assert counted.advance.mock_calls == []
-    rlpost.advantages(divided / "in", divided / "local", None, LOCAL)
-    same_files(divided / "out", divided / "local")
-
-
-def test_a_file_that_is_being_joined_is_left_to_that_shard(divided):
-    (own,) = divided_files(shards.planned(divided / "state").partitions)
-    done = divided / "state" / shards.planned(divided / "state").run / "done"
-    with FileLock([done / f"{own.start:06d}-{own.stop:06d}.json"]):
-        assert shard(divided, 0, 1) is None
-    assert shard(divided, 0, 1)["responses"] == 36

@@ -28,9 +28,9 @@ sys.path.insert(0, str(TESTS))
 
 FILES = (
     "test_segments.py", "test_scans.py", "test_moments.py", "test_moment_edges.py",
-    "test_quantiles.py", "test_kernel_edges.py", "test_reward_edges.py",
-    "test_response_kernels.py", "test_estimators.py", "test_estimator_edges.py",
-    "test_estimator_table.py", "test_losses.py", "test_corrections.py", "test_extremes.py",
+    "test_quantiles.py", "test_rewards.py", "test_kl.py", "test_corrections.py",
+    "test_aggregate.py", "test_estimators.py", "test_estimator_edges.py",
+    "test_estimator_table.py", "test_losses.py", "test_off_policy.py", "test_extremes.py",
     "test_stages.py", "test_numerics.py", "test_custom_estimators.py",
 )  # fmt: skip
 

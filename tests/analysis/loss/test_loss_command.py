@@ -11,237 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from loss_runs import FLOATS, SWEEP, dump, policy_tokens, ppo, save, summary_of
 from runs import Ran, run, strict_json
 
 import rlpost
 from rlpost.analysis.loss.run import loss
-from rlpost.functional import policy_loss
 from rlpost.kernels.quantiles import BINS, bins_of, quantiles
 from rlpost.kernels.segments import POSITION_RANGES, PositionSegments, offsets_of, position_range
-from rlpost.losses import LOSSES, SELECTED
+from rlpost.losses import LOSSES
 from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import LossOptions
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
-FLOATS = pa.list_(pa.float32())
-TOKENS = ("log_probs", "old_log_probs", "ref_log_probs", "infer_log_probs")
-
-
-def dump(count=60, seed=0, *, with_advantages=True, longest=40, drift=0.3):
-    """A table with masks, steps, domains, empty responses, and all log-probs."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(0, longest, count)
-    lengths[::11] = 0
-    lists = {name: [] for name in (*TOKENS, "response_mask", "advantages")}
-    for n in lengths:
-        old = -rng.exponential(0.7, n)
-        scales = {"log_probs": drift, "old_log_probs": 0.0, "ref_log_probs": 0.2}
-        for name, scale in (scales | {"infer_log_probs": 0.02}).items():
-            lists[name].append((old + scale * rng.standard_normal(n)).astype(np.float32))
-        lists["response_mask"].append((rng.random(n) < 0.8).astype(np.uint8))
-        advantage = rng.choice([-1.5, -0.5, 0.0, 0.7, 2.0])
-        lists["advantages"].append(np.full(n, advantage, np.float32))
-    table = pa.table(
-        {
-            "prompt_id": [f"p{i // 4}" for i in range(count)],
-            "reward": pa.array(rng.integers(0, 2, count), pa.float32()),
-            "step": pa.array(rng.integers(0, 3, count)),
-            "domain": [("math", "code")[i % 2] for i in range(count)],
-            **{name: pa.array(lists[name], FLOATS) for name in TOKENS},
-            "response_mask": pa.array(lists["response_mask"], pa.list_(pa.uint8())),
-            "advantages": pa.array(lists["advantages"], FLOATS),
-        }
-    )
-    return table if with_advantages else table.drop_columns(["advantages"])
-
-
-def save(table, path, rows=16):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, row_group_size=rows)
-    return path
-
-
-def summary_of(*words, **kept):
-    """The JSON of `rlpost loss WORDS`, without what differs from run to run."""
-    ran = run("loss", *words, "--format", "json")
-    assert ran.code == 0, ran.err
-    summary = strict_json(ran.out)
-    left_out = {"bytes", "seconds", "inputs", "outputs", "rewritten"} - kept.keys()
-    return {name: value for name, value in summary.items() if name not in left_out}
-
-
-def policy_tokens(path):
-    """One row per policy token, with its position and response."""
-    lists = [*TOKENS, "response_mask", "advantages"]
-    rows = pl.read_parquet(path).with_row_index("row")
-    rows = rows.with_columns(
-        tokens=pl.col("response_mask").list.sum(),
-        place=pl.int_ranges(0, pl.col("response_mask").list.len()),
-    )
-    flat = rows.filter(pl.col("response_mask").list.len() > 0).explode([*lists, "place"])
-    return flat.filter(pl.col("response_mask") == 1).with_columns(
-        pl.col(name).cast(pl.Float64) for name in (*TOKENS, "advantages")
-    )
-
-
-# Against a plain computation of PPO
-
-
-def ppo(tokens, low=0.2, high=0.2):
-    """Columns of PPO's loss, its clipped tokens and those with zero gradient."""
-    r = (tokens["log_probs"] - tokens["old_log_probs"]).exp().rename("r")
-    a = tokens["advantages"]
-    under = ((a < 0) & (r < 1 - low)).rename("low")
-    over = ((a > 0) & (r > 1 + high)).rename("high")
-    clipped = -a * r.clip(1 - low, 1 + high)
-    loss = pl.select(pl.max_horizontal(-a * r, clipped)).to_series().rename("loss")
-    return tokens.with_columns(r, under, over, loss).with_columns(
-        flat=pl.col("low") | pl.col("high") | (pl.col("advantages") == 0)
-    )
-
-
-def test_clip_counts_and_shares_equal_a_plain_computation(tmp_path):
-    path = save(dump(), tmp_path / "in.parquet")
-    got = summary_of(path)["settings"][0]
-    want = ppo(policy_tokens(path))
-    for side, sign, gains in (
-        ("low", "negative", want.filter(pl.col("advantages") < 0)),
-        ("high", "positive", want.filter(pl.col("advantages") > 0)),
-    ):
-        clipped = int(want[side].sum())
-        assert clipped > 5
-        found = got["clip"][side]
-        assert found["tokens"] == clipped
-        assert found["fraction"] == pytest.approx(clipped / len(want))
-        assert found[sign] == {
-            "tokens": clipped,
-            "fraction": pytest.approx(clipped / len(gains)),
-        }
-        other = "positive" if sign == "negative" else "negative"
-        assert found[other] == {"tokens": 0, "fraction": 0.0}
-    assert got["clip"]["any"]["tokens"] == int((want["low"] | want["high"]).sum())
-    assert got["clip"]["dual"]["tokens"] == 0
-    still = got["no_gradient"]
-    assert still["tokens"] == int(want["flat"].sum())
-    assert still["zero_advantage"] == int((want["advantages"] == 0).sum())
-    assert still["clipped"] == still["tokens"] - still["zero_advantage"]
-    assert still["other"] == 0
-    by_row = want.group_by("row").agg(pl.col("flat").all())
-    assert still["responses"] == int(by_row["flat"].sum()) > 0
-    assert still["response_fraction"] == pytest.approx(by_row["flat"].mean())
-    assert got["token_loss"] == pytest.approx(want["loss"].mean(), abs=1e-12)
-
-
-def test_dual_clip_counts_equal_a_plain_computation(tmp_path):
-    path = save(dump(drift=1.0), tmp_path / "in.parquet")
-    got = summary_of(path, "--dual-clip", 1.5)["settings"][0]["clip"]["dual"]
-    want = ppo(policy_tokens(path)).filter((pl.col("advantages") < 0) & (pl.col("r") > 1.5))
-    assert got["tokens"] == got["negative"]["tokens"] == len(want) > 5
-
-
-def test_ratio_and_divergence_equal_a_plain_computation(tmp_path):
-    path = save(dump(), tmp_path / "in.parquet")
-    got, tokens = summary_of(path), ppo(policy_tokens(path))
-    ratio, drift = tokens["r"], tokens["log_probs"] - tokens["old_log_probs"]
-    assert got["ratio"]["mean"] == pytest.approx(ratio.mean())
-    assert got["ratio"]["min"] == pytest.approx(ratio.min())
-    assert got["ratio"]["max"] == pytest.approx(ratio.max())
-    assert got["kl"] == {
-        "k1": pytest.approx(-drift.mean()),
-        "k3": pytest.approx((ratio - 1 - drift).mean()),
-    }
-    apart = tokens["old_log_probs"] - tokens["infer_log_probs"]
-    assert got["engine_kl"] == {
-        "k1": pytest.approx(-apart.mean()),
-        "k3": pytest.approx((apart.exp() - 1 - apart).mean()),
-    }
-    ess = ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum())
-    assert got["ess"] == pytest.approx(ess)
-    assert got["tokens"]["policy"] == len(tokens)
-    assert got["responses"] == 60
-    assert got["left_out"] == 60 - tokens["row"].n_unique()
-    assert got["advantage"]["mean"] == pytest.approx(tokens["advantages"].mean())
-    assert got["advantage"]["std"] == pytest.approx(tokens["advantages"].std())
-
-
-def test_losses_of_response_ratios_report_that_ratio(tmp_path):
-    path = save(dump(), tmp_path / "in.parquet")
-    assert summary_of(path)["settings"][0]["loss_ratio"] is None
-    got = summary_of(path, "--loss", "gspo")["settings"][0]
-    tokens = policy_tokens(path).with_columns(d=pl.col("log_probs") - pl.col("old_log_probs"))
-    ratio = tokens.select(pl.col("d").mean().over("row").exp()).to_series()
-    want = {"mean": ratio.mean(), "min": ratio.min(), "max": ratio.max()}
-    assert got["loss_ratio"] == pytest.approx(want)
-    assert got["clip"]["high"]["tokens"] == len(
-        tokens.filter((ratio > got["bounds"]["high"]) & (pl.col("advantages") > 0))
-    )
-
-
-def test_quantiles_are_within_their_stated_error(tmp_path):
-    path = save(dump(400), tmp_path / "in.parquet")
-    found = summary_of(path)["ratio"]["quantiles"]
-    drift = np.sort(
-        (policy_tokens(path)["log_probs"] - policy_tokens(path)["old_log_probs"]).to_numpy()
-    )
-    for share, ratio in found.items():
-        exact = drift[math.ceil(float(share) * len(drift)) - 1]
-        assert abs(math.log(ratio) - exact) <= abs(exact) / 64 + 2.0**-20
-    assert list(found.values()) == sorted(found.values())
-
-
-@pytest.mark.parametrize("key", ["position", "step", "domain"])
-def test_details_equal_a_plain_computation_of_their_tokens(tmp_path, key):
-    path = save(dump(), tmp_path / "in.parquet")
-    parts = summary_of(path)["settings"][0][f"{key}s"]
-    tokens = ppo(policy_tokens(path))
-    assert len(parts) > 1
-    assert sum(part["tokens"] for part in parts) == len(tokens)
-    for part in parts:
-        if key == "position":
-            own = tokens.filter(pl.col("place").is_between(part["from"], part["to"]))
-        else:
-            own = tokens.filter(pl.col(key) == part[key])
-        drift = own["log_probs"] - own["old_log_probs"]
-        assert part["tokens"] == len(own)
-        assert part["clip"]["low"]["tokens"] == int(own["low"].sum())
-        assert part["clip"]["high"]["fraction"] == pytest.approx(own["high"].mean())
-        assert part["no_gradient"]["tokens"] == int(own["flat"].sum())
-        assert part["token_loss"] == pytest.approx(own["loss"].mean(), abs=1e-12)
-        assert part["kl"]["k3"] == pytest.approx((own["r"] - 1 - drift).mean())
-        assert part["ratio"]["max"] == pytest.approx(own["r"].max())
-
-
-def aggregated(tokens, how):
-    """The loss of a batch's policy tokens, weights of 1."""
-    rows = tokens.group_by("row").agg(pl.col("loss").sum(), pl.col("loss").len().alias("n"))
-    if how == "token-mean":
-        return tokens["loss"].mean()
-    if how == "seq-mean-token-sum":
-        return rows["loss"].mean()
-    if how == "seq-mean-token-mean":
-        return (rows["loss"] / rows["n"]).mean()
-    return rows["loss"].sum() / 50
-
-
-@pytest.mark.parametrize(
-    "how", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
-)
-def test_each_aggregation_equals_a_plain_computation(tmp_path, how):
-    path = save(dump(), tmp_path / "in.parquet")
-    got = summary_of(path, "--aggregation", how, "--agg-length", 50, "--kl-loss-coef", 0.1)
-    one, tokens = got["settings"][0], ppo(policy_tokens(path))
-    drift = (tokens["ref_log_probs"] - tokens["log_probs"]).rename("drift")
-    k3 = (drift.exp() - 1 - drift).clip(-10, 10)
-    assert [batch["batch"] for batch in one["batches"]] == [0, 1, 2]
-    for batch in one["batches"]:
-        own = tokens["step"] == batch["batch"]
-        policy = aggregated(tokens.filter(own), how)
-        kl = aggregated(tokens.with_columns(loss=k3).filter(own), how)
-        assert batch["policy"] == pytest.approx(policy)
-        assert batch["kl"] == pytest.approx(kl)
-        assert batch["total"] == pytest.approx(policy + 0.1 * kl)
-    totals = [batch["total"] for batch in one["batches"]]
-    assert one["loss"]["total"] == pytest.approx(sum(totals) / 3)
 
 
 def test_sample_weights_and_importance_weights_multiply_the_loss(tmp_path):
@@ -278,8 +59,8 @@ def test_a_sample_mask_in_the_file_leaves_responses_out(tmp_path):
 
 # Sweeps
 
+
 DETAILS = {"positions", "steps", "domains"}
-SWEEP = ("--sweep", "pg_clip=0.1,0.3", "--sweep", "loss=ppo,gspo,cispo,tis,sapo,geo_mean,dppo")
 
 
 def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
@@ -365,99 +146,6 @@ def test_chunks_and_workers_change_no_bit(tmp_path, words, given):
     sweep = ("--sweep", "loss=ppo,gspo,sapo")
     want = summary_of(path, *sweep, "--chunk-tokens", 1 << 20, "--workers", 1)
     assert summary_of(path, *sweep, *words) == want
-
-
-SELECTING = {
-    "kl_cov": ("--loss", "kl_cov", "--cov-share", 0.05),
-    "clip_cov": ("--loss", "clip_cov", "--cov-share", 0.05, "--cov-low", 0.1),
-}
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
-@pytest.mark.parametrize(
-    "loss", [("--loss", "gspo"), *SELECTING.values()], ids=["gspo", *SELECTING]
-)
-def test_the_order_of_responses_and_files_changes_no_bit(tmp_path, given, loss):
-    table = tied(dump(with_advantages=given))
-    want = summary_of(save(table, tmp_path / "one.parquet"), *loss)
-    order = np.random.default_rng(5).permutation(60)
-    shuffled = table.take(order)
-    assert summary_of(save(shuffled, tmp_path / "other.parquet", 7), *loss) == want
-    for place, start in enumerate(range(0, 60, 25)):
-        save(shuffled.slice(start, 25), tmp_path / "many" / f"{place}.parquet", 10)
-    assert summary_of(tmp_path / "many", *loss) == want
-
-
-def tied(table):
-    """The same with many log-probs of 0, as of tokens that a policy is sure of."""
-    place = table.schema.get_field_index("log_probs")
-    lists = [[0.0 if x > -0.4 else x for x in row] for row in table["log_probs"].to_pylist()]
-    return table.set_column(place, "log_probs", pa.array(lists, FLOATS))
-
-
-@pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
-@pytest.mark.parametrize(
-    "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50, "--workers", 2]]
-)
-def test_chunks_change_no_selection(tmp_path, loss, words):
-    path = save(tied(dump()), tmp_path / "in.parquet")
-    want = summary_of(path, *loss, "--workers", 1)
-    assert want["settings"][0]["clip"]["selected"]["tokens"] > 20
-    assert summary_of(path, *loss, *words) == want
-
-
-@pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
-def test_each_step_selects_as_the_function_does_of_a_batch(tmp_path, loss):
-    path, out = save(tied(dump()), tmp_path / "in.parquet"), tmp_path / "out.parquet"
-    assert run("loss", path, out, *map(str, loss)).code == 0
-    written = pl.from_arrow(pq.read_table(out))
-    options = LossOptions(**{word[2:].replace("-", "_"): x for word, x in pairwise(loss)
-                             if str(word).startswith("--")})  # fmt: skip
-    for step in written.partition_by("step"):
-        flat = step.select(
-            *(pl.col(name).cast(pl.List(pl.Float64)).explode() for name in (*TOKENS, "advantages")),
-            pl.col("response_mask").explode().cast(pl.Boolean),
-            pl.col("clip_state").explode(),
-        ).drop_nulls()
-        ends = torch.tensor([0, *step["response_mask"].list.len().cum_sum().to_list()])
-        new, old, _, _, advantages, mask, states = (torch.tensor(x.to_numpy()) for x in flat)
-        found = policy_loss(new, old, advantages, ends, mask, loss=options)
-        assert found.clip.tolist() == states.tolist()
-        share = int(0.05 * int(mask.sum()))
-        assert 0 < int((states == SELECTED).sum()) <= share
-        assert options.loss == "clip_cov" or int((states == SELECTED).sum()) == share
-
-
-def test_a_sweep_selects_for_each_setting(tmp_path):
-    path = save(tied(dump()), tmp_path / "in.parquet")
-    sweep = ("--sweep", "loss=ppo,kl_cov,clip_cov", "--sweep", "cov_share=0.01,0.2")
-    rows = summary_of(path, *sweep)["settings"]
-    assert len(rows) == 6
-    for row in rows[2:]:
-        name, share = row["options"]["loss"], row["swept"]["cov_share"]
-        one = summary_of(path, "--loss", name, "--cov-share", share)["settings"][0]
-        assert one["clip"] == row["clip"]
-        assert one["batches"] == row["batches"]
-    assert [row["clip"]["selected"]["tokens"] for row in rows[:2]] == [0, 0]
-
-
-def test_dropped_responses_compete_in_no_batch(tmp_path):
-    table = tied(dump())
-    kept = [i % 3 != 0 for i in range(60)]
-    with_mask = table.append_column("sample_mask", pa.array(kept))
-    want = summary_of(
-        save(table.filter(pa.array(kept)), tmp_path / "a.parquet"), *SELECTING["kl_cov"]
-    )
-    got = summary_of(save(with_mask, tmp_path / "b.parquet"), *SELECTING["kl_cov"])
-    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
-    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
-
-
-def test_blocks_of_a_chunk_change_no_bit(tmp_path, monkeypatch):
-    path = save(dump(), tmp_path / "in.parquet")
-    want = summary_of(path, *SWEEP)
-    monkeypatch.setattr("rlpost.pipeline.stages.loss._BLOCK", 30)
-    assert summary_of(path, *SWEEP) == want
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,10 @@
 from __future__ import annotations
 
 import io
-import itertools
-from concurrent.futures import ThreadPoolExecutor
 
-import duckdb
-import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from splicing import (
     FIELDS,
     READERS,
@@ -24,146 +17,9 @@ from splicing import (
 )
 
 from rlpost.errors import DataError
-from rlpost.io.parquet import encode as page_module
 from rlpost.io.parquet import sink as rewrite
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.sink import open_sink
-
-CODECS = ["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
-
-
-def written(folder, batches, **options):
-    """Write batches as the new columns of a file of one row group, and return its path."""
-    source, target = folder / "source.parquet", folder / "target.parquet"
-    pq.write_table(pa.table({"row": range(sum(b.num_rows for b in batches))}), source)
-    sink = open_sink(source, target, batches[0].schema, **options)
-    for batch in batches:
-        sink.write(0, batch)
-    sink.close({})
-    return target
-
-
-def read_back(folder, batches, **options):
-    """Return the new columns as pyarrow, polars and DuckDB read them, as Python values."""
-    path = written(folder, batches, **options)
-    names = batches[0].schema.names
-    table = pq.read_table(path, columns=names)
-    table.validate(full=True)
-    frame = pl.read_parquet(path, columns=names)
-    assert repr(frame.to_dicts()) == repr(table.to_pylist())
-    with duckdb.connect() as connection:
-        rows = connection.read_parquet(str(path)).select(*names).to_arrow_table()
-    assert repr(rows.to_pylist()) == repr(table.to_pylist())
-    return table
-
-
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("constant", [["x"], []])
-@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-@pytest.mark.parametrize("outer", [pa.list_, pa.large_list])
-def test_lists_of_floats_survive_a_round_trip(tmp_path, codec, constant, kind, outer):
-    lists = tokens(50).cast(outer(kind))
-    batch = pa.record_batch({"x": lists})
-    table = read_back(tmp_path, [batch, batch[7:20], batch[:0]], codec=codec, constant=constant)
-    assert table["x"].to_pylist() == lists.to_pylist() + lists[7:20].to_pylist()
-
-
-@pytest.mark.parametrize("list_null", [True, False])
-@pytest.mark.parametrize("value_null", [True, False])
-def test_lists_of_every_nullability_survive_a_round_trip(tmp_path, list_null, value_null):
-    kind = pa.list_(pa.field("element", pa.float32(), nullable=value_null))
-    schema = pa.schema([pa.field("x", kind, nullable=list_null)])
-    rows = [[], [1.0], [2.0, 3.0], [], []]
-    batch = pa.RecordBatch.from_arrays([pa.array(rows, kind)], schema=schema)
-    table = read_back(tmp_path, [batch, batch])
-    assert table["x"].to_pylist() == rows * 2
-    assert table.schema.field("x").nullable == list_null
-
-
-def test_nulls_at_either_level_survive_a_round_trip(tmp_path):
-    kind = pa.list_(pa.float32())
-    rows = [[[1.0], None, []], [[2.0, None]], [[3.0]], [None], [[]]]
-    batches = [pa.record_batch({"x": pa.array(part, kind)}) for part in rows]
-    assert read_back(tmp_path, batches)["x"].to_pylist() == [*itertools.chain(*rows)]
-
-
-def test_a_slice_beside_nulls_survives_a_round_trip(tmp_path):
-    lists = pa.array([[None], [1.0, 2.0], None, [], [3.0], [None]], pa.list_(pa.float32()))
-    batch = pa.record_batch({"x": lists})
-    batches = [batch[1:2], batch[3:5], batch[:1], batch[4:]]
-    rows = [[1.0, 2.0], [], [3.0], [None], [3.0], [None]]
-    assert read_back(tmp_path, batches)["x"].to_pylist() == rows
-
-
-def test_special_floats_survive_a_round_trip_bit_for_bit(tmp_path):
-    bits = np.array([0, 1, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFFFFFFF], np.uint32)
-    lists = pa.ListArray.from_arrays([0, 7], pa.array(bits.view(np.float32)))
-    values = read_back(tmp_path, [pa.record_batch({"x": lists})])["x"].combine_chunks().values
-    assert (values.to_numpy().view(np.uint32) == bits).all()
-
-
-@pytest.mark.parametrize("constant", [["x"], []])
-def test_long_columns_are_split_in_pages(tmp_path, monkeypatch, constant):
-    monkeypatch.setattr(page_module, "PAGE_VALUES", 10)
-    lengths = [0, 25, 0, 0, 3, 3, 3, 3, 0, 10, 11, 1] + [0] * 30 + [2, 0]
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-    lists = pa.ListArray.from_arrays(offsets, pa.array(np.arange(sum(lengths), dtype=np.float32)))
-    batch = pa.record_batch({"x": lists})
-    pages = Encoder(batch.schema).encode(batch).columns[0].pages
-    assert len(pages) > 2 * sum(lengths) / 25
-    assert read_back(tmp_path, [batch], constant=constant)["x"].to_pylist() == lists.to_pylist()
-
-
-def test_runs_of_more_than_one_varint_byte_survive_a_round_trip(tmp_path):
-    lengths = [63, 64, 65, 127, 128, 129, 8191, 8192, 8193, 16385, 300_000, 0, 1]
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-    values = np.random.default_rng(0).normal(size=sum(lengths)).astype(np.float32)
-    lists = pa.ListArray.from_arrays(offsets, pa.array(values))
-    table = read_back(tmp_path, [pa.record_batch({"x": lists})])
-    assert table["x"].combine_chunks().equals(lists)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(
-        st.lists(st.none() | st.lists(st.none() | st.floats(width=32), max_size=4), max_size=6),
-        min_size=1,
-        max_size=4,
-    ),
-    st.sampled_from(["none", "zstd"]),
-    st.booleans(),
-)
-def test_any_lists_survive_a_round_trip_in_any_batches(tmp_path_factory, parts, codec, constant):
-    kind = pa.list_(pa.float32())
-    batches = [pa.record_batch({"x": pa.array(part, kind)}) for part in parts]
-    folder = tmp_path_factory.mktemp("lists")
-    table = read_back(folder, batches, codec=codec, constant=["x"] if constant else [])
-    assert repr(table["x"].to_pylist()) == repr([*itertools.chain(*parts)])
-
-
-def test_other_types_survive_a_round_trip(tmp_path):
-    batch = pa.record_batch(
-        {
-            "mask": pa.array([[1, 0], [], None], pa.list_(pa.uint8())),
-            "text": pa.array(["a", None, "b"]),
-            "struct": pa.array([{"a": 1.0, "b": [True]}, None, {"a": None, "b": None}]),
-            "deep": pa.array([[[1.0], []], [], [[2.0, None]]], pa.list_(pa.list_(pa.float32()))),
-            "fixed": pa.array([[1.0, 2.0]] * 3, pa.list_(pa.float32(), 2)),
-        }
-    )
-    table = read_back(tmp_path, [batch, batch])
-    assert table.to_pylist() == batch.to_pylist() * 2
-    assert table.schema.equals(batch.schema)
-
-
-def test_aliases_are_encoded_once_and_stored_twice(tmp_path):
-    batch = new_columns(30)
-    options = {"aliases": {"returns": "advantages"}, "constant": ["advantages"]}
-    encoded = Encoder(FIELDS, **options).encode(batch.drop_columns(["returns"]))
-    assert encoded.columns[0].pages is encoded.columns[1].pages
-    path = written(tmp_path, [batch, batch], **options)
-    expected = pa.Table.from_batches([batch, batch])
-    assert pq.read_table(path, columns=FIELDS.names).equals(expected)
 
 
 def test_aliases_may_be_missing_in_a_rewrite(tmp_path):
@@ -173,41 +29,6 @@ def test_aliases_may_be_missing_in_a_rewrite(tmp_path):
     enrich(source, target, new=new, aliases={"returns": "advantages"}, force_rewrite=True)
     table = pq.read_table(target)
     assert table["returns"].equals(table["advantages"])
-
-
-def test_scalars_keep_their_statistics_over_several_batches(tmp_path):
-    score = pa.array([[3.0, -1.0], [None, None], [float("nan")] * 2, [7.5, None]][0], pa.float32())
-    parts = [score, pa.array([None, None], pa.float32()), pa.array([7.5, None], pa.float32())]
-    kept = [pa.array([True, True]), pa.array([None, False]), pa.array([None, None], pa.bool_())]
-    step = pa.array([1, 2])
-    batches = [
-        pa.record_batch({"score": s, "kept": k, "step": step})
-        for s, k in zip(parts, kept, strict=True)
-    ]
-    group = pq.read_metadata(written(tmp_path, batches)).row_group(0)
-    score, kept, step = (group.column(place).statistics for place in (1, 2, 3))
-    assert (score.min, score.max, score.null_count) == (-1.0, 7.5, 3)
-    assert (kept.min, kept.max, kept.null_count) == (False, True, 3)
-    assert (step.has_min_max, step.null_count) == (False, 0)
-
-
-def test_encoding_is_thread_safe():
-    encoder = Encoder(FIELDS)
-    batches = [new_columns(200, seed) for seed in range(20)]
-    with ThreadPoolExecutor(4) as pool:
-        parallel = list(pool.map(encoder.encode, batches))
-    for batch, encoded in zip(batches, parallel, strict=True):
-        pieces = zip(encoder.encode(batch).columns, encoded.columns, strict=True)
-        assert all(b"".join(a.pages) == b"".join(b.pages) for a, b in pieces)
-
-
-def test_a_batch_that_does_not_fit_the_schema_raises_value_error():
-    encoder = Encoder(FIELDS)
-    with pytest.raises(ValueError, match="column 'score' of float is missing"):
-        encoder.encode(new_columns(3).drop_columns(["score"]))
-    wrong = new_columns(3).set_column(2, "score", pa.array([1.0, 2.0, 3.0]))
-    with pytest.raises(ValueError, match="column 'score' is double, float is needed"):
-        encoder.encode(wrong)
 
 
 def test_a_rewrite_reads_batches_of_bounded_size(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The off-policy correction: kernels and pipeline against plain loops, and laws."""
+"""The off-policy correction in the pipeline: weights and filters against plain loops, and laws."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reference_corrections as slow
-import torch
+from corrected_rows import LEVELS, close
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference import Response
@@ -19,11 +19,8 @@ from strategies import rollouts, to_table
 import rlpost
 from rlpost import Options, Recipe, api
 from rlpost.errors import DataError, UsageError
-from rlpost.kernels import corrections
 from rlpost.render import summary as render
 
-LEVELS = ("token", "segment", "geometric", "sequence")
-MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")
 FILTERS = (
     ("token", "ratio", 0.71, 1.43),
     ("segment", "diff", -0.113, 0.117),
@@ -33,7 +30,6 @@ FILTERS = (
     ("token", "tv", -math.inf, 0.317),
     ("geometric", "error", -math.inf, 1.231),
 )
-EXACT = {"rtol": 1e-12, "atol": 1e-12}
 EMIT = ("advantages", "returns", "sample_mask", "final_response_mask")
 
 
@@ -42,24 +38,8 @@ def written(one):
     return ":".join([level, measure, *("" if math.isinf(x) else repr(x) for x in bounds)])
 
 
-def flat(rows, name):
-    return torch.tensor([x for row in rows for x in getattr(row, name)], dtype=torch.float64)
-
-
-def tensors(rows):
-    """Old and infer log-probs, mask and offsets."""
-    sizes = torch.tensor([0, *(len(row.mask) for row in rows)])
-    return flat(rows, "old"), flat(rows, "infer"), flat(rows, "mask") > 0, sizes.cumsum(0)
-
-
 def lists(table, name):
     return table[name].to_pylist()
-
-
-def close(got, want, **tolerance):
-    tolerance = tolerance or {"rtol": 1e-6, "atol": 1e-7}
-    joined = [np.concatenate([np.asarray(xs, float).ravel() for xs in x]) for x in (got, want)]
-    np.testing.assert_allclose(*joined, **tolerance)
 
 
 def row(old, infer, mask=None, **more):
@@ -79,84 +59,6 @@ def unless_nothing_is_left(table, recipe):
     except DataError:
         assume(False)  # noqa: FBT003
         raise
-
-
-# Kernels
-
-
-@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(["level", "token"]))
-def test_log_weights_are_those_of_the_loops(rows, level, at):
-    old, infer, mask, offsets = tensors(rows)
-    for bound in (math.inf, 0.3):
-        want = [slow.log_weights(one, level, bound, at) for one in rows]
-        limits = {"clamp": bound, "clamp_at": at}
-        got = corrections.log_weights(old, infer, mask, offsets, level=level, **limits)
-        close([got], want, **EXACT)
-
-
-@given(rollouts(), st.sampled_from(MEASURES), st.sampled_from((*LEVELS, "max")))
-def test_divergences_are_those_of_the_loops(rows, measure, level):
-    old, infer, mask, offsets = tensors(rows)
-    want = [slow.divergences(one, measure, level, 0.7) for one in rows]
-    options = {"measure": measure, "level": level, "clamp": 0.7}
-    got = corrections.divergence(old, infer, mask, offsets, **options)
-    if level in corrections.RESPONSE_LEVELS:
-        assert got.shape == (len(rows),)
-        got = got.repeat_interleave(offsets.diff())
-    close([got], want, **EXACT)
-
-
-@given(rollouts(), st.sampled_from(LEVELS))
-def test_a_cap_of_infinity_and_open_bounds_change_nothing(rows, level):
-    logs = corrections.log_weights(*tensors(rows), level=level)
-    found = corrections.importance_weights(logs)
-    assert torch.equal(found.values, logs.exp())
-    assert not found.truncated.any()
-    assert not found.masked.any()
-
-
-def test_weights_truncate_at_the_cap_and_the_floor_and_mask_beyond_the_bounds():
-    logs = torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0], dtype=torch.float64).log()
-    found = corrections.importance_weights(logs, cap=1.5, floor=0.6, bounds=(0.4, 3.0))
-    assert found.values.tolist() == pytest.approx([0, 0.6, 1, 1.5, 0])
-    assert found.truncated.tolist() == [False, True, False, True, False]
-    assert found.masked.tolist() == [True, False, False, False, True]
-
-
-def test_bounds_belong_to_what_stays():
-    logs = torch.tensor([0.5, 2.0], dtype=torch.float64).log()
-    assert not corrections.importance_weights(logs, bounds=(0.5, 2.0)).masked.any()
-
-
-def test_a_weight_without_clamp_is_a_float32():
-    found = corrections.importance_weights(torch.tensor([1e4, -1e4], dtype=torch.float64))
-    assert found.values.to(torch.float32).isfinite().all()
-
-
-def test_a_segment_ends_with_its_response_and_at_observations():
-    mask = torch.tensor([1, 1, 0, 1, 1, 1, 0]).bool()
-    values = torch.tensor([1.0, 3, 99, 5, 7, 9, 99])
-    means = corrections.segment_means(values, mask, torch.tensor([0, 0, 4, 7, 7]))
-    assert means.tolist() == [2, 2, 0, 5, 8, 8, 0]
-
-
-@given(rollouts(extreme=True))
-def test_levels_are_related(rows):
-    old, infer, mask, offsets = tensors(rows)
-    logs = {
-        level: corrections.log_weights(old, infer, mask, offsets, level=level) for level in LEVELS
-    }
-    count = corrections.reduce_responses(mask.double(), mask, offsets, level="sequence")
-    times = count.repeat_interleave(offsets.diff())
-    policy = {level: values[mask] for level, values in logs.items()}
-    torch.testing.assert_close(policy["geometric"] * times[mask], policy["sequence"])
-    whole = torch.ones_like(mask)
-    one_run = corrections.log_weights(old, infer, whole, offsets, level="segment")
-    geometric = corrections.log_weights(old, infer, whole, offsets, level="geometric")
-    torch.testing.assert_close(one_run, geometric)
-
-
-# The pipeline
 
 
 @settings(max_examples=40)
@@ -305,9 +207,6 @@ def test_the_rendered_summary_fits_80_columns_with_its_frame(tmp_path):
     assert all(len(line) <= 76 for line in text.getvalue().splitlines())
 
 
-# What must not change a result
-
-
 @settings(max_examples=40)
 @given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS), st.integers(0, 2**31))
 def test_neither_chunks_nor_the_order_of_rows_matter(rows, level, one, seed):
@@ -328,9 +227,6 @@ def test_neither_chunks_nor_the_order_of_rows_matter(rows, level, one, seed):
     got, own = rlpost.enrich(table.take(pa.array(order)), recipe)
     assert got.select(recipe.emit).equals(want.select(recipe.emit).take(pa.array(order)))
     assert own["correction"] == summary["correction"]
-
-
-# Errors, warnings, passes
 
 
 def test_a_filter_that_drops_everything_is_an_error():

@@ -1,4 +1,4 @@
-"""Kernels of one number per response, and KL, against the references."""
+"""Numbers of responses: penalties, masks, weights, running moments; by reference and by hand."""
 
 import math
 
@@ -7,20 +7,15 @@ import reference as ref
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_values import DOUBLE, double
 from reference import Response
 
-from rlpost.kernels import kl, moments, rewards
+from rlpost.kernels import moments, rewards
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
-DOUBLE = torch.float64
-log_probs = st.floats(-400, 0)
-pairs = st.lists(st.tuples(log_probs, log_probs), max_size=12)
+
 lengths = st.lists(st.integers(0, 20), min_size=1, max_size=12)
-
-
-def double(xs):
-    return torch.tensor(xs, dtype=DOUBLE)
 
 
 def of_lengths(tokens, **columns):
@@ -31,65 +26,6 @@ def of_lengths(tokens, **columns):
         for n, *xs in zip(tokens, *names.values(), strict=True)
     ]
     return rows, torch.tensor(tokens, dtype=torch.int64)
-
-
-# KL
-
-
-@given(pairs, st.sampled_from(["k1", "abs", "k2", "k3"]), st.sampled_from([40.0, 2.0, math.inf]))
-def test_kl_equals_the_reference_with_all_clamps(cells, estimator, bound):
-    old, base = (double([pair[i] for pair in cells]) for i in (0, 1))
-    before = old.clone(), base.clone()
-    got = kl.token_kl(old, base, estimator=estimator, log_ratio_clamp=bound, clamp=10.0)
-    assert (torch.equal(old, before[0]), torch.equal(base, before[1])) == (True, True)
-    distances = [ref.clamp(a - b, -bound, bound) for a, b in cells]
-    want = [ref.divergence(d, estimator) if d > -700 else 10.0 for d in distances]
-    assert got.tolist() == pytest.approx(want, rel=1e-12, abs=1e-300)
-
-
-def test_k3_of_nearly_equal_policies_keeps_its_digits():
-    got = kl.token_kl(double([1e-9]), double([0.0]), estimator="k3", log_ratio_clamp=40, clamp=10)
-    assert got.tolist() == pytest.approx([0.0], abs=1e-16)
-    got = kl.token_kl(double([1e-4]), double([0.0]), estimator="k3", log_ratio_clamp=40, clamp=10)
-    assert got.tolist() == pytest.approx([0.5e-8 - 1e-12 / 6], rel=1e-8)
-
-
-def test_the_kl_clamp_applies_to_k3_only_by_default():
-    old, base = double([-9.0, 0.0]), double([0.0, -9.0])
-    found = {
-        name: kl.token_kl(old, base, estimator=name, log_ratio_clamp=40, clamp=3.0).tolist()
-        for name in ("k1", "abs", "k2", "k3")
-    }
-    assert found["k1"] == [-9, 9]
-    assert found["abs"] == [9, 9]
-    assert found["k2"] == [40.5, 40.5]
-    assert found["k3"] == [3, 3]
-
-
-def test_kl_keeps_its_dtype():
-    old = torch.zeros(2, dtype=torch.float32)
-    got = kl.token_kl(old, old - 1, estimator="k2", log_ratio_clamp=40, clamp=10)
-    assert (got.dtype, got.tolist()) == (torch.float32, [0.5, 0.5])
-
-
-@given(st.lists(st.tuples(st.floats(-1, 10), st.integers(1, 50)), max_size=8))
-def test_the_kl_coefficient_adapts_after_each_batch(batches):
-    means, sizes = [kl for kl, _ in batches], [n for _, n in batches]
-    got = kl.adaptive_coefficients(means, sizes, start=0.2, target=0.5, horizon=20.0)
-    beta, want = 0.2, []
-    for value, n in batches:
-        want.append(beta)
-        beta *= 1 + ref.clamp(value / 0.5 - 1, -0.2, 0.2) * n / 20
-    assert got == pytest.approx(want)
-
-
-def test_the_kl_coefficient_is_constant_at_the_target():
-    found = kl.adaptive_coefficients([0.5, 0.5, 0.4], [9] * 3, start=0.1, target=0.5, horizon=9)
-    assert found == [0.1] * 3
-    assert kl.adaptive_coefficients([], [], start=0.1, target=1, horizon=1) == []
-
-
-# Rewards
 
 
 @given(lengths, st.integers(1, 20), st.integers(1, 20), st.sampled_from([0.0, 0.5, 3.0]))
@@ -131,9 +67,6 @@ def test_running_statistics_are_per_domain_in_batch_order():
     assert again.tolist() == pytest.approx([14 / 6, 7, 3])
 
 
-# Masks and weights
-
-
 @given(lengths, st.data())
 def test_sample_masks_equal_the_reference(tokens, data):
     drawn = st.sampled_from([0.0, 1.0, 0.5])
@@ -169,3 +102,99 @@ def test_sample_weights_equal_the_reference(cells):
     absent = [key for key in range(3) if key not in columns["batch"]]
     assert shortest[absent].tolist() == [math.inf] * len(absent)
     assert longest[absent].tolist() == [-math.inf] * len(absent)
+
+
+def whole(xs):
+    return torch.tensor(xs, dtype=torch.int64)
+
+
+def test_an_empty_batch_does_not_change_running_moments():
+    empty = moments.Moments(double([0.0, 2.0]), double([9.0, 4.0]), double([9.0, math.sqrt(2)]))
+    mean, std, after = rewards.running_statistics(empty, [0, 0], {})
+    assert mean.tolist() == [0, 4]
+    assert std.tolist() == pytest.approx([0, math.sqrt(2)])
+    assert after[0].count == 2
+
+
+def test_the_running_standard_deviation_needs_two_rewards():
+    one = rewards.RunningMoments().merged(1, 5.0, 0.0)
+    assert (one.mean, one.std) == (5.0, 0.0)
+    two = one.merged(1, 7.0, 0.0)
+    assert (two.mean, two.std) == pytest.approx((6.0, math.sqrt(2)))
+
+
+def test_running_moments_start_with_a_negligible_count():
+    start = rewards.RunningMoments()
+    assert (start.count, start.mean, start.variance) == (1e-24, 0.0, 1.0)
+    assert start.merged(start.count, 0.0, 0.0).variance == 0.5
+
+
+# Rewards
+
+
+def test_unscored_components_add_nothing_and_no_scored_component_gives_nan():
+    components = double([[1.0, math.nan], [2.0, 4.0], [math.nan, math.nan], [math.nan, 4.0]])
+    got = rewards.component_sum(components, double([1.0, 0.5]))
+    assert got[:2].tolist() == [1.0, 4.0]
+    assert got[3].item() == 2.0
+    assert math.isnan(got[2])
+
+
+def test_rescale_clamps_to_an_interval_and_maps_it_onto_another():
+    got = rewards.rescale(double([-9.0, 2.0, 3.0, 6.0, 99.0]), scale=(2.0, 6.0, 10.0, 18.0))
+    assert got.tolist() == [10.0, 10.0, 12.0, 18.0, 18.0]
+
+
+def test_the_overlong_penalty_grows_over_the_buffer_and_may_have_a_floor():
+    tokens = torch.tensor([0, 6, 7, 8, 10, 14])
+    got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0)
+    assert got.tolist() == [0, 0, -0.5, -1, -2, -4]
+    got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0, floor="factor")
+    assert got.tolist() == [0, 0, -0.5, -1, -2, -2]
+    got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0, floor="one")
+    assert got.tolist() == [0, 0, -0.5, -1, -1, -1]
+    got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=0.5, floor="one")
+    assert got.tolist() == [0, 0, -0.125, -0.25, -0.5, -1]
+
+
+@pytest.mark.parametrize(("penalty", "want"), [(0.5, 1.5), (0.0, 0.0), (-2.0, -2.0)])
+def test_the_truncation_penalty_multiplies_rewards_or_replaces_them_if_negative(penalty, want):
+    got = rewards.truncation_penalty(
+        double([3.0, 3.0]), torch.tensor([True, False]), penalty=penalty
+    )
+    assert got.tolist() == [want, 3.0]
+
+
+def test_the_group_length_penalty_is_the_mean_reward_times_the_share_of_the_longest():
+    lengths = double([[1.0, 0.0], [4.0, 0.0], [3.0, 5.0]])
+    got = rewards.group_length_penalty(
+        double([1.0, 3.0, 7.0]), lengths, torch.tensor([0, 2, 3]), weights=(0.5, 0.25)
+    )
+    assert got.tolist() == [2 * 0.5 / 4, 2 * 0.5, 7 * 0.75]
+
+
+def test_the_group_length_penalty_of_lengths_below_one():
+    lengths = double([[0.25], [0.5]])
+    got = rewards.group_length_penalty(double([1.0, 1.0]), lengths, whole([0, 2]), weights=(1,))
+    assert got.tolist() == [0.5, 1.0]
+
+
+def test_the_group_length_penalty_needs_a_weight_for_each_length():
+    with pytest.raises(ValueError, match=r"zip\(\) argument"):
+        rewards.group_length_penalty(
+            double([1.0]), double([[1.0, 2.0]]), whole([0, 1]), weights=(1.0,)
+        )
+
+
+# Weights
+
+
+def test_sample_weights_at_the_ends_of_their_ranges():
+    assert rewards.difficulty_weights(double([-1, 0, 0.5, 1, 3])).tolist() == [
+        0.5, 0.5, 1.25, 2, 2,
+    ]  # fmt: skip
+    got = rewards.length_weights(double([2, 4, 6]), double([2] * 3), double([6] * 3))
+    want = [1.5, 1.5 - 2 / (4 + 1e-8), 1.5 - 4 / (4 + 1e-8)]
+    assert got.tolist() == pytest.approx(want, rel=1e-12)
+    alone = rewards.length_weights(double([3.0]), double([3.0]), double([3.0]))
+    assert alone.tolist() == [1.5]

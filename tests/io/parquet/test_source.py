@@ -1,8 +1,7 @@
-"""Small row groups are worked on together; what comes of it does not show where they end."""
+"""Sources: row groups that are processed together, and where one file is divided."""
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -18,9 +17,10 @@ from rlpost.errors import DataError
 from rlpost.io.parquet import source
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import RangeSource, Source, join_chunks, row_group_ranges
-from rlpost.io.parquet.splice_plan import SPARK_SCHEMA
 
-SAMPLE = Path(__file__).parents[2] / "sample_data" / "calculator.parquet"
+SAMPLE = Path(__file__).parents[3] / "sample_data" / "calculator.parquet"
+
+
 GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
 COLUMNS = ["response_mask", "reward"]
 
@@ -170,15 +170,3 @@ def test_a_table_of_many_chunks_is_worked_on_together():
     want, _ = rlpost.enrich(table, rlpost.Recipe())
     assert got.combine_chunks().equals(want.combine_chunks())
     assert [len(done) for done in steps.passes] == [1, 1]
-
-
-@pytest.mark.parametrize("emit_only", [False, True])
-def test_a_table_that_spark_wrote_keeps_its_schema_with_the_new_columns(emit_only):
-    table = pq.read_table(SAMPLE)
-    fields = [{"name": name, "type": "x", "nullable": True} for name in table.column_names]
-    told = {SPARK_SCHEMA: json.dumps({"type": "struct", "fields": fields}), "kept": "yes"}
-    recipe = rlpost.Recipe(emit_only=emit_only)
-    made, _ = rlpost.enrich(table.replace_schema_metadata(told), recipe)
-    found = json.loads(made.schema.metadata[SPARK_SCHEMA])
-    assert [field["name"] for field in found["fields"]] == made.column_names
-    assert made.schema.metadata[b"kept"] == b"yes"

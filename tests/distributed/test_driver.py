@@ -1,0 +1,69 @@
+"""The driver of a distributed run: times of its tasks, batches in order, nothing left."""
+
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed_runs import LOCAL, facts, same_files, steps_table, write_files
+from shard_runs import check, in_shards
+
+import rlpost
+from rlpost.distributed import driver
+
+STATEFUL = {
+    "running moments": {"norm_mean": "running", "norm_std": "running"},
+    "an adaptive coefficient": {"kl_coef": 0.1, "kl_target": 0.01},
+    "one batch of all": {"numerics": {"batch": "all"}, "whiten_advantages": True},
+    "rollouts of several rows": {"rollout_id": "traj_id"},
+    "batches by domain": {"numerics": {"batch": "step_domain"}, "norm_mean": "batch"},
+    "filters": {"is_filter": ("geometric:ratio:0.5:1.5",), "is_weight": "token"},
+    "whitening twice": {"whiten_rewards": True, "whiten_advantages": True, "kl_coef": 0.1},
+}
+
+
+@pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
+def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
+    recipe = rlpost.Recipe(**{"estimator": "reinforce", **options})
+    check(steps_table(36), recipe, files=2, count=3, rows_a_bucket=9, divide=True)
+
+
+@pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])
+def test_steps_keep_the_order_of_the_input(step):
+    check(steps_table(step=step), rlpost.Recipe(), files=4, count=2, rows_a_bucket=7)
+
+
+def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_path):
+    write_files(steps_table(step=int), tmp_path / "in", 2)
+    names = steps_table(step=lambda place: "all" if place == 2 else str(place))
+    pq.write_table(names, tmp_path / "in" / "part-8.parquet")
+    only = names.filter(pa.compute.equal(names["step"], "all"))
+    pq.write_table(only, tmp_path / "in" / "part-9.parquet")
+    recipe = rlpost.Recipe(estimator="rloo")
+    want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
+    with mock.patch.object(driver, "ROWS_A_BUCKET", 11):
+        got = in_shards(tmp_path, recipe, 3)
+    assert facts(got) == facts(want)
+    assert len(got["steps"]) == 7
+    same_files(tmp_path / "shards", tmp_path / "local")
+
+
+def test_where_nothing_is_left_anywhere_the_error_is_that_of_one_process():
+    table = steps_table().set_column(3, "reward", [pa.array([1.0] * 60)])
+    recipe = rlpost.Recipe(drop_zero_variance=True, difficulty_mask=True)
+    check(table, recipe, files=2, count=2, rows_a_bucket=5)
+
+
+def test_a_bundle_of_which_nothing_is_left_is_no_error():
+    rewards = np.where(np.array(steps_table()["step"]) == "3", 1.0, np.arange(60) % 2)
+    table = steps_table().set_column(3, "reward", [pa.array(rewards)])
+    recipe = rlpost.Recipe(drop_zero_variance=True)
+    check(table, recipe, files=2, count=2, rows_a_bucket=1)
+
+
+def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
+    note = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
+    found = driver.work_seconds([note, note], {"total": 7.0, "start_up": 6.0})
+    assert found["busy"] == {"compute": 6.0}
+    assert found["cpu"] == {"total": 11.0, "start_up": 6.0, "compute": 2.0}

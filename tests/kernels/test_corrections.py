@@ -1,0 +1,138 @@
+"""Weights and divergences of the off-policy correction: against plain loops, laws, and by hand."""
+
+import math
+
+import pytest
+import reference_corrections as slow
+import torch
+from corrected_rows import LEVELS, close
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_values import double, flags
+from strategies import rollouts
+
+from rlpost.kernels import corrections
+
+pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+
+MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def flat(rows, name):
+    return torch.tensor([x for row in rows for x in getattr(row, name)], dtype=torch.float64)
+
+
+def tensors(rows):
+    """Old and infer log-probs, mask and offsets."""
+    sizes = torch.tensor([0, *(len(row.mask) for row in rows)])
+    return flat(rows, "old"), flat(rows, "infer"), flat(rows, "mask") > 0, sizes.cumsum(0)
+
+
+@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(["level", "token"]))
+def test_log_weights_are_those_of_the_loops(rows, level, at):
+    old, infer, mask, offsets = tensors(rows)
+    for bound in (math.inf, 0.3):
+        want = [slow.log_weights(one, level, bound, at) for one in rows]
+        limits = {"clamp": bound, "clamp_at": at}
+        got = corrections.log_weights(old, infer, mask, offsets, level=level, **limits)
+        close([got], want, **EXACT)
+
+
+@given(rollouts(), st.sampled_from(MEASURES), st.sampled_from((*LEVELS, "max")))
+def test_divergences_are_those_of_the_loops(rows, measure, level):
+    old, infer, mask, offsets = tensors(rows)
+    want = [slow.divergences(one, measure, level, 0.7) for one in rows]
+    options = {"measure": measure, "level": level, "clamp": 0.7}
+    got = corrections.divergence(old, infer, mask, offsets, **options)
+    if level in corrections.RESPONSE_LEVELS:
+        assert got.shape == (len(rows),)
+        got = got.repeat_interleave(offsets.diff())
+    close([got], want, **EXACT)
+
+
+@given(rollouts(), st.sampled_from(LEVELS))
+def test_a_cap_of_infinity_and_open_bounds_change_nothing(rows, level):
+    logs = corrections.log_weights(*tensors(rows), level=level)
+    found = corrections.importance_weights(logs)
+    assert torch.equal(found.values, logs.exp())
+    assert not found.truncated.any()
+    assert not found.masked.any()
+
+
+def test_weights_truncate_at_the_cap_and_the_floor_and_mask_beyond_the_bounds():
+    logs = torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0], dtype=torch.float64).log()
+    found = corrections.importance_weights(logs, cap=1.5, floor=0.6, bounds=(0.4, 3.0))
+    assert found.values.tolist() == pytest.approx([0, 0.6, 1, 1.5, 0])
+    assert found.truncated.tolist() == [False, True, False, True, False]
+    assert found.masked.tolist() == [True, False, False, False, True]
+
+
+def test_bounds_belong_to_what_stays():
+    logs = torch.tensor([0.5, 2.0], dtype=torch.float64).log()
+    assert not corrections.importance_weights(logs, bounds=(0.5, 2.0)).masked.any()
+
+
+def test_a_weight_without_clamp_is_a_float32():
+    found = corrections.importance_weights(torch.tensor([1e4, -1e4], dtype=torch.float64))
+    assert found.values.to(torch.float32).isfinite().all()
+
+
+def test_a_segment_ends_with_its_response_and_at_observations():
+    mask = torch.tensor([1, 1, 0, 1, 1, 1, 0]).bool()
+    values = torch.tensor([1.0, 3, 99, 5, 7, 9, 99])
+    means = corrections.segment_means(values, mask, torch.tensor([0, 0, 4, 7, 7]))
+    assert means.tolist() == [2, 2, 0, 5, 8, 8, 0]
+
+
+@given(rollouts(extreme=True))
+def test_levels_are_related(rows):
+    old, infer, mask, offsets = tensors(rows)
+    logs = {
+        level: corrections.log_weights(old, infer, mask, offsets, level=level) for level in LEVELS
+    }
+    count = corrections.reduce_responses(mask.double(), mask, offsets, level="sequence")
+    times = count.repeat_interleave(offsets.diff())
+    policy = {level: values[mask] for level, values in logs.items()}
+    torch.testing.assert_close(policy["geometric"] * times[mask], policy["sequence"])
+    whole = torch.ones_like(mask)
+    one_run = corrections.log_weights(old, infer, whole, offsets, level="segment")
+    geometric = corrections.log_weights(old, infer, whole, offsets, level="geometric")
+    torch.testing.assert_close(one_run, geometric)
+
+
+# The gap between engine and trainer
+LOGS = (double([-1.0, -9.0, -3.0]), double([-2.0, -1.0, -2.5]))  # d = 1, -8, -0.5
+
+
+MASK, BOUNDS = flags([1, 0, 1]), torch.tensor([0, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("measure", "want"),
+    [
+        ("ratio", [math.exp(1), math.exp(-8), math.exp(-0.5)]),
+        ("diff", [math.exp(a) - math.exp(b) for a, b in ((-1, -2), (-9, -1), (-3, -2.5))]),
+        ("k1", [-1, 8, 0.5]),
+        ("k2", [0.5, 32, 0.125]),
+        ("k3", [math.exp(d) - 1 - d for d in (1, -8, -0.5)]),
+        ("tv", [abs(math.exp(d) - 1) for d in (1, -8, -0.5)]),
+        ("error", [math.exp(1), math.exp(8), math.exp(0.5)]),
+    ],
+)
+def test_each_divergence_of_tokens_is_its_formula(measure, want):
+    got = corrections.divergence(*LOGS, MASK, BOUNDS, measure=measure, level="token")
+    assert got.tolist() == pytest.approx(want)
+
+
+def test_response_levels_skip_observations_and_are_0_without_policy_tokens():
+    values = double([-5.0, 99.0, -3.0])
+    levels = {"sequence": -8.0, "geometric": -4.0, "max": -3.0}
+    for level, want in levels.items():
+        got = corrections.reduce_responses(values, MASK, BOUNDS, level=level)
+        assert got.tolist() == [want, 0.0]
+
+
+def test_a_weight_equal_to_the_cap_or_the_floor_is_not_truncated():
+    found = corrections.importance_weights(double([0.0]), cap=1.0, floor=1.0)
+    assert (found.values.tolist(), found.truncated.tolist()) == ([1.0], [False])

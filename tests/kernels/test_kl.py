@@ -1,0 +1,87 @@
+"""KL per token and its coefficient: against the reference, with all clamps, and by hand."""
+
+import math
+
+import pytest
+import reference as ref
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_values import double
+
+from rlpost.kernels import kl
+
+pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+
+
+log_probs = st.floats(-400, 0)
+
+
+pairs = st.lists(st.tuples(log_probs, log_probs), max_size=12)
+
+
+@given(pairs, st.sampled_from(["k1", "abs", "k2", "k3"]), st.sampled_from([40.0, 2.0, math.inf]))
+def test_kl_equals_the_reference_with_all_clamps(cells, estimator, bound):
+    old, base = (double([pair[i] for pair in cells]) for i in (0, 1))
+    before = old.clone(), base.clone()
+    got = kl.token_kl(old, base, estimator=estimator, log_ratio_clamp=bound, clamp=10.0)
+    assert (torch.equal(old, before[0]), torch.equal(base, before[1])) == (True, True)
+    distances = [ref.clamp(a - b, -bound, bound) for a, b in cells]
+    want = [ref.divergence(d, estimator) if d > -700 else 10.0 for d in distances]
+    assert got.tolist() == pytest.approx(want, rel=1e-12, abs=1e-300)
+
+
+def test_k3_of_nearly_equal_policies_keeps_its_digits():
+    got = kl.token_kl(double([1e-9]), double([0.0]), estimator="k3", log_ratio_clamp=40, clamp=10)
+    assert got.tolist() == pytest.approx([0.0], abs=1e-16)
+    got = kl.token_kl(double([1e-4]), double([0.0]), estimator="k3", log_ratio_clamp=40, clamp=10)
+    assert got.tolist() == pytest.approx([0.5e-8 - 1e-12 / 6], rel=1e-8)
+
+
+def test_the_kl_clamp_applies_to_k3_only_by_default():
+    old, base = double([-9.0, 0.0]), double([0.0, -9.0])
+    found = {
+        name: kl.token_kl(old, base, estimator=name, log_ratio_clamp=40, clamp=3.0).tolist()
+        for name in ("k1", "abs", "k2", "k3")
+    }
+    assert found["k1"] == [-9, 9]
+    assert found["abs"] == [9, 9]
+    assert found["k2"] == [40.5, 40.5]
+    assert found["k3"] == [3, 3]
+
+
+def test_kl_keeps_its_dtype():
+    old = torch.zeros(2, dtype=torch.float32)
+    got = kl.token_kl(old, old - 1, estimator="k2", log_ratio_clamp=40, clamp=10)
+    assert (got.dtype, got.tolist()) == (torch.float32, [0.5, 0.5])
+
+
+@given(st.lists(st.tuples(st.floats(-1, 10), st.integers(1, 50)), max_size=8))
+def test_the_kl_coefficient_adapts_after_each_batch(batches):
+    means, sizes = [kl for kl, _ in batches], [n for _, n in batches]
+    got = kl.adaptive_coefficients(means, sizes, start=0.2, target=0.5, horizon=20.0)
+    beta, want = 0.2, []
+    for value, n in batches:
+        want.append(beta)
+        beta *= 1 + ref.clamp(value / 0.5 - 1, -0.2, 0.2) * n / 20
+    assert got == pytest.approx(want)
+
+
+def test_the_kl_coefficient_is_constant_at_the_target():
+    found = kl.adaptive_coefficients([0.5, 0.5, 0.4], [9] * 3, start=0.1, target=0.5, horizon=9)
+    assert found == [0.1] * 3
+    assert kl.adaptive_coefficients([], [], start=0.1, target=1, horizon=1) == []
+
+
+# KL and numbers carried from batch to batch
+
+
+def test_k4_has_a_default_ratio_of_1():
+    old, base = double([-1.0, -2.0]), double([-3.0, -1.0])
+    assert kl.token_kl(old, base, estimator="k4").tolist() == [2.0, -1.0]
+    assert kl.token_kl(old, base, estimator="k4", ratio=0.5).tolist() == [1.0, -0.5]
+
+
+def test_adaptive_coefficients_need_one_row_count_for_each_batch():
+    with pytest.raises(ValueError, match=r"zip\(\) argument"):
+        kl.adaptive_coefficients([0.1, 0.2], [3], start=0.1, target=1.0, horizon=10.0)

@@ -1,0 +1,108 @@
+"""Stages of a loss: tokens selected of a batch do not depend on chunks, files and order."""
+
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from loss_runs import FLOATS, SWEEP, TOKENS, dump, save, summary_of
+from runs import run
+
+from rlpost.functional import policy_loss
+from rlpost.losses import SELECTED
+from rlpost.recipe.loss import LossOptions
+
+SELECTING = {
+    "kl_cov": ("--loss", "kl_cov", "--cov-share", 0.05),
+    "clip_cov": ("--loss", "clip_cov", "--cov-share", 0.05, "--cov-low", 0.1),
+}
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
+@pytest.mark.parametrize(
+    "loss", [("--loss", "gspo"), *SELECTING.values()], ids=["gspo", *SELECTING]
+)
+def test_the_order_of_responses_and_files_changes_no_bit(tmp_path, given, loss):
+    table = tied(dump(with_advantages=given))
+    want = summary_of(save(table, tmp_path / "one.parquet"), *loss)
+    order = np.random.default_rng(5).permutation(60)
+    shuffled = table.take(order)
+    assert summary_of(save(shuffled, tmp_path / "other.parquet", 7), *loss) == want
+    for place, start in enumerate(range(0, 60, 25)):
+        save(shuffled.slice(start, 25), tmp_path / "many" / f"{place}.parquet", 10)
+    assert summary_of(tmp_path / "many", *loss) == want
+
+
+def tied(table):
+    """The same with many log-probs of 0, as of tokens that a policy is sure of."""
+    place = table.schema.get_field_index("log_probs")
+    lists = [[0.0 if x > -0.4 else x for x in row] for row in table["log_probs"].to_pylist()]
+    return table.set_column(place, "log_probs", pa.array(lists, FLOATS))
+
+
+@pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
+@pytest.mark.parametrize(
+    "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50, "--workers", 2]]
+)
+def test_chunks_change_no_selection(tmp_path, loss, words):
+    path = save(tied(dump()), tmp_path / "in.parquet")
+    want = summary_of(path, *loss, "--workers", 1)
+    assert want["settings"][0]["clip"]["selected"]["tokens"] > 20
+    assert summary_of(path, *loss, *words) == want
+
+
+@pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
+def test_each_step_selects_as_the_function_does_of_a_batch(tmp_path, loss):
+    path, out = save(tied(dump()), tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    assert run("loss", path, out, *map(str, loss)).code == 0
+    written = pl.from_arrow(pq.read_table(out))
+    options = LossOptions(**{word[2:].replace("-", "_"): x for word, x in pairwise(loss)
+                             if str(word).startswith("--")})  # fmt: skip
+    for step in written.partition_by("step"):
+        flat = step.select(
+            *(pl.col(name).cast(pl.List(pl.Float64)).explode() for name in (*TOKENS, "advantages")),
+            pl.col("response_mask").explode().cast(pl.Boolean),
+            pl.col("clip_state").explode(),
+        ).drop_nulls()
+        ends = torch.tensor([0, *step["response_mask"].list.len().cum_sum().to_list()])
+        new, old, _, _, advantages, mask, states = (torch.tensor(x.to_numpy()) for x in flat)
+        found = policy_loss(new, old, advantages, ends, mask, loss=options)
+        assert found.clip.tolist() == states.tolist()
+        share = int(0.05 * int(mask.sum()))
+        assert 0 < int((states == SELECTED).sum()) <= share
+        assert options.loss == "clip_cov" or int((states == SELECTED).sum()) == share
+
+
+def test_a_sweep_selects_for_each_setting(tmp_path):
+    path = save(tied(dump()), tmp_path / "in.parquet")
+    sweep = ("--sweep", "loss=ppo,kl_cov,clip_cov", "--sweep", "cov_share=0.01,0.2")
+    rows = summary_of(path, *sweep)["settings"]
+    assert len(rows) == 6
+    for row in rows[2:]:
+        name, share = row["options"]["loss"], row["swept"]["cov_share"]
+        one = summary_of(path, "--loss", name, "--cov-share", share)["settings"][0]
+        assert one["clip"] == row["clip"]
+        assert one["batches"] == row["batches"]
+    assert [row["clip"]["selected"]["tokens"] for row in rows[:2]] == [0, 0]
+
+
+def test_dropped_responses_compete_in_no_batch(tmp_path):
+    table = tied(dump())
+    kept = [i % 3 != 0 for i in range(60)]
+    with_mask = table.append_column("sample_mask", pa.array(kept))
+    want = summary_of(
+        save(table.filter(pa.array(kept)), tmp_path / "a.parquet"), *SELECTING["kl_cov"]
+    )
+    got = summary_of(save(with_mask, tmp_path / "b.parquet"), *SELECTING["kl_cov"])
+    assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
+    assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
+
+
+def test_blocks_of_a_chunk_change_no_bit(tmp_path, monkeypatch):
+    path = save(dump(), tmp_path / "in.parquet")
+    want = summary_of(path, *SWEEP)
+    monkeypatch.setattr("rlpost.pipeline.stages.loss._BLOCK", 30)
+    assert summary_of(path, *SWEEP) == want

@@ -1,0 +1,66 @@
+"""Stages of tokens: KL, the place of the reward, observations, whitening."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from stage_runs import TOKENS, agrees, close_lists, credit, row, run
+
+import rlpost
+
+
+def test_k4_weighs_by_the_ratio_of_the_policy_in_training():
+    rows = [replace(r, current=[x + 0.5 for x in r.old]) for r in TOKENS]
+    want = agrees(rows, estimator="raw", kl_coef=0.5, kl_estimator="k4")
+    assert want.kl[0][0] == pytest.approx(np.exp(0.5))
+
+
+def test_k4_of_a_teacher_reads_the_ratio_without_a_reference_policy():
+    table = pa.table(
+        {
+            "reward": [1.0, 0.0],
+            "response_mask": [[1, 1], [1]],
+            "log_probs": [[-1.0, -2.0], [-0.5]],
+            "old_log_probs": [[-1.5, -2.0], [-1.0]],
+            "teacher": [[-2.0, -1.0], [-1.0]],
+        }
+    )
+    ratios = [[np.exp(0.5), 1.0], [np.exp(0.5)]]
+    recipe = rlpost.Recipe(estimator="opd", teachers={"teacher": 1.0}, kl_estimator="k4")
+    for policy in ("old", "current"):
+        numerics = rlpost.Numerics(kl_policy=policy)
+        written, _ = rlpost.enrich(table, recipe.model_copy(update={"numerics": numerics}))
+        student = table["old_log_probs" if policy == "old" else "log_probs"].to_pylist()
+        both = zip(student, table["teacher"].to_pylist(), ratios, strict=True)
+        want = [[-r * (s - t) for s, t, r in zip(*row, strict=True)] for row in both]
+        close_lists(written["advantages"].to_pylist(), want)
+
+
+def test_whitening_needs_two_tokens():
+    rows = [row(3.0, [1]), row(2.0, [1], batch=1), row(4.0, [1], batch=1)]
+    got, _ = run(rows, estimator="raw", whiten_advantages=True)
+    close_lists(got["advantages"], [[3.0], [-(0.5**0.5)], [0.5**0.5]])
+
+
+def test_the_reward_on_the_last_token_is_lost_where_that_is_an_observation():
+    rows = [row(1.0, [1, 0, 1]), row(2.0, [1, 1, 0])]
+    last = {"terminal_reward": "last_token"}
+    assert credit(rows, last, estimator="reinforce") == [[1, 0, 1], [0, 0, 0]]
+    assert credit(rows, {}, estimator="reinforce") == [[1, 0, 1], [2, 2, 0]]
+
+
+def test_observations_may_be_states_with_a_step_of_their_own():
+    rows = [row(8.0, [1, 0, 0, 1], values=[0.0] * 4)]
+    skipped, states = {}, {"observations": "states"}
+    for estimator in ("reinforce", "gae"):
+        halves = {"estimator": estimator, "gamma": 0.5, "lam": 1.0}
+        assert credit(rows, skipped, **halves) == [[4, 0, 0, 8]]
+        assert credit(rows, states, **halves) == [[1, 0, 0, 8]]
+
+
+def test_the_clamp_of_k3():
+    rows = [row(0.0, [1, 1], old=[-9.0, -1.0], ref=[0.0, -1.0])]
+    options = {"estimator": "raw", "kl_coef": 1.0, "kl_estimator": "k3"}
+    assert credit(rows, {"kl_clamp": 3.0}, **options) == [[-3, -3]]
+    assert credit(rows, {}, **options) == [[-10, -10]]

@@ -1,0 +1,144 @@
+"""Columns of every Arrow type become numbers and tokens: lists, parts of rewards, null, NaN."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from processed_files import USUAL
+from runs import rollout, run, save
+from strategies import Layout, arrow, ragged
+from test_left_out import close, flat
+
+import rlpost
+from rlpost.errors import DataError
+
+SKIP = {"missing_components": "skip"}
+
+
+def table(**columns):
+    data = {
+        "prompt_id": ["a", "a", "b", "b"],
+        "right": [0.0, 1.0, 1.0, 0.0],
+        "response_mask": [[1, 1], [1, 0, 1], [1], [1, 1]],
+    }
+    return pa.table({**data, **columns})
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gdpo", "raw"])
+def test_a_component_that_is_never_scored_is_skipped(estimator):
+    empty = pa.nulls(4)
+    recipe = rlpost.Recipe(estimator=estimator, reward_components=("right", "form"), numerics=SKIP)
+    got, _ = rlpost.enrich(table(form=empty), recipe)
+    typed, _ = rlpost.enrich(table(form=empty.cast(pa.float64())), recipe)
+    assert got["advantages"].to_pylist() == typed["advantages"].to_pylist()
+    alone = rlpost.Recipe(estimator="grpo" if estimator == "gdpo" else estimator,
+                          columns={"reward": "right"})  # fmt: skip
+    want, _ = rlpost.enrich(table(), alone)
+    signs = [[x > 0 for x in flat(one["advantages"].to_pylist())] for one in (got, want)]
+    assert signs[0] == signs[1]
+    if estimator != "gdpo":
+        close(flat(got["advantages"].to_pylist()), flat(want["advantages"].to_pylist()))
+
+
+@pytest.mark.parametrize("name", ["reward", "form"])
+def test_without_skip_the_first_null_is_named(name):
+    options = {"reward_components": ("right", "form")} if name == "form" else {}
+    with pytest.raises(DataError, match=f"row 0: `{name}` is null; a finite number is needed") as e:
+        rlpost.enrich(table(**{name: pa.nulls(4)}), rlpost.Recipe(**options))
+    assert ("--numerics missing_components=skip" in str(e.value)) == (name == "form")
+
+
+def test_a_file_is_read_like_a_table(tmp_path):
+    recipe = rlpost.Recipe(reward_components=("right", "form"), numerics=SKIP)
+    data = table(form=pa.nulls(4))
+    pq.write_table(data, tmp_path / "in.parquet")
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
+    want, _ = rlpost.enrich(data, recipe)
+    got = pq.read_table(tmp_path / "out.parquet")
+    assert got["advantages"].to_pylist() == want["advantages"].to_pylist()
+    assert got.schema.field("form").type == pa.null()
+
+
+def test_no_finish_reason_at_all_is_no_truncation():
+    recipe = rlpost.Recipe(drop_truncated=True, columns={"reward": "right"})
+    _, summary = rlpost.enrich(table(finish_reason=pa.nulls(4)), recipe)
+    assert summary["masked"]["truncated"]["responses"] == 0
+
+
+def test_lists_without_a_type_are_empty_or_null():
+    mask = pa.array([[], [], [], []], pa.list_(pa.null()))
+    recipe = rlpost.Recipe(columns={"reward": "right"})
+    _, summary = rlpost.enrich(table(response_mask=mask), recipe)
+    assert summary["tokens"]["all"] == 0
+    mask = pa.array([[], [None], [], []], pa.list_(pa.null()))
+    with pytest.raises(DataError, match="row 1: `response_mask` has null at token 0"):
+        rlpost.enrich(table(response_mask=mask), recipe)
+
+
+LAYOUTS = [
+    Layout(lists, floats, masks)
+    for lists in ("list", "large_list", "fixed_size_list")
+    for floats, masks in [
+        (pa.float32(), pa.bool_()),
+        (pa.float16(), pa.int64()),
+        (pa.float64(), pa.float32()),
+    ]
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("key", [pa.string(), pa.large_string(), pa.int16(), pa.float64()], ids=str)
+def test_every_type_of_column_gives_the_same(process, layout, key):
+    def table(layout, key):
+        values = [[-(1 + (i + t) % 7) / 4 for t in range(3)] for i in range(8)]
+        masks = [[1, i % 2, 1] for i in range(8)]
+        return pa.table(
+            {
+                "prompt_id": pa.array([i % 3 for i in range(8)]).cast(key),
+                "reward": arrow([i * 5 % 8 / 8 for i in range(8)], layout.floats),
+                "response_mask": ragged(masks, layout.lists, layout.masks),
+                "old_log_probs": ragged(values, layout.lists, layout.floats),
+                "ref_log_probs": ragged(values[::-1], layout.lists, layout.floats),
+            }
+        )
+
+    words = ["--kl-coef", "0.5", "--whiten-advantages"]
+    plain = process(table(Layout(), pa.int64()), *words)
+    assert process(table(layout, key), *words).select(USUAL).equals(plain.select(USUAL))
+
+
+def test_a_reward_of_several_parts_is_their_sum(process):
+    parts = [[reward / 2, reward / 2] for reward in rollout()["reward"].to_pylist()]
+    table = rollout().set_column(1, "reward", pa.array(parts, pa.list_(pa.float32())))
+    assert process(table).select(USUAL).equals(process(rollout()).select(USUAL))
+
+
+def test_without_a_mask_every_token_counts_and_that_is_said(tmp_path):
+    source = save(rollout().drop_columns(["response_mask"]), tmp_path / "in.parquet")
+    ran = run("advantages", source, tmp_path / "out.parquet")
+    assert ran.code == 0
+    assert "no mask column: every token counts as a policy token" in " ".join(ran.err.split())
+
+
+def test_responses_with_numbers_that_are_not_finite_can_be_left_out(process):
+    rewards, old = rollout()["reward"].to_pylist(), rollout()["old_log_probs"].to_pylist()
+    rewards[9], old[2][0] = math.nan, None
+    table = rollout().set_column(1, "reward", pa.array(rewards, pa.float32()))
+    table = table.set_column(3, "old_log_probs", pa.array(old, pa.list_(pa.float32())))
+    out = process(table, "--nonfinite", "mask").to_pylist()
+    assert [i for i, row in enumerate(out) if not row["sample_mask"]] == [2, 9]
+    assert {x for i in (2, 9) for x in (*out[i]["advantages"], *out[i]["returns"])} == {0.0}
+    assert all(math.isfinite(x) for row in out for x in row["advantages"])
+
+
+def test_what_is_wrong_among_the_observations_does_not_matter(process):
+    masks, old = rollout()["response_mask"].to_pylist(), rollout()["old_log_probs"].to_pylist()
+    row = next(i for i, mask in enumerate(masks) if 0 in mask)
+    old[row][masks[row].index(0)] = math.nan
+    table = rollout().set_column(3, "old_log_probs", pa.array(old, pa.list_(pa.float32())))
+    assert process(table, "--kl-coef", "1").select(USUAL) == process(
+        rollout(), "--kl-coef", "1"
+    ).select(USUAL)
