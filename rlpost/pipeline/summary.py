@@ -241,6 +241,8 @@ def summary_of(
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     groups = None if facts.groups is None else facts.groups.summary(by)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
+    if every.lows.get("length") != every.highs.get("length"):  # padding makes lists equally long
+        edges["padded"] = 0
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,

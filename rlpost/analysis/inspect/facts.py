@@ -229,7 +229,7 @@ def _token_facts(reading: PassResult) -> TokenFacts | None:
         },
         shifts=shifts_of(reading, pairs),
         edges={
-            role: {end: int(rows[f"{end}:{role}"].fill_nan(0).sum()) for end in ENDS}
+            role: {end: int((rows[f"{end}:{role}"].fill_nan(0) > 0).sum()) for end in ENDS}
             for role in roles
             if role in LOG_PROBS
         },

@@ -453,6 +453,88 @@ def test_tokens_of_probability_1_are_not_fill_values(tmp_path):
     assert "shifted_lists" not in names(write(tmp_path / "a.parquet", columns))
 
 
+POLICIES = ("old_log_probs", "infer_log_probs", "ref_log_probs")
+
+
+def certain(columns, places, values=(0.0, 0.0, 0.0)):
+    """The policy is certain of the tokens at these places, in all columns of log-probs."""
+    for name, value in zip(POLICIES, values, strict=True):
+        columns = each(columns, name, at(places, value)) if name in columns else columns
+    return columns
+
+
+def segments(mask):
+    """The first and last token of each run of equal numbers."""
+    ends = np.flatnonzero(np.diff(mask.astype(int)))
+    return np.concatenate([[0], ends + 1, ends, [len(mask) - 1]])
+
+
+def zero_observations(columns, *, ends=False):
+    """Observations without log-probs; with `ends`, the policy is certain of its turns' ends."""
+    masks = of(columns, "response_mask")
+    for name in POLICIES:
+        rows = [np.where(mask == 1, x, 0) for x, mask in zip(columns[name], masks, strict=True)]
+        for row, mask in zip(rows, masks, strict=True):
+            row[segments(mask) if ends else []] = 0
+        columns = columns | {name: [row.astype(np.float32) for row in rows]}
+    return columns
+
+
+BARE = without(BASE, "response_mask")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(certain(BASE, 0), id="a forced first token"),
+        pytest.param(certain(BARE, -1), id="a certain last token"),
+        pytest.param(certain(BARE, slice(-3, None)), id="several at the end, no mask"),
+        pytest.param(certain(BASE, slice(-3, None)), id="several at the end"),
+        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1e-5)), id="up to rounding"),
+        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1.2)), id="not of the reference"),
+        pytest.param(zero_observations(BASE, ends=True), id="ends of turns, no observations"),
+        pytest.param(zero_observations(observations_last(BASE)), id="a tool's answer last"),
+        pytest.param(
+            without(certain(BARE, slice(-2, None)), *POLICIES[1:]) | {"values": BASE[POLICIES[1]]},
+            id="one column",
+        ),
+    ],
+)
+def test_tokens_of_which_every_policy_is_certain_are_neither_shift_nor_padding(columns, tmp_path):
+    found = inspect([write(tmp_path / "a.parquet", columns)]).findings
+    alone = sum(name in columns for name in POLICIES) == 1
+    assert [(one.name, one.severity) for one in found] == [("shifted_lists", "warning")] * alone
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_fill_value_in_one_column_alone_is_an_error(name, tmp_path):
+    found = finding(each(BASE, name, at(-1, 0.0)), "shifted_lists", tmp_path)
+    assert found.severity == "error"
+    assert found.count > 0.95 * ROWS  # others are certain of a few, by chance
+    assert f"`{name}`" in found.text
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+def test_padding_to_the_longest_of_a_few_responses_is_found_in_all_columns(longest, tmp_path):
+    """Zeros in all columns, more for shorter responses; of one, there is no padding."""
+    sizes = [len(values) for values in BASE["response_mask"]]
+    common = [max(sizes[row // longest * longest :][:longest]) for row in range(ROWS)]
+    columns = BARE
+    for name in POLICIES:
+        rows = zip(columns[name], common, strict=True)
+        columns = columns | {name: [np.pad(x, (0, size - len(x))) for x, size in rows]}
+    found = finding(columns, "padded_lists", tmp_path)
+    assert (found is not None) == (longest > 1)
+
+
+def test_a_mask_that_is_offset_is_found_if_observations_have_no_log_probs(tmp_path):
+    columns = zero_observations(BASE)
+    columns |= {"response_mask": [shift(mask) for mask in of(columns, "response_mask")]}
+    found = finding(columns, "shifted_lists", tmp_path)
+    assert found.severity == "error"
+    assert "`response_mask` one token" in found.text
+
+
 def test_padding_without_a_mask_is_found(tmp_path):
     columns = without(padded(BASE), "response_mask", "infer_log_probs")
     assert "padded_lists" in names(write(tmp_path / "a.parquet", columns))
