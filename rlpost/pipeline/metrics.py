@@ -166,9 +166,8 @@ def _add_responses(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
 
 
 def _add_sizes(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    sizes = {name: batch.table[name] for name in ("tokens", "length")}
-    numbers.sums.update(sizes)
-    numbers.spans.update({name: (size, size) for name, size in sizes.items()})
+    numbers.sums.update({name: batch.table[name] for name in ("tokens", "length")})
+    numbers.spans["length"] = batch.table["length"], batch.table["length"]
 
 
 def _report_sizes(totals: Totals, resolved: ResolvedRecipe) -> Json | None:
@@ -443,28 +442,10 @@ def _rates(totals: Totals, name: str) -> Json:
     }
 
 
-def correction_warnings(summary: Json) -> list[str]:
-    """Return the warnings of the correction of all responses, if there is one."""
-    entry = summary.get("correction")
-    if not entry or not entry["tokens"]:
-        return []
-    tokens = entry["tokens"]
-    texts = []
-    if entry["identical"] == tokens:
-        texts.append(
-            "old and infer log-probs are identical in every policy token: one is a copy of the "
-            "other, so there is nothing to correct"
-        )
-    if entry["rejected"] and entry["rejected"]["tokens"] == tokens:
-        texts.append(
-            "--is-filter rejects every policy token: training on this file would learn nothing"
-        )
-    return texts
-
-
 METRICS = (
     Metric("responses", lambda totals, _: totals.count("rows"), _add_responses),
     Metric("tokens", _report_sizes, _add_sizes),
+    _of_column("policy_tokens", "tokens", applies=lambda resolved: resolved.lengths != "unknown"),
     Metric("masked", _report_masks, _add_masks),
     _of_column("reward", "reward"),
     Metric(

@@ -278,7 +278,9 @@ def small(**columns):
 
 
 def warnings(data, **options):
-    return rlpost.enrich(data, rlpost.Recipe(**options))[1]["warnings"]
+    """The findings of a run, errors first."""
+    summary = rlpost.enrich(data, rlpost.Recipe(**options))[1]
+    return summary["errors"] + summary["warnings"]
 
 
 def test_nothing_wrong_nothing_said():
@@ -289,6 +291,20 @@ def test_nothing_wrong_nothing_said():
 
 filled = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
 padded = [[-1.0, 0.0, 0.0], [-1.0, -0.1, -0.2], [-0.1, 0.0, 0.0], [-1.0, -2.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        ({"reward": [1.0] * 4}, {}, "all advantages are zero"),
+        ({"old_log_probs": filled}, {}, "are mask and log-probs shifted"),
+        ({"old_log_probs": [[0.5] * n for n in (2, 3, 1, 2)]}, {}, "is above 0 at "),
+    ],
+)
+def test_what_makes_numbers_wrong_is_an_error(columns, options, text):
+    summary = rlpost.enrich(small(**columns), rlpost.Recipe(**options))[1]
+    assert any(text in one for one in summary["errors"])
+    assert not any(text in one for one in summary["warnings"])
 
 
 def test_log_probs_of_0_that_another_column_has_too_are_no_shift():

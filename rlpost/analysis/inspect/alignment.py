@@ -107,7 +107,10 @@ def _certain(block: Block, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
     roles = roles if len(roles) > 1 else [role for role in LOG_PROBS if role in block.values]
     if len(roles) < 2:  # noqa: PLR2004
         return np.zeros(tokens.shape, np.bool_)
-    return np.logical_and.reduce([block.values[role][tokens] >= -ROUNDING for role in roles])
+    certain: NDArray[np.bool_] = np.ones(tokens.shape, np.bool_)
+    for role in roles:
+        certain &= block.values[role][tokens] >= -ROUNDING
+    return certain
 
 
 def _zeros_at_ends(

@@ -247,10 +247,14 @@ CASES = {
     "engine_mismatch": (noisy(BASE, 0.5), noisy(BASE, 0.01)),
     "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
+    "unmet_expectations": (BASE | {"prompt_id": [*BASE["prompt_id"][1:], "prompt-0"]}, BASE),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
 
-OPTIONS = {"differing_rollout_rewards": {"rollout_id": "traj_id"}}
+OPTIONS = {
+    "differing_rollout_rewards": {"rollout_id": "traj_id"},
+    "unmet_expectations": {"expect": {"group_size": SIZE}},
+}
 """Options with which checks run."""
 
 
@@ -635,26 +639,72 @@ def test_lists_of_two_precisions_are_read_and_reported(tmp_path):
     assert found.responses == 2 * ROWS
 
 
-def test_strict_exits_with_1_if_there_are_findings(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "errors", "warnings"), [("constant_rewards", 1, 1), ("many_truncated", 0, 1)]
+)
+def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse(
+    name, errors, warnings, tmp_path
+):
+    run = CliRunner().invoke
+    bad = str(write(tmp_path / "bad.parquet", CASES[name][0]))
+    well = str(write(tmp_path / "well.parquet", BASE))
+    for words, code in ([], 0), (["error"], errors), (["warning"], warnings):
+        flags = [word for one in words for word in ("--fail-on", one)]
+        assert run(app, [bad, *flags]).exit_code == code
+        assert run(app, [bad, "-q", *flags]).exit_code == code
+        assert run(app, [well, *flags]).exit_code == 0
+    assert run(app, [bad, "--fail-on", "note"]).exit_code == 2
+
+
+def test_verdicts_name_the_checks_that_ran(tmp_path):
     run = CliRunner().invoke
     bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
     well = str(write(tmp_path / "well.parquet", BASE))
-    assert run(app, [bad]).exit_code == 0
-    assert run(app, [bad, "--strict"]).exit_code == 1
-    assert run(app, [well, "--strict"]).exit_code == 0
     assert "constant_rewards" in run(app, [bad]).stdout
     assert re.search(r"No problems found by \d+ of \d+ checks", run(app, [well]).stdout)
 
 
-def test_quiet_keeps_the_exit_code_and_json(tmp_path):
-    bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
+def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
+    bad = str(write(tmp_path / "bad.parquet", truncated(CASES["constant_rewards"][0], 0.3)))
     run = CliRunner().invoke
-    for words, code in [(["-q"], 0), (["--quiet", "--strict"], 1), (["-q", "--footer"], 0)]:
-        ran = run(app, [bad, *words])
-        assert (ran.exit_code, ran.output) == (code, "")
+    first, second, *rest = run(app, [bad, "-q"]).stdout.splitlines()
+    assert first.startswith("error: constant_rewards: all 192 rewards are 0.5")
+    assert second.startswith("warning: equal_rewards_in_groups: ")
+    assert [line.split(": ")[:2] for line in rest] == [["warning", "many_truncated"]]
+    assert run(app, [bad, "-q", "--footer"]).output == ""
+    well = str(write(tmp_path / "well.parquet", BASE))
+    assert run(app, [well, "-q"]).output == ""
     ran = run(app, [bad, "-q", "--format", "json"])
     assert json.loads(ran.stdout)["findings"]
     assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
+
+
+def test_ignored_checks_do_not_run_and_do_not_fail(tmp_path):
+    run = CliRunner().invoke
+    bad = str(write(tmp_path / "bad.parquet", truncated(BASE, 0.3)))
+    ignore = ["--ignore", "many_truncated", "--fail-on", "warning"]
+    assert run(app, [bad, *ignore[2:]]).exit_code == 1
+    ran = run(app, [bad, *ignore, "--format", "json"])
+    assert ran.exit_code == 0
+    found = json.loads(ran.stdout)
+    assert found["findings"] == []
+    (check,) = (one for one in found["checks"] if one["name"] == "many_truncated")
+    assert check["not_run"] == "ignored with --ignore"
+    error = run(app, [bad, "--ignore", "truncated_many"]).exception
+    assert error.exit_code == 2
+    assert "--ignore truncated_many: " in str(error)
+    assert "many_truncated" in str(error)
+
+
+@pytest.mark.parametrize("alone", [["--footer"], ["--row", "0"]])
+@pytest.mark.parametrize(
+    "words", [["--fail-on", "error"], ["--ignore", "no_rows"], ["--expect", "steps=2"]]
+)
+def test_options_of_findings_without_effect_are_errors(alone, words, tmp_path):
+    path = str(write(tmp_path / "a.parquet", BASE))
+    error = CliRunner().invoke(app, [path, *words, *alone]).exception
+    assert error.exit_code == 2
+    assert words[0] in str(error)
 
 
 def finding(columns, name, tmp_path, **options):
