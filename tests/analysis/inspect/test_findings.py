@@ -195,6 +195,17 @@ def with_outcome(columns):
     return columns | {"reward": rewards}
 
 
+def again(columns, step=2, **changed):
+    """Step 0 once more, in reverse order under another number; one row has other numbers."""
+    rows = [row for row in range(ROWS) if columns["step"][row] == 0][::-1]
+    twice = {name: [*values, *(values[row] for row in rows)] for name, values in columns.items()}
+    twice["step"] = [*columns["step"], *(step for _ in rows)]
+    for name, value in changed.items():
+        last = 0.5 if twice[name][-1] == value else value
+        twice[name] = [*twice[name][:-1], last]
+    return twice
+
+
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
@@ -247,6 +258,7 @@ CASES = {
     "engine_mismatch": (noisy(BASE, 0.5), noisy(BASE, 0.01)),
     "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
+    "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
     "unmet_expectations": (BASE | {"prompt_id": [*BASE["prompt_id"][1:], "prompt-0"]}, BASE),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
@@ -299,6 +311,7 @@ PROVIDE = {
     "infer_log_probs": ("infer_log_probs",),
     "values or token_rewards": ("values",),
     "prompts": ("prompt",),
+    "batch": ("step",),
     "rollout ids or turns": ("traj_id", "turn"),
     "response texts or log-probs": (*LISTS[1:3], "response"),
 }
@@ -455,6 +468,43 @@ def test_tokens_of_probability_1_are_not_fill_values(tmp_path):
     certain = each(certain, "old_log_probs", at(-1, 0.0))
     columns = without(certain, "infer_log_probs", "ref_log_probs", "response_mask")
     assert "shifted_lists" not in names(write(tmp_path / "a.parquet", columns))
+
+
+@pytest.mark.parametrize(
+    "gone", [(), ("response",), ("old_log_probs", "infer_log_probs", "ref_log_probs")]
+)
+def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_path):
+    columns = without(BASE, *gone)
+    columns |= {} if "response" in gone else {"response": [x * 20 for x in BASE["response"]]}
+    first, twice = {}, again(columns)
+    for name, values in twice.items():
+        first[name], twice[name] = values[:ROWS], values[ROWS:]
+    write(tmp_path / "a.parquet", first)
+    write(tmp_path / "b.parquet", twice)
+    found = next(one for one in inspect([tmp_path]).findings if one.name == "repeated_steps")
+    assert (found.severity, found.count, found.of) == ("error", ROWS // 2, ROWS * 3 // 2)
+    assert "step 2 repeats 0" in found.text
+    (row,) = found.evidence
+    assert (row.file, row.row) == (str(tmp_path / "b.parquet"), 0)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(again(BASE, response="another"), id="another text"),
+        pytest.param(again(without(BASE, "response"), reward=0.25), id="another reward"),
+        pytest.param(
+            again({name: BASE[name] for name in ("prompt_id", "step", "reward", "response")}),
+            id="short texts alone, which may be equal by chance",
+        ),
+        pytest.param(
+            {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()} | {"step": [0] * 3 + [1] * 3},
+            id="few responses",
+        ),
+    ],
+)
+def test_steps_that_differ_or_may_be_equal_by_chance_are_no_repetition(columns, tmp_path):
+    assert finding(columns, "repeated_steps", tmp_path) is None
 
 
 POLICIES = ("old_log_probs", "infer_log_probs", "ref_log_probs")

@@ -8,7 +8,7 @@ function in `columns`, `responses`, `steps` or `tokens`.
 from __future__ import annotations
 
 # Importing a module adds its checks to FINDINGS.
-from rlpost.analysis.inspect.findings import columns, expected, responses, tokens  # noqa: F401
+from rlpost.analysis.inspect.findings import columns, expected, responses, steps, tokens  # noqa: F401
 from rlpost.analysis.inspect.findings.base import FINDINGS, CheckInput, run_checks
 
 __all__ = ["FINDINGS", "CheckInput", "run_checks"]
