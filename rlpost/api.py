@@ -31,6 +31,7 @@ from rlpost.io.paths import parse_path
 from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
+from rlpost.pipeline.expectations import expectations_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.journal import journal_of
@@ -79,6 +80,7 @@ def advantages(
     With `options.update`, the inputs may be dumps, about which the reporter gets a note.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
+    expectations_of(options.expect)
     if options.ray_address is not None and options.engine == "local":
         raise UsageError(
             f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
@@ -117,7 +119,9 @@ def _update(
     options: Options,
 ) -> Json:
     """Run `advantages` on the files of an input that are new or were changed."""
-    lists: Json = {name: [] for name in ("inputs", "outputs", "steps", "domains", "warnings")}
+    lists: Json = {
+        name: [] for name in ("inputs", "outputs", "steps", "domains", "errors", "warnings")
+    }
     summary: Json = {"responses": 0, **lists, "recipe": recipe.model_dump(mode="json")}
     with updating(paths, output, recipe, options) as update:
         if update.chosen:
@@ -217,6 +221,7 @@ def enrich(
 ) -> tuple[Any, Json]:
     """Run `rlpost.enrich`; return the table or stream, and the summary as a plain mapping."""
     recipe, options = recipe or Recipe(), options or Options()
+    expectations_of(options.expect)
     if is_table(table):
         from rlpost.pipeline import run  # noqa: PLC0415
 
@@ -264,7 +269,7 @@ def enrich_batches(
             _spill(batches, spilled)
             summary = advantages(spilled, enriched, recipe, replace(options, overwrite=True))
         except RlpostError as error:
-            raise type(error)(str(error).replace(str(spilled), NAME)) from None
+            raise error.reworded(lambda text: text.replace(str(spilled), NAME)) from None
         except OSError as error:
             raise ReadWriteError(f"{folder}: {error.strerror or error}") from None
         # The directory is deleted, and the open file stays readable until it is closed.

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class RlpostError(Exception):
@@ -11,11 +15,30 @@ class RlpostError(Exception):
 
     exit_code = 2
 
+    def reworded(self, change: Callable[[str], str]) -> Self:
+        """Return the same error with its texts changed, such as names of temporary files."""
+        return type(self)(change(str(self)))
+
 
 class UsageError(RlpostError):
     """The command line or the recipe is wrong (exit code 2)."""
 
     exit_code = 2
+
+
+class FindingsError(RlpostError):
+    """A run has findings that fail it, so nothing was published (exit code 1)."""
+
+    exit_code = 1
+
+    def __init__(self, text: str, summary: dict[str, Any]) -> None:
+        super().__init__(text)
+        self.summary = summary
+        """As of a run that is published, but without outputs."""
+
+    def reworded(self, change: Callable[[str], str]) -> Self:
+        """Return the same error with its texts changed, those of the summary, too."""
+        return type(self)(change(str(self)), _reworded(self.summary, change))
 
 
 class DataError(RlpostError):
@@ -34,6 +57,15 @@ class UnavailableError(RlpostError):
     """A requested device, engine or library is missing on this machine (exit code 5)."""
 
     exit_code = 5
+
+
+def _reworded(value: Any, change: Callable[[str], str]) -> Any:
+    """Return plain data with its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _reworded(one, change) for key, one in value.items()}
+    return [_reworded(one, change) for one in value] if isinstance(value, list) else value
 
 
 def warn_caller(text: str) -> None:

@@ -45,10 +45,12 @@ def naming_variables(context: typer.Context) -> Iterator[None]:
     except DataError:
         raise
     except RlpostError as error:
-        text = "\n".join(with_variable(line, context) for line in str(error).splitlines())
-        if text == str(error):
+        other = error.reworded(
+            lambda text: "\n".join(with_variable(line, context) for line in text.splitlines())
+        )
+        if str(other) == str(error):
             raise
-        raise type(error)(text) from error.__cause__
+        raise other from error.__cause__
 
 
 def with_variable(line: str, context: typer.Context) -> str:

@@ -154,6 +154,13 @@ class OutputFormat(Enum):
     markdown = "markdown"
 
 
+class FindingSeverity(Enum):
+    """The least severity of findings that fail a command."""
+
+    error = "error"
+    warning = "warning"
+
+
 class RolloutRewards(Enum):
     """The reward of a rollout whose rows have different rewards."""
 
@@ -299,6 +306,21 @@ RolloutReward = Annotated[
 PassThreshold = Annotated[
     float,
     option("--pass-threshold", metavar="FLOAT", help="Raw reward at which a response passes."),
+]
+
+
+FailOn = Annotated[
+    FindingSeverity | None,
+    option("--fail-on", help="Exit with code 1 if there are such findings."),
+]
+Expect = Annotated[
+    list[str] | None,
+    option(
+        "--expect",
+        metavar="NAME=VALUE",
+        complete=completion.expectations,
+        help="Fact of IN that must hold, as group_size=8.",
+    ),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,11 @@ from rlpost.recipe.roles import ColumnMap
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.distributed.partition import Json
     from rlpost.io.paths import AnyPath
+    from rlpost.pipeline.expectations import FailOn
 
 
 _VERSION = 2
@@ -55,6 +56,9 @@ class Manifest:
     """The file of running reward statistics."""
     overwrite: bool = False
     """Whether existing files at the targets are replaced."""
+    fail_on: FailOn | None = None
+    expect: Mapping[str, object] = field(default_factory=dict)
+    """Findings that keep the last shard from publishing, as in `Options`."""
 
     def to_json(self) -> str:
         """Return the manifest as text."""
@@ -86,6 +90,8 @@ class Manifest:
                 "run": self.run,
                 "state": self.state,
                 "overwrite": self.overwrite,
+                "fail_on": self.fail_on,
+                "expect": self.expect,
             }
         )
 
@@ -140,6 +146,8 @@ class Manifest:
                 table["run"],
                 table["state"],
                 table["overwrite"],
+                table["fail_on"],
+                table["expect"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(

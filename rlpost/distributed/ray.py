@@ -24,6 +24,7 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.distributed.driver import (
     bucket_count,
+    group_row,
     last_pass,
     prepare,
     reduce_responses,
@@ -48,6 +49,7 @@ from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import device_kind
+from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.files import check_writable
@@ -431,6 +433,10 @@ def advantages(
         try:
             reduced = reduce_responses(run.context, run.partitions, executor)
             notes, _ = last_pass(run.context, run.partitions, reduced, executor)
+            inputs = [file.path for file in files]
+            summary = whole_summary(run.plan, reduced, notes, inputs, targets)
+            row = group_row(run.partitions, reduced)
+            check_findings(summary, options.expect, options.fail_on, row)
             with clock.publishing():
                 then = "since the run began; run again when no process writes it"
                 check_inputs(run.partitions, then)
@@ -441,7 +447,6 @@ def advantages(
             raise
     if options.state is not None:
         save_state(options.state, state.after(reduced.after))
-    summary = whole_summary(run.plan, reduced, notes, [file.path for file in files], targets)
     seconds = clock.seconds
     return {
         **summary,

@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rlpost.distributed.driver import (
+    group_row,
     join_call,
     prepare,
     reduce_responses,
@@ -56,6 +57,7 @@ from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.device import check_name, devices_named
+from rlpost.pipeline.expectations import check_findings, expectations_of
 from rlpost.pipeline.output.files import check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
 
@@ -104,6 +106,7 @@ def plan(
             "keeps it"
         )
     check_name(options.device)  # other machines compute on it
+    expectations_of(options.expect)
     paths = [str(path) for path in inputs]
     _check_apart(state_dir, paths, output)
     check_writable(options.state)
@@ -162,6 +165,8 @@ def _planned(
             staged.run,
             state,
             options.overwrite,
+            options.fail_on,
+            dict(options.expect),
         )
         write_file(state_dir / _MANIFEST, manifest.to_json().encode())
     except BaseException:
@@ -337,29 +342,31 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
         if (state_dir / _SUMMARY).exists():
             return _read_json(state_dir / _SUMMARY)
         staged, begun = StagedOutputs(manifest.targets, manifest.run), perf_counter()
+        summary = whole_summary(
+            manifest.context.plan_on_responses(),
+            manifest.reduced,
+            notes,
+            manifest.inputs,
+            manifest.targets,
+        )
+        row = group_row(manifest.partitions, manifest.reduced)
+        check_findings(summary, manifest.expect, manifest.fail_on, row)
         with staged.locked():
             check_inputs(manifest.partitions, _PLAN_AGAIN)
             digests = [file["digest"] for file in written_files(notes)]
             staged.publish(digests, overwrite=manifest.overwrite)
         if manifest.state is not None:
             save_state(Path(manifest.state), manifest.context.state.after(manifest.reduced.after))
-        summary = _summary_of(manifest, notes, perf_counter() - begun)
+        summary |= _facts_of_shards(manifest, notes, perf_counter() - begun)
         write_file(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode(), lock=False)
         return summary
 
 
-def _summary_of(manifest: Manifest, notes: list[Json], publishing: float) -> Json:
-    """Return the summary of the whole run; its seconds are those of all shards together."""
+def _facts_of_shards(manifest: Manifest, notes: list[Json], publishing: float) -> Json:
+    """Return the engine and the seconds of all shards together, for the summary."""
     start_up, cpu = (sum(note.get(key, 0.0) for note in notes) for key in _START_UP)
     write = sum(note["seconds"] for note in notes)
     return {
-        **whole_summary(
-            manifest.context.plan_on_responses(),
-            manifest.reduced,
-            notes,
-            manifest.inputs,
-            manifest.targets,
-        ),
         "engine": {"name": "shards", "partitions": len(manifest.partitions)},
         "seconds": {
             "total": start_up + write + publishing,

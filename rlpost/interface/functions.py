@@ -78,6 +78,7 @@ def advantages(
         DataError: the data is bad: file, row and column are named.
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is missing.
+        FindingsError: `fail_on` or `expect` of the options fails the run; it has the summary.
     """
     from rlpost import api  # noqa: PLC0415 - it imports torch
 
@@ -148,7 +149,8 @@ def enrich(
         of its own sizes, in order.
 
     Raises:
-        UsageError, DataError, UnavailableError: as `advantages`; UsageError for any other type.
+        UsageError, DataError, UnavailableError, FindingsError: as `advantages`; UsageError for any
+            other type.
         ReadWriteError: the disk is too full for the temporary file.
     """
     from rlpost import api  # noqa: PLC0415 - it imports torch
@@ -167,6 +169,8 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
+    ignore: Sequence[str] = (),
+    expect: Mapping[str, object] | None = None,
     progress: Progress = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
@@ -181,13 +185,17 @@ def inspect(
             groups. None: each row counts.
         rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
             and their mean counts.
+        ignore: names of checks that are not run.
+        expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`; one
+            that is not met is part of the finding `unmet_expectations`.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
         A tree of plain dataclasses; `.to_dict()` returns it as JSON data.
 
     Raises:
-        UsageError: `columns_map` names an unknown role, or `rollout_reward` is set alone.
+        UsageError: `columns_map` names an unknown role, `ignore` an unknown check, `expect` an
+            unknown fact; or `rollout_reward` is set alone.
         DataError: a file is not Parquet, or an argument names a column that does not exist.
         ReadWriteError: an input can't be read, or a glob matches nothing.
     """
@@ -201,6 +209,8 @@ def inspect(
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward,
+            ignore=ignore,
+            expect=expect,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)

@@ -129,6 +129,8 @@ class Summary(Result):
     groups: Json
     steps: list[Json]
     domains: list[Json]
+    errors: list[str]
+    """Training would use wrong numbers, or learn nothing."""
     warnings: list[str]
     recipe: Json
 

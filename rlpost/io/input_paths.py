@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlpost.errors import RlpostError
@@ -55,4 +56,4 @@ def naming_errors(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except RlpostError as error:
-        raise type(error)(without_paths(str(error), names)) from None
+        raise error.reworded(partial(without_paths, names=names)) from None

@@ -167,6 +167,7 @@ def _add_responses(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
 
 def _add_sizes(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     numbers.sums.update({name: batch.table[name] for name in ("tokens", "length")})
+    numbers.spans["length"] = batch.table["length"], batch.table["length"]
 
 
 def _report_sizes(totals: Totals, resolved: ResolvedRecipe) -> Json | None:
@@ -327,18 +328,27 @@ EDGES = ("padded", "shifted")
 
 
 def _edges(batch: Batch) -> dict[str, Tensor]:
-    """Return signs of padding and shifting: log-probs of exactly 0 at the ends of a response."""
+    """Return signs of padding and shifting: old log-probs of exactly 0 at the ends of a response.
+
+    A token that is certain in another column, too, is no sign of a shift: that of the rollout
+    engine if it was read, else of any other policy.
+    """
     if not batch.mask.numel():
         return dict.fromkeys(EDGES, torch.zeros_like(batch.lengths))
     last = (batch.offsets[1:] - 1).clamp(min=0)
     first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
     there = batch.lengths > 0
-    old = batch["old_log_probs"]
-    at_last, at_first = (old[last] == 0) & there, (old[first] == 0) & there
-    return {
-        "padded": at_last & ~batch.mask[last],
-        "shifted": (at_last & batch.mask[last]) | (at_first & batch.mask[first]),
-    }
+    others = ["infer_log_probs"] if "infer_log_probs" in batch else LOG_PROBS
+    witnesses = [batch[role] for role in others if role in batch and role != "old_log_probs"]
+    at_last, at_first = ((batch["old_log_probs"][at] == 0) & there for at in (last, first))
+    shifted = [at_last & batch.mask[last], at_first & batch.mask[first]]
+    if witnesses:
+        uncertain = [[one[at] < -ROUNDING for one in witnesses] for at in (last, first)]
+        shifted = [
+            zero & torch.stack(others).any(0)
+            for zero, others in zip(shifted, uncertain, strict=True)
+        ]
+    return {"padded": at_last & ~batch.mask[last], "shifted": shifted[0] | shifted[1]}
 
 
 def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
@@ -432,28 +442,10 @@ def _rates(totals: Totals, name: str) -> Json:
     }
 
 
-def correction_warnings(summary: Json) -> list[str]:
-    """Return the warnings of the correction of all responses, if there is one."""
-    entry = summary.get("correction")
-    if not entry or not entry["tokens"]:
-        return []
-    tokens = entry["tokens"]
-    texts = []
-    if entry["identical"] == tokens:
-        texts.append(
-            "old and infer log-probs are identical in every policy token: one is a copy of the "
-            "other, so there is nothing to correct"
-        )
-    if entry["rejected"] and entry["rejected"]["tokens"] == tokens:
-        texts.append(
-            "--is-filter rejects every policy token: training on this file would learn nothing"
-        )
-    return texts
-
-
 METRICS = (
     Metric("responses", lambda totals, _: totals.count("rows"), _add_responses),
     Metric("tokens", _report_sizes, _add_sizes),
+    _of_column("policy_tokens", "tokens", applies=lambda resolved: resolved.lengths != "unknown"),
     Metric("masked", _report_masks, _add_masks),
     _of_column("reward", "reward", applies=lambda resolved: resolved.rewarded),
     Metric(

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rlpost.pipeline.expectations import FailOn
+
 
 @dataclass(frozen=True)
 class Options:
@@ -37,6 +39,11 @@ class Options:
             output, or memory if no file is written.
         update: write only the files of a directory OUT whose input is new or was changed.
         delete: with `update`, delete the outputs whose input no longer exists.
+        fail_on: publish nothing and raise FindingsError if the run has errors; with `warning`, also
+            if it has warnings.
+        expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`, of
+            `rlpost.pipeline.expectations.FACTS`; one that is not met is an error, and fails the run
+            in any case.
         cpu_started: CPU seconds that the process had used by `started`; 0 if it began then.
     """
 
@@ -55,6 +62,8 @@ class Options:
     scratch_dir: Path | None = None
     update: bool = False
     delete: bool = False
+    fail_on: FailOn | None = None
+    expect: Mapping[str, object] = field(default_factory=dict)
     cpu_started: float = 0.0
 
     def at_start(self) -> Options:

@@ -18,7 +18,8 @@ from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of, mask_is_result
 from rlpost.pipeline.device import Devices, devices_named
-from rlpost.pipeline.engine import Engine, single_threaded_torch
+from rlpost.pipeline.engine import Engine, row_name, single_threaded_torch
+from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.output.journal import run_identity
@@ -28,7 +29,7 @@ from rlpost.pipeline.plan import Plan, loss_plan, plan_of
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
-from rlpost.pipeline.summary import run_summary, summarise
+from rlpost.pipeline.summary import response_facts, run_summary, summarise
 from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.pipeline.update.run import UpdateRun
@@ -94,15 +95,19 @@ def advantages(
         if own is not None:
             metadata = own.metadata(responses, run, partial(enriched_metadata, summaries=summaries))
             outputs.before_publishing = own.before_publishing(responses)
-        totals, rewritten = write_files(
-            engine, responses, outputs, names, metadata, verify=options.verify
+        summary: Json = {}
+        about = partial(run_summary, plan, [file.path for file in source.files])
+
+        def check(totals: ExactTotals) -> None:
+            summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
+            summary.update(about([], [], engine.devices.all, engine.splits))
+            check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
+
+        _, rewritten = write_files(
+            engine, responses, outputs, names, metadata, verify=options.verify, check=check
         )
-        inputs, devices = [file.path for file in source.files], engine.devices.all
-        summary = {
-            **(summaries[0] if summaries else summarise(plan, responses, totals)),
-            **run_summary(plan, inputs, outputs.targets, rewritten, devices, engine.splits),
-            "scratch": None if engine.kept is None else engine.kept.facts(),
-        }
+        summary |= about(outputs.targets, rewritten, engine.devices.all, engine.splits)
+        summary["scratch"] = None if engine.kept is None else engine.kept.facts()
     if own is not None:
         own.published()
     elif options.state is not None:
@@ -123,10 +128,23 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
         responses = engine.responses(names)
         engine.reporter.start("write", plan.source.rows)
         enriched, totals = enrich_table(engine, table, responses)
+    summary = summarise(plan, responses, totals)
+    summary["recipe"] = plan.resolved.recipe.model_dump(mode="json")
+    check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
-    summary = summarise(plan, responses, totals)
-    return enriched, summary | {"recipe": plan.resolved.recipe.model_dump(mode="json")}
+    return enriched, summary
+
+
+def group_row(plan: Plan, responses: Responses) -> Callable[[int], str]:
+    """Return a function that names the first row of the first group of a size."""
+
+    def name(size: int) -> str:
+        groups, source = response_facts(plan, responses).groups, plan.source
+        assert groups is not None
+        return row_name(source.files, source.first_rows, groups.first_rows[size][0])
+
+    return name
 
 
 def enrich_table(
@@ -290,6 +308,7 @@ def write_files(
     *,
     verify: bool = False,
     purpose: str = "write",
+    check: Callable[[Any], None] = lambda _: None,
 ) -> tuple[Any, list[str]]:
     """Run the last pass over every file that is not finished, and publish all files at the end.
 
@@ -301,6 +320,7 @@ def write_files(
         metadata: the key-value metadata of a file.
         verify: read each file again before it is published.
         purpose: the name of the pass.
+        check: gets the totals; if it raises, no file is published.
 
     Returns:
         The totals of all files, and the reasons of those that were not spliced.
@@ -325,6 +345,7 @@ def write_files(
             outputs.complete(index, totals)
             total += totals
     engine.close()
+    check(total)
     with clock.publishing():
         plan.source.check_unchanged()
         rewritten = outputs.publish()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from rlpost.display.text import counted
 from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
-from rlpost.pipeline.metrics import correction_warnings, report_metrics
+from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
@@ -27,7 +27,7 @@ from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
@@ -40,6 +40,8 @@ REWARDS = "response_level_rewards"
 _MOST_SIZES = 100  # group sizes in the summary
 _OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_probs")
 """Roles without which an input is processed, to other numbers."""
+Position = tuple[int, ...]
+"""Of a row: its number, after that of its partition in distributed runs."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,34 @@ class GroupFacts:
     """Size -> number of groups; responses that are left out of statistics do not count."""
     zero_variance: int = 0
     """Groups of several responses with equal rewards."""
+    first_rows: Mapping[int, Position] = field(default_factory=dict)
+    """Size -> the first row of the first group of this size."""
 
     def __add__(self, other: GroupFacts) -> GroupFacts:
-        return GroupFacts(self.sizes + other.sizes, self.zero_variance + other.zero_variance)
+        both = (self.first_rows, other.first_rows)
+        first = {
+            size: min(one[size] for one in both if size in one) for size in {**both[0], **both[1]}
+        }
+        return GroupFacts(self.sizes + other.sizes, self.zero_variance + other.zero_variance, first)
+
+    def to_json(self) -> Json:
+        """Return the statistics as plain data."""
+        return {
+            name: [*value.items()] if isinstance(value, dict) else value
+            for name, value in vars(self).items()
+        }
+
+    @classmethod
+    def from_json(cls, table: Json) -> GroupFacts:
+        """Return the statistics from what `to_json` returned."""
+        first = {size: tuple(row) for size, row in table["first_rows"]}
+        return cls(Counter(dict(table["sizes"])), table["zero_variance"], first)
+
+    def located(self, position: Callable[[Position], Position]) -> GroupFacts:
+        """Return the same statistics with other positions of rows."""
+        return replace(
+            self, first_rows={size: position(row) for size, row in self.first_rows.items()}
+        )
 
     def summary(self, columns: list[str], *, rewarded: bool) -> Json:
         """Return the entry of the summary.
@@ -113,16 +140,17 @@ class ResponseFacts:
 
     def to_json(self) -> Json:
         """Return the facts as plain data."""
-        groups = self.groups
-        sizes = None if groups is None else [[*groups.sizes.items()], groups.zero_variance]
-        return {**vars(self), "groups": sizes}
+        return {**vars(self), "groups": self.groups and self.groups.to_json()}
 
     @classmethod
     def from_json(cls, table: Json) -> ResponseFacts:
         """Return the facts from what `to_json` returned."""
-        groups = table["groups"]
-        sizes = None if groups is None else GroupFacts(Counter(dict(groups[0])), groups[1])
-        return cls(**{**table, "groups": sizes, "turns": TurnCounts(*table["turns"])})
+        groups = table["groups"] and GroupFacts.from_json(table["groups"])
+        return cls(**{**table, "groups": groups, "turns": TurnCounts(*table["turns"])})
+
+    def located(self, position: Callable[[Position], Position]) -> ResponseFacts:
+        """Return the same facts with other positions of rows."""
+        return replace(self, groups=self.groups and self.groups.located(position))
 
 
 def nonfinite(responses: Responses) -> int:
@@ -150,11 +178,16 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     recipe = plan.resolved.recipe
     rows, total = countable(responses, recipe), raw_rewards(responses, recipe, process=True)
     moments, constant = group_statistics(responses, total, rows=rows)
-    first = _first_of_each(responses["group"][rows])
-    size, equal = moments.number[rows][first].to(torch.int64), constant[rows][first]
-    values, counts = torch.unique(size, return_counts=True)
-    sizes = Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-    return GroupFacts(sizes, int((equal & (size > 1)).sum()))
+    first = rows.nonzero().squeeze(1)[_first_of_each(responses["group"][rows])]
+    size, equal = moments.number[first].to(torch.int64), constant[first]
+    values, index, counts = torch.unique(size, return_inverse=True, return_counts=True)
+    earliest = first.new_full(values.shape, len(responses)).scatter_reduce(0, index, first, "amin")
+    sizes = values.tolist()
+    return GroupFacts(
+        Counter(dict(zip(sizes, counts.tolist(), strict=True))),
+        int((equal & (size > 1)).sum()),
+        {size: (row,) for size, row in zip(sizes, earliest.tolist(), strict=True)},
+    )
 
 
 def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
@@ -242,6 +275,8 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     groups = None if facts.groups is None else facts.groups.summary(by, rewarded=resolved.rewarded)
     edges = {name: every.count(name) for name in ("padded", "shifted")}
+    if every.lows.get("length") != every.highs.get("length"):  # padding makes lists equally long
+        edges["padded"] = 0
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
@@ -256,17 +291,24 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit
         if facts.coefficients is not None:
             summary["kl"]["target"] = resolved.recipe.kl_target
-    warnings = [
-        *warnings_of(plan, facts, summary, edges),
+    shifted, errors = _shifted(plan, edges["shifted"], summary["responses"])
+    summary["errors"] = [
+        *zero_advantages(summary["advantage"]),
+        *(shifted if errors else []),
+        *_positive(plan, every),
+        *_all_rejected(summary),
+    ]
+    summary["warnings"] = [
+        *warnings_of(plan, facts, summary, edges["padded"]),
+        *([] if errors else shifted),
         *_unwhitened(facts.unwhitened),
         *_over_limit(plan, facts),
         *_turns(plan, facts),
-        *_positive(plan, every),
         *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
-        *correction_warnings(summary),
+        *_identical(summary),
     ]
-    return {**summary, "warnings": warnings}
+    return summary
 
 
 def roles_of(plan: Plan) -> Json:
@@ -282,9 +324,41 @@ def roles_of(plan: Plan) -> Json:
     }
 
 
-def warnings_of(
-    plan: Plan, facts: ResponseFacts, summary: Json, edges: dict[str, int]
-) -> list[str]:
+def _shifted(plan: Plan, count: int, rows: int) -> tuple[list[str], bool]:
+    """Return the finding of log-probs of 0 at an end of most responses, and if it is an error.
+
+    It is one if another column of log-probs was read: the policy is not certain of the token.
+    """
+    if count * 2 <= rows:
+        return [], False
+    text = (
+        f"{count} of {rows} responses begin or end with a policy token with an old log-prob of "
+        "exactly 0: are mask and log-probs shifted by one?"
+    )
+    return [text], len({*LOG_PROBS} & {*plan.roles}) > 1
+
+
+def _all_rejected(summary: Json) -> list[str]:
+    """Return the error of filters that leave nothing to train on."""
+    entry = summary.get("correction") or {}
+    if not entry.get("rejected") or entry["rejected"]["tokens"] != entry["tokens"] > 0:
+        return []
+    return ["--is-filter rejects every policy token: training on this file would learn nothing"]
+
+
+def _identical(summary: Json) -> list[str]:
+    """Return the warning of a correction between equal policies."""
+    entry = summary.get("correction") or {}
+    if not entry.get("tokens") or entry["identical"] != entry["tokens"]:
+        return []
+    text = (
+        "old and infer log-probs are identical in every policy token: one is a copy of the other, "
+        "so there is nothing to correct"
+    )
+    return [text]
+
+
+def warnings_of(plan: Plan, facts: ResponseFacts, summary: Json, padded: int) -> list[str]:
     """Return warnings of likely mistakes in the input or the recipe."""
     columns, rows = plan.columns, summary["responses"]
     groups = summary["groups"] or {"single": 0, "count": 0}
@@ -298,17 +372,10 @@ def warnings_of(
             "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)",
         ),
         (
-            edges["padded"] * 2 > rows,
+            padded * 2 > rows,
             (
-                f"{edges['padded']} of {rows} responses end in an observation token with an old "
+                f"{padded} of {rows} responses end in an observation token with an old "
                 "log-prob of exactly 0: are the lists padded? rlpost needs lists without padding"
-            ),
-        ),
-        (
-            edges["shifted"] * 2 > rows,
-            (
-                f"{edges['shifted']} of {rows} responses begin or end with a policy token with an "
-                "old log-prob of exactly 0: are mask and log-probs shifted by one?"
             ),
         ),
         (
@@ -327,7 +394,7 @@ def warnings_of(
         ),
     ]
     return [
-        *common_warnings(plan, summary["advantage"], left_out),
+        *common_warnings(plan, left_out),
         *(text for applies, text in likely if applies),
     ]
 
@@ -380,19 +447,23 @@ def _kl_noise(groups: Json) -> str:
     )
 
 
-def common_warnings(plan: Plan, advantage: Json, left_out: int) -> list[str]:
+def zero_advantages(advantage: Json) -> list[str]:
+    """Return the finding of advantages that are all 0, from their statistics."""
+    if advantage["mean"] is None or not advantage["min"] == advantage["max"] == 0:
+        return []
+    return ["all advantages are zero: training on this file would learn nothing"]
+
+
+def common_warnings(plan: Plan, left_out: int) -> list[str]:
     """Return the warnings of every run that has advantages, computed or read.
 
     Args:
         plan: of the run.
-        advantage: the statistics of advantages.
         left_out: how many responses were left out because a number is not finite.
     """
     texts = []
     if "mask" not in plan.columns and not plan.resolved.rows_only:
         texts.append("no mask column: every token counts as a policy token")
-    if advantage["mean"] is not None and advantage["min"] == advantage["max"] == 0:
-        texts.append("all advantages are zero: training on this file would learn nothing")
     if left_out:
         texts.append(f"{counted(left_out, 'response')} left out: a number is not finite")
     if plan.columns.columns.get("reward") == REWARDS:

@@ -144,6 +144,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
         *_by(summary, "steps", "step"),
         *_by(summary, "domains", "domain"),
         _roles(summary),
+        *(Text(f"✗ {printable_line(text)}", style="red") for text in summary["errors"]),
         *(Text(f"! {printable_line(text)}", style="yellow") for text in summary["warnings"]),
         *([_times(summary)] if "seconds" in summary else []),
     ]

@@ -558,7 +558,7 @@ def of_reading() -> list[Case]:
              "report in.parquet -o report.html -q", needs="altair"),
         case("inspect without tokens", "inspect @calculator.parquet --no-tokens --format json"),
         case("inspect footers", "inspect @parts --footer --format json"),
-        case("inspect with a map", "inspect @calculator.parquet --strict --format json "
+        case("inspect with a map", "inspect @calculator.parquet --fail-on warning --format json "
              "--map infer_log_probs=old_log_probs", code=1),
         case("inspect foreign names", "inspect @foreign.parquet --format json --map reward=score "
              "--map group=uid --map mask=loss_mask --map batch=epoch --pass-threshold 0.5"),

@@ -64,7 +64,12 @@ RENAMED: dict[str, str] = {
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
-ADDED = {"findings.advice", "findings.note"}  # of a replay: findings of `inspect` have them
+ADDED = {
+    "findings.advice",  # of a replay: findings of `inspect` have them
+    "findings.note",
+    "errors",  # findings by severity
+    "policy_tokens",  # what an expectation of lengths is checked with
+}
 
 # Columns that were added on purpose, likewise.
 ADDED_COLUMNS: set[str] = set()

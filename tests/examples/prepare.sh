@@ -30,7 +30,7 @@ unchecked="$folder/.$(basename "$out" .parquet).unchecked.parquet"
 trap 'rm -f "$unchecked"' EXIT
 
 code=0
-rlpost inspect "$in" --strict --format json >"$findings" || code=$?
+rlpost inspect "$in" --fail-on warning --format json >"$findings" || code=$?
 if [ "$code" -eq 1 ]; then
   jq -r '.findings[] | "\(.severity): \(.text); \(.advice)"' "$findings" >&2
 fi

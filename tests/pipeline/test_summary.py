@@ -302,7 +302,9 @@ def small(**columns):
 
 
 def warnings(data, **options):
-    return rlpost.enrich(data, rlpost.Recipe(**options))[1]["warnings"]
+    """The findings of a run, errors first."""
+    summary = rlpost.enrich(data, rlpost.Recipe(**options))[1]
+    return summary["errors"] + summary["warnings"]
 
 
 def test_nothing_wrong_nothing_said():
@@ -311,7 +313,39 @@ def test_nothing_wrong_nothing_said():
         assert warnings(small(), estimator=estimator, kl_coef=0.1) == []
 
 
-padded = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
+filled = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
+padded = [[-1.0, 0.0, 0.0], [-1.0, -0.1, -0.2], [-0.1, 0.0, 0.0], [-1.0, -2.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        ({"reward": [1.0] * 4}, {}, "all advantages are zero"),
+        ({"old_log_probs": filled}, {}, "are mask and log-probs shifted"),
+        ({"old_log_probs": [[0.5] * n for n in (2, 3, 1, 2)]}, {}, "is above 0 at "),
+    ],
+)
+def test_what_makes_numbers_wrong_is_an_error(columns, options, text):
+    summary = rlpost.enrich(small(**columns), rlpost.Recipe(**options))[1]
+    assert any(text in one for one in summary["errors"])
+    assert not any(text in one for one in summary["warnings"])
+
+
+def test_log_probs_of_0_that_another_column_has_too_are_no_shift():
+    """A forced first token, or a certain end: the reference agrees, up to rounding."""
+    certain = {"old_log_probs": filled, "ref_log_probs": [[-1e-6 if x == 0 else x for x in row]
+                                                          for row in filled]}  # fmt: skip
+    assert warnings(small(**certain)) == []
+    engine = certain | {"infer_log_probs": certain["ref_log_probs"]}
+    engine["ref_log_probs"] = [[-1.0] * len(row) for row in filled]
+    assert warnings(small(**engine), is_weight="token") == []
+
+
+def test_zeros_at_the_end_of_lists_of_different_lengths_are_no_padding():
+    """A rollout that ends with a tool's answer has no log-probs there."""
+    ends = [[1, 0], [1, 1, 0], [0], [1, 1]]
+    said = warnings(small(response_mask=ends, old_log_probs=filled, ref_log_probs=filled))
+    assert not any("padded" in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -322,11 +356,15 @@ padded = [[-1.0, 0.0], [-1.0, -0.1, 0.0], [0.0], [-1.0, -2.0]]
         ({"reward": [1.0] * 4}, {}, "all advantages are zero"),
         ({"reward": [1.0] * 4}, {"estimator": "rloo"}, "all advantages are zero"),
         (
-            {"response_mask": [[1, 0], [1, 1, 0], [0], [1, 1]], "old_log_probs": padded},
+            {
+                "response_mask": [[1, 0, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]],
+                "old_log_probs": padded,
+                "ref_log_probs": padded,
+            },
             {},
             "3 of 4 responses end in an observation token .* padded",
         ),
-        ({"old_log_probs": padded}, {}, "3 of 4 responses begin or end .* shifted"),
+        ({"old_log_probs": filled}, {}, "3 of 4 responses begin or end .* shifted"),
         (
             {"old_log_probs": [[0.0, -1.0], [0.0, -1.0, -0.5], [0.0], [-1.0, -0.5]]},
             {},

@@ -12,6 +12,7 @@ import polars as pl
 
 from rlpost.analysis.inspect.model import MaskFacts, Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
+from rlpost.analysis.inspect.tokens import ROUNDING
 from rlpost.analysis.segments import segment_sums
 from rlpost.io.keys import KeyColumn
 
@@ -64,32 +65,67 @@ def mask_rows(block: Block) -> Rows:
 
 
 def end_rows(block: Block) -> Rows:
-    """Return the responses whose ends look padded or shifted: log-probs of exactly 0 there.
+    """Return the zeros at the ends of responses, [n] each: log-probs of exactly 0.
 
-    - `padded`: the last token is masked and 0; without masked tokens, the last two are 0.
-    - `left`: the same for the first tokens.
-    - `shifted`: the first or the last token is a policy token and 0, like a fill value.
+    - `padded`: how many zeros the response ends with; 0 for a single one at a policy token.
+    - `left`: the same at its start.
+    - `shifted`: the first or the last token is a policy token and 0, like a fill value. A token
+      that is certain in other columns, too, is none.
     """
     rows: Rows = {}
     filled = np.diff(block.offsets) > 0
     first, last = block.offsets[:-1][filled], block.offsets[1:][filled] - 1
-    before, after = np.maximum(last - 1, first), np.minimum(first + 1, last)
+    masked = np.zeros((2, len(first)), np.bool_)
+    if block.mask is not None:
+        masked = ~block.mask[np.stack([first, last])]
+    uncertain = ~_certain(block, np.stack([first, last]))
     for role in LOG_PROBS:
         if role not in block.values:
             continue
-        zero = block.values[role] == 0
-        if block.mask is None:
-            padded = zero[last] & zero[before] & (before < last)
-            left = zero[first] & zero[after] & (before < last)
-            shifted = (zero[last] & ~padded) | (zero[first] & ~left)
-        else:
-            padded = zero[last] & ~block.mask[last]
-            left = zero[first] & ~block.mask[first]
-            shifted = (zero[last] & block.mask[last]) | (zero[first] & block.mask[first])
-        for name, flags in zip(ENDS, (padded, left, shifted), strict=True):
-            rows[f"{name}:{role}"] = np.zeros(block.rows, np.bool_)
-            rows[f"{name}:{role}"][filled] = flags
+        values = block.values[role]
+        zero = values[first] == 0, values[last] == 0
+        left, padded = _zeros_at_ends(values, block.offsets, any_zero=bool(np.any(zero)))
+        shifted = np.zeros(block.rows, np.bool_)
+        shifted[filled] = (np.stack(zero) & ~masked & uncertain).any(0)
+        for runs, hidden in ((left, masked[0]), (padded, masked[1])):
+            runs[filled] *= (runs[filled] > 1) | hidden
+        rows |= {f"padded:{role}": padded, f"left:{role}": left, f"shifted:{role}": shifted}
     return rows
+
+
+def _certain(block: Block, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which tokens the policy is certain of: log-probs of 0, up to rounding.
+
+    Rollout engine and trainer both have to be. If one of them has no column, all policies that have
+    one do; a single column shows nothing.
+
+    Args:
+        block: tokens of n responses.
+        tokens: indices, of any shape.
+    """
+    roles = [role for role in LOG_PROB_PAIRS[0] if role in block.values]
+    roles = roles if len(roles) > 1 else [role for role in LOG_PROBS if role in block.values]
+    if len(roles) < 2:  # noqa: PLR2004
+        return np.zeros(tokens.shape, np.bool_)
+    certain: NDArray[np.bool_] = np.ones(tokens.shape, np.bool_)
+    for role in roles:
+        certain &= block.values[role][tokens] >= -ROUNDING
+    return certain
+
+
+def _zeros_at_ends(
+    values: NDArray[Any], offsets: NDArray[np.int64], *, any_zero: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many zeros each response begins and ends with, [n]; no search if none does."""
+    lengths = np.diff(offsets)
+    if not any_zero:
+        return np.zeros_like(lengths), np.zeros_like(lengths)
+    others = np.append(np.flatnonzero(values), 0)
+    after = np.searchsorted(others[:-1], offsets)
+    some = after[1:] > after[:-1]
+    starts = np.where(some, others[after[:-1]] - offsets[:-1], lengths)
+    ends = np.where(some, offsets[1:] - 1 - others[after[1:] - 1], lengths)
+    return starts, ends
 
 
 def add_shifts(block: Block, totals: TokenTotals) -> None:
@@ -148,7 +184,8 @@ def _add_jumps(role: str, block: Block, totals: TokenTotals) -> None:
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     row = np.searchsorted(block.offsets, edges, side="right") - 1
     inside = (edges - 2 >= block.offsets[row]) & (edges + 1 < block.offsets[row + 1])
-    edges = edges[inside]
+    # Where both sides are 0, observations have no log-prob and the policy is certain: no jump.
+    edges = edges[inside & (np.minimum(values[edges], values[edges - 1]) < -ROUNDING)]
     if not len(edges):
         return
     sign = np.where(mask[edges], -1.0, 1.0)

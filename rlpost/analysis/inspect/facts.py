@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +13,9 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
-from rlpost.analysis.inspect.findings import CheckInput, run_checks
+from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts
-from rlpost.analysis.inspect.model import Facts, TokenFacts
+from rlpost.analysis.inspect.model import UNMET, Facts, TokenFacts
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
     group_facts,
@@ -42,7 +43,9 @@ from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.pipeline.columns import LENGTH, without_effect
+from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,6 +81,8 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
+    ignore: Sequence[str] = (),
+    expect: Mapping[str, object] | None = None,
     reporter: Reporter | None = None,
 ) -> Facts:
     """Return statistics and findings of rollout files; see `rlpost.inspect`.
@@ -94,6 +99,8 @@ def inspect(
         pass_threshold=pass_threshold,
         rollout_id=rollout_id,
         rollout_reward=rollout_reward,
+        ignore=ignore,
+        expect=expect or {},
         reporter=reporter,
     )
 
@@ -107,6 +114,8 @@ def inspect_source(
     rollout_id: str | None,
     rollout_reward: RolloutReward,
     tokens: bool = True,
+    ignore: Sequence[str] = (),
+    expect: Mapping[str, object] = MappingProxyType({}),
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
 ) -> Facts:
@@ -120,6 +129,8 @@ def inspect_source(
         rollout_id: as in `inspect`.
         rollout_reward: as in `inspect`.
         tokens: as in `inspect`.
+        ignore: as in `inspect`.
+        expect: as in `inspect`.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
 
@@ -127,6 +138,8 @@ def inspect_source(
         UsageError, DataError, ReadWriteError: as `inspect`.
     """
     start = time.perf_counter()
+    expectations = expectations_of(expect)
+    _check_names(ignore, expects=bool(expectations))
     columns = _columns(source, columns_map, rollout_id, rollout_reward)
     selection = select_columns(source, columns, with_tokens=tokens, rollout_id=rollout_id)
     if selection.lists is not None and columns.how.get(LENGTH) == "map":
@@ -147,8 +160,9 @@ def inspect_source(
         tokens=_token_facts(reading),
         turns=turn_kinds(rows),
         rollout_reward=rollout_reward,
+        expectations=expectations,
     )
-    findings, checks = run_checks(data)
+    findings, checks = run_checks(data, ignore)
     return Facts(
         inputs=[str(path) for path in inputs],
         input=data.input,
@@ -192,6 +206,16 @@ def with_names(facts: Facts, inputs: Sequence[str], names: Mapping[str, str]) ->
     return replace(facts, inputs=list(inputs), input=stored, findings=findings)
 
 
+def _check_names(ignore: Sequence[str], *, expects: bool) -> None:
+    """Raise UsageError if there is no check of a name, or if the user expects its result."""
+    if expects and UNMET in ignore:
+        raise UsageError(f"--ignore {UNMET}: leaves --expect unchecked; leave one of them out")
+    for name in ignore:
+        if name not in FINDINGS:
+            hint = closest(name, FINDINGS) or "; `rlpost inspect --checks` lists the checks"
+            raise UsageError(f"--ignore {name}: no check {name!r}{hint}")
+
+
 def _columns(
     source: Source, columns_map: Mapping[str, str], rollout_id: str | None, reward: RolloutReward
 ) -> ColumnMap:
@@ -228,7 +252,7 @@ def _token_facts(reading: PassResult) -> TokenFacts | None:
         },
         shifts=shifts_of(reading, pairs),
         edges={
-            role: {end: int(rows[f"{end}:{role}"].fill_nan(0).sum()) for end in ENDS}
+            role: {end: int((rows[f"{end}:{role}"].fill_nan(0) > 0).sum()) for end in ENDS}
             for role in roles
             if role in LOG_PROBS
         },

@@ -17,6 +17,8 @@ SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Label = str | int
 Severity = Literal["error", "warning"]
+UNMET = "unmet_expectations"
+"""The finding that fails a command in any case."""
 
 
 @dataclass(frozen=True)
@@ -433,6 +435,14 @@ class Facts:
     left_out: int = 0
     """Responses whose sample mask is 0. They count here, save in `advantages`."""
     schema_version: int = SCHEMA_VERSION
+
+    def failing(self, fail_on: Severity | None) -> list[InputFinding]:
+        """Return the findings that fail `rlpost inspect --fail-on`: of this severity, or worse.
+
+        An expectation that is not met is one of them in any case.
+        """
+        of = {None: (), "error": ("error",), "warning": ("error", "warning")}[fail_on]
+        return [one for one in self.findings if one.severity in of or one.name == UNMET]
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""

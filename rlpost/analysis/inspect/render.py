@@ -71,6 +71,14 @@ def show(facts: Facts, how: str, out: Console | None = None) -> None:
     )
 
 
+def show_findings(facts: Facts, out: Console | None = None) -> None:
+    """Print each finding on one line, with its severity and its name."""
+    out = out or console(sys.stdout)
+    for one in facts.findings:
+        line = f"{one.severity}: {one.name}: {printable_line(one.text)}"
+        out.print(Text(line), soft_wrap=True)
+
+
 def show_stored(
     stored: InputFacts, roles: dict[str, RoleFacts], how: str, out: Console | None = None
 ) -> None:

@@ -13,7 +13,13 @@ from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
-from rlpost.pipeline.summary import common_warnings, nonfinite, positive_warning, roles_of
+from rlpost.pipeline.summary import (
+    common_warnings,
+    nonfinite,
+    positive_warning,
+    roles_of,
+    zero_advantages,
+)
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
@@ -320,7 +326,8 @@ def loss_warnings(
         ),
     ]
     return [
-        *common_warnings(plan, summary["advantage"], summary["nonfinite"]),
+        *common_warnings(plan, summary["nonfinite"]),
+        *zero_advantages(summary["advantage"]),
         *(text for true, text in texts if true),
         *_wrong_log_probs(plan, sums),
         *_clamped_ratios(sums, configs, new, old),

@@ -193,7 +193,7 @@ class Replayer:
         """Return the roles of tokens that a stage is computed from, as `fields_behind`."""
         stages = self._stages_behind(recipe, name)
         if recipe.kl_coef == 0 and name != "kl":  # the KL is measured, and changes nothing
-            stages = [stage for stage in stages if stage.completes != "kl"]
+            stages = [stage for stage in stages if "kl" not in stage.changes]
         return frozenset(role for stage in stages for role in stage.reads)
 
     def _stages_behind(self, recipe: Recipe, name: str) -> list[Stage]:

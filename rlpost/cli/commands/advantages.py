@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import Settings, expected
 from rlpost.cli.commands import plan as sharded
 from rlpost.cli.help_screen import EXECUTION, SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.cli.output import check_summary, echo, reporting, write_json
-from rlpost.errors import ReadWriteError, UsageError
+from rlpost.errors import FindingsError, ReadWriteError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +93,8 @@ def advantages(
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
     scratch_dir: declared.ScratchDir = None,
+    fail_on: declared.FailOn = None,
+    expect: declared.Expect = None,
     quiet: declared.Quiet = False,
     engine: Annotated[
         str,
@@ -155,7 +157,7 @@ def advantages(
     paths, shard = paths or [], sharded.shard_of(state_dir, shard_index, num_shards)
     if shard is None and len(paths) < (1 if show_plan and not update else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
-    recipe, names = settings.recipe, settings.requested
+    recipe, names, facts = settings.recipe, settings.requested, expected(expect)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.interface import functions  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
@@ -164,21 +166,26 @@ def advantages(
         device, chunk_tokens, workers, overwrite, state, resume=resume, verify=verify,
         engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
         started=context.obj, scratch_dir=scratch_dir, update=update, delete=delete,
+        fail_on=None if fail_on is None else fail_on.value, expect=facts,
     )  # fmt: skip
     if show_plan:
         _show_plan(paths, recipe, run, quiet=quiet)
         return
     check_summary(summary_json)
-    if shard is not None:
-        with reporting(quiet=quiet) as reporter:
-            run = replace(run, reporter=reporter, chunk_tokens=None, asked={})
-            summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
-        if summary is not None:
-            _show(summary, summary_json, quiet=quiet)
-        return
-    *inputs, output = paths
-    with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
-        summary = functions.advantages(inputs, output, recipe, run, progress=reporter)
+    try:
+        if shard is not None:
+            with reporting(quiet=quiet) as reporter:
+                run = replace(run, reporter=reporter, chunk_tokens=None, asked={})
+                summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
+            if summary is not None:
+                _show(summary, summary_json, quiet=quiet)
+            return
+        *inputs, output = paths
+        with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
+            summary = functions.advantages(inputs, output, recipe, run, progress=reporter)
+    except FindingsError as error:
+        _show(error.summary | names, summary_json, quiet=quiet)
+        raise
     _show(summary | names, summary_json, quiet=quiet)
 
 

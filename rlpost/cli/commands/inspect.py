@@ -6,21 +6,22 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import name_values
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.arguments import expected, name_values
 from rlpost.cli.help_screen import SINGLE, command
 from rlpost.cli.options import OutputFormat, RolloutRewards, option
 from rlpost.cli.output import reporting
-from rlpost.errors import UsageError
+from rlpost.errors import FindingsError, UsageError
+from rlpost.recipe.flags import flag_of
 
 app = typer.Typer(add_completion=False)
-EXIT_FINDINGS = 1
 
 EPILOG = """Examples:
 
   rlpost inspect in.parquet
 
-  rlpost inspect 'dumps/*.parquet' --map reward=score --strict
+  rlpost inspect 'dumps/*.parquet' --map reward=score --fail-on error
 
   rlpost inspect in.parquet --prompt gsm8k-17 --colour logprob
 
@@ -44,9 +45,17 @@ def inspect(
     ] = True,
     footer: Annotated[bool, option("--footer", help="Read file footers only.")] = False,
     checks: Annotated[bool, option("--checks", help="List the checks and what they mean.")] = False,
-    strict: Annotated[
-        bool, option("--strict", help="Exit with code 1 if there are findings.")
-    ] = False,
+    fail_on: declared.FailOn = None,
+    ignore: Annotated[
+        list[str] | None,
+        option(
+            "--ignore",
+            metavar="CHECK",
+            complete=completion.checks,
+            help="Do not run this check; repeatable.",
+        ),
+    ] = None,
+    expect: declared.Expect = None,
     pass_threshold: declared.PassThreshold = 1.0,
     rollout_id: declared.RolloutId = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
@@ -106,16 +115,21 @@ def inspect(
         return
     if not paths:
         context.fail("Missing argument 'IN...'.")
-    columns_map = name_values(roles or [], "--map")
+    columns_map, facts = name_values(roles or [], "--map"), expected(expect)
     # Polars and pyarrow take half a second to import; a wrong command line is reported before.
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
     if prompt is not None or row is not None or top is not None or worst:
-        if strict or footer or quiet or not tokens or rollout_id is not None:
-            raise UsageError(
-                "--strict, --footer, --no-tokens, --quiet and --rollout-id apply to the whole "
-                "input, not to single responses (--prompt, --row, --top, --worst)"
-            )
+        _check_unset(
+            "apply to the whole input, not to single responses (--prompt, --row, --top, --worst)",
+            fail_on=fail_on,
+            ignore=ignore,
+            expect=facts,
+            footer=footer,
+            quiet=quiet,
+            no_tokens=not tokens,
+            rollout_id=rollout_id,
+        )
         from rlpost.analysis.responses import views  # noqa: PLC0415
 
         with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
@@ -132,9 +146,13 @@ def inspect(
                 format=how.value,
             )
         return
+    if footer:
+        no_rows = "has no effect with --footer, which reads no rows"
+        _check_unset(no_rows, fail_on=fail_on, ignore=ignore, expect=facts)
     if colour is not None:
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
-    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
+    from rlpost.analysis.inspect import facts as statistics  # noqa: PLC0415
+    from rlpost.analysis.inspect import render  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
     prints = None if quiet and how is OutputFormat.table else how.value
@@ -142,7 +160,7 @@ def inspect(
     with reporting(quiet=quiet, bars=table and not footer) as reporter:
         if footer:
             with open_inputs(paths, reporter=reporter) as own:
-                stored = facts.stored(own.paths, columns_map=columns_map)
+                stored = statistics.stored(own.paths, columns_map=columns_map)
             if prints is not None:
                 render.show_stored(*stored, prints)
             return
@@ -153,9 +171,20 @@ def inspect(
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward.value,
+            ignore=ignore or [],
+            expect=facts,
             progress=reporter,
         )
     if prints is not None:
         render.show(result, prints)
-    if strict and result.findings:
-        raise typer.Exit(EXIT_FINDINGS)
+    else:
+        render.show_findings(result)
+    if result.failing(None if fail_on is None else fail_on.value):
+        raise typer.Exit(FindingsError.exit_code)
+
+
+def _check_unset(why: str, **options: object) -> None:
+    """Raise UsageError if an option is set that has no effect."""
+    names = [flag_of(name) for name, value in options.items() if value]
+    if names:
+        raise UsageError(f"{' and '.join(names)}: {why}")

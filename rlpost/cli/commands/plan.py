@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import Settings, expected
 from rlpost.cli.help_screen import SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.cli.output import echo, reporting, write_json
@@ -50,6 +50,8 @@ def plan(
     device: declared.Device = "cpu",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
+    fail_on: declared.FailOn = None,
+    expect: declared.Expect = None,
     quiet: declared.Quiet = False,
 ) -> None:
     """Compute response-level statistics for a sharded run.
@@ -59,7 +61,7 @@ def plan(
     """
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")
-    recipe = settings.recipe
+    recipe, facts = settings.recipe, expected(expect)
     from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
@@ -68,6 +70,7 @@ def plan(
         run = Options(
             device, chunk_tokens, workers, overwrite, state, reporter,
             asked=names if names["preset"] else {}, started=context.obj,
+            fail_on=None if fail_on is None else fail_on.value, expect=facts,
         )  # fmt: skip
         summary = shards.plan(paths[:-1], paths[-1], state_dir, recipe, run)
     if not quiet:
@@ -152,6 +155,8 @@ def _check_options(options: Options) -> None:
     ignored = {
         "--overwrite": (options.overwrite, "is for `rlpost plan`, which reserves the names"),
         "--state": (options.state is not None, "is for `rlpost plan`, which reads the statistics"),
+        "--fail-on": (options.fail_on is not None, "is for `rlpost plan`: the last shard fails"),
+        "--expect": (bool(options.expect), "is for `rlpost plan`: the last shard checks it"),
         "--update": (options.update, "is for runs without a plan"),
         "--delete": (options.delete, "is for runs without a plan"),
         "--resume": (options.resume, "is not needed: a shard continues by itself"),

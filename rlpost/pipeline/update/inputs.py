@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -10,6 +11,7 @@ from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.formats import detect
 from rlpost.formats.dumps import Dump, check_mixed, common_format, is_dump_table
 from rlpost.formats.inputs import convert_dumps, converted_line
+from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.parquet.inputs import InputFile, partitions_of
 from rlpost.pipeline.update.files import Identity
@@ -50,10 +52,8 @@ class UpdateInputs:
             try:
                 yield inputs
             except RlpostError as error:
-                text = str(error)
-                for found in inputs._dumps:
-                    text = text.replace(str(inputs._target(found)), str(found.path))
-                raise type(error)(text) from None
+                names = {str(inputs._target(found)): str(found.path) for found in inputs._dumps}
+                raise error.reworded(partial(without_paths, names=names)) from None
 
     def files(self) -> list[InputFile]:
         """Return the chosen files; those that change while they are converted are left out.

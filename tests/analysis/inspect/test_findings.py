@@ -195,6 +195,17 @@ def with_outcome(columns):
     return columns | {"reward": rewards}
 
 
+def again(columns, step=2, **changed):
+    """Step 0 once more, in reverse order under another number; one row has other numbers."""
+    rows = [row for row in range(ROWS) if columns["step"][row] == 0][::-1]
+    twice = {name: [*values, *(values[row] for row in rows)] for name, values in columns.items()}
+    twice["step"] = [*columns["step"], *(step for _ in rows)]
+    for name, value in changed.items():
+        last = 0.5 if twice[name][-1] == value else value
+        twice[name] = [*twice[name][:-1], last]
+    return twice
+
+
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
@@ -247,10 +258,15 @@ CASES = {
     "engine_mismatch": (noisy(BASE, 0.5), noisy(BASE, 0.01)),
     "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
+    "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
+    "unmet_expectations": (BASE | {"prompt_id": [*BASE["prompt_id"][1:], "prompt-0"]}, BASE),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
 
-OPTIONS = {"differing_rollout_rewards": {"rollout_id": "traj_id"}}
+OPTIONS = {
+    "differing_rollout_rewards": {"rollout_id": "traj_id"},
+    "unmet_expectations": {"expect": {"group_size": SIZE}},
+}
 """Options with which checks run."""
 
 
@@ -295,6 +311,7 @@ PROVIDE = {
     "infer_log_probs": ("infer_log_probs",),
     "values or token_rewards": ("values",),
     "prompts": ("prompt",),
+    "batch": ("step",),
     "rollout ids or turns": ("traj_id", "turn"),
     "response texts or log-probs": (*LISTS[1:3], "response"),
 }
@@ -453,6 +470,126 @@ def test_tokens_of_probability_1_are_not_fill_values(tmp_path):
     assert "shifted_lists" not in names(write(tmp_path / "a.parquet", columns))
 
 
+@pytest.mark.parametrize(
+    "gone", [(), ("response",), ("old_log_probs", "infer_log_probs", "ref_log_probs")]
+)
+def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_path):
+    columns = without(BASE, *gone)
+    columns |= {} if "response" in gone else {"response": [x * 20 for x in BASE["response"]]}
+    first, twice = {}, again(columns)
+    for name, values in twice.items():
+        first[name], twice[name] = values[:ROWS], values[ROWS:]
+    write(tmp_path / "a.parquet", first)
+    write(tmp_path / "b.parquet", twice)
+    found = next(one for one in inspect([tmp_path]).findings if one.name == "repeated_steps")
+    assert (found.severity, found.count, found.of) == ("error", ROWS // 2, ROWS * 3 // 2)
+    assert "step 2 repeats 0" in found.text
+    (row,) = found.evidence
+    assert (row.file, row.row) == (str(tmp_path / "b.parquet"), 0)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(again(BASE, response="another"), id="another text"),
+        pytest.param(again(without(BASE, "response"), reward=0.25), id="another reward"),
+        pytest.param(
+            again({name: BASE[name] for name in ("prompt_id", "step", "reward", "response")}),
+            id="short texts alone, which may be equal by chance",
+        ),
+        pytest.param(
+            {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()}
+            | {"step": [0] * 3 + [1] * 3},
+            id="few responses",
+        ),
+    ],
+)
+def test_steps_that_differ_or_may_be_equal_by_chance_are_no_repetition(columns, tmp_path):
+    assert finding(columns, "repeated_steps", tmp_path) is None
+
+
+POLICIES = ("old_log_probs", "infer_log_probs", "ref_log_probs")
+
+
+def certain(columns, places, values=(0.0, 0.0, 0.0)):
+    """The policy is certain of the tokens at these places, in all columns of log-probs."""
+    for name, value in zip(POLICIES, values, strict=True):
+        columns = each(columns, name, at(places, value)) if name in columns else columns
+    return columns
+
+
+def segments(mask):
+    """The first and last token of each run of equal numbers."""
+    ends = np.flatnonzero(np.diff(mask.astype(int)))
+    return np.concatenate([[0], ends + 1, ends, [len(mask) - 1]])
+
+
+def zero_observations(columns, *, ends=False):
+    """Observations without log-probs; with `ends`, the policy is certain of its turns' ends."""
+    masks = of(columns, "response_mask")
+    for name in POLICIES:
+        rows = [np.where(mask == 1, x, 0) for x, mask in zip(columns[name], masks, strict=True)]
+        for row, mask in zip(rows, masks, strict=True):
+            row[segments(mask) if ends else []] = 0
+        columns = columns | {name: [row.astype(np.float32) for row in rows]}
+    return columns
+
+
+BARE = without(BASE, "response_mask")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(certain(BASE, 0), id="a forced first token"),
+        pytest.param(certain(BARE, -1), id="a certain last token"),
+        pytest.param(certain(BARE, slice(-3, None)), id="several at the end, no mask"),
+        pytest.param(certain(BASE, slice(-3, None)), id="several at the end"),
+        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1e-5)), id="up to rounding"),
+        pytest.param(certain(BASE, [0, -1], (0.0, -1e-6, -1.2)), id="not of the reference"),
+        pytest.param(zero_observations(BASE, ends=True), id="ends of turns, no observations"),
+        pytest.param(zero_observations(observations_last(BASE)), id="a tool's answer last"),
+        pytest.param(
+            without(certain(BARE, slice(-2, None)), *POLICIES[1:]) | {"values": BASE[POLICIES[1]]},
+            id="one column",
+        ),
+    ],
+)
+def test_tokens_of_which_every_policy_is_certain_are_neither_shift_nor_padding(columns, tmp_path):
+    found = inspect([write(tmp_path / "a.parquet", columns)]).findings
+    alone = sum(name in columns for name in POLICIES) == 1
+    assert [(one.name, one.severity) for one in found] == [("shifted_lists", "warning")] * alone
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_fill_value_in_one_column_alone_is_an_error(name, tmp_path):
+    found = finding(each(BASE, name, at(-1, 0.0)), "shifted_lists", tmp_path)
+    assert found.severity == "error"
+    assert found.count > 0.95 * ROWS  # others are certain of a few, by chance
+    assert f"`{name}`" in found.text
+
+
+@pytest.mark.parametrize("longest", [1, 4])
+def test_padding_to_the_longest_of_a_few_responses_is_found_in_all_columns(longest, tmp_path):
+    """Zeros in all columns, more for shorter responses; of one, there is no padding."""
+    sizes = [len(values) for values in BASE["response_mask"]]
+    common = [max(sizes[row // longest * longest :][:longest]) for row in range(ROWS)]
+    columns = BARE
+    for name in POLICIES:
+        rows = zip(columns[name], common, strict=True)
+        columns = columns | {name: [np.pad(x, (0, size - len(x))) for x, size in rows]}
+    found = finding(columns, "padded_lists", tmp_path)
+    assert (found is not None) == (longest > 1)
+
+
+def test_a_mask_that_is_offset_is_found_if_observations_have_no_log_probs(tmp_path):
+    columns = zero_observations(BASE)
+    columns |= {"response_mask": [shift(mask) for mask in of(columns, "response_mask")]}
+    found = finding(columns, "shifted_lists", tmp_path)
+    assert found.severity == "error"
+    assert "`response_mask` one token" in found.text
+
+
 def test_padding_without_a_mask_is_found(tmp_path):
     columns = without(padded(BASE), "response_mask", "infer_log_probs")
     assert "padded_lists" in names(write(tmp_path / "a.parquet", columns))
@@ -553,26 +690,72 @@ def test_lists_of_two_precisions_are_read_and_reported(tmp_path):
     assert found.responses == 2 * ROWS
 
 
-def test_strict_exits_with_1_if_there_are_findings(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "errors", "warnings"), [("constant_rewards", 1, 1), ("many_truncated", 0, 1)]
+)
+def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse(
+    name, errors, warnings, tmp_path
+):
+    run = CliRunner().invoke
+    bad = str(write(tmp_path / "bad.parquet", CASES[name][0]))
+    well = str(write(tmp_path / "well.parquet", BASE))
+    for words, code in ([], 0), (["error"], errors), (["warning"], warnings):
+        flags = [word for one in words for word in ("--fail-on", one)]
+        assert run(app, [bad, *flags]).exit_code == code
+        assert run(app, [bad, "-q", *flags]).exit_code == code
+        assert run(app, [well, *flags]).exit_code == 0
+    assert run(app, [bad, "--fail-on", "note"]).exit_code == 2
+
+
+def test_verdicts_name_the_checks_that_ran(tmp_path):
     run = CliRunner().invoke
     bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
     well = str(write(tmp_path / "well.parquet", BASE))
-    assert run(app, [bad]).exit_code == 0
-    assert run(app, [bad, "--strict"]).exit_code == 1
-    assert run(app, [well, "--strict"]).exit_code == 0
     assert "constant_rewards" in run(app, [bad]).stdout
     assert re.search(r"No problems found by \d+ of \d+ checks", run(app, [well]).stdout)
 
 
-def test_quiet_keeps_the_exit_code_and_json(tmp_path):
-    bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
+def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
+    bad = str(write(tmp_path / "bad.parquet", truncated(CASES["constant_rewards"][0], 0.3)))
     run = CliRunner().invoke
-    for words, code in [(["-q"], 0), (["--quiet", "--strict"], 1), (["-q", "--footer"], 0)]:
-        ran = run(app, [bad, *words])
-        assert (ran.exit_code, ran.output) == (code, "")
+    first, second, *rest = run(app, [bad, "-q"]).stdout.splitlines()
+    assert first.startswith("error: constant_rewards: all 192 rewards are 0.5")
+    assert second.startswith("warning: equal_rewards_in_groups: ")
+    assert [line.split(": ")[:2] for line in rest] == [["warning", "many_truncated"]]
+    assert run(app, [bad, "-q", "--footer"]).output == ""
+    well = str(write(tmp_path / "well.parquet", BASE))
+    assert run(app, [well, "-q"]).output == ""
     ran = run(app, [bad, "-q", "--format", "json"])
     assert json.loads(ran.stdout)["findings"]
     assert run(app, [bad, "-q", "--row", "0"]).exit_code != 0
+
+
+def test_ignored_checks_do_not_run_and_do_not_fail(tmp_path):
+    run = CliRunner().invoke
+    bad = str(write(tmp_path / "bad.parquet", truncated(BASE, 0.3)))
+    ignore = ["--ignore", "many_truncated", "--fail-on", "warning"]
+    assert run(app, [bad, *ignore[2:]]).exit_code == 1
+    ran = run(app, [bad, *ignore, "--format", "json"])
+    assert ran.exit_code == 0
+    found = json.loads(ran.stdout)
+    assert found["findings"] == []
+    (check,) = (one for one in found["checks"] if one["name"] == "many_truncated")
+    assert check["not_run"] == "ignored with --ignore"
+    error = run(app, [bad, "--ignore", "truncated_many"]).exception
+    assert error.exit_code == 2
+    assert "--ignore truncated_many: " in str(error)
+    assert "many_truncated" in str(error)
+
+
+@pytest.mark.parametrize("alone", [["--footer"], ["--row", "0"]])
+@pytest.mark.parametrize(
+    "words", [["--fail-on", "error"], ["--ignore", "no_rows"], ["--expect", "steps=2"]]
+)
+def test_options_of_findings_without_effect_are_errors(alone, words, tmp_path):
+    path = str(write(tmp_path / "a.parquet", BASE))
+    error = CliRunner().invoke(app, [path, *words, *alone]).exception
+    assert error.exit_code == 2
+    assert words[0] in str(error)
 
 
 def finding(columns, name, tmp_path, **options):

@@ -76,7 +76,11 @@ def test_a_terminal_gets_lines_of_its_width(width, colour, sample, monkeypatch):
 
 
 def test_options_of_single_responses_and_of_the_whole_input_exclude_each_other(sample):
-    for line in (["--row", "0", "--strict"], ["--top", "reward", "--footer"], ["--colour", "kl"]):
+    for line in (
+        ["--row", "0", "--no-tokens"],
+        ["--top", "reward", "--footer"],
+        ["--colour", "kl"],
+    ):
         done = RUN.invoke(app, [str(sample), *line])
         assert done.exception is not None
         assert done.exception.exit_code == 2

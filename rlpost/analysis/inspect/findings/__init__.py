@@ -2,13 +2,13 @@
 
 A check returns a `Problem`, None if there is none, or `NotRun` if the input has too little for it.
 Its docstring is its description in `rlpost inspect --checks` and in the manual. A new check is one
-function in `columns`, `responses` or `tokens`.
+function in `columns`, `responses`, `steps` or `tokens`.
 """
 
 from __future__ import annotations
 
 # Importing a module adds its checks to FINDINGS.
-from rlpost.analysis.inspect.findings import columns, responses, tokens  # noqa: F401
+from rlpost.analysis.inspect.findings import columns, expected, responses, steps, tokens  # noqa: F401
 from rlpost.analysis.inspect.findings.base import FINDINGS, CheckInput, run_checks
 
 __all__ = ["FINDINGS", "CheckInput", "run_checks"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TokenFacts,
     )
     from rlpost.analysis.inspect.selection import PassResult
+    from rlpost.pipeline.expectations import Expectation
     from rlpost.recipe.recipe import RolloutReward
 
 
@@ -105,12 +106,19 @@ def check(
     return add
 
 
-def run_checks(data: CheckInput) -> tuple[list[InputFinding], list[CheckRun]]:
-    """Run every check; return the findings, the most harmful first, and which checks ran."""
+def run_checks(
+    data: CheckInput, ignore: Collection[str] = ()
+) -> tuple[list[InputFinding], list[CheckRun]]:
+    """Run every check; return the findings, the most harmful first, and which checks ran.
+
+    Args:
+        data: the input.
+        ignore: names of checks that are not run.
+    """
     findings: list[InputFinding] = []
     runs: list[CheckRun] = []
     for one in FINDINGS.values():
-        result = one.result(data)
+        result = NotRun("ignored with --ignore") if one.name in ignore else one.result(data)
         not_run = result.why if isinstance(result, NotRun) else None
         runs.append(CheckRun(one.name, not_run, found=isinstance(result, Problem)))
         if isinstance(result, Problem):
@@ -135,6 +143,8 @@ class CheckInput:
     turns: pl.Series
     """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
     rollout_reward: RolloutReward
+    expectations: Sequence[Expectation] = ()
+    """What the user expects of the input."""
 
     @property
     def count(self) -> int:

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.alignment import step_lags
@@ -33,6 +34,8 @@ NEEDED_TYPES = {
 }
 HALF = 1 / 2  # of the responses: more of them are no coincidence
 FEW_TOKENS = 16  # fewer may be equal by chance
+FILLED = 1 / 4  # zeros more per token that a response is shorter: with padding to one length 1, to
+# the longest of 4 responses 0.5 to 0.75, with tokens of which the policy is certain 0
 FEW_SHIFTED = 64  # tokens; fewer do not show a shift
 BETTER = 2.0  # times that a shifted column must fit better
 STANDARD_ERRORS = 4.0
@@ -313,12 +316,11 @@ def is_constant(column: TokenColumn) -> bool:
 @check("error or warning", "mask or log-probs")
 def padded_lists(data: CheckInput) -> Result:
     """Lists are padded: they begin or end with zeros, or have one length and masked ends."""
-    role, side, count = _zero_ends(data)
-    rows, masks = data.reading.rows, data.masks
+    rows, masks, zeros = data.reading.rows, data.masks, _zero_padding(data)
     of_all = f"of {counted(data.count, 'response')}"
-    verb = "end with" if side == "padded" else "begin with"
-    if count > HALF * data.count:
-        flags = rows[f"{side}:{role}"].fill_nan(0) > 0
+    if zeros is not None:
+        role, side, flags = zeros
+        count, verb = int(flags.sum()), "end with" if side == "padded" else "begin with"
         text = f"{count:,} {of_all} {verb} zeros in `{data.column(role)}`"
         unmasked = int((flags & ~rows["trailing" if side == "padded" else "leading"]).sum())
         if not unmasked:
@@ -353,30 +355,34 @@ def _masked(data: CheckInput) -> int:
     return max(data.masks.trailing, data.masks.leading)
 
 
-def _zero_ends(data: CheckInput) -> tuple[str, str, int]:
-    """Return the role and the side (`padded` or `left`) with zeros in the most responses."""
-    tokens = data.tokens
-    counts = [
-        (role, side, ends[side])
-        for role, ends in (tokens.edges if tokens else {}).items()
-        for side in ("padded", "left")
-        if tokens
-        and not is_constant(tokens.columns[role])
-        and (side == "padded" or data.masks or _equal_lengths(data.reading.rows))
-    ]
-    return max(counts, key=lambda item: item[2], default=("", "", 0))
+def _zero_padding(data: CheckInput) -> tuple[str, str, pl.Series] | None:
+    """Return the role and the side (`padded` or `left`) of padding with zeros, and who has it.
 
-
-def _equal_lengths(rows: pl.DataFrame) -> bool:
-    """Return whether all lists have one length.
-
-    Without a mask, zeros at the start are padding only if this is true: a model that begins every
-    response alike is certain of its first tokens.
+    A shorter response has more padding. The first and last tokens of which the policy is certain
+    are zeros, too, but not the more, the shorter the response is. None if fewer than half of the
+    responses have zeros at an end, or if these are no padding.
     """
-    return bool(rows["length"].min() == rows["length"].max())
+    columns, rows = data.tokens.columns if data.tokens else {}, data.reading.rows
+    found = []
+    for role in (role for role in LOG_PROBS if role in columns and not is_constant(columns[role])):
+        for side in ("padded", "left"):
+            zeros = rows[f"{side}:{role}"]
+            flags = zeros.fill_nan(0) > 0
+            if flags.sum() > HALF * data.count and _fills_up(zeros, rows["length"]):
+                found.append((role, side, flags))
+    return max(found, key=lambda item: int(item[2].sum()), default=None)
 
 
-@check("error", "log-probs")
+def _fills_up(zeros: pl.Series, lengths: pl.Series) -> bool:
+    """Return whether responses have more zeros, the shorter they are: the slope is FILLED."""
+    counts = zeros.to_numpy().astype(np.float64)
+    known = ~np.isnan(counts)
+    counts, others = counts[known], (lengths.to_numpy() - counts)[known]
+    deviations = others - others.mean()
+    return bool(-(counts @ deviations) > FILLED * (deviations @ deviations))
+
+
+@check("error or warning", "log-probs")
 def shifted_lists(data: CheckInput) -> Result:
     """A column is offset by one token against another column or against the mask."""
     assert data.tokens is not None
@@ -418,7 +424,7 @@ def _shifted(data: CheckInput, shift: Shift, steps: dict[Label, Shift]) -> Probl
         97,
         f"{other} matches {one} one token {direction}{data.in_steps(steps)} ({reason})",
         "entry t of every list must belong to response token t: shift one of the columns back",
-        count, data.count, evidence,
+        count, data.count, evidence, "error",
     )  # fmt: skip
 
 
@@ -434,8 +440,14 @@ def _is_shifted(shift: Shift) -> bool:
 
 
 def _zero_at_an_end(data: CheckInput) -> Result:
-    """Find log-probs of exactly 0 at the first or last policy token of most responses."""
+    """Find log-probs of exactly 0 at the first or last policy token of most responses.
+
+    With a single column, it is unknown whether the policy is certain of these tokens.
+    """
     assert data.tokens is not None
+    if _zero_padding(data) is not None:
+        return None
+    alone = len(data.tokens.edges) == 1
     for role, ends in data.tokens.edges.items():
         column = data.tokens.columns[role]
         if is_constant(column):
@@ -444,14 +456,18 @@ def _zero_at_an_end(data: CheckInput) -> Result:
         count = ends["shifted"]
         if count > HALF * data.count and zeros < HALF * count / data.count:
             flags = data.reading.rows[f"shifted:{role}"].fill_nan(0) > 0
+            looks = (
+                "a fill value, or a token of which the policy is certain"
+                if alone else "a fill value: other columns are not 0 there"
+            )  # fmt: skip
             return Problem(
-                97,
+                60 if alone else 97,
                 f"{count:,} of {counted(data.count, 'response')} begin or end with a policy token "
-                f"whose `{column.column}` is exactly 0, which looks like a fill value; "
+                f"whose `{column.column}` is exactly 0, which looks like {looks}; "
                 f"{share(column.zero, column.tokens)} of all tokens are 0",
                 "entry t of every list must belong to response token t: check whether the column "
                 "is offset against the mask, or the last token has no log-prob",
-                count, data.count, data.examples(flags, "length"),
+                count, data.count, data.examples(flags, "length"), "warning" if alone else "error",
             )  # fmt: skip
     return None
 

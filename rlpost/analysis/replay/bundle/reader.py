@@ -100,7 +100,7 @@ def open_bundle(path: str | Path) -> Iterator[OpenBundle]:
             yield OpenBundle(folder / ROLLOUTS, facts, recipe, loss)
         except RlpostError as error:
             own = f"{zipped}: {ROLLOUTS}"
-            raise type(error)(str(error).replace(str(folder / ROLLOUTS), own)) from None
+            raise error.reworded(lambda text: text.replace(str(folder / ROLLOUTS), own)) from None
 
 
 def _extract(path: Path, folder: Path) -> None:
