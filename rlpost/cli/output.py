@@ -52,8 +52,10 @@ def check_summary(path: str | None) -> None:
     check_writable(None if path == "-" else path)
 
 
-def write_json(summary: dict[str, Any], path: str) -> None:
-    """Write a summary to a file, or with `-` to stdout; raises as `write_text`."""
+def write_json(summary: dict[str, Any], path: str | None) -> None:
+    """Write a summary to a file, with `-` to stdout, with None nowhere; raises as `write_text`."""
+    if path is None:
+        return
     text = json.dumps(summary, indent=1) + "\n"
     if path == "-":
         sys.stdout.write(text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_o
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     ValidationError,
@@ -140,6 +141,10 @@ _LIST_ERRORS = ("missing", "too_long", "tuple_type")
 
 class OptionModel(BaseModel, metaclass=Documented):
     """A pydantic model that raises UsageError, with a line for each wrong value."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings"
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     field_validator,
@@ -227,12 +226,6 @@ class LossOptions(OptionModel):
     `LossOptions.of` raises UsageError if options do not fit together.
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        ser_json_inf_nan="strings",
-    )
     _groups: ClassVar = {  # the first field of each, for `help`
         "loss": "Loss, ratio and clip range",
         "cispo_bounds": "Options of single losses",

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from rlpost.recipe.base import Bound, Ddof, NonNegative, OptionModel
 
 
 class Numerics(OptionModel):
     """Numerical details in which frameworks differ; the defaults are rlpost's own choices."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     batch: Literal["step", "step_domain", "all"] = "step"
     """What a batch is: the responses of a step, of a step and domain, or all responses."""

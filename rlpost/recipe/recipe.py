@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.recipe.base import (
@@ -70,8 +70,6 @@ TABLES = ("columns", "options", "teachers", "numerics")
 class EstimatorOptions(OptionModel):
     """The estimator and its options."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
     estimator: Annotated[str, AfterValidator(check_name)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
@@ -112,8 +110,6 @@ RolloutReward = Literal["equal", "last", "sum", "mean"]
 
 class RewardOptions(OptionModel):
     """Reward components, shaping, normalisation and clipping."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reward_components: tuple[str, ...] | None = None
     """Columns of reward components, in place of the reward column."""
@@ -246,8 +242,6 @@ def _normal_text(text: str) -> str:
 class CorrectionOptions(OptionModel):
     """Off-policy correction between the rollout engine and the trainer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
     is_weight: Level | None = None
     """Level of the importance weights, old over infer probability (default: no weights)."""
     is_cap: Positive | None = None
@@ -322,12 +316,6 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         UsageError: a value or a name is wrong (one line each), or options exclude each other.
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        ser_json_inf_nan="strings",
-    )
     _groups: ClassVar = {  # the first field of each, for `help`
         "estimator": "Estimator",
         "reward_components": "Rewards",

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay import stages as parts
 from rlpost.analysis.replay.differences import TOLERANCE, ExpectedNumbers
 from rlpost.analysis.replay.rollouts import NumberColumn
-from rlpost.analysis.replay.stages import STAGE_COLUMNS, STAGES
+from rlpost.analysis.replay.stages import (
+    STAGE_COLUMNS,
+    STAGES,
+    emitted_names,
+    inputs_of,
+    is_recorded_elsewhere,
+    ordered,
+    reachable,
+    recipe_as_recorded,
+    runs_of,
+    with_column,
+)
 from rlpost.analysis.segments import segment_reduce
 from rlpost.io.parquet.source import TableSource
 from rlpost.kernels.codes import keyed_extremes
@@ -72,10 +82,10 @@ def computed(
         UsageError, DataError: the recipe does not fit the table.
     """
     resolved = resolved_for(table, recipe, recorded)
-    names = parts.reachable(names, resolved)
+    names = reachable(names, resolved)
     if not names:
         return {}, resolved
-    emit = parts.emitted_names(names, resolved)
+    emit = emitted_names(names, resolved)
     own = recipe.model_copy(update={"emit": emit, "emit_only": False, "replace": True})
     if part is not None and coupling_of(resolved).scope in ("response", "group"):
         part = None
@@ -180,7 +190,7 @@ class Replayer:
         """
         own = self.bound(recipe)
         resolved = resolved_for(self.inputs, own)
-        emit = parts.emitted_names(parts.reachable(names, resolved), resolved)
+        emit = emitted_names(reachable(names, resolved), resolved)
         if not emit:
             return resolved
         return resolved_for(self.inputs, own.model_copy(update={"emit": emit}))
@@ -198,8 +208,8 @@ class Replayer:
 
     def _stages_behind(self, recipe: Recipe, name: str) -> list[Stage]:
         """Return the stages of the pipeline that lead to a recorded stage."""
-        own = parts.isolated(self.bound(recipe), name)
-        own = own.model_copy(update={"emit": parts.emitted_names([name], self.resolved(own))})
+        own = recipe_as_recorded(self.bound(recipe), name)
+        own = own.model_copy(update={"emit": emitted_names([name], self.resolved(own))})
         recorded = {one: one for one in self._inputs(recipe, name)}
         resolved = resolved_for(self.inputs, own, recorded)
         return stages_behind(stages_of(resolved, RunState()), name)
@@ -210,7 +220,7 @@ class Replayer:
         if self._in_place(own, name):
             return ()
         available = [n for n in self.rollouts.recorded if not self._in_place(own, n)]
-        return parts.inputs_of(name, self.resolved(own), available)
+        return inputs_of(name, self.resolved(own), available)
 
     def from_start(self, recipe: Recipe, names: Collection[str]) -> list[Replayed]:
         """Return recorded stages against those that a recipe computes from the input alone."""
@@ -223,21 +233,21 @@ class Replayer:
         whole, resolved = self.bound(recipe), None
         out: dict[str, Replayed] = {}
         written = self.rollouts.written_by_rlpost
-        for own, stages in parts.runs_of(whole, self._recorded(names), of_rlpost=written):
+        for own, stages in runs_of(whole, self._recorded(names), of_rlpost=written):
             missing = [name for name in stages if name not in out or not out[name].difference.equal]
             if not missing:
                 continue
             found, last = computed(self.inputs, own, missing, self.part)
             resolved = last if own is whole else resolved
             out |= {n: self._compared(n, column, last) for n, column in found.items()}
-        return [out[name] for name in parts.ordered(recipe, out)], resolved or self.resolved(whole)
+        return [out[name] for name in ordered(recipe, out)], resolved or self.resolved(whole)
 
     def _recorded(self, names: Collection[str]) -> list[str]:
         return [name for name in STAGES if name in names and name in self.rollouts.recorded]
 
     def from_recorded(self, recipe: Recipe) -> list[Replayed]:
         """Return recorded stages against what a recipe makes of the recorded ones before them."""
-        names = parts.reachable(self.rollouts.recorded, self.resolved(recipe))
+        names = reachable(self.rollouts.recorded, self.resolved(recipe))
         stages = (self.stage(recipe, name) for name in names)
         return [one for one in stages if one is not None]
 
@@ -259,12 +269,12 @@ class Replayer:
         """
         own = self.bound(recipe)
         resolved = self.resolved(own)
-        if not parts.reachable([name], resolved):
+        if not reachable([name], resolved):
             return None
         used, table = self._inputs(recipe, name), self.inputs
-        own = own if self._in_place(own, name) else parts.isolated(own, name)
+        own = own if self._in_place(own, name) else recipe_as_recorded(own, name)
         for one in used:
-            table = parts.with_column(table, f"recorded.{one}", self._input_column(one))
+            table = with_column(table, f"recorded.{one}", self._input_column(one))
         recorded = {one: f"recorded.{one}" for one in used}
         found, last = computed(table, own, [name], recorded=recorded)
         return (found[name], last, used) if name in found else None
@@ -280,7 +290,7 @@ class Replayer:
         own = f"assumed.{name}"
         rollouts = replace(
             self.rollouts,
-            table=parts.with_column(self.rollouts.table, own, column),
+            table=with_column(self.rollouts.table, own, column),
             recorded={**self.rollouts.recorded, name: own},
         )
         other = Replayer(rollouts, self.tolerance)
@@ -289,7 +299,7 @@ class Replayer:
 
     def _in_place(self, recipe: Recipe, name: str) -> bool:
         """Return whether a stage that frameworks record elsewhere is that of rlpost."""
-        return self.rollouts.written_by_rlpost is True and parts.moved(recipe, name)
+        return self.rollouts.written_by_rlpost is True and is_recorded_elsewhere(recipe, name)
 
     def _input_column(self, name: str) -> pa.Array:
         """Return a recorded column: a number per response, or lists without null."""

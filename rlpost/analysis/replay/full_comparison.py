@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay import stages as parts
 from rlpost.analysis.replay.compute import compared, new_columns, rounding_of_mean
 from rlpost.analysis.replay.rollouts import NumberColumn, Rollouts
+from rlpost.analysis.replay.stages import emitted_names, ordered, reachable, runs_of
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import columns_of
@@ -99,9 +99,9 @@ def replay_whole_input(
     roles = {role: name for role, name in roles.items() if role in ROLES}
     own = recipe.model_copy(update={"columns": roles, "emit_only": False, "replace": True})
     found: dict[str, Json] = {}
-    for one, stages in parts.runs_of(own, sample.recorded, of_rlpost=sample.written_by_rlpost):
+    for one, stages in runs_of(own, sample.recorded, of_rlpost=sample.written_by_rlpost):
         found |= _compare(source, sample, one, stages, tolerance, options)
-    return [found[name] for name in parts.ordered(own, found)]
+    return [found[name] for name in ordered(own, found)]
 
 
 def _compare(
@@ -114,11 +114,11 @@ def _compare(
 ) -> dict[str, Json]:
     """Return the comparison of each stage that one recipe computes."""
     resolved = resolve_recipe(own, columns_of(source, own))
-    stages = parts.reachable(recorded, resolved)
+    stages = reachable(recorded, resolved)
     if not stages:
         return {}
     groups = GROUP_COLUMNS if resolved.grouped else ()
-    names = (*parts.emitted_names(stages, resolved), *groups)
+    names = (*emitted_names(stages, resolved), *groups)
     plan = run.bind(source, own.model_copy(update={"emit": names}))
     engine = run.engine_for(plan, options)
     totals = {stage: _StageTotals(stage) for stage in stages}

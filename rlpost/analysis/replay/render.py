@@ -138,8 +138,8 @@ def verdict_line(result: Json) -> str:
         word = "Reproduced" if result["reproduced"] else "Differs"
         digits = any(one["rounding"] for one in result["metrics"])
         rounded = ", or half of the log's last digit" if digits else ""
-        apart = len(result["not_computed"])
-        others = f"; {apart} not compared" if apart else ""
+        not_computed = len(result["not_computed"])
+        others = f"; {not_computed} not compared" if not_computed else ""
         return f"{word}: {equal} of {count} equal within {result['tolerance']:g}{rounded}{others}"
     stages = result["stages"]
     if result["reproduced"]:

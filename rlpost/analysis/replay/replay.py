@@ -11,7 +11,7 @@ from rlpost._version import __version__
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE
 from rlpost.analysis.replay.findings import findings
-from rlpost.analysis.replay.stages import STAGES, moved
+from rlpost.analysis.replay.stages import STAGES, is_recorded_elsewhere
 from rlpost.analysis.segments import segment_reduce
 from rlpost.display.text import counted
 from rlpost.errors import DataError
@@ -81,8 +81,10 @@ def replay_recipe(
     }
 
 
-def placed(rollouts: Rollouts, recipe: Recipe, tolerance: float, *, late: bool) -> Rollouts:
-    """Return rollouts whose recorded token rewards are known to be of a framework, or of rlpost.
+def with_origin(
+    rollouts: Rollouts, recipe: Recipe, tolerance: float, *, normalised_after_kl: bool
+) -> Rollouts:
+    """Return rollouts whose recorded token rewards are either a framework's or rlpost's.
 
     With a normalisation after KL a framework records token rewards before it, and rlpost after it.
     The numbers decide.
@@ -91,18 +93,18 @@ def placed(rollouts: Rollouts, recipe: Recipe, tolerance: float, *, late: bool) 
         rollouts: the input.
         recipe: as the user sets it.
         tolerance: relative tolerance.
-        late: rlpost wrote the input with such a recipe. If it is another recipe, whose numbers
-            differ, the token rewards are left out, with a warning.
+        normalised_after_kl: rlpost wrote the input with such a recipe. If it is another recipe,
+            whose numbers differ, the token rewards are left out, with a warning.
     """
     name = "token_level_rewards"
-    if name not in rollouts.recorded or not moved(recipe, name):
+    if name not in rollouts.recorded or not is_recorded_elsewhere(recipe, name):
         return rollouts
     for origin in (False, True):
         own = replace(rollouts, written_by_rlpost=origin)
         found = Replayer(own, tolerance).from_start(recipe, [name])
         if all(one.difference.equal for one in found):
             return own
-    if not late:
+    if not normalised_after_kl:
         return rollouts
     text = (
         f"not compared: `{rollouts.recorded[name]}` of rlpost, which are after normalisation; "

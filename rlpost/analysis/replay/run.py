@@ -18,9 +18,9 @@ from rlpost.analysis.replay.replay import (
     check_recorded,
     facts_of,
     not_computed,
-    placed,
     recipe_facts,
     replay_recipe,
+    with_origin,
 )
 from rlpost.analysis.replay.rollouts import read
 from rlpost.analysis.replay.stages import STAGES
@@ -117,7 +117,9 @@ def replay_sample(source: Source, request: ReplayRequest) -> Json | None:
     assert recipe is not None
     sample = _sample(source, request)
     with _named(source):
-        sample = placed(sample, recipe, request.tolerance, late=_late(source))
+        sample = with_origin(
+            sample, recipe, request.tolerance, normalised_after_kl=_normalised_after_kl(source)
+        )
         if not has_whole_batches(sample, recipe):
             return None
         return replay_recipe(sample, recipe, request.named, request.tolerance)
@@ -190,7 +192,9 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
             reporter=request.reporter,
         )
         recipe, name = found.recipe, found.named
-    sample = placed(sample, recipe, request.tolerance, late=_late(source))
+    sample = with_origin(
+        sample, recipe, request.tolerance, normalised_after_kl=_normalised_after_kl(source)
+    )
     options = Options(device="cpu", reporter=request.reporter)
     whole = (
         []
@@ -209,7 +213,7 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     return result
 
 
-def _late(source: Source) -> bool:
+def _normalised_after_kl(source: Source) -> bool:
     """Return whether rlpost wrote an input with a normalisation that came after KL."""
     with suppress(ValueError, AttributeError):  # damaged metadata
         recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))

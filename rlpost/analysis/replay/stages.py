@@ -63,7 +63,7 @@ STAGE_COLUMNS = tuple(name for stage in STAGES.values() for name in stage.names)
 """The names of all columns of recorded stages."""
 
 
-def late_normalisation(recipe: Recipe) -> bool:
+def normalises_after_kl(recipe: Recipe) -> bool:
     """Return whether rewards are normalised after KL and token rewards, by the estimator."""
     return recipe.numerics.kl_credit == "response"
 
@@ -71,25 +71,27 @@ def late_normalisation(recipe: Recipe) -> bool:
 def ordered(recipe: Recipe, names: Collection[str]) -> list[str]:
     """Return stages in the order in which a recipe computes them."""
     order = [*STAGES]
-    if late_normalisation(recipe):
+    if normalises_after_kl(recipe):
         order.remove("response_level_rewards")
         order.insert(order.index("token_level_rewards") + 1, "response_level_rewards")
     return [name for name in order if name in names]
 
 
-def moved(recipe: Recipe, stage: str) -> bool:
+def is_recorded_elsewhere(recipe: Recipe, stage: str) -> bool:
     """Return whether frameworks record a stage of a recipe at another place than rlpost."""
-    elsewhere = late_normalisation(recipe) or bool(recipe.reward_components)
+    elsewhere = normalises_after_kl(recipe) or bool(recipe.reward_components)
     return stage == "token_level_rewards" and elsewhere
 
 
-def isolated(recipe: Recipe, stage: str) -> Recipe:
+def recipe_as_recorded(recipe: Recipe, stage: str) -> Recipe:
     """Return the recipe that computes a stage at its place in the frameworks.
 
     A framework that normalises rewards after KL records token rewards of raw rewards, before that.
     One that normalises components of the reward records those of the reward beside them.
     """
-    if not moved(recipe, stage) or (recipe.reward_components and "reward" not in recipe.columns):
+    if not is_recorded_elsewhere(recipe, stage) or (
+        recipe.reward_components and "reward" not in recipe.columns
+    ):
         return recipe
     return _with_fields(
         recipe,
@@ -114,10 +116,10 @@ def runs_of(
         of_rlpost: whether the stages that frameworks record elsewhere are those of rlpost; None:
             unknown, so they are in two runs. The last one counts unless an earlier one is equal.
     """
-    elsewhere = [name for name in names if moved(recipe, name)]
+    elsewhere = [name for name in names if is_recorded_elsewhere(recipe, name)]
     own = [name for name in names if of_rlpost is not False or name not in elsewhere]
     others = [] if of_rlpost else elsewhere
-    runs = [(recipe, own), *((isolated(recipe, name), [name]) for name in others)]
+    runs = [(recipe, own), *((recipe_as_recorded(recipe, name), [name]) for name in others)]
     return [(one, stages) for one, stages in runs if stages]
 
 
@@ -128,15 +130,15 @@ def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -
     Estimators that make, normalise or add up rewards themselves are computed from raw rewards.
     """
     recipe, estimator = resolved.recipe, resolved.estimator
-    late = late_normalisation(recipe)
+    after_kl = normalises_after_kl(recipe)
     own = estimator.rewards or estimator.normalises or "components" in estimator.needs
     charged = recipe.kl_coef > 0 and recipe.numerics.kl_credit != "none"
-    rewards = () if late or own else ("response_level_rewards",)
+    rewards = () if after_kl or own else ("response_level_rewards",)
     kl = ("kl",) if charged else ()
     before: tuple[str, ...] = ()
     if stage == "token_level_rewards":
         before = (*kl, *rewards)
-    elif stage == "response_level_rewards" and late:
+    elif stage == "response_level_rewards" and after_kl:
         before = () if own else ("token_level_rewards",)
     elif stage in ("raw_advantages", "returns", "advantages"):
         whole = stage == "advantages" and not resolved.rows_only

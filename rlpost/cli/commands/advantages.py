@@ -230,5 +230,4 @@ def _show(summary: dict[str, Any], summary_json: str | None, *, quiet: bool) -> 
 
     if not quiet:
         show_summary(summary)
-    if summary_json is not None:
-        write_json(summary, summary_json)
+    write_json(summary, summary_json)

@@ -135,7 +135,6 @@ def convert(
             overwrite=overwrite,
             progress=reporter,
         )
-    if summary_json is not None:
-        write_json(summary, summary_json)
+    write_json(summary, summary_json)
     if summary_json != "-" or how is OutputFormat.table:
         render_convert.show_conversion(summary, how.value, quiet=quiet)

@@ -94,8 +94,7 @@ def export(
             overwrite=overwrite,
             progress=reporter,
         )
-    if summary_json is not None:
-        write_json(summary, summary_json)
+    write_json(summary, summary_json)
     if summary_json != "-" or how is OutputFormat.table:
         render_export.show_export(summary, how.value, quiet=quiet)
 

@@ -69,5 +69,4 @@ def join(
         )
     if not quiet:
         show_join(summary)
-    if summary_json is not None:
-        write_json(summary, summary_json)
+    write_json(summary, summary_json)

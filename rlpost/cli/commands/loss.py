@@ -130,7 +130,6 @@ def loss(
             found = loss_run.loss(own.paths, output, recipe, configs, run)
             summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
-    if summary_json is not None:
-        write_json(summary, summary_json)
+    write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how is OutputFormat.table):
         render_loss.show(summary, how.value)

@@ -75,8 +75,7 @@ def plan(
         summary = shards.plan(paths[:-1], paths[-1], state_dir, recipe, run)
     if not quiet:
         echo(_text(summary, state_dir))
-    if summary_json is not None:
-        write_json(summary, summary_json)
+    write_json(summary, summary_json)
 
 
 def _text(summary: dict[str, Any], state_dir: Path) -> str:

@@ -18,7 +18,7 @@ from rlpost.recipe.flags import field_of, flag_of
 
 Json = dict[str, Any]
 app = typer.Typer(add_completion=False)
-EXIT_PARTS = 1
+EXIT_DIFFERS = 1
 OF_OUTPUT = ("emit", "emit_only", "replace", "pass_threshold")
 """Options of a recipe that change no recorded number."""
 
@@ -127,7 +127,7 @@ def replay(
         result = _replayed(paths, request, how)
         _save(result, save_config, paths)
     if not result["reproduced"]:
-        raise typer.Exit(EXIT_PARTS)
+        raise typer.Exit(EXIT_DIFFERS)
 
 
 def _check_outputs(settings: Settings) -> None:

@@ -76,7 +76,7 @@ def test_stages_of_the_recipe_that_recorded_them_are_equal(name, rollouts):
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("stage", ["kl", "token_level_rewards", "raw_advantages"])
-def test_only_the_stage_that_was_changed_parts(name, stage, rollouts):
+def test_only_the_stage_that_was_changed_differs(name, stage, rollouts):
     """What follows it was computed from it, as a trainer would, and is equal."""
     framework, options = RECIPES[name]
     recipe = rlpost.preset(framework, kl_coef=0.1, **MASKS, **options)
@@ -103,7 +103,7 @@ def test_what_rlpost_wrote_is_reproduced_in_memory_and_beyond_the_sample(name, r
     assert {one["stage"] for one in found["whole_input"]} == {*emit}
 
 
-def test_a_sample_has_whole_steps_and_the_input_is_compared_everywhere(rollouts, tmp_path):
+def test_a_sample_has_whole_steps_and_the_whole_input_is_compared(rollouts, tmp_path):
     recipe = rlpost.preset("verl", estimator="gae", kl_coef=0.1)
     path = tmp_path / "recorded.parquet"
     pq.write_table(recorded(rollouts, recipe), path, row_group_size=100)

@@ -16,7 +16,7 @@ from rlpost.analysis.replay.findings.base import Trial, check
 from rlpost.analysis.replay.findings.evidence import column_of, neighbours, numbers_of
 from rlpost.analysis.replay.findings.relations import to_bfloat16, to_float16
 from rlpost.analysis.replay.rollouts import NumberColumn
-from rlpost.analysis.replay.stages import late_normalisation, with_column
+from rlpost.analysis.replay.stages import normalises_after_kl, with_column
 from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _grouped(seen: Evidence, text: str, group: pa.Array | None) -> Trial:
         zeros = pa.array(np.zeros(table.num_rows, np.int64))
         table = with_column(table, columns.column("batch"), zeros)
     replayer = seen.replayer.reading(table)
-    if "group" not in seen.resolved.norm or late_normalisation(seen.resolved.recipe):
+    if "group" not in seen.resolved.norm or normalises_after_kl(seen.resolved.recipe):
         return Trial(text, numbers=numbers_of(replayer, seen.recipe, seen.first.name))
     rewards = column_of(replayer, seen.recipe, _REWARDS)
     return Trial(text, numbers=None if rewards is None else _with(seen, _REWARDS, rewards))

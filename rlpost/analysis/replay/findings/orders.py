@@ -131,9 +131,9 @@ def _by_row(seen: Evidence) -> tuple[Codes, Numbers, Numbers, Mask | None] | Non
     raw = seen.resolved.norm == ("none", "none") and seen.first.name == "token_level_rewards"
     if not raw or counts.max(initial=0) > 1 or counts.sum() < _ROWS:
         return None
-    apart = np.where(seen.wrong, seen.recorded - seen.computed, 0.0)
+    differences = np.where(seen.wrong, seen.recorded - seen.computed, 0.0)
     ours = seen.replayer.rollouts.reward[rows]
-    change = np.bincount(seen.rows, apart, len(seen.replayer.rollouts))[rows]
+    change = np.bincount(seen.rows, differences, len(seen.replayer.rollouts))[rows]
     return rows, ours + change, ours, seen.wrong
 
 

@@ -153,12 +153,12 @@ def column_added(seen: Evidence) -> Iterator[Explanation]:
     A term is there twice, or with another coefficient or sign: the value in a return, the KL
     penalty in a reward. Check where the trainer adds it.
     """
-    apart = seen.recorded - seen.computed
+    differences = seen.recorded - seen.computed
     for name, values in seen.columns().items():
         use = seen.wrong & (np.abs(values) > seen.tolerance)
         if not use.any() or len(np.unique(values[use])) < _BEYOND_CONSTANTS:
             continue
-        times = float(np.median(apart[use] / values[use]))
+        times = float(np.median(differences[use] / values[use]))
         share = seen.explains(seen.computed + times * values)
         if share >= ENOUGH:
             sign = "-" if times < 0 else "+"

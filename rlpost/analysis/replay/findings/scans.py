@@ -233,9 +233,11 @@ def _solved(
         found, _, rank, _ = np.linalg.lstsq(scaled[use], numbers[use], rcond=1e-6)
         if rank < some.sum():
             return None
-        apart = np.abs(numbers - scaled @ found)
-        use = np.isfinite(apart) & (apart <= np.nanquantile(apart, _TRIMMED))
-    spread = np.sqrt((apart[use] ** 2).mean() * np.diag(np.linalg.inv(scaled[use].T @ scaled[use])))
+        residuals = np.abs(numbers - scaled @ found)
+        use = np.isfinite(residuals) & (residuals <= np.nanquantile(residuals, _TRIMMED))
+    spread = np.sqrt(
+        (residuals[use] ** 2).mean() * np.diag(np.linalg.inv(scaled[use].T @ scaled[use]))
+    )
     solved = dict(own)
     names = [name for name, one in zip(terms, some, strict=True) if one]
     for name, one, deviation, by in zip(names, found, spread, size[some], strict=True):

@@ -95,12 +95,12 @@ def group_offset(seen: Evidence) -> Iterator[Explanation]:
     The baseline is another one, such as a mean that is weighted by length. Subtract what the recipe
     does.
     """
-    apart = seen.recorded - seen.computed
+    differences = seen.recorded - seen.computed
     for title, codes, _ in reversed(seen.groups_and_steps()):
         if seen.distinct_beyond_one_per_set(codes, seen.wrong) < _BEYOND_CONSTANTS:
             continue
-        use = seen.chosen & np.isfinite(apart)
-        offsets = _medians(codes, apart, use)
+        use = seen.chosen & np.isfinite(differences)
+        offsets = _medians(codes, differences, use)
         share = seen.explains(seen.computed + np.nan_to_num(offsets)[codes])
         if share >= ENOUGH:
             sizes = _range(offsets[np.isfinite(offsets)])
@@ -137,8 +137,8 @@ def _fitted(seen: Evidence, codes: Codes) -> tuple[Numbers, Numbers, Numbers] | 
         if seen.distinct(own) < _AFFINE or np.ptp(x) == 0:
             return None
         scale, offset = _line(x, y)
-        apart = np.abs(y - scale * x - offset)
-        near = apart <= np.quantile(apart, _TRIMMED)
+        differences = np.abs(y - scale * x - offset)
+        near = differences <= np.quantile(differences, _TRIMMED)
         if np.ptp(x[near]) > 0:
             scale, offset = _line(x[near], y[near])
         predicted[own] = scale * x + offset
