@@ -110,3 +110,26 @@ def enriched(tmp_path):
     target = tmp_path / "out.parquet"
     assert run("advantages", source, target, "-q", "--kl-coef", "0.1").code == 0
     return target
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Run `rlpost advantages` without its work, and return what `api.advantages` got."""
+    from runs import run  # noqa: PLC0415 - the whole program
+
+    from rlpost import api  # noqa: PLC0415
+
+    calls = []
+
+    def spy(inputs, output, recipe, options):
+        calls.append((inputs, output, recipe, options))
+        return {}
+
+    monkeypatch.setattr(api, "advantages", spy)
+
+    def ask(*words):
+        ran = run("advantages", "in.parquet", "out.parquet", "-q", *words)
+        assert ran == (0, "", "")
+        return calls[-1]
+
+    return ask

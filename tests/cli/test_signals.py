@@ -1,24 +1,19 @@
 """Signals: from the first line of the program to its end they give its exit codes."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
+from processes import python
 from runs import rollout, save
-
-from rlpost.io import shutdown
 
 BUILT_IN = {"__future__", "_signal", "atexit", "gc", "os", "sys", "time"}
 """Modules that take no time to import, or that every interpreter has imported when it starts."""
-
 MODULES = """
 import sys
 at_start = {*sys.modules}
 import rlpost.cli.main
 print(*{*sys.modules} - at_start)
 """
-
 AT_IMPORT = """
 import os, sys
 
@@ -38,7 +33,6 @@ sys.meta_path.insert(0, Sender)
 from rlpost.cli.main import leave
 leave()
 """
-
 BUG_THEN_SIGNAL = """
 import builtins, os, sys
 import rlpost.cli.app as app
@@ -55,24 +49,12 @@ def bug(started):
 app.main, builtins.late = bug, Late()
 leave()
 """
-
 SIGNAL_AT_EXIT = """
 import atexit, os
 from rlpost.cli.main import leave
 atexit.register(lambda: os.kill(os.getpid(), 15))
 leave()
 """
-
-
-def python(code, *arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        timeout=120,
-    )
 
 
 def test_nothing_slow_is_imported_before_signals_are_handled():
@@ -117,55 +99,3 @@ def test_a_signal_at_the_end_changes_nothing():
     ran = python(SIGNAL_AT_EXIT, "--version")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.strip()
-
-
-REPLACED = """
-import os, signal, sys
-from rlpost.io import shutdown
-shutdown.install_handlers()
-with shutdown.keep_handlers():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    signal.signal(signal.SIGUSR1, lambda *_: print("usr1", flush=True))
-    os.kill(os.getpid(), signal.SIGUSR1)
-    os.kill(os.getpid(), signal.SIGTERM)
-"""
-
-
-def test_a_library_cannot_replace_the_handlers_while_it_starts():
-    ran = python(REPLACED)
-    assert (ran.returncode, ran.stdout) == (143, "usr1\n"), ran.stderr
-
-
-def test_handlers_of_other_programs_stay_theirs():
-    """In a process that never installed these handlers a library may install its own."""
-    before = signal.getsignal(signal.SIGTERM)
-    assert not shutdown.installed()
-    try:
-        with shutdown.keep_handlers():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-SWALLOWED = """
-import os
-from rlpost.cleanups import register_cleanup
-from rlpost.io import shutdown
-
-class Late:
-    def __del__(self):
-        os.kill(os.getpid(), 15)
-
-shutdown.install_handlers()
-register_cleanup("file", lambda: print("cleaned", flush=True))
-late = Late()
-del late
-print("went on")
-"""
-
-
-def test_a_signal_in_a_finaliser_ends_the_process_at_once():
-    words = [sys.executable, "-c", SWALLOWED]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "cleaned\n", "")

@@ -6,7 +6,18 @@ import pytest
 import reference as slow
 import reference_estimators as slow_estimators
 import torch
-from functional_rows import ONE_BATCH, F, advantages_of, by_response, few, groups_of
+from functional_rows import (
+    ONE_BATCH,
+    SINGLE,
+    F,
+    advantages_of,
+    by_response,
+    few,
+    groups_of,
+    mask_of,
+    offsets_of,
+    written,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import COMPONENTS
@@ -69,3 +80,25 @@ def test_norms_of_others_and_of_none():
     torch.testing.assert_close(
         F.grpo(rewards, [0, 0, 0], norm_std="none"), F.dr_grpo(rewards, [0, 0, 0])
     )
+
+
+# The same numbers as the command
+
+
+COMMANDS = {
+    "grpo": lambda rows: advantages_of("grpo", rows, torch.float32),
+    "dr_grpo": lambda rows: advantages_of("dr_grpo", rows, torch.float32),
+    "rloo": lambda rows: advantages_of("rloo", rows, torch.float32),
+    "opo": lambda rows: advantages_of("opo", rows, torch.float32),
+    "gpg": lambda rows: advantages_of("gpg", rows, torch.float32),
+    "grpo_passk": lambda rows: advantages_of("grpo_passk", rows, torch.float32),
+    "max_rl": lambda rows: advantages_of("max_rl", rows, torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@few
+@given(ONE_BATCH)
+def test_group_advantages_equal_those_of_the_command(name, rows):
+    found = F.to_tokens(COMMANDS[name](rows), offsets_of(rows), mask_of(rows))
+    torch.testing.assert_close(found.double(), written(rows, estimator=name), **SINGLE)

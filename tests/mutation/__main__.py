@@ -30,8 +30,9 @@ FILES = (
     "test_segments.py", "test_scans.py", "test_moments.py", "test_moment_edges.py",
     "test_quantiles.py", "test_rewards.py", "test_kl.py", "test_corrections.py",
     "test_aggregate.py", "test_estimators.py", "test_estimator_edges.py",
-    "test_estimator_table.py", "test_losses.py", "test_off_policy.py", "test_extremes.py",
-    "test_stages.py", "test_numerics.py", "test_custom_estimators.py",
+    "test_estimators_base.py", "test_losses.py", "test_off_policy.py", "test_extremes.py",
+    "test_stages.py", "test_stages_rewards.py", "test_stages_responses.py", "test_stages_tokens.py",
+    "test_numerics.py", "test_custom_estimators.py",
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 CACHE = ROOT / ".bench" / "mutation"
 PACKAGES = ("kernels", "estimators")
-TABLE_TESTS = "test_estimator_table.py"
+TABLE_TESTS = "test_estimators_base.py"
 
 
 @dataclass(frozen=True)

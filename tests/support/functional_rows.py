@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from hypothesis import settings
-from strategies import rollouts
+from strategies import rollouts, to_table
 
 import rlpost
 
@@ -73,3 +73,16 @@ def advantages_of(name, rows, dtype=torch.float64):
         tokens = torch.tensor([row.length for row in rows])
         return F.opo(rewards_of(rows, dtype), tokens, groups_of(rows))
     return getattr(F, name)(rewards_of(rows, dtype), groups_of(rows))
+
+
+PLAIN = ("prompt_id", "reward", "response_mask", "values", "old_log_probs", "infer_log_probs")
+
+
+def table_of(rows):
+    table = to_table(rows)
+    return table.select([name for name in PLAIN if name in table.column_names])
+
+
+def written(rows, column="advantages", **recipe):
+    made, _ = rlpost.enrich(table_of(rows), rlpost.Recipe(**recipe))
+    return flat(made[column].to_pylist())

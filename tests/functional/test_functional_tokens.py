@@ -13,7 +13,6 @@ from functional_rows import (
     SINGLE,
     F,
     P,
-    advantages_of,
     assert_padded_equals,
     few,
     flat,
@@ -23,12 +22,10 @@ from functional_rows import (
     padded,
     padded_mask,
     rewards_of,
+    written,
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import to_table
-
-import rlpost
 
 
 @few
@@ -101,38 +98,6 @@ def test_rewards_are_placed_on_the_last_policy_token_or_on_all(rows):
     )
     assert_padded_equals(rows, P.place_rewards(rewards_of(rows), padded_mask(rows)), found)
     assert_padded_equals(rows, P.to_tokens(rewards_of(rows), padded_mask(rows)), everywhere)
-
-
-# The same numbers as the command
-
-COMMANDS = {
-    "grpo": lambda rows: advantages_of("grpo", rows, torch.float32),
-    "dr_grpo": lambda rows: advantages_of("dr_grpo", rows, torch.float32),
-    "rloo": lambda rows: advantages_of("rloo", rows, torch.float32),
-    "opo": lambda rows: advantages_of("opo", rows, torch.float32),
-    "gpg": lambda rows: advantages_of("gpg", rows, torch.float32),
-    "grpo_passk": lambda rows: advantages_of("grpo_passk", rows, torch.float32),
-    "max_rl": lambda rows: advantages_of("max_rl", rows, torch.float32),
-}
-PLAIN = ("prompt_id", "reward", "response_mask", "values", "old_log_probs", "infer_log_probs")
-
-
-def table_of(rows):
-    table = to_table(rows)
-    return table.select([name for name in PLAIN if name in table.column_names])
-
-
-def written(rows, column="advantages", **recipe):
-    made, _ = rlpost.enrich(table_of(rows), rlpost.Recipe(**recipe))
-    return flat(made[column].to_pylist())
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-@few
-@given(ONE_BATCH)
-def test_group_advantages_equal_those_of_the_command(name, rows):
-    found = F.to_tokens(COMMANDS[name](rows), offsets_of(rows), mask_of(rows))
-    torch.testing.assert_close(found.double(), written(rows, estimator=name), **SINGLE)
 
 
 @few

@@ -1,0 +1,72 @@
+"""Columns as numpy and polars: lists of every type, keys with nulls, fingerprints."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlpost.analysis.inspect import columns as decode
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.io.arrow import CellLocation
+
+
+def test_hive_partitions_are_columns(tmp_path, sample):
+    table = pq.read_table(sample).drop_columns(["step"])
+    for step in (3, 10):
+        (tmp_path / f"step={step}").mkdir()
+        pq.write_table(table, tmp_path / f"step={step}" / "a.parquet")
+    found = inspect([tmp_path])
+    assert [one.label for one in found.steps] == [3, 10]
+    assert found.responses == 2 * len(table)
+
+
+def test_missing_numbers_and_null_lists_are_counted(tmp_path):
+    columns = {
+        "prompt_id": ["a", "a", "a"],
+        "reward": [1.0, None, 0.0],
+        "response_mask": [[1, 1], [1], [1, 0, 1]],
+        "old_log_probs": [[-1.0, None], [-1.0], None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = inspect([tmp_path / "a.parquet"])
+    column = found.token_facts.columns["old_log_probs"]
+    assert (column.null, column.nan, column.unequal_rows, column.tokens) == (1, 0, 1, 2)
+    assert (found.rewards.nonfinite, found.rewards.spread.count) == (1, 2)
+    assert found.groups.size["max"] == 2
+
+
+def test_keys_may_be_fractions(tmp_path):
+    columns = {"prompt_id": [0.5, 0.5, 1.0], "reward": [0.0, 1.0, 1.0]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert inspect([tmp_path / "a.parquet"]).groups.sizes == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())),
+        pa.array([[1, 2], None, [], [3]], pa.large_list(pa.float64())),
+        pa.array([[np.float16(1), np.float16(2)], None, [], [np.float16(3)]]),
+        pa.array([[9], [1, 2], None, [], [3], [9]], pa.list_(pa.float32())).slice(1, 4),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_lists_of_every_type_are_read_with_nulls_as_empty(array):
+    found = decode.lists_of(array, CellLocation("a", 0, "x"))
+    assert found.offsets.tolist() == [0, 2, 2, 2, 3]
+    assert found.values.tolist() == [1, 2, 3]
+
+
+def test_keys_keep_their_nulls():
+    found = decode.keys_of(pa.array([None, "a", None, "b"]), CellLocation("a", 0, "x"))
+    assert found.to_list() == [None, "a", None, "b"]
+
+
+def test_equal_lists_have_equal_fingerprints_and_others_do_not():
+    rows = [[1, 2, 3], [1, 2, 3], [3, 2, 1], [1, 2], [1, 2, 3, 0], [0], [], [0, 0]]
+    for kind in (pa.int32(), pa.int64(), pa.float32()):
+        found = decode.fingerprints_of(pa.array(rows, pa.list_(kind)), CellLocation("a", 0, "x"))
+        assert found[0] == found[1]
+        assert len(set(found.tolist())) == len(rows) - 1

@@ -1,0 +1,160 @@
+"""The columns that `rlpost inspect` reads: names of frameworks, and --map."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from inspected_files import RUN, SAMPLES
+from runs import run
+
+from rlpost.analysis.inspect.facts import inspect
+from rlpost.cli.commands.inspect import app
+
+ARITHMETIC = SAMPLES / "arithmetic.parquet"
+
+
+def test_responses_with_sample_mask_0_and_columns_without_a_role_are_named(tmp_path):
+    mask = [row % 4 != 0 for row in range(512)]
+    frame = pl.read_parquet(ARITHMETIC).with_columns(
+        sample_mask=pl.Series(mask), score=pl.col("reward")
+    )
+    frame.write_parquet(tmp_path / "a.parquet")
+    assert inspect([tmp_path / "a.parquet"]).left_out == 128
+    shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    assert "128 responses with `sample_mask` 0 count here, but are left out of training" in shown
+    assert "`score` ignored: reward is read from `reward` (--map reward=COLUMN)" in shown
+
+
+FRAMEWORKS = {
+    "verl": {
+        "uid": "group", "score": "reward", "response_mask": "mask", "step": "batch",
+        "old_log_probs": "old_log_probs", "ref_log_prob": "ref_log_probs",
+        "rollout_log_probs": "infer_log_probs", "values": "values", "data_source": "domain",
+        "reward_baselines": "reward_baseline",
+    },
+    "trl": {
+        "reward": "reward", "completion_mask": "mask", "old_per_token_logps": "old_log_probs",
+        "ref_per_token_logps": "ref_log_probs", "sampling_per_token_logps": "infer_log_probs",
+        "step": "batch", "prompt_id": "group",
+    },
+    "open-instruct": {
+        "prompt_idx": "group", "reward": "reward", "logprobs": "infer_log_probs", "step": "batch",
+        "finish_reason": "truncated", "dataset": "domain", "sample_idx": None,
+    },
+    "slime": {
+        "group_index": "group", "reward": "reward", "loss_mask": "mask",
+        "rollout_log_probs": "infer_log_probs", "status": "truncated", "rollout_id": None,
+    },
+    "slime, of the trainer": {
+        "group_index": "group", "raw_reward": "reward", "loss_masks": "mask",
+        "log_probs": "old_log_probs", "rollout_log_probs": "infer_log_probs",
+        "ref_log_probs": "ref_log_probs", "values": "values", "truncated": "truncated",
+        "rewards": None,
+    },
+    "nemo-rl": {
+        "rewards": "reward", "token_loss_mask": "mask", "generation_logprobs": "infer_log_probs",
+        "prev_logprobs": "old_log_probs", "reference_policy_logprobs": "ref_log_probs",
+        "idx": None,
+    },
+    "nemo-rl, filtered": {
+        "rewards": None, "filtered_rewards": "reward", "token_loss_mask": "mask",
+        "generation_logprobs": "infer_log_probs",
+    },
+    "openrlhf": {
+        "scores": "reward", "action_mask": "mask", "action_log_probs": "old_log_probs",
+        "base_action_log_probs": "ref_log_probs", "rollout_log_probs": "infer_log_probs",
+        "values": "values", "truncated": "truncated", "rewards": None,
+    },
+    "skyrl": {
+        "rewards": "reward", "response_mask": "mask", "action_log_probs": "old_log_probs",
+        "base_action_log_probs": "ref_log_probs", "rollout_logprobs": "infer_log_probs",
+        "values": "values", "stop_reason": "truncated", "env_class": "domain",
+    },
+    "roll": {
+        "traj_group_id": "group", "scores": "reward", "response_mask": "mask",
+        "old_log_probs": "old_log_probs", "ref_log_probs": "ref_log_probs",
+        "infer_logprobs": "infer_log_probs", "global_step": "batch", "tag": "domain",
+        "difficulty": "difficulty",
+    },
+    "roll, rlvr dump": {
+        "id": "group", "source": "domain", "scores": "reward", "case_type": None,
+        "global_step": "batch", "difficulty": "difficulty",
+    },
+    "roll, logging board": {
+        "reward": "reward", "new_response_mask": "mask", "logprobs": "old_log_probs",
+        "ref_logprobs": "ref_log_probs", "token_rewards": "token_rewards", "step": "batch",
+    },
+    "prime-rl": {
+        "problem_id": "group", "reward": "reward", "loss_mask": "mask", "step": "batch",
+        "inference_logprobs": "infer_log_probs", "trainer_logprobs": "old_log_probs",
+        "reference_logprobs": "ref_log_probs", "env_name": "domain",
+    },
+    "prime-rl, 2025": {
+        "problem_id": "group", "rewards": "reward", "output_logprobs": "infer_log_probs",
+        "step": "batch", "task_type": "domain", "length_penalties": None,
+    },
+    "areal": {
+        "task_id": "group", "rewards": "reward", "loss_mask": "mask", "versions": None,
+        "logprobs": "infer_log_probs", "prox_logp": "old_log_probs", "ref_logp": "ref_log_probs",
+        "tail_version": None,
+    },
+    "tinker": {"group_idx": "group", "total_reward": "reward", "iteration": "batch"},
+    "grail": {
+        "rollout_group": "group", "total_reward": "reward", "token_logprobs": "infer_log_probs",
+    },
+}  # fmt: skip
+KEYS = {"group", "domain", "batch", "truncated"}
+NUMBERS = {"reward", "difficulty", "reward_baseline", None}
+
+
+def foreign(roles):
+    """A file with the column names of a framework."""
+    rng = np.random.default_rng(0)
+    columns = {}
+    for name, role in roles.items():
+        if role in KEYS:
+            columns[name] = [
+                "length" if role == "truncated" else f"{role}-{i // 4}" for i in range(8)
+            ]
+        elif role in NUMBERS:
+            columns[name] = rng.random(8)
+        elif role == "mask":
+            columns[name] = [np.ones(5, np.int64)] * 8
+        else:
+            columns[name] = [-rng.random(5) for _ in range(8)]
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_names_of_every_framework_find_their_roles(framework, tmp_path):
+    roles = FRAMEWORKS[framework]
+    pq.write_table(foreign(roles), tmp_path / "a.parquet")
+    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    found = {role: one["column"] for role, one in json.loads(done.stdout)["roles"].items()}
+    assert found == {role: name for name, role in roles.items() if role}
+
+
+def test_ambiguous_names_alone_get_no_role(tmp_path):
+    columns = {"logprobs": [[-1.0]], "rewards": [1.0], "status": ["ok"], "task_id": [1], "id": [1]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert inspect([tmp_path / "a.parquet"]).roles == {}
+
+
+def test_a_map_overrides_the_names_of_a_framework(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(foreign(FRAMEWORKS["slime, of the trainer"]), path)
+    roles = inspect([path], columns_map={"log_probs": "log_probs"}).roles
+    assert roles["log_probs"].column == "log_probs"
+    assert "old_log_probs" not in roles
+
+
+def test_a_map_to_a_missing_column_is_an_error(sample):
+    done = run("inspect", sample, "--map", "reward=rewards")
+    assert done.code == 3
+    assert "did you mean reward" in done.err

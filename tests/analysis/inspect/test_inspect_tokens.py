@@ -1,0 +1,108 @@
+"""Statistics of policy tokens: those of the summary and of plain computations."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from inspected_files import spread
+
+from rlpost.analysis.inspect.facts import inspect
+
+
+def test_kl_and_mismatch_equal_those_of_the_summary(facts, summary):
+    kl = {name: summary["kl"][name] for name in ("mean", "std", "min", "max")}
+    assert spread(facts.token_facts.kl) == pytest.approx(kl, rel=1e-9, abs=1e-15)
+    gap, want = facts.token_facts.mismatch, summary["correction"]
+    assert gap.tokens == want["tokens"]
+    assert (gap.k1, gap.k3) == pytest.approx((want["kl"]["k1"], want["kl"]["k3"]), rel=1e-9)
+    assert gap.chi_square == pytest.approx(want["chi_square"]["token"], rel=1e-9)
+    assert gap.ess == pytest.approx(want["ess"], rel=1e-12)
+    assert gap.confident_disagreement == want["confident_disagreement"]
+    assert gap.identical == want["identical"]
+
+
+def policy_tokens(sample):
+    lists = ["response_mask", "old_log_probs", "infer_log_probs", "ref_log_probs", "values"]
+    frame = pl.read_parquet(sample).with_row_index("row")
+    lengths = pl.int_ranges(pl.col("response_mask").list.len())
+    tokens = frame.select("row", *lists, place=lengths).explode([*lists, "place"])
+    tokens = tokens.filter(pl.col("response_mask") == 1)
+    own = pl.int_range(pl.len()).over("row")
+    return tokens.with_columns(pl.col(lists).cast(pl.Float64), place=own)
+
+
+def test_token_facts_equal_a_plain_computation(sample, facts):
+    tokens = policy_tokens(sample)
+    for name in ("old_log_probs", "infer_log_probs", "ref_log_probs", "values"):
+        one, column = facts.token_facts.columns[name], tokens[name]
+        assert one.tokens == len(column)
+        assert one.mean == pytest.approx(column.mean(), rel=1e-12)
+        assert (one.min, one.max) == (column.min(), column.max())
+        assert one.zero == (column == 0).sum()
+    gap = (tokens["old_log_probs"] - tokens["infer_log_probs"]).to_numpy()
+    found = facts.token_facts.mismatch
+    assert found.mean_abs == pytest.approx(np.abs(gap).mean(), rel=1e-12)
+    assert found.max_abs == np.abs(gap).max()
+    assert found.k3 == pytest.approx((np.exp(gap) - 1 - gap).mean(), rel=1e-6)
+
+
+def test_long_responses_are_split_by_position(tmp_path):
+    rng = np.random.default_rng(0)
+    lengths = [1, 127, 128, 129, 256, 257, 1000, 0]
+    old = [-rng.exponential(1, n) for n in lengths]
+    infer = [values - rng.exponential(0.1, len(values)) for values in old]
+    columns = {"prompt_id": ["a"] * 8, "reward": [0.0, 1.0] * 4}
+    pq.write_table(
+        pa.table({**columns, "old_log_probs": old, "infer_log_probs": infer}),
+        tmp_path / "a.parquet",
+    )
+    found = inspect([tmp_path / "a.parquet"]).token_facts.mismatch.by_position
+    bounds = [0, 128, 256, 512, 1000]
+    assert [(one.first, one.end) for one in found] == [
+        (0, 128),
+        (128, 256),
+        (256, 512),
+        (512, None),
+    ]
+    for one, low, high in zip(found, bounds[:-1], bounds[1:], strict=True):
+        gaps = np.concatenate([a[low:high] - b[low:high] for a, b in zip(old, infer, strict=True)])
+        assert one.tokens == len(gaps)
+        assert one.mean_abs == pytest.approx(np.abs(gaps).mean())
+        assert one.k3 == pytest.approx((np.expm1(gaps) - gaps).mean())
+
+
+def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
+    rng = np.random.default_rng(2)
+    lengths = rng.integers(1, 60, 40)
+    mask = [(rng.random(n) < 0.8).astype(np.uint8) for n in lengths]
+    old = [-rng.exponential(1, n) for n in lengths]
+    infer = [values - rng.exponential(0.3, len(values)) for values in old]
+    old[3][0], old[7][-1], infer[9][0], infer[11][0] = np.nan, -np.inf, -np.inf, -1e6
+    mask[3][0] = mask[7][-1] = mask[9][0] = mask[11][0] = 1
+    infer[20] = infer[20][:-1]
+    columns = {"prompt_id": ["a"] * 40, "reward": rng.random(40), "response_mask": mask}
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns | {"old_log_probs": old, "infer_log_probs": infer}), path)
+    facts = inspect([path]).token_facts
+
+    rows = [row for row in range(40) if row != 20]
+    chosen = np.concatenate([mask[row] for row in rows]) == 1
+    left = np.concatenate([old[row] for row in rows])[chosen]
+    right = np.concatenate([infer[row] for row in rows])[chosen]
+    finite = left[np.isfinite(left)]
+    assert facts.columns["old_log_probs"].tokens == len(finite)
+    assert facts.columns["old_log_probs"].mean == pytest.approx(finite.mean())
+    assert facts.columns["infer_log_probs"].unequal_rows == 1
+    both = np.isfinite(left) & np.isfinite(right)
+    sizes = np.abs(left[both] - right[both])
+    gap = (left[both] - right[both]).clip(-40, 40)
+    assert facts.mismatch.tokens == both.sum()
+    assert facts.mismatch.mean_abs == pytest.approx(sizes.mean())
+    assert (facts.mismatch.max_abs, facts.mismatch.clamped) == (sizes.max(), 1)
+    assert facts.mismatch.k3 == pytest.approx((np.expm1(gap) - gap).mean())
+    weights = np.exp(gap)
+    ess = weights.sum() ** 2 / (len(gap) * (weights**2).sum())
+    assert facts.mismatch.ess == pytest.approx(ess)

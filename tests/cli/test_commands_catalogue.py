@@ -1,0 +1,44 @@
+"""`rlpost estimators`, `losses` and `presets`: what the lists have."""
+
+from __future__ import annotations
+
+import json
+
+from runs import run
+
+from rlpost.recipe.loss import DEFAULTS
+
+
+def test_the_estimators_have_formula_columns_and_source():
+    ran = run("estimators")
+    assert ran.code == 0
+    for part in ("grpo", "dr_grpo", "reward, values", "arXiv 1506.02438", "r - mean_g"):
+        assert part in ran.out
+    assert "…" not in ran.out
+
+
+def test_the_losses_have_formula_columns_options_and_source():
+    ran = run("losses")
+    assert ran.code == 0
+    for part in (
+        "kl_cov",
+        "advantages, log_probs, old_log_probs",
+        "-stop(clip(r, low, high))·A·log π",
+        "seq-mean-token-mean",
+        "cov_share 0.0002",
+        "arXiv 2505.22617",
+        "log_probs, old_log_probs, ref_log_probs",
+    ):
+        assert part in ran.out
+    assert "…" not in ran.out
+    rows = json.loads(run("losses", "--format", "json").out)
+    assert {row["loss"]: row["options"] | {"aggregation": row["aggregation"]} for row in rows} == (
+        DEFAULTS
+    )
+    two = json.loads(run("losses", "gspo", "ppo", "--format", "json").out)
+    assert [row["loss"] for row in two] == ["gspo", "ppo"]
+    wrong = run("losses", "gsppo")
+    assert wrong.code == 2
+    assert "did you mean gspo" in wrong.err
+    markdown = run("losses", "ppo", "--format", "markdown").out
+    assert "| ppo | advantages, log_probs, old_log_probs |" in markdown

@@ -1,0 +1,89 @@
+"""Options of a recipe as flags, variables and fields of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlpost.recipe.recipe import Numerics
+
+OWN = Path(__file__).parent / "own_estimator.py"
+
+
+# Words, environment and file to Recipe
+
+# field: (words on the command line, the field's value, words that it needs beside it)
+CASES = {
+    "estimator": ("--estimator rloo", "rloo", ""),
+    "gamma": ("--gamma 0.5", 0.5, ""),
+    "lam": ("--lam 0.25", 0.25, "--estimator gae"),
+    "lambda_policy": ("--lambda-policy 0.5", 0.5, "--estimator gae"),
+    "lambda_value": ("--lambda-value 1", 1.0, "--estimator gae"),
+    "length_adaptive_alpha": ("--length-adaptive-alpha 0.05", 0.05, "--estimator gae"),
+    "step_gamma": ("--step-gamma 0.9", 0.9, "--estimator gigpo"),
+    "episode_weight": ("--episode-weight 2", 2.0, "--estimator gigpo"),
+    "step_weight": ("--step-weight 0.5", 0.5, "--estimator gigpo"),
+    "f_norm": ("--f-norm 2", 2.0, "--estimator gpg"),
+    "ema_decay": ("--ema-decay 0.5", 0.5, "--estimator rae"),
+    "otb_is_cap": ("--otb-is-cap 2", 2.0, "--estimator optimal_token_baseline"),
+    "episode_domains": (
+        "--episode-domains math,code",
+        ("math", "code"),
+        "--estimator hierarchical_grpo",
+    ),
+    "options": ("--option beta=2", {"beta": 2.0}, f"--estimator {OWN}:scaled"),
+    "teachers": ("--teacher large=0.5 --teacher ref=1", {"large": 0.5, "ref": 1.0}, ""),
+    "reward_components": ("--reward-components right,form", ("right", "form"), ""),
+    "component_weights": (
+        "--component-weights 1,0.5",
+        (1.0, 0.5),
+        "--reward-components right,form",
+    ),
+    "reward_scale": ("--reward-scale -1 1 0 2", (-1.0, 1.0, 0.0, 2.0), ""),
+    "truncation_penalty": ("--truncation-penalty -0.5", -0.5, ""),
+    "group_length_penalty": ("--group-length-penalty 0.5 0 0.1", (0.5, 0.0, 0.1), ""),
+    "reward_clip_low": ("--reward-clip-low -2", -2.0, "--reward-clip 5"),
+    "max_len_mask": ("--max-len-mask", True, "--max-response-length 8"),
+    "max_response_length": ("--max-response-length 8", 8, ""),
+    "difficulty_mask": ("--difficulty-mask", True, ""),
+    "difficulty_low": ("--difficulty-low 0.2", 0.2, "--difficulty-mask"),
+    "difficulty_high": ("--difficulty-high 0.9", 0.9, "--difficulty-mask"),
+    "error_max_len_clip": ("--error-max-len-clip 64", 64, ""),
+    "drop_zero_variance": ("--drop-zero-variance", True, ""),
+    "drop_single": ("--drop-single", True, ""),
+    "drop_truncated": ("--drop-truncated", True, ""),
+    "mask_before_norm": ("--mask-before-norm", True, "--drop-truncated"),
+    "overlong_penalty": ("--overlong-penalty 16 4 0.5", (16, 4, 0.5), ""),
+    "norm_mean": ("--norm-mean batch", "batch", ""),
+    "norm_std": ("--norm-std none", "none", ""),
+    "reward_clip": ("--reward-clip 5", 5.0, ""),
+    "kl_coef": ("--kl-coef 0.125", 0.125, ""),
+    "kl_estimator": ("--kl-estimator k3", "k3", ""),
+    "kl_target": ("--kl-target 0.5", 0.5, "--kl-coef 0.1"),
+    "kl_horizon": ("--kl-horizon 100", 100.0, "--kl-coef 0.1 --kl-target 1"),
+    "whiten_rewards": ("--whiten-rewards", True, ""),
+    "whiten_advantages": ("--whiten-advantages", True, ""),
+    "advantage_clip": ("--advantage-clip 2.5", 2.5, ""),
+    "difficulty_weight": ("--difficulty-weight", True, ""),
+    "length_weight": ("--length-weight", True, ""),
+    "columns": ("--map reward=r --map group=g", {"reward": "r", "group": "g"}, ""),
+    "tokenizer": ("--tokenizer Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
+    "rollout_id": ("--rollout-id traj", "traj", ""),
+    "rollout_reward": ("--rollout-reward last", "last", "--rollout-id traj"),
+    "nonfinite": ("--nonfinite mask", "mask", ""),
+    "emit": ("--emit advantages,kl", ("advantages", "kl"), ""),
+    "emit_only": ("--emit-only", True, ""),
+    "replace": ("--replace", True, ""),
+    "pass_threshold": ("--pass-threshold 0.5", 0.5, ""),
+    "is_weight": ("--is-weight geometric", "geometric", ""),
+    "is_cap": ("--is-cap 2", 2.0, "--is-weight token"),
+    "is_floor": ("--is-floor 0.5", 0.5, "--is-weight token"),
+    "is_mask": ("--is-mask 0.5 2", (0.5, 2.0), "--is-weight token"),
+    "is_normalise": ("--is-normalise", True, "--is-weight token"),
+    "is_filter": (
+        "--is-filter sum:ratio:0.5:2 --is-filter max:k3::0.3",
+        ("sequence:ratio:0.5:2.0", "max:k3::0.3"),
+        "",
+    ),
+    "is_filter_where": ("--is-filter-where negative", "negative", "--is-filter max:k3::0.3"),
+    "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
+}
