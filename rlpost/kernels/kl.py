@@ -79,13 +79,15 @@ def adaptive_coefficients(
         βₖ₊₁ = βₖ · (1 + clip(KLₖ / target - 1, ±0.2) · responsesₖ / horizon)
 
     Args:
-        kl: mean KL of each batch, in nats per token.
+        kl: mean KL of each batch: the mean over its responses of the mean KL of each one's
+            policy tokens, in nats.
         rows: number of responses of each batch.
         start: β of the first batch.
-        target: target of the mean KL, above 0.
+        target: of the same mean, above 0, in nats.
         horizon: number of responses over which β adapts, above 0.
 
-    Source: Ziegler et al., arXiv 1909.08593, eq. 4.
+    Source: Ziegler et al., arXiv 1909.08593, eq. 4, where the KL of a response is the sum over its
+    tokens; ROLL and verl use the mean.
     """
     coefficients = []
     beta = start

@@ -253,6 +253,8 @@ def summary_of(
         one = resolved.recipe.kl_coef
         summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
         summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit
+        if facts.coefficients is not None:
+            summary["kl"]["target"] = resolved.recipe.kl_target
     warnings = [
         *warnings_of(plan, facts, summary, edges),
         *_unwhitened(facts.unwhitened),

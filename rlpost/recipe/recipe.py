@@ -354,7 +354,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     kl_estimator: KlEstimator = "k1"
     """KL estimator per token, of old against reference log-probs."""
     kl_target: Positive | None = None
-    """Adapt β after each batch towards this mean KL per token, in nats."""
+    """Adapt β towards this mean of responses' KL per token, in nats."""
     kl_horizon: Positive = 10000.0
     """Responses over which β adapts."""
     whiten_rewards: bool = False

@@ -215,7 +215,7 @@ def _numbers(summary: Json) -> TextTable:
         _raw_reward(summary): "reward",
         "process rewards, sum": "process_reward",
         "reward after post-processing": "response_level_reward",
-        "KL per response": "kl",
+        "mean KL of a response": "kl",
         f"advantage per {kept}": "advantage",
         f"return per {kept}": "return",
         "sample weight": "sample_weight",
@@ -268,7 +268,7 @@ def _penalty(summary: Json) -> list[Text]:
     kl = summary.get("kl", {})
     if kl.get("coefficients") is None:
         return []
-    value, note = _coefficient(kl["coefficients"], kl["credit"])
+    value, note = _coefficient(kl["coefficients"], kl["credit"], kl.get("target"))
     if not kl.get("measured", True):
         note = "KL not measured, since no tokens are read; add kl to --emit to measure it"
     return [Text(f"KL coefficient: {value} (estimator {kl['estimator']}); {note}")]
@@ -282,19 +282,23 @@ _CREDITED = {
 }
 
 
-def _coefficient(coefficient: float | list[Json], credit: str) -> tuple[str, str]:
+def _coefficient(
+    coefficient: float | list[Json], credit: str, target: float | None
+) -> tuple[str, str]:
     """Return the KL coefficient, the last one if it adapts, and a note.
 
     Args:
         coefficient: β, or that of each batch.
         credit: where the penalty is subtracted, as in the numerics.
+        target: of the mean KL of a response, if the coefficient adapts.
     """
     where = _CREDITED[credit]
     if isinstance(coefficient, float | int):
         note = _CREDITED["none"] if coefficient == 0 else where
         return number(coefficient), note
     first, last = coefficient[0]["coefficient"], coefficient[-1]["coefficient"]
-    return number(last), f"adaptive, from {number(first)}; {where}"
+    adapted = f"adapted from {number(first)} to reach a mean KL of {number(target)}"
+    return number(last), f"{adapted}; {where}"
 
 
 def _correction(summary: Json) -> list[RenderableType]:

@@ -172,6 +172,9 @@ def kl_coefficients(
 ) -> Responses:
     """Add `beta`, the KL coefficient of each response's batch.
 
+    An adaptive one depends on the mean over the responses of a batch of each one's mean KL per
+    policy token; a response without policy tokens counts as 0, one that is left out is not counted.
+
     Args:
         responses: all.
         recipe: says whether it adapts; then the coefficient after the last batch is noted.
