@@ -135,15 +135,15 @@ def _sample(source: Source, request: Request) -> Rollouts:
     """Read as many whole steps, or prompt groups, as the request has room for."""
     own = {} if request.recipe is None else request.recipe.columns
     maps = inputs.Maps.of({**own, **request.columns_map})
-    named = None if request.recipe is None else _columns_named(request.recipe)
-    rollout_id = request.given.get("rollout_id")
+    fields = request.given if request.recipe is None else vars(request.recipe)
+    named = [name for name in _columns_named(fields) if name in source.columns]
     sample = inputs.read(
         source,
         maps,
-        named,
+        None if request.recipe is None else named,
         request.sample_tokens,
         inputs.masks_of_rlpost(source),
-        [rollout_id] if rollout_id in source.columns else [],
+        named,
     )
     check_recorded(sample)
     return _without_zero_kl(sample, request)
@@ -255,7 +255,7 @@ def from_start_alone(
     }
 
 
-def _columns_named(recipe: Recipe) -> list[str]:
-    """Return columns that a recipe names itself, besides roles."""
-    names = [*(recipe.reward_components or ()), *recipe.teachers]
-    return [*names, *([recipe.rollout_id] if recipe.rollout_id else [])]
+def _columns_named(fields: Mapping[str, Any]) -> list[str]:
+    """Return columns that fields of a recipe name themselves, besides roles."""
+    names = [*(fields.get("reward_components") or ()), *(fields.get("teachers") or ())]
+    return [*names, *([fields["rollout_id"]] if fields.get("rollout_id") else [])]
