@@ -187,6 +187,49 @@ def test_a_column_of_another_name_is_mapped(folder):
     assert "1 recorded column equal" in mapped.out
 
 
+def of_turns(name):
+    """Two steps of rollouts of several turns, whose ids are in a column of this name."""
+    table = pq.read_table(SAMPLE.with_name("calculator.parquet")).slice(0, 160)
+    table = table.drop_columns(["prompt", "response", "state_id", "step_score", "episode_score"])
+    bonus = pa.array([[int(10 * x)] for x in table["reward"].to_pylist()])
+    table = table.append_column("bonus", bonus)
+    return table.rename_columns([name if n == "traj_id" else n for n in table.column_names])
+
+
+IDS = ("traj_id", "rollout_id", "trajectory_id", "conversation")
+COLUMNS_NAMED = {
+    **{name: f"--estimator grpo --rollout-id {name} --rollout-reward last" for name in IDS},
+    "components": "--estimator gdpo --reward-components bonus,difficulty",
+    "teacher": "--estimator opd --teacher infer_log_probs=0.5",
+}
+"""Options that name a column; text and lists of whole numbers are read only if one names them."""
+
+
+@pytest.mark.parametrize("name", COLUMNS_NAMED)
+@pytest.mark.parametrize("mode", [("--preset", "default"), ()], ids=["recipe", "search"])
+def test_options_that_name_a_column_read_any_column(name, mode, tmp_path):
+    options = COLUMNS_NAMED[name].split()
+    pq.write_table(of_turns(name if name in IDS else "traj_id"), tmp_path / "in.parquet")
+    made = run(["advantages", "in.parquet", "out.parquet", *options], tmp_path)
+    assert made.code == 0, made.err
+    ran = run(["replay", "out.parquet", *mode, *options, "--format", "json"], tmp_path)
+    assert ran.code == 0, ran.err
+    found = strict_json(ran.out)
+    assert found["reproduced"]
+    assert ("search" in found) == (mode == ())
+
+
+@pytest.mark.parametrize("mode", [("--preset", "default"), ()], ids=["recipe", "search"])
+@pytest.mark.parametrize(
+    "words", ["--rollout-id nope", "--estimator gdpo --reward-components nope"], ids=str
+)
+def test_a_column_that_is_not_there_is_named(words, mode, folder):
+    ran = run(["replay", "gae.parquet", *mode, *words.split()], folder)
+    assert ran.code == 3
+    flag = words.split()[-2]
+    assert f"{flag} nope: no column 'nope'" in ran.err
+
+
 def test_a_table_in_memory_is_an_input_like_its_file(folder):
     recipe = rlpost.preset("verl", estimator="gae", kl_coef=0.05)
     path = folder / "gae.parquet"

@@ -289,7 +289,7 @@ def read(
         needed: other columns that recipes name; None: every column of numbers.
         most_tokens: read no more tokens than this, but one group at least.
         mask_results: columns that a run computed, and that are no inputs.
-        also: columns that the user named, besides `needed`.
+        also: columns that the user named; they are read in any case.
 
     Raises:
         DataError: there are no rows, or recorded columns have no numbers.

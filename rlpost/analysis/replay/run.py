@@ -140,15 +140,15 @@ def _sample(source: Source, request: ReplayRequest) -> Rollouts:
     """Read as many whole steps, or prompt groups, as the request has room for."""
     own = {} if request.recipe is None else request.recipe.columns
     columns = NamedColumns.of({**own, **request.columns_map})
-    needed = None if request.recipe is None else _columns_named(request.recipe)
-    given = request.given.get("rollout_id"), *_named_by(request.given.get("estimator"))
+    fields = request.given if request.recipe is None else vars(request.recipe)
+    named = [name for name in _columns_named(fields) if name in source.columns]
     sample = read(
         source,
         columns,
-        needed,
+        None if request.recipe is None else named,
         request.sample_tokens,
         masks_of_rlpost(source),
-        [name for name in given if name in source.columns],
+        named,
     )
     check_recorded(sample)
     return _without_zero_kl(sample, request)
@@ -262,15 +262,15 @@ def from_start_alone(
     }
 
 
+def _columns_named(fields: Mapping[str, Any]) -> list[str]:
+    """Return columns that fields of a recipe name themselves, besides roles."""
+    names = [*(fields.get("reward_components") or ()), *(fields.get("teachers") or ())]
+    names += _named_by(fields.get("estimator"))
+    return [*names, *([fields["rollout_id"]] if fields.get("rollout_id") else [])]
+
+
 def _named_by(estimator: str | None) -> tuple[str, ...]:
     """Return the columns that a user's estimator reads by their names."""
     if estimator is None or (":" not in estimator and estimator not in installed()):
         return ()
     return estimator_named(estimator).named_columns
-
-
-def _columns_named(recipe: Recipe) -> list[str]:
-    """Return columns that a recipe names itself, besides roles."""
-    names = [*(recipe.reward_components or ()), *recipe.teachers]
-    names += estimator_named(recipe.estimator).named_columns
-    return [*names, *([recipe.rollout_id] if recipe.rollout_id else [])]
