@@ -69,6 +69,19 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else plural(noun)}"
 
 
+def value_list(counts: Mapping[str, int], most: int = 3) -> str:
+    """Return the most frequent values, with how often each occurs.
+
+    >>> value_list({"'abort'": 2000, "null": 2})
+    "'abort' 2,000, null 2"
+    >>> value_list({"a": 1, "b": 3, "c": 2}, most=2)
+    'b 3, c 2 and 1 more'
+    """
+    ordered = sorted(counts.items(), key=lambda item: -item[1])
+    more = f" and {len(counts) - most} more" if len(counts) > most else ""
+    return ", ".join(f"{value} {count:,}" for value, count in ordered[:most]) + more
+
+
 def plural(noun: str) -> str:
     """Return the plural of a noun.
 

@@ -21,7 +21,7 @@ from rlpost.io.parquet.source import (
     row_group_ranges,
 )
 from rlpost.kernels.moments import dense_codes
-from rlpost.pipeline.data import Responses
+from rlpost.pipeline.data import UNKNOWN_REASON, Responses
 from rlpost.pipeline.engine import row_name, single_threaded_torch
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import plan_of
@@ -224,7 +224,10 @@ def assemble_responses(
     sizes = torch.tensor([len(table) for table in tables])
     names = [name for name in first.columns if one_table or name != "batch"]
     columns = {name: torch.cat([table[name] for table in tables]) for name in names}
-    for name in ("step", "domain"):
+    if UNKNOWN_REASON in first.labels:
+        reasons = [label for table in tables for label in table.labels[UNKNOWN_REASON]]
+        labels = {**labels, UNKNOWN_REASON: list(dict.fromkeys(reasons))}
+    for name in ("step", "domain", *(name for name in (UNKNOWN_REASON,) if name in labels)):
         columns[name] = torch.cat([_relabelled(table, name, labels) for table in tables])
     shifts = torch.tensor([loaded.shift for loaded in batches[: len(tables)]])
     columns["group"] = _distinct_codes(

@@ -87,6 +87,8 @@ def as_count(value: object) -> int | None:
 def read_flag(record: Record, path: str) -> tuple[str, str | bool | None]:
     """Return whether a response was truncated: (`truncated`, bool) or (`finish_reason`, text)."""
     value = lookup(record, path)
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        value = value["type"]  # as SGLang returns it
     if isinstance(value, str):
         return "finish_reason", value
     if value is not None and value not in (0, 1):

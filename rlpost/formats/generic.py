@@ -29,6 +29,7 @@ from rlpost.formats.records import Record, first_fields, first_names, json_field
 from rlpost.formats.rows import OtherFields, Row, check_finite, infer_other_fields, record_batches
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
+from rlpost.io.finish_reasons import plain_reasons, truncations
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import Source
 from rlpost.recipe.roles import ROLES, closest, kind_of, resolve
@@ -385,8 +386,8 @@ def _truncation(array: pa.Array, location: CellLocation) -> tuple[str, pa.Array]
     """Return `truncated` and bools (or 0 and 1), or `finish_reason` and texts."""
     if pa.types.is_boolean(array.type) or pa.types.is_integer(array.type):
         return "truncated", array.cast(pa.bool_())
-    ragged.truncated(array, location)  # raises DataError unless these are texts
-    return "finish_reason", array.cast(pa.string())
+    truncations(array, location)  # raises DataError unless these are reasons
+    return "finish_reason", plain_reasons(array).cast(pa.string())
 
 
 def _cast(array: pa.Array, kind: pa.DataType, location: CellLocation) -> pa.Array:

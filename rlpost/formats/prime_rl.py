@@ -25,6 +25,7 @@ from rlpost.formats.layout import (
 )
 from rlpost.formats.records import Record, as_record, first_fields, json_records
 from rlpost.formats.rows import Row, record_batches
+from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,10 +61,6 @@ _NO_LOG_PROBS = (
     "the engine, run: rlpost loss --map log_probs=old_log_probs --map old_log_probs=infer_log_probs"
 )
 """Why a dump of prime-rl has no `log_probs`, and what to use instead."""
-
-
-_CUT_OFF = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens",
-            "compaction_failed"}  # fmt: skip
 
 
 def sniff_traces(path: Path) -> bool:
@@ -135,7 +132,7 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
     return {
         "rollout_id": trace.fields.get("id"),
         "reward": _reward(trace),
-        "truncated": last == "length" or trace.fields.get("stop_condition") in _CUT_OFF,
+        "truncated": not TRUNCATED.isdisjoint({last, trace.fields.get("stop_condition")}),
     }
 
 

@@ -293,25 +293,6 @@ def flags(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
     return is_true(array)
 
 
-_TRUNCATED = frozenset({"length", "max_tokens", "truncated", "max_length"})
-
-
-def truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
-    """Return which responses reached the length limit, from a bool column or finish reasons."""
-    kind = array.type
-    if pa.types.is_boolean(kind):
-        return is_true(array)
-    if pa.types.is_null(kind):
-        return np.zeros(len(array), np.bool_)
-    array = without_dictionary(array)
-    if not is_string(array.type):
-        raise location.error(0, f"is {kind}", "a bool or a finish reason (string) is needed")
-    if pa.types.is_string_view(array.type):
-        array = array.cast(pa.large_string())
-    reasons = string_array(sorted(_TRUNCATED)).cast(array.type)
-    return is_true(pc.is_in(array, value_set=reasons))
-
-
 def key(array: pa.Array, location: CellLocation) -> pa.Array:
     """Return a column of keys, such as group ids, as int64 or string.
 

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
+TRUNCATED = "truncated"
+"""The role, and the column of Responses, of responses that a limit cut off."""
+UNKNOWN_REASON = "unknown_reason"
+"""The column of Responses with codes of finish reasons that are not known; that of "" is for the
+known ones."""
+
+
 def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset[str]:
     """Return the fields that decide which columns the table of responses has, and its codes.
 
@@ -63,7 +70,7 @@ class Responses:
 
     columns: Mapping[str, Tensor]
     labels: Mapping[str, list[str | int]] = field(default_factory=dict)
-    """The labels of the codes of `step`, `batch` and `domain`."""
+    """The labels of the codes of `step`, `batch`, `domain` and `unknown_reason`."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Results of stages that are not columns."""
     shared: Mapping[str, Tensor] = field(default_factory=dict)
@@ -240,7 +247,7 @@ class Collector:
         for name in list(self._keys):
             keys = KeyColumn.of(self._keys.pop(name))
             codes[name] = torch.from_numpy(keys.codes)
-            if name in ("batch", "domain"):  # there may be millions of groups
+            if name in ("batch", "domain", UNKNOWN_REASON):  # there may be millions of groups
                 labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
@@ -261,9 +268,10 @@ class Collector:
             "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
-        ids = {"rollout", "traj_id", "state_id"}
+        ids = {"rollout", "traj_id", "state_id", UNKNOWN_REASON}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
-        labels = {"step": steps, "batch": batches, "domain": domains}
+        reasons = {UNKNOWN_REASON: labels[UNKNOWN_REASON]} if UNKNOWN_REASON in labels else {}
+        labels = {"step": steps, "batch": batches, "domain": domains} | reasons
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:
             both = (None if one is None else one.numpy() for one in (rollout, turn))

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlpost.estimators import ESTIMATORS
+from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import (
@@ -18,6 +20,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
+from rlpost.pipeline.data import TRUNCATED
 from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.resolved import resolve_recipe
@@ -259,7 +262,11 @@ def plan_of(
         raise absent(source, columns, needs, lacks_of(source))
     check_log_probs(source, columns, token_roles(resolved))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
-    present = tuple(role for role in rows if role in columns)
+    present = tuple(
+        role
+        for role in rows
+        if role in columns and _is_read(source, columns, role, resolved.recipe)
+    )
     return Plan(
         source,
         columns,
@@ -270,6 +277,16 @@ def plan_of(
         partial(count_advantages, resolved=resolved),
         partial(observed, resolved=resolved),
     )
+
+
+def _is_read(source: Source | TableSource, columns: ColumnMap, role: str, recipe: Recipe) -> bool:
+    """Return whether a role is read: finish reasons of any type, if they are for a warning."""
+    needed = recipe.drop_truncated or recipe.truncation_penalty is not None
+    if role != TRUNCATED or needed or columns.how[role] == "map":
+        return True
+    name = columns.column(role)
+    schemas = (schema for schema in source.schemas if name in schema.names)
+    return all(is_readable(schema.field(name).type) for schema in schemas)
 
 
 def _needs_without_tokens(resolved: ResolvedRecipe, needs: Mapping[str, str]) -> dict[str, str]:
@@ -388,7 +405,8 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([LENGTH] if resolved.lengths == "column" else []),
         *([TEXT] if resolved.lengths == "texts" else []),
         *(["difficulty"] if recipe.difficulty_weight else []),
-        *(["truncated"] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
+        *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
+        *([TRUNCATED] if warns_of_ends(resolved) else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout"] if recipe.rollout_id else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
@@ -406,6 +424,11 @@ def _caps_weights(resolved: ResolvedRecipe) -> bool:
 def _is_column(role: str) -> bool:
     """Return whether a role that an estimator reads is a column of the input."""
     return role in ROLES or is_read_by_name(role)
+
+
+def warns_of_ends(resolved: ResolvedRecipe) -> bool:
+    """Return whether the advantage of a truncated response lacks the value behind its end."""
+    return "values" in resolved.estimator.columns and resolved.recipe.estimator in ESTIMATORS
 
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:

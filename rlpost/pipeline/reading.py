@@ -11,11 +11,12 @@ import torch
 
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
+from rlpost.io.finish_reasons import truncations
 from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.host import all_true, with_host_copy
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
-from rlpost.pipeline.data import Batch
+from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON, Batch
 from rlpost.pipeline.transfer import Staged, layout_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.errors import DataError
+    from rlpost.io.finish_reasons import Truncations
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
     from rlpost.pipeline.transfer import Transfers
@@ -257,15 +259,26 @@ class Decoder:
     ) -> dict[str, torch.Tensor | pa.Array]:
         """Return one value per response: numbers float64, flags bool, keys as Arrow arrays.
 
+        Finish reasons that are not known are a key, which is empty for others.
+
         Raises:
             DataError: a wrong type, a null key, or (with `nonfinite="error"`) a number that is
                 not finite.
         """
-        return {
+        columns = {
             role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
-            if role not in (LENGTH, TEXT)
+            if role not in (LENGTH, TEXT, TRUNCATED)
         }
+        if TRUNCATED in roles:
+            found = [self._truncations(chunk) for chunk in chunks]
+            columns[TRUNCATED] = torch.cat([torch.from_numpy(one.truncated) for one in found])
+            columns[UNKNOWN_REASON] = pa.concat_arrays([one.unknown for one in found])
+        return columns
+
+    def _truncations(self, chunk: RowChunk) -> Truncations:
+        column = self.columns.column(TRUNCATED)
+        return truncations(chunk.table.column(column), self.location_of(chunk, column))
 
     def _row_values(self, chunk: RowChunk, role: str) -> torch.Tensor | pa.Array:
         column = self.columns.column(role)
@@ -278,10 +291,8 @@ class Decoder:
             return ragged.without_dictionary(array).cast(pa.string()).fill_null("")
         if kind == "key":
             return ragged.key(array, location)
-        if kind == "flag" and is_read_by_name(role):
+        if kind == "flag":  # of a column that an estimator reads by its name
             return torch.from_numpy(ragged.flags(array, location).copy())
-        if kind == "flag":
-            return torch.from_numpy(ragged.truncated(array, location).copy())
         if is_read_by_name(role):
             ragged.check_exact(array, location)
         numbers = torch.from_numpy(ragged.numbers(array, location).copy())

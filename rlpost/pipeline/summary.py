@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlpost._version import __version__
-from rlpost.display.text import counted
+from rlpost.display.text import counted, value_list
 from rlpost.estimators.raw import raw
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
+from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.metrics import report_metrics
+from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 REWARDS = "response_level_rewards"
 _MOST_SIZES = 100  # group sizes in the summary
+_MOST_REASONS = 20  # finish reasons in the summary
 _OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_probs")
 """Roles without which an input is processed, to other numbers."""
 Position = tuple[int, ...]
@@ -125,6 +128,10 @@ class ResponseFacts:
     """Most policy tokens of a response."""
     turns: TurnCounts = NO_TURNS
     """Evidence of rows that are turns, each of which counts as a response."""
+    truncated: int | None = None
+    """Kept responses that a limit cut off; None if no column of it was read."""
+    unknown_reasons: Counter[str] = field(default_factory=Counter)
+    """Finish reasons that are not known -> responses."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -136,6 +143,8 @@ class ResponseFacts:
             self.over_limit + other.over_limit,
             max(self.longest, other.longest),
             self.turns | other.turns,
+            None if self.truncated is None else self.truncated + (other.truncated or 0),
+            self.unknown_reasons + other.unknown_reasons,
         )
 
     def to_json(self) -> Json:
@@ -146,7 +155,9 @@ class ResponseFacts:
     def from_json(cls, table: Json) -> ResponseFacts:
         """Return the facts from what `to_json` returned."""
         groups = table["groups"] and GroupFacts.from_json(table["groups"])
-        return cls(**{**table, "groups": groups, "turns": TurnCounts(*table["turns"])})
+        reasons = Counter[str](table["unknown_reasons"])
+        turns = TurnCounts(*table["turns"])
+        return cls(**{**table, "groups": groups, "turns": turns, "unknown_reasons": reasons})
 
     def located(self, position: Callable[[Position], Position]) -> ResponseFacts:
         """Return the same facts with other positions of rows."""
@@ -171,7 +182,25 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         over_limit=0 if limit is None else int((tokens > limit).sum()),
         longest=int(tokens.max()) if len(responses) else 0,
         turns=TurnCounts.of(turns.cpu().numpy()),
+        truncated=_truncated(responses),
+        unknown_reasons=_unknown_reasons(responses),
     )
+
+
+def _truncated(responses: Responses) -> int | None:
+    """Return how many kept responses with policy tokens a limit cut off."""
+    if TRUNCATED not in responses:
+        return None
+    return int((responses[TRUNCATED] & responses["kept"] & (responses["tokens"] > 0)).sum())
+
+
+def _unknown_reasons(responses: Responses) -> Counter[str]:
+    """Return how many responses have each finish reason that is not known."""
+    if UNKNOWN_REASON not in responses:
+        return Counter()
+    labels = responses.labels[UNKNOWN_REASON]
+    counts = torch.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
+    return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
 
 def _groups(plan: Plan, responses: Responses) -> GroupFacts:
@@ -283,6 +312,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "roles": roles_of(plan),
         **whole,
         "groups": groups,
+        **({} if facts.truncated is None else {"truncation": _truncation(plan, facts)}),
         **tables,
     }
     if "kl" in summary:
@@ -304,6 +334,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_unwhitened(facts.unwhitened),
         *_over_limit(plan, facts),
         *_turns(plan, facts),
+        *_truncations(plan, facts),
         *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
         *_identical(summary),
@@ -550,6 +581,36 @@ def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
         f"a response of its prompt group: {advice}"
     )
     return [text]
+
+
+def _truncation(plan: Plan, facts: ResponseFacts) -> Json:
+    """Return the entry of the summary about responses that a limit cut off."""
+    column, unknown = plan.columns.column(TRUNCATED), facts.unknown_reasons
+    return {
+        "column": column,
+        "responses": facts.truncated,
+        "unknown": dict(unknown.most_common(_MOST_REASONS)),
+    }
+
+
+def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
+    """Return the warnings of finish reasons, and of an episode that ends where a limit cut it."""
+    if facts.truncated is None:
+        return []
+    column, texts, unknown = plan.columns.column(TRUNCATED), [], facts.unknown_reasons
+    if unknown:
+        texts.append(
+            f"`{column}` has values that are not known in {counted(unknown.total(), 'response')} "
+            f"({value_list(unknown)}), which count as not truncated (--map truncated=COLUMN names "
+            "a column of bools)"
+        )
+    if facts.truncated and warns_of_ends(plan.resolved):
+        texts.append(
+            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator "
+            f"{plan.resolved.estimator.name} ends an episode at the last token, with the value 0 "
+            "behind it; --drop-truncated leaves these responses out"
+        )
+    return texts
 
 
 def _lost(resolved: ResolvedRecipe, totals: Totals) -> list[str]:

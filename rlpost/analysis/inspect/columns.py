@@ -111,19 +111,6 @@ def _is_whole(array: pa.Array) -> bool:
     return bool(pc.all(pc.equal(array, pc.round(array))).as_py() is not False)
 
 
-def truncated_of(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
-    """Return whether each response is truncated; not if the column has only nulls.
-
-    Raises:
-        DataError: neither a bool nor a string.
-    """
-    if pa.types.is_null(array.type):
-        return np.zeros(len(array), np.bool_)
-    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-        array = pc.equal(array, 1)
-    return ragged.truncated(array, location)
-
-
 def fingerprints_of(array: pa.Array, location: CellLocation) -> NDArray[np.uint64]:
     """Return a 64-bit hash per row, of a text or of a list of numbers.
 

@@ -18,6 +18,7 @@ from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_true
+from rlpost.io.finish_reasons import truncations
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.threads import Prefetcher
 
@@ -167,7 +168,8 @@ def _keys_and_numbers(
         rows["reward"] = decode.numbers_of(*column("reward"))
         rows["reward_null"] = is_true(column("reward")[0].is_null())
     if "truncated" in selection.columns:
-        rows["truncated"] = decode.truncated_of(*column("truncated"))
+        found = truncations(*column("truncated"))
+        rows["truncated"], rows["unknown_reason"] = found
     return rows
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
+from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import LENGTH, TEXT, content_of
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import kind_of
@@ -242,6 +243,8 @@ def _usable(role: str, kind: pa.DataType) -> bool:
     if meaning == "tokens":
         ids = role in LOG_PROBS and content_kind(kind) == "integers"  # log-probs are floats
         return _is_numbers(kind) and not ids
+    if meaning == "flag":
+        return is_readable(kind)
     if meaning == "number":
         return is_number(kind) or _is_numbers(kind)
     return is_number(kind) or _is_text(kind)

@@ -21,8 +21,8 @@ from rlpost.io.arrow import (
     is_true,
     numbers,
     string_array,
-    truncated,
 )
+from rlpost.io.finish_reasons import truncations
 from rlpost.io.keys import KeyColumn, encode_keys, plain_keys, step_order
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -239,6 +239,10 @@ def _is_key(source: Source, name: str) -> bool:
     return bool(plain or is_number(kind))
 
 
+def _truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
+    return truncations(array, location).truncated
+
+
 class IndexBuilder:
     """Builds an Index from all chunks of a source, in order."""
 
@@ -271,7 +275,7 @@ class IndexBuilder:
                 self._append(name, encode_keys(plain_keys(table.column(column))))
         self._append("reward", self._row_numbers(chunk, "reward", numbers, np.nan))
         if "truncated" in self.columns:
-            self._append("truncated", self._row_numbers(chunk, "truncated", truncated, np.nan))
+            self._append("truncated", self._row_numbers(chunk, "truncated", _truncated, np.nan))
         tokens, length = np.zeros(count, dtype=np.int64), np.full(count, np.nan)
         if self.counted_by is not None:
             length = lists.numbers(table.column(self.counted_by))

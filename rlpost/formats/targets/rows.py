@@ -12,6 +12,7 @@ import pyarrow as pa
 from rlpost.errors import DataError
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, is_list, is_number
+from rlpost.io.finish_reasons import truncations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +100,7 @@ class Rows:
         array = self.table.column(column)
         if pa.types.is_integer(array.type):
             return [bool(value) for value in array.to_pylist()]
-        return list(ragged.truncated(array, self._location(column)).tolist())
+        return list(truncations(array, self._location(column)).truncated.tolist())
 
     def lists(self, item: str) -> list[NDArray[Any]]:
         """Return a vector per row: ids of prompts, for example."""

@@ -10,7 +10,7 @@ import polars as pl
 from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
 from rlpost.analysis.inspect.model import FindingEvidence
 from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
-from rlpost.display.text import counted, share
+from rlpost.display.text import counted, share, value_list
 from rlpost.pipeline.turns import BY_ID
 
 if TYPE_CHECKING:
@@ -420,6 +420,30 @@ def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[FindingEv
     products = valid.select("index", product=product if longer else -product)
     indices = products.sort("product", descending=True)["index"].head(MOST_EVIDENCE).to_list()
     return data.examples_at(indices, "tokens", "reward")
+
+
+@check("warning", "truncated")
+def unknown_finish_reasons(data: CheckInput) -> Result:
+    """Finish reasons are not known as those of a truncated response, nor as those of a whole one.
+
+    They count as not truncated.
+    """
+    reasons = data.reading.rows["unknown_reason"]
+    flags = reasons != ""
+    count = int(flags.sum())
+    if not count:
+        return None
+    column = data.column("truncated")
+    names = reasons.filter(flags).value_counts(sort=True).iter_rows()
+    values = value_list(dict(names))
+    return Problem(
+        35 + 20 * count / data.count,
+        f"`{column}` has values that are not known in {count:,} of "
+        f"{counted(data.count, 'response')} ({values}), which count as not truncated",
+        "if they are truncated, write `length`, or a column of bools and set it with "
+        "--map truncated=COLUMN; --map truncated=none ignores the column",
+        count, data.count, data.examples(flags, "unknown_reason"),
+    )  # fmt: skip
 
 
 @check("warning", "truncated or lengths")
