@@ -40,7 +40,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Trial:
+class PossibleCause:
     """Another recipe, other inputs, or other numbers of the stage, which may be the trainer's."""
 
     text: str
@@ -85,8 +85,9 @@ Phase = Literal[
 ]
 """When a check is tested, and what it is called with and yields:
 
-- first change, change: the evidence of a stage; trials. The first ones come before options, some
-  of which have the same effect. The others are tested until one reproduces all recorded stages.
+- first change, change: the evidence of a stage; possible causes. The first ones come before
+  options, some of which have the same effect. The others are tested until one reproduces all
+  recorded stages.
 - option: the one check of all options, whose findings are named `option:FIELD`.
 - relation: the evidence; explanations, of which the first counts.
 - second relation: the same, if no relation holds.

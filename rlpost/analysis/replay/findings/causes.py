@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.findings.base import FINDINGS, Trial, check, checks
+from rlpost.analysis.replay.findings.base import FINDINGS, PossibleCause, check, checks
 from rlpost.analysis.replay.findings.changes import Change, single_changes, solvable
 from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.analysis.replay.findings.scans import scan_of
@@ -94,8 +94,10 @@ def _test(found: Causes, change: Change, constants: int = 0) -> bool:
     if recipe is None:
         return False
     text, options = option_text(change, found.seen.recipe), tuple(change.options)
-    trial = Trial(text, recipe=recipe, options=options, constants=constants, name=change.finding)
-    return found.test(FINDINGS["option"], trial)
+    cause = PossibleCause(
+        text, recipe=recipe, options=options, constants=constants, name=change.finding
+    )
+    return found.test(FINDINGS["option"], cause)
 
 
 def option_text(change: Change, recipe: Recipe) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.analysis.replay.findings.base import Trial, check
+from rlpost.analysis.replay.findings.base import PossibleCause, check
 from rlpost.analysis.replay.findings.evidence import column_of, neighbours, numbers_of
 from rlpost.analysis.replay.findings.relations import to_bfloat16, to_float16
 from rlpost.analysis.replay.rollouts import NumberColumn
@@ -37,7 +37,7 @@ _REWARDS, _TOKENS = "response_level_rewards", "token_level_rewards"
 
 
 @check("first change", prefix="input:")
-def groups_over_steps(seen: Evidence) -> Iterator[Trial]:
+def groups_over_steps(seen: Evidence) -> Iterator[PossibleCause]:
     """Rewards are normalised in prompt groups over all steps, not within each step.
 
     The baseline mixes responses of several policies, and of different numbers of steps. Group by
@@ -52,7 +52,7 @@ def groups_over_steps(seen: Evidence) -> Iterator[Trial]:
 
 
 @check("first change", prefix="input:")
-def groups_of_rows(seen: Evidence) -> Iterator[Trial]:
+def groups_of_rows(seen: Evidence) -> Iterator[PossibleCause]:
     """Rewards are normalised in groups of consecutive rows, whatever their prompts.
 
     Responses are compared with those of other prompts. Keep the rows of a prompt together, or group
@@ -76,7 +76,7 @@ def _normalises_in_groups(seen: Evidence) -> bool:
     return grouped and _REWARDS not in seen.first.used and "group" in seen.replayer.rollouts.columns
 
 
-def _grouped(seen: Evidence, text: str, group: pa.Array | None) -> Trial:
+def _grouped(seen: Evidence, text: str, group: pa.Array | None) -> PossibleCause:
     """Return the stage whose rewards are normalised in other groups, with all steps as one."""
     columns, table = seen.replayer.rollouts.columns, seen.replayer.inputs
     if group is not None:
@@ -86,9 +86,9 @@ def _grouped(seen: Evidence, text: str, group: pa.Array | None) -> Trial:
         table = with_column(table, columns.column("batch"), zeros)
     replayer = seen.replayer.reading(table)
     if "group" not in seen.resolved.norm or normalises_after_kl(seen.resolved.recipe):
-        return Trial(text, numbers=numbers_of(replayer, seen.recipe, seen.first.name))
+        return PossibleCause(text, numbers=numbers_of(replayer, seen.recipe, seen.first.name))
     rewards = column_of(replayer, seen.recipe, _REWARDS)
-    return Trial(text, numbers=None if rewards is None else _with(seen, _REWARDS, rewards))
+    return PossibleCause(text, numbers=None if rewards is None else _with(seen, _REWARDS, rewards))
 
 
 def _with(seen: Evidence, name: str, values: Numbers) -> Numbers | None:
@@ -106,7 +106,7 @@ def _with(seen: Evidence, name: str, values: Numbers) -> Numbers | None:
 
 
 @check("change")
-def sign(seen: Evidence) -> Iterator[Trial]:
+def sign(seen: Evidence) -> Iterator[PossibleCause]:
     """The KL penalty has the opposite sign: it is added to the rewards, not subtracted.
 
     Training moves the policy away from the reference. Subtract β·KL, of log-probs of the policy
@@ -130,14 +130,14 @@ def sign(seen: Evidence) -> Iterator[Trial]:
         columns = rollouts.columns
         names = [columns.column(role) for role in LOG_PROBS if role in seen.resolved.kl_reads]
         text += f" (the same as {' and '.join(f'`{name}`' for name in names)} exchanged)"
-    yield Trial(text, numbers=_with(seen, "kl", -np.nan_to_num(kl)))
+    yield PossibleCause(text, numbers=_with(seen, "kl", -np.nan_to_num(kl)))
 
 
 # ---- other log-probs, values and masks ----
 
 
 @check("change", prefix="input:")
-def log_probs_bfloat16(seen: Evidence) -> Iterator[Trial]:
+def log_probs_bfloat16(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed from log-probs that are rounded to bfloat16.
 
     It has 8 significant bits, so that a difference of near log-probs, as in a KL or a ratio, is
@@ -147,7 +147,7 @@ def log_probs_bfloat16(seen: Evidence) -> Iterator[Trial]:
 
 
 @check("change", prefix="input:")
-def log_probs_float16(seen: Evidence) -> Iterator[Trial]:
+def log_probs_float16(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed from log-probs that are rounded to float16.
 
     It has 11 significant bits, so that a difference of near log-probs, as in a KL or a ratio, is
@@ -157,7 +157,7 @@ def log_probs_float16(seen: Evidence) -> Iterator[Trial]:
 
 
 @check("change", prefix="input:")
-def values_bfloat16(seen: Evidence) -> Iterator[Trial]:
+def values_bfloat16(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed from critic values that are rounded to bfloat16.
 
     It has 8 significant bits, and advantages are differences of near values. Compute the head of
@@ -167,7 +167,7 @@ def values_bfloat16(seen: Evidence) -> Iterator[Trial]:
 
 
 @check("change", prefix="input:")
-def policies_swapped(seen: Evidence) -> Iterator[Trial]:
+def policies_swapped(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed with the log-probs of one policy in place of another's.
 
     The KL, or the importance weight, is of other policies, or has the other sign. Check in which
@@ -182,14 +182,14 @@ def policies_swapped(seen: Evidence) -> Iterator[Trial]:
             if role not in seen.roles or name == source:
                 continue
             read = with_column(table, name, table.column(source))
-            yield Trial(f"reproduced with `{source}` read in place of `{name}`", read)
+            yield PossibleCause(f"reproduced with `{source}` read in place of `{name}`", read)
             if roles.index(role) < roles.index(other):
                 both = with_column(read, source, table.column(name))
-                yield Trial(f"reproduced with `{name}` and `{source}` exchanged", both)
+                yield PossibleCause(f"reproduced with `{name}` and `{source}` exchanged", both)
 
 
 @check("change", prefix="input:")
-def values_shifted(seen: Evidence) -> Iterator[Trial]:
+def values_shifted(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed from critic values that are one token off.
 
     The value of a token is that of the state before it; the one after it has its reward already.
@@ -199,7 +199,7 @@ def values_shifted(seen: Evidence) -> Iterator[Trial]:
 
 
 @check("change", prefix="input:")
-def log_probs_shifted(seen: Evidence) -> Iterator[Trial]:
+def log_probs_shifted(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed from log-probs that are one token off.
 
     Logits predict the next token: those at t-1 give the log-prob of token t. Check how the trainer
@@ -209,7 +209,7 @@ def log_probs_shifted(seen: Evidence) -> Iterator[Trial]:
 
 
 @check("change", prefix="input:")
-def mask_shifted(seen: Evidence) -> Iterator[Trial]:
+def mask_shifted(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed with a mask that is one token off.
 
     An observation token is trained at each edge, and a policy token is not; often the last one,
@@ -229,7 +229,7 @@ def mask_shifted(seen: Evidence) -> Iterator[Trial]:
 
 
 @check("change", prefix="input:")
-def mask_ones(seen: Evidence) -> Iterator[Trial]:
+def mask_ones(seen: Evidence) -> Iterator[PossibleCause]:
     """The recorded numbers are computed without the mask: every token counts.
 
     Tokens of tools and of the environment are trained as if the policy had produced them. Pass the
@@ -272,7 +272,7 @@ def _rounded(
     columns: dict[str, tuple[str, NumberColumn]],
     dtype: str,
     rounded: Callable[[Numbers], Numbers],
-) -> Iterator[Trial]:
+) -> Iterator[PossibleCause]:
     """Yield columns rounded to a dtype: all, or those of one role."""
     read = {role: own for role, own in columns.items() if role in seen.roles}
     if seen.resolved.rows_only or not read:
@@ -283,10 +283,12 @@ def _rounded(
             table = with_column(table, name, _lists(column, rounded(column.values)))
         names = " and ".join(f"`{read[role][0]}`" for role in roles)
         if not table.equals(seen.replayer.inputs):
-            yield Trial(f"reproduced with {names} rounded to {dtype}", table)
+            yield PossibleCause(f"reproduced with {names} rounded to {dtype}", table)
 
 
-def _shifted(seen: Evidence, columns: dict[str, tuple[str, NumberColumn]]) -> Iterator[Trial]:
+def _shifted(
+    seen: Evidence, columns: dict[str, tuple[str, NumberColumn]]
+) -> Iterator[PossibleCause]:
     """Yield columns shifted by one token, of all tokens or of policy tokens."""
     mask = seen.replayer.rollouts.mask
     sets = {"token": np.arange(len(mask)), "policy token": np.flatnonzero(mask)}
@@ -306,25 +308,27 @@ def _shifted(seen: Evidence, columns: dict[str, tuple[str, NumberColumn]]) -> It
                         f"reproduced with `{name}` shifted: each token has the number of the "
                         f"{which} {token}, and the {at} one {edge}"
                     )
-                    yield Trial(
+                    yield PossibleCause(
                         text, with_column(seen.replayer.inputs, name, _lists(column, values))
                     )
 
 
-def _masked(seen: Evidence, text: str, name: str, column: NumberColumn, values: Numbers) -> Trial:
+def _masked(
+    seen: Evidence, text: str, name: str, column: NumberColumn, values: Numbers
+) -> PossibleCause:
     """Return the inputs with another mask, of the type of theirs."""
     assert column.offsets is not None
     kind = seen.replayer.inputs.schema.field(name).type.value_type
     own = pa.array(values.astype(np.int64)).cast(pa.uint8()).cast(kind)
     lists = pa.ListArray.from_arrays(column.offsets.astype(np.int32), own)
-    return Trial(text, with_column(seen.replayer.inputs, name, lists))
+    return PossibleCause(text, with_column(seen.replayer.inputs, name, lists))
 
 
 # ---- rewards on other tokens, and whitening over other tokens ----
 
 
 @check("change", prefix="input:")
-def reward_place(seen: Evidence) -> Iterator[Trial]:
+def reward_place(seen: Evidence) -> Iterator[PossibleCause]:
     """The reward is on another token than the recipe's, or the whole KL penalty is on the last.
 
     With γ or λ below 1 the credit of all tokens changes, and a reward on a token that the mask
@@ -353,11 +357,11 @@ def reward_place(seen: Evidence) -> Iterator[Trial]:
         np.add.at(moved, place[some], reward[some])
         if not np.array_equal(moved, tokens):
             numbers = _with(seen, _TOKENS, moved)
-            yield Trial(f"reproduced with the reward on {text}", numbers=numbers)
+            yield PossibleCause(f"reproduced with the reward on {text}", numbers=numbers)
     summed = np.zeros_like(tokens)
     summed[last[last >= 0]] = np.bincount(rollouts.of_tokens, tokens, len(last))[last >= 0]
     text = "the token rewards, KL penalty included, summed on the last policy token"
-    yield Trial(f"reproduced with {text}", numbers=_with(seen, _TOKENS, summed))
+    yield PossibleCause(f"reproduced with {text}", numbers=_with(seen, _TOKENS, summed))
 
 
 def _normalised(seen: Evidence) -> Numbers | None:
@@ -377,7 +381,7 @@ def _last(chosen: Mask, offsets: Codes, before: int = 0) -> Codes:
 
 
 @check("change", prefix="input:")
-def whitening_over_padding(seen: Evidence) -> Iterator[Trial]:
+def whitening_over_padding(seen: Evidence) -> Iterator[PossibleCause]:
     """Advantages are whitened over padding, or observation tokens, too, whose numbers are 0.
 
     Their zeros make the standard deviation smaller, so that advantages are larger in a batch with
@@ -408,4 +412,4 @@ def whitening_over_padding(seen: Evidence) -> Iterator[Trial]:
             variance = (float(x @ x) - count * mean**2) / max(1, count - numerics.whiten_ddof)
             numbers[chosen] = (x - mean) / np.sqrt(max(variance, 0.0) + numerics.whiten_eps)
         text = f"whitening counts {title}: their zeros are in its mean and variance"
-        yield Trial(text, numbers=numbers)
+        yield PossibleCause(text, numbers=numbers)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlpost.analysis.replay.compute import Replayed, Replayer
-    from rlpost.analysis.replay.findings.base import ReplayFinding, StageCheck, Trial
+    from rlpost.analysis.replay.findings.base import PossibleCause, ReplayFinding, StageCheck
     from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
@@ -73,15 +73,15 @@ class Causes:
     found: dict[str, _TestedCause] = field(default_factory=dict)
 
     def test_all(self, check: StageCheck) -> None:
-        """Add the trial of a check that reproduces the recorded numbers best."""
-        for trial in check.run(self.seen):
-            self.test(check, trial)
+        """Add the causes of a check that reproduce the recorded numbers, the best of each name."""
+        for cause in check.run(self.seen):
+            self.test(check, cause)
 
-    def test(self, check: StageCheck, trial: Trial) -> bool:
-        """Add a trial if it reproduces the recorded numbers; return whether it does."""
-        seen, numbers, how = self.seen, trial.numbers, None
-        if trial.inputs is not None or trial.recipe is not None:
-            inputs, recipe = trial.inputs, trial.recipe or seen.recipe
+    def test(self, check: StageCheck, cause: PossibleCause) -> bool:
+        """Add a cause if it reproduces the recorded numbers; return whether it does."""
+        seen, numbers, how = self.seen, cause.numbers, None
+        if cause.inputs is not None or cause.recipe is not None:
+            inputs, recipe = cause.inputs, cause.recipe or seen.recipe
             how = seen.replayer if inputs is None else seen.replayer.reading(inputs), recipe
             numbers = numbers_of(*how, seen.first.name)
         if numbers is None or numbers.shape != seen.computed.shape:
@@ -89,10 +89,10 @@ class Causes:
         share = seen.explains(numbers)
         if share < ENOUGH:
             return False
-        own = Explanation(trial.text, share, trial.options, trial.name)
+        own = Explanation(cause.text, share, cause.options, cause.name)
         distance = replace(seen.difference, computed=numbers).distance[seen.chosen]
         finding = explained(check, own, seen.first.name)
-        tested = _TestedCause(finding, float(np.nansum(distance)), trial.constants, how)
+        tested = _TestedCause(finding, float(np.nansum(distance)), cause.constants, how)
         other = self.found.get(finding.name)
         if other is None or _is_better(tested, other):
             self.found[finding.name] = tested

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
-from rlpost.analysis.replay.search.sample_facts import Data, plain
+from rlpost.analysis.replay.search.sample_facts import SeparatingData, plain
 from rlpost.recipe.base import KlEstimator
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
@@ -25,47 +25,49 @@ Changes = dict[str, Any]
 Values = Callable[["ResolvedRecipe", "SampleFacts"], Iterable[Any]]
 Solving = Literal["together", "alone", "values", "floor"]
 
-STEPS = Data("several steps", lambda s: s.distinct("batch"))
-DOMAINS = Data(
+STEPS = SeparatingData("several steps", lambda s: s.distinct("batch"))
+DOMAINS = SeparatingData(
     "several steps, or several domains in a step", lambda s: s.distinct("batch", "domain")
 )
-UNEQUAL = Data("a prompt group of unequal rewards", lambda s: s.unequal_groups)
-LENGTHS = Data("a prompt group of unequal lengths", lambda s: s.unequal_lengths_in_groups)
-MEANS = Data("prompt groups of unequal mean rewards", lambda s: s.groups_differ(1))
-DEVIATIONS = Data(
+UNEQUAL = SeparatingData("a prompt group of unequal rewards", lambda s: s.unequal_groups)
+LENGTHS = SeparatingData("a prompt group of unequal lengths", lambda s: s.unequal_lengths_in_groups)
+MEANS = SeparatingData("prompt groups of unequal mean rewards", lambda s: s.groups_differ(1))
+DEVIATIONS = SeparatingData(
     "prompt groups of unequal standard deviations of rewards", lambda s: s.groups_differ(2)
 )
-EQUAL = Data("a prompt group of equal rewards", lambda s: s.equal_groups)
-SINGLE = Data("a prompt group of one response", lambda s: s.singles)
-TRUNCATED = Data("a truncated response", lambda s: s.distinct("truncated"))
-EMPTY = Data("a response without policy tokens", lambda s: not s.policy_lengths.all())
-OBSERVATIONS = Data("observation tokens between policy tokens", lambda s: s.observations)
-ENDS = Data("a response that ends with an observation token", lambda s: s.ends_observed)
-UNEQUAL_LENGTHS = Data(
+EQUAL = SeparatingData("a prompt group of equal rewards", lambda s: s.equal_groups)
+SINGLE = SeparatingData("a prompt group of one response", lambda s: s.singles)
+TRUNCATED = SeparatingData("a truncated response", lambda s: s.distinct("truncated"))
+EMPTY = SeparatingData("a response without policy tokens", lambda s: not s.policy_lengths.all())
+OBSERVATIONS = SeparatingData("observation tokens between policy tokens", lambda s: s.observations)
+ENDS = SeparatingData("a response that ends with an observation token", lambda s: s.ends_observed)
+UNEQUAL_LENGTHS = SeparatingData(
     "responses of unequal lengths", lambda s: len(set(s.policy_lengths.tolist())) > 1
 )
-SCATTERED = Data("prompt groups whose rows are not beside each other", lambda s: s.scattered)
-TOKEN_REWARDS = Data("token rewards", lambda s: s.has("token_rewards"))
-VALUES = Data("responses of several tokens with critic values", lambda s: s.has("values"))
-TURNS = Data("trajectories of several turns", lambda s: s.has("traj_id"))
-ROLLOUTS = Data("rollouts of several rows", lambda s: bool(s.rollout_ids))
-POLICIES = Data(
+SCATTERED = SeparatingData(
+    "prompt groups whose rows are not beside each other", lambda s: s.scattered
+)
+TOKEN_REWARDS = SeparatingData("token rewards", lambda s: s.has("token_rewards"))
+VALUES = SeparatingData("responses of several tokens with critic values", lambda s: s.has("values"))
+TURNS = SeparatingData("trajectories of several turns", lambda s: s.has("traj_id"))
+ROLLOUTS = SeparatingData("rollouts of several rows", lambda s: bool(s.rollout_ids))
+POLICIES = SeparatingData(
     "log-probs of the current policy that differ from the old ones",
     lambda s: s.differ("log_probs", "old_log_probs"),
 )
-LOG_RATIOS = Data(
+LOG_RATIOS = SeparatingData(
     "log-probs of old and reference policy that differ",
     lambda s: bool(s.teachers) or s.differ("old_log_probs", "ref_log_probs"),
 )
-ENGINE = Data(
+ENGINE = SeparatingData(
     "log-probs of the rollout engine that differ from the trainer's",
     lambda s: s.differ("infer_log_probs", "old_log_probs"),
 )
 
 
-def _by_recipe(text: str) -> Data:
+def _by_recipe(text: str) -> SeparatingData:
     """Return data of which only a recipe decides whether a sample has it."""
-    return Data(text, by_recipe=True)
+    return SeparatingData(text, by_recipe=True)
 
 
 BEYOND_BOUND = _by_recipe("rewards beyond the bound")
@@ -85,7 +87,7 @@ class SearchedField(NamedTuple):
     values of a choice, the other value of a flag, and none of other fields."""
     bounds: tuple[float, float] | None = None
     """Least and largest value of a number that is solved."""
-    data: tuple[Data, ...] = ()
+    data: tuple[SeparatingData, ...] = ()
     """Data on which its values have other numbers; a sample without any need not try them."""
     off: str = ""
     """What a trainer does without the option, for findings."""

@@ -31,7 +31,7 @@ _MOST_COLUMNS = 5
 _REWARD_BOUNDS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
-class Data(NamedTuple):
+class SeparatingData(NamedTuple):
     """A kind of data on which recipes differ."""
 
     text: str
