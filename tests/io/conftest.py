@@ -8,9 +8,15 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from cloud_runs import ACCOUNT, KEY, create_container, free_port
+
+from rlpost.io import stores
 
 SERVE = """
 import json, sys
@@ -100,3 +106,48 @@ def cut(s3, aws):
     yield put
     for proxy in made:
         proxy.close()
+
+
+@pytest.fixture(scope="module")
+def azurite():
+    """Azurite on loopback, with an empty container `lab`; its URL."""
+    own = Path(__file__).parents[2] / ".azurite" / "node_modules" / ".bin" / "azurite-blob"
+    program = shutil.which("azurite-blob", path=f"{own.parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("Azurite is not installed: npm install --prefix .azurite azurite")
+    port = free_port()
+    words = ["--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
+    process = subprocess.Popen(
+        [program, *words, "--blobHost", "127.0.0.1", "--blobPort", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}/{ACCOUNT}"
+    deadline = time.monotonic() + 60
+    while True:
+        with suppress(OSError):
+            create_container(url)
+            break
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    yield url
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+def azure(azurite, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    text = f"AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={azurite};"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"DefaultEndpointsProtocol=http;{text}")
+    stores.object_store.cache_clear()
+    yield monkeypatch
+    stores.object_store.cache_clear()
+
+
+@pytest.fixture
+def gcs(s3, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", s3.url)
+    return s3

@@ -6,100 +6,26 @@ that of S3 with other headers, so its requests go to moto's S3.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
 import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 import threading
-import time
-from contextlib import suppress
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import fsspec
 import pyarrow.parquet as pq
 import pytest
+from cloud_runs import ACCOUNT
 from runs import long_rollout, rollout, run, save
-from s3_server import Proxy, QuietServer
+from s3_server import QuietServer
 
-from rlpost.errors import ReadWriteError
-from rlpost.io import cloud, stores, transfers, uploads
+from rlpost.io import stores
 from rlpost.io.paths import RemotePath, glob_files, list_files
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-ACCOUNT = "devstoreaccount1"  # of Azurite, with the key that its documentation has
-KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def azurite():
-    """Azurite on loopback, with an empty container `lab`; its URL."""
-    own = Path(__file__).parents[2] / ".azurite" / "node_modules" / ".bin" / "azurite-blob"
-    program = shutil.which("azurite-blob", path=f"{own.parent}:{os.environ['PATH']}")
-    if program is None:
-        pytest.skip("Azurite is not installed: npm install --prefix .azurite azurite")
-    port = free_port()
-    words = ["--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
-    process = subprocess.Popen(
-        [program, *words, "--blobHost", "127.0.0.1", "--blobPort", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    deadline = time.monotonic() + 60
-    while True:
-        with suppress(OSError):
-            create_container(url)
-            break
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    yield url
-    process.terminate()
-    process.wait()
-
-
-def create_container(url):
-    date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
-    headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
-    text = "PUT" + "\n" * 12 + "".join(f"{name}:{value}\n" for name, value in headers.items())
-    text += f"/{ACCOUNT}/{ACCOUNT}/lab\nrestype:container"
-    digest = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
-    headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-    headers |= {"Content-Length": "0", "Content-Type": ""}
-    urlopen(Request(f"{url}/lab?restype=container", b"", headers, method="PUT")).close()  # noqa: S310
-
-
-@pytest.fixture
-def azure(azurite, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("AZURE_")]:
-        monkeypatch.delenv(name)
-    text = f"AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={azurite};"
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", f"DefaultEndpointsProtocol=http;{text}")
-    stores.object_store.cache_clear()
-    yield monkeypatch
-    stores.object_store.cache_clear()
-
-
-@pytest.fixture
-def gcs(s3, monkeypatch):
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", s3.url)
-    return s3
 
 
 def round_trip(top, tmp_path):
@@ -128,21 +54,6 @@ def round_trip(top, tmp_path):
 @pytest.mark.parametrize("scheme", ["az", "abfs", "abfss"])
 def test_a_run_on_azure_writes_the_bytes_of_a_local_run(tmp_path, scheme):
     round_trip(f"{scheme}://lab/{scheme}", tmp_path)
-
-
-@pytest.mark.usefixtures("azure", "small_steps")
-def test_an_upload_to_azure_appears_whole_or_not_at_all(tmp_path):
-    whole_or_not("az://lab/whole")
-    moved = RemotePath("az://lab/whole/moved")
-    path = RemotePath("az://lab/whole/out")
-    path.store.move(path.path, moved.path)
-    assert (path.exists(), moved.stat().st_size) == (False, 90_001)
-    source = save(rollout(), tmp_path / "in.parquet")
-    ran = run("advantages", source, "az://nowhere/out.parquet", "-q")
-    assert (ran.code, ran.err) == (
-        4,
-        "rlpost: az://nowhere/out.parquet: cannot be written: the bucket does not exist\n",
-    )
 
 
 @pytest.mark.usefixtures("azure")
@@ -178,57 +89,10 @@ def test_settings_that_lack_something_are_errors(url, variables, text, monkeypat
     assert ran.err.startswith(f"rlpost: {text}")
 
 
-def whole_or_not(top):
-    path = RemotePath(f"{top}/out")
-    for size in (100, 90_001, 80_000):
-        begun = uploads.stage_file(path)
-        begun.path.write_bytes(bytes(size))
-        begun.complete()
-        before = path.info()
-        assert before is None or before.size != size
-        begun.publish()
-        assert path.stat().st_size == size
-    begun = uploads.stage_file(RemotePath(f"{top}/aborted"))
-    begun.path.write_bytes(bytes(90_001))
-    begun.complete()
-    begun.discard()
-    begun = uploads.stage_file(path)
-    begun.path.write_bytes(bytes(90_001))
-    begun.complete()
-    begun.publish()
-    assert not RemotePath(f"{top}/aborted").exists()
-
-
 @pytest.mark.usefixtures("small_steps")
 def test_a_run_on_google_cloud_storage_writes_the_bytes_of_a_local_run(gcs, tmp_path):
     round_trip("gs://lab/d", tmp_path)
     assert gcs.uploads() == []
-
-
-@pytest.mark.usefixtures("small_steps")
-def test_an_upload_to_google_appears_whole_or_not_at_all(gcs):
-    whole_or_not("gs://lab")
-    assert gcs.keys() == ["out"]
-    assert gcs.uploads() == []
-
-
-@pytest.mark.usefixtures("small_steps")
-def test_a_failed_upload_to_google_leaves_nothing(gcs, monkeypatch):
-    proxy = Proxy(gcs.port, lambda head: (500, 1 << 60) if "partNumber" in head else None)
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    begun = uploads.stage_file(RemotePath("gs://lab/out"))
-    begun.path.write_bytes(bytes(90_000))
-
-    def publish():
-        begun.complete()
-        begun.publish()
-
-    with pytest.raises(ReadWriteError, match=r"^gs://lab/out: cannot be written: the connection"):
-        publish()
-    begun.discard()
-    proxy.close()
-    assert gcs.keys() == []
 
 
 @pytest.mark.parametrize("kind", ["external_account", "impersonated_service_account"])
@@ -377,45 +241,6 @@ def test_settings_of_fsspec_are_read_or_named(s3, aws, tmp_path, caplog):
     assert line.startswith("rlpost: s3:// has the settings use_ssl in fsspec's configuration")
 
 
-def test_a_small_object_is_read_and_written_in_one_request_each(s3, aws, tmp_path):
-    for step in range(12):
-        path = save(rollout(), tmp_path / f"{step}.parquet")
-        s3.put(f"in/{step}.parquet", path.read_bytes())
-    proxy = Proxy(s3.port, lambda _: None)
-    aws.setenv("AWS_ENDPOINT_URL", proxy.url)
-    aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
-    assert run("advantages", "s3://lab/in", "s3://lab/out/", "-q").code == 0
-    proxy.close()
-    methods = [line.split()[0] for line in proxy.requests if ".parquet" in line]
-    assert sorted(methods) == ["GET"] * 12 + ["PUT"] * 12
-    assert len(s3.keys()) == 24
-
-
-def test_a_large_object_is_copied_in_parts(s3, aws):
-    aws.setattr(cloud, "_COPY_BYTES", 6 << 20)
-    data = os.urandom(13 << 20)
-    path = RemotePath(s3.put("d/large", data))
-    path.store.move(path.path, "lab/moved")
-    assert s3.keys() == ["moved"]
-    assert s3.get("moved") == data
-
-
-@pytest.mark.parametrize("size", [1000, 6 << 20])
-def test_all_objects_are_encrypted_as_the_environment_wants(s3, aws, size):
-    aws.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
-    aws.setenv("AWS_SSE_KMS_KEY_ID", "key-of-the-lab")
-    aws.setattr(transfers.Multipart, "_writable", {"lab"})  # as after the first object
-    path = RemotePath("s3://lab/new")
-    transfer = transfers.transfer_to(path)
-    transfer.send(iter([b"x" * size]), size)
-    transfer.finish()
-    for key in ("new", "moved"):
-        made = s3.client.head_object(Bucket="lab", Key=key)
-        assert (made["ServerSideEncryption"], made["SSEKMSKeyId"]) == ("aws:kms", "key-of-the-lab")
-        if key == "new":
-            path.store.move(path.path, "lab/moved")
-
-
 def test_globs_list_folders_that_consoles_show(s3):
     for key in ("d/", "d/a/", "d/a/x.parquet", "d/b/", "d/empty.parquet", "d/é +%20#.parquet"):
         s3.put(key, b"x" if "x" in key else b"")
@@ -430,73 +255,3 @@ def test_keys_that_obstore_cannot_name_are_errors(tmp_path):
     ran = run("advantages", "s3://lab/a//b.parquet", tmp_path / "out.parquet", "-q")
     assert ran.code == 4
     assert "contained empty path segment" in ran.err
-
-
-# Signals
-
-
-@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_an_upload_leaves_no_upload(s3, aws, tmp_path, signal_):
-    """The parts are sent slowly: the server's responses to them never come."""
-    source = save(long_rollout(), tmp_path / "in.parquet", 90)
-    proxy = Proxy(s3.port, lambda _: None)
-    gate = Gate(proxy)
-    aws.setenv("AWS_ENDPOINT_URL", gate.url)
-    code = (
-        "import sys; from rlpost.io import transfers; transfers.PART_BYTES = 20_000;"
-        "from rlpost.cli.main import leave; sys.exit(leave())"
-    )
-    words = [sys.executable, "-c", code, "advantages", str(source), "s3://lab/out.parquet", "-q"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not gate.held:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert s3.uploads()
-    process.send_signal(signal_)
-    assert process.wait(20) in (128 + signal_, 130)
-    assert s3.uploads() == []
-    assert s3.keys() == []
-
-
-class Gate:
-    """Forwards requests to a server; those with parts of uploads get no response."""
-
-    def __init__(self, proxy):
-        self.held = 0
-        target = proxy.url
-        gate = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_):
-                pass
-
-            def forward(self):
-                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                if "partNumber" in self.path:
-                    gate.held += 1
-                    time.sleep(60)
-                headers = {name: self.headers[name] for name in self.headers if name != "Host"}
-                request = Request(  # noqa: S310
-                    target + self.path, body or None, headers, method=self.command
-                )
-                try:
-                    response = urlopen(request)  # noqa: S310
-                except OSError as error:
-                    response = error
-                data = response.read()
-                self.send_response(response.status)
-                for name, value in response.headers.items():
-                    if name.lower() not in ("content-length", "connection"):
-                        self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(data)
-
-        for verb in ("GET", "HEAD", "PUT", "POST", "DELETE"):
-            setattr(Handler, f"do_{verb}", Handler.forward)
-        httpd = QuietServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{httpd.server_port}"

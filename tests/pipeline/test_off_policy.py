@@ -2,24 +2,20 @@
 
 import math
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reference_corrections as slow
-from corrected_rows import LEVELS, close
+from corrected_rows import LEVELS, close, row
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reference import Response
-from rich.console import Console
 from strategies import rollouts, to_table
 
 import rlpost
 from rlpost import Options, Recipe, api
 from rlpost.errors import DataError, UsageError
-from rlpost.render import summary as render
 
 FILTERS = (
     ("token", "ratio", 0.71, 1.43),
@@ -40,11 +36,6 @@ def written(one):
 
 def lists(table, name):
     return table[name].to_pylist()
-
-
-def row(old, infer, mask=None, **more):
-    mask = mask or [1] * len(old)
-    return Response(group="g", reward=1.0, mask=mask, old=old, infer=infer, **more)
 
 
 def enriched(rows, **options):
@@ -190,21 +181,6 @@ def test_filters_may_spare_tokens_by_their_advantage(rows, where):
             spared = credit[t] >= 0 if where == "negative" else credit[t] * apart <= 0
             assert got[t] == (own and (inside[t] or spared))
     assert all(lists(table, "sample_mask"))
-
-
-def test_the_rendered_summary_fits_80_columns_with_its_frame(tmp_path):
-    rows = [row([-1.0, -3.0], [-1.5, -1.0]), row([-1.0], [-1.125])]
-    pq.write_table(to_table(rows), tmp_path / "in.parquet")
-    filters = ("token:ratio:0.5:1.5", "geometric:k3::0.03125")
-    options = {"is_weight": "sequence", "is_cap": 1.1, "is_mask": (0.1, 9), "is_filter": filters}
-    recipe = Recipe(estimator="raw", **options)
-    summary = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
-    text = StringIO()
-    Console(file=text, width=76).print(*render._correction(summary), sep="\n")
-    for words in ("weights truncated", "weights masked", *filters, "rejected, total", "KL(", "χ²"):
-        assert words in text.getvalue()
-    assert "…" not in text.getvalue()
-    assert all(len(line) <= 76 for line in text.getvalue().splitlines())
 
 
 @settings(max_examples=40)

@@ -6,45 +6,26 @@ import json
 import pickle
 import random
 import re
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 import rlpost
 from rlpost import functional
-from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.errors import UsageError
 from rlpost.manual import page
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PAGE = re.DOTALL | re.MULTILINE
-SAMPLE = Path("sample_data/calculator.parquet")
-
-
-@pytest.fixture(scope="module")
-def enriched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an enriched file with observation tokens, masked responses, several row groups."""
-    folder = tmp_path_factory.mktemp("enriched")
-    rows = pl.read_parquet(SAMPLE).head(200)
-    rows.write_parquet(folder / "rows.parquet", row_group_size=23)
-    recipe = rlpost.Recipe(drop_truncated=True, difficulty_weight=True)
-    rlpost.advantages(folder / "rows.parquet", folder / "out.parquet", recipe)
-    return folder / "out.parquet"
-
-
-@pytest.fixture(scope="module")
-def rows(enriched: Path) -> list[dict[str, Any]]:
-    """Return the file's rows."""
-    return pl.read_parquet(enriched).to_dicts()
 
 
 def trained(row: dict[str, Any]) -> list[bool]:
@@ -99,23 +80,6 @@ def test_packed_values(enriched: Path, rows: list[dict[str, Any]]) -> None:
     assert sorted(seen) == [*range(len(rows))]
 
 
-def test_names_of_token_ids(enriched: Path, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    table = pl.read_parquet(enriched).rename({"response_tokens": "ids"})
-    table.with_columns(output_tokens=pl.lit(7)).write_parquet(tmp_path / "ids.parquet")
-    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_size=2)))
-    assert not {"input_ids", "response_token_ids", "prompt_token_ids"} & {*batch}
-    names = {"response_token_ids": "ids"}
-    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_size=2, columns_map=names)))
-    expected = [rows[number]["response_tokens"] for number in batch["rows"].tolist()]
-    ids, lengths = batch["response_token_ids"].tolist(), batch["lengths"].tolist()
-    assert [own[:n] for own, n in zip(ids, lengths, strict=True)] == expected
-    assert batch["prompt_token_ids"].dtype == torch.int64
-    with pytest.raises(DataError, match="columns_map: no column 'idz'; did you mean ids"):
-        rlpost.load(
-            tmp_path / "ids.parquet", batch_size=2, columns_map={"response_token_ids": "idz"}
-        )
-
-
 def prefix_logits(ids: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """Logits [T, V] of a causal model that looks at all tokens since the start of each, [T]."""
     weights = torch.randn(99, 8, generator=torch.Generator().manual_seed(3))
@@ -165,27 +129,6 @@ def test_log_probs_as_the_manual_computes_them_are_those_of_the_file(
     assert count == sum(sum(trained(row)) for row in rows[:40])
 
 
-def test_columns_by_name_and_texts(enriched: Path, rows: list[dict[str, Any]]) -> None:
-    data = rlpost.load(enriched, batch_size=8, columns=["advantages", "response", "difficulty"])
-    batch = next(iter(data))
-    assert batch["response"] == [rows[n]["response"] for n in batch["rows"].tolist()]
-    assert batch["difficulty"].dtype == torch.float32
-    assert "values" not in batch
-    assert "input_ids" not in batch
-
-
-def test_files_without_tokens(tmp_path: Path) -> None:
-    table = pl.DataFrame({"prompt_id": [*"aabb"], "reward": [1.0, 0, 1, 1], "response": [*"wxyz"]})
-    table.write_parquet(tmp_path / "in.parquet")
-    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet")
-    (batch,) = rlpost.load(
-        tmp_path / "out.parquet", batch_size=4, columns=["response", "response_advantage"]
-    )
-    assert batch["response"] == [*"wxyz"]
-    assert batch["response_advantage"].sign().tolist() == [1, -1, 0, 0]
-    assert "mask" not in batch
-
-
 @pytest.mark.parametrize("loss", ["ppo", "gspo"])
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
 def test_losses_of_micro_batches_add_up_to_that_of_the_step(
@@ -219,21 +162,6 @@ def test_losses_of_micro_batches_add_up_to_that_of_the_step(
     assert sum(shares) == pytest.approx(value(whole), rel=1e-5)
     if aggregation == "token-mean":  # whose mean over batches is another number
         assert sum(map(value, parts)) / 6 != pytest.approx(value(whole), rel=1e-5)
-
-
-def test_some_windows_are_in_memory_and_none_is_in_the_pool_of_pyarrow(tmp_path: Path) -> None:
-    tokens, rows, window = 1000, 1200, 100_000
-    values = np.random.default_rng(0).normal(size=rows * tokens).astype(np.float32)
-    lists = pa.ListArray.from_arrays(np.arange(0, rows * tokens + 1, tokens, np.int32), values)
-    pq.write_table(pa.table({"advantages": lists}), tmp_path / "in.parquet", row_group_size=50)
-    pool, own = pa.default_memory_pool(), pa.system_memory_pool()
-    before, most = own.bytes_allocated(), 0
-    for batch in rlpost.load(tmp_path / "in.parquet", batch_size=7, shuffle=1, window=window):
-        most = max(most, own.bytes_allocated() - before)
-        assert np.array_equal(batch["advantages"], values.reshape(rows, tokens)[batch["rows"]])
-        time.sleep(0.002)  # as a step does, while the next window is read
-    assert window < most / 4 < 5 * window, most / 4 / window
-    assert pa.default_memory_pool().backend_name == pool.backend_name
 
 
 def test_workers_return_the_same_batches(enriched: Path) -> None:
@@ -306,81 +234,6 @@ def test_a_state_within_a_step_begins_the_step_again(enriched: Path, workers: in
     assert len(every) % 3  # the last step is shorter, and over
 
 
-def test_a_state_names_the_file_that_differs(enriched: Path, tmp_path: Path) -> None:
-    state = rlpost.load(enriched, batch_size=16).state_dict()
-    rows = pl.read_parquet(enriched)
-    for name, table, text in (
-        ("moved", rows, "out.parquet (200 rows) was in the place of moved.parquet (200 rows)"),
-        ("out", rows.head(9), "out.parquet had 200 rows and has 9"),
-        ("out", rows, "out.parquet was written again"),
-    ):
-        table.write_parquet(tmp_path / f"{name}.parquet")
-        with pytest.raises(UsageError, match=re.escape(f"of other files: {text}")):
-            rlpost.load(tmp_path / f"{name}.parquet", batch_size=16).load_state_dict(state)
-    copies = [tmp_path / f"{number}.parquet" for number in range(20)]
-    for path in copies:
-        rows.head(9).write_parquet(path)
-    state = rlpost.load(copies, batch_size=16).state_dict()
-    rlpost.load(copies, batch_size=16).load_state_dict(state)
-    with pytest.raises(UsageError, match=r"4 more files \(36 rows\) was .* 3 more files"):
-        rlpost.load(copies[:-1], batch_size=16).load_state_dict(state)
-
-
-def test_first_tokens_without_a_prompt_are_not_trained_on(tmp_path: Path) -> None:
-    table = pl.DataFrame(
-        {
-            "response_mask": [[1, 1, 1], [0, 1], [1], []],
-            "advantages": [[1.0, 2.0, 3.0], [0.0, 4.0], [5.0], []],
-            "response_tokens": [[7, 8, 9], [5, 6], [4], []],
-            "prompt_tokens": [[], [2], [], [3]],
-        },
-        schema_overrides={"prompt_tokens": pl.List(pl.Int64)},
-    )
-    table.write_parquet(tmp_path / "in.parquet")
-    ids = ["advantages", "response_token_ids", "prompt_token_ids"]
-    for columns, layout, expected in (
-        (ids[:2], "packed", [0, 1, 1, 0, 1, 0]),
-        (ids, "packed", [0, 1, 1, 0, 0, 1, 0, 0]),  # with two prompts of one token
-        (ids, "padded", [0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
-        (ids[:1], "packed", [1, 1, 1, 0, 1, 1]),  # no input_ids: nothing is predicted of them
-    ):
-        (batch,) = rlpost.load(
-            tmp_path / "in.parquet", batch_size=4, columns=columns, layout=layout
-        )
-        assert batch["mask"].flatten().tolist() == [bool(x) for x in expected]
-        trained_on = [2, 1, 0, 0] if "response_token_ids" in columns else [3, 1, 1, 0]
-        assert batch["totals"]["tokens"] == sum(trained_on) == int(batch["mask"].sum())
-        assert batch["totals"]["responses"] == sum(n > 0 for n in trained_on)
-        assert batch["totals"]["groups"] == batch["totals"]["responses"]
-        assert batch["totals"]["rows"] == 4
-
-
-def test_a_file_that_is_written_again_during_a_loop_is_named(
-    enriched: Path, tmp_path: Path
-) -> None:
-    shutil.copy(enriched, tmp_path / "in.parquet")
-    batches = iter(rlpost.load(tmp_path / "in.parquet", batch_size=4, window=50))
-    next(batches)
-    size = (tmp_path / "in.parquet").stat().st_size
-    (tmp_path / "in.parquet").write_bytes(b"PAR1" * (size // 4))
-    with pytest.raises(ReadWriteError, match=r"in.parquet: cannot be read .*written again"):
-        list(batches)
-
-
-def test_a_file_without_a_response_to_train_on_is_named(enriched: Path, tmp_path: Path) -> None:
-    rows = pl.read_parquet(enriched).with_columns(sample_mask=pl.lit(value=False))
-    rows.write_parquet(tmp_path / "in.parquet")
-    with pytest.raises(DataError, match=r"in.parquet: no response is left .*drop_masked=False"):
-        len(rlpost.load(tmp_path / "in.parquet", batch_size=4))
-
-
-def test_columns_of_an_input_without_advantages() -> None:
-    with pytest.raises(DataError, match="`rlpost advantages` writes it: load the output"):
-        rlpost.load(SAMPLE, batch_size=4, columns=["advantages"])
-    with pytest.raises(UsageError, match="no option 'batchsize'; did you mean batch_size"):
-        rlpost.load(SAMPLE, batchsize=4)  # type: ignore[call-arg]
-
-
 def test_a_look_at_a_batch_takes_none_from_the_next_loop(enriched: Path) -> None:
     data = rlpost.load(enriched, batch_size=16, shuffle=4)
     first = next(iter(data))["rows"].tolist()
@@ -401,62 +254,12 @@ def test_a_data_loader_leaves_batches_as_they_are(enriched: Path) -> None:
         next(iter(DataLoader(data, batch_size=4)))
 
 
-@pytest.mark.parametrize("steps", [[1], range(1, 9), {0, 1}, np.array([1])])
-@pytest.mark.parametrize("hive", [False, True])
-def test_rollout_steps(enriched: Path, tmp_path: Path, steps: Any, *, hive: bool) -> None:
-    rows = pl.read_parquet(enriched).with_columns(step=pl.int_range(pl.len()) % 3)
-    if hive:
-        for number, part in rows.partition_by("step", as_dict=True, include_key=False).items():
-            (tmp_path / f"step={number[0]}").mkdir()
-            part.write_parquet(tmp_path / f"step={number[0]}" / "rows.parquet")
-    else:
-        rows.write_parquet(tmp_path / "rows.parquet")
-    data = rlpost.load(tmp_path, batch_size=16, steps=steps, shuffle=1, accumulate=2)
-    batches = [*data]
-    found = torch.cat([batch["rollout_step"] for batch in batches]).tolist()
-    kept = rows.filter(pl.col("step").is_in([*steps]), sample_mask=True)
-    assert sorted(found) == sorted(kept["step"])
-    assert [batch["step"] for batch in batches] == [n // 2 for n in range(len(batches))]
-    assert batches[0]["totals"]["rows"] == 32
-    other = rlpost.load(tmp_path, batch_size=16, steps=[2], shuffle=1, accumulate=2)
-    with pytest.raises(UsageError, match="other options: steps was"):
-        other.load_state_dict(json.loads(json.dumps(batches[0]["state"])))
-
-
 def test_the_line_that_describes_it(enriched: Path, rows: list[dict[str, Any]]) -> None:
     tokens = sum(len(row["response_mask"]) for row in rows)
     assert repr(rlpost.load(enriched, batch_size=16, shuffle=4)) == (
         f"TrainingData: {enriched} (200 responses, {tokens:,} tokens), padded, batch_size=16, "
         "shuffle=4, accumulate=1, rank 0 of 1, epoch 0"
     )
-
-
-def test_integers_and_bools_stay_what_they_are(tmp_path: Path) -> None:
-    table = pl.DataFrame(
-        {"response_mask": [[1], [1]], "id": [2**40, 2**40 + 1], "ok": [True, False]}
-    )
-    table.write_parquet(tmp_path / "in.parquet")
-    (batch,) = rlpost.load(tmp_path / "in.parquet", batch_size=2, columns=["id", "ok"])
-    with pytest.raises(DataError, match="has no advantages; rlpost advantages writes them"):
-        rlpost.load(tmp_path / "in.parquet", batch_size=2)
-    with pytest.raises(UsageError, match="no column of prompt groups"):
-        rlpost.load(tmp_path / "in.parquet", batch_size=2, columns=["id"], keep_groups=True)
-    assert batch["id"].tolist() == [2**40, 2**40 + 1]
-    assert batch["ok"].tolist() == [True, False]
-
-
-def test_files_with_other_columns_are_an_error(enriched: Path, tmp_path: Path) -> None:
-    pl.read_parquet(enriched).drop("sample_mask").write_parquet(tmp_path / "other.parquet")
-    with pytest.raises(DataError, match="has no `sample_mask`, which other files have"):
-        rlpost.load([enriched, tmp_path / "other.parquet"], batch_size=4)
-
-
-def test_masks_that_a_file_lacks_are_a_warning(tmp_path: Path) -> None:
-    recipe = rlpost.Recipe(drop_truncated=True, emit=("advantages",))
-    rlpost.advantages(SAMPLE, tmp_path / "out.parquet", recipe)
-    with pytest.warns(UserWarning, match="write sample_mask with --emit") as caught:
-        rlpost.load(tmp_path / "out.parquet", batch_size=4)
-    assert [one.filename for one in caught] == [__file__]
 
 
 RANK = """
@@ -502,61 +305,3 @@ def test_killed_ranks_with_workers_train_on_every_row_once(
             seen += json.loads(line)["rows"]
     assert kills == 2
     assert sorted(seen) == [number for number, row in enumerate(rows) if row["sample_mask"]]
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({}, "batch_size= or batch_tokens= is needed"),
-        ({"batch_size": 4, "batch_tokens": 9}, "batch_size=4 and batch_tokens=9: only one of them"),
-        ({"batch_size": 0}, "a whole number from 1"),
-        ({"batch_size": 2.5}, "batch_size=2.5"),
-        ({"batch_size": 2, "columns": "advantages"}, "a list of names"),
-        (
-            {"batch_size": 2, "columns": ["prompt_token_ids"]},
-            "prompt_token_ids need response_token_ids",
-        ),
-        ({"batch_size": 2, "columns": ["prompt_tokens"]}, "name them prompt_token_ids"),
-        ({"batch_size": 4, "layout": "flat"}, "padded or packed"),
-        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank=2"),
-        ({"batch_size": 4, "columns": ["advantage"]}, "did you mean advantages"),
-        ({"batch_size": 4, "columns": ["mask"]}, "is in every batch"),
-        ({"batch_size": 4, "shuffle": False}, "shuffle=False: a seed (a whole number from 0) is"),
-        ({"batch_size": 4, "keep_groups": "yes"}, "keep_groups='yes': True or False"),
-        ({"batch_size": 4, "drop_masked": "false"}, "drop_masked='false': True or False"),
-        ({"batch_size": 4, "columns": ["nope"]}, "; there are advantages, batch, "),
-        ({"batch_size": 4, "columns": ["kl"]}, "`rlpost advantages --emit kl` writes it"),
-        ({"batch_size": 4, "columns": ["input_ids"]}, "prompt_token_ids and response_token_ids"),
-        ({"batch_size": 4, "world_size": 999}, "responses for 999 ranks, one has 0 for 1 batches"),
-        ({"batch_size": 999, "last": "drop"}, "responses are no full step of 1 batches of 999"),
-        ({"batch_size": 4, "epoch": "1"}, "epoch='1': a whole number from 0"),
-        ({"batch_size": 4, "columns_map": "a=b"}, "columns_map='a=b': a dict of role and column"),
-        ({"batch_size": 4, "columns_map": {"reward": 1}}, "a dict of role and column"),
-        ({"batch_size": 4, "columns": ["step"]}, "name rollout_step for the column 'step'"),
-        ({"batch_size": 4, "steps": 3}, "steps=3: a list of rollout steps is needed"),
-        ({"batch_size": 4, "steps": [0.5]}, "a list of rollout steps is needed"),
-        ({"batch_size": 4, "steps": [0, 7]}, "has no rollout step 7; its steps are 0"),
-        ({"batch_size": 4, "steps": range(7, 9)}, "has no rollout step 7"),
-        ({"batch_size": 4, "steps": [0], "columns_map": {"batch": "none"}}, "no column of rollout"),
-    ],
-)
-def test_wrong_options(enriched: Path, options: dict[str, Any], text: str) -> None:
-    with pytest.raises((UsageError, DataError)) as error:
-        len(rlpost.load(enriched, **options))
-    assert text in str(error.value)
-
-
-@pytest.mark.parametrize("epoch", ["1", -1, 1.5, True])
-def test_wrong_epochs(enriched: Path, epoch: Any) -> None:
-    data = rlpost.load(enriched, batch_size=4)
-    with pytest.raises(UsageError, match=f"epoch={epoch!r}: a whole number from 0 is needed"):
-        data.set_epoch(epoch)
-    with pytest.raises(UsageError, match=f"epoch={epoch!r}: a whole number from 0 is needed"):
-        data.load_state_dict({**data.state_dict(), "epoch": epoch})
-
-
-def test_lists_of_other_lengths_are_an_error_that_names_the_row(tmp_path: Path) -> None:
-    table = pl.DataFrame({"response_mask": [[1, 1], [1]], "advantages": [[1.0, 2.0], [1.0, 2.0]]})
-    table.write_parquet(tmp_path / "bad.parquet")
-    with pytest.raises(DataError, match="row 1: `advantages` has 2 values but `response_mask`"):
-        next(iter(rlpost.load(tmp_path / "bad.parquet", batch_size=2)))

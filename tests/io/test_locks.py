@@ -1,0 +1,61 @@
+"""Locks on outputs: one run at a time, and no file of a lock is left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from runs import rollout, run, save
+
+from rlpost.errors import ReadWriteError
+from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, FileLock, scratch_folder
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from rlpost.io.locks import FileLock
+lock = FileLock([Path(sys.argv[1])])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_run_on_an_output_is_refused_until_the_first_is_dead(tmp_path):
+    source, target = save(rollout(), tmp_path / "in.parquet"), tmp_path / "o.parquet"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, target], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    ran = run("advantages", source, target, "-q")
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.startswith(f"rlpost: {target}: another rlpost process writes this file; ")
+    assert run("advantages", source, tmp_path / "other.parquet", "-q").code == 0
+    holder.kill()
+    holder.communicate()
+    assert run("advantages", source, target, "-q").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in.parquet", "o.parquet", "other.parquet",
+    ]  # fmt: skip
+
+
+def test_claims_come_and_go_without_leaving_a_lock_file(tmp_path):
+    first, second = FileLock([tmp_path / "a"]), FileLock([tmp_path / "b", tmp_path / "c"])
+    with pytest.raises(ReadWriteError, match="another rlpost"):
+        FileLock([tmp_path / "d", tmp_path / "c"])
+    with FileLock([tmp_path / "d"]):
+        first.release()
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+    second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_of_killed_conversions_go_and_those_in_use_stay(tmp_path):
+    dead = tmp_path / f"{SCRATCH_PREFIX}dead"
+    (dead / "0").mkdir(parents=True)
+    (dead / "0" / "part.parquet").write_text("x")
+    with scratch_folder(tmp_path) as mine:
+        assert not dead.exists()
+        (mine / "file").write_text("x")
+        with scratch_folder(tmp_path) as other:
+            assert {*tmp_path.iterdir()} == {mine, other}
+        assert (mine / "file").exists()
+    assert list(tmp_path.iterdir()) == []
