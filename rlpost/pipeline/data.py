@@ -266,6 +266,8 @@ class Collector:
         cells, columns["cell"] = _cells(step, len(steps), domain, len(domains))
         ids = {"rollout", "traj_id", "state_id", UNKNOWN_REASON}
         columns |= {name: code for name, code in codes.items() if name in ids}
+        if len(batches) > 1 and not {"rollout", "traj_id"}.isdisjoint(codes):
+            columns["prompt"] = own
         reasons = {UNKNOWN_REASON: labels[UNKNOWN_REASON]} if UNKNOWN_REASON in labels else {}
         labels = {"step": steps, "batch": batches, "domain": domains, "cell": cells.tolist()}
         labels |= reasons
