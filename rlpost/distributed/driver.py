@@ -244,7 +244,7 @@ def _check_rollouts(
     own, differ = min(found, key=lambda item: item[0])
     names = [partitions[number].row_name(row) for number, row in own[::-1]]
     error = RowsDiffer([row for _, row in own], differ["values"], differ["column"])
-    raise error.error(names, context.columns.column("rollout"))
+    raise error.error(names, context.columns)
 
 
 def _labels(notes: Sequence[Json]) -> tuple[Labels, list[Labels]]:

@@ -270,6 +270,8 @@ class Collector:
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         ids = {"rollout", "traj_id", "state_id", UNKNOWN_REASON}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
+        if len(batches) > 1 and not {"rollout", "traj_id"}.isdisjoint(codes):
+            columns["prompt"] = own
         reasons = {UNKNOWN_REASON: labels[UNKNOWN_REASON]} if UNKNOWN_REASON in labels else {}
         labels = {"step": steps, "batch": batches, "domain": domains} | reasons
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)

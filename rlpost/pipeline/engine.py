@@ -113,7 +113,7 @@ class Engine:
         if differ := responses.notes.get("rows_differ"):
             source = self.plan.source
             rows_of = [row_name(source.files, source.first_rows, row) for row in differ.rows]
-            raise differ.error(rows_of, self.plan.columns.column("rollout"))
+            raise differ.error(rows_of, self.plan.columns)
         self._passes = self.plan.passes(names, keeping=True)
         for number, phase in enumerate(later, 1):
             step = self._passes[number]

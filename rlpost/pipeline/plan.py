@@ -189,6 +189,7 @@ class Plan:
             "the input has no steps": "batch" not in self.columns,
             "the whole input is one batch": self.resolved.recipe.numerics.batch == "all",
             f"{coupling.why} uses responses of several steps": coupling.scope == "run",
+            "the rows of a rollout must be of one step": self.resolved.has_rollouts,
             f"estimator {estimator.name} has a baseline per position": bool(
                 estimator.token_weights
             ),
@@ -433,8 +434,7 @@ def warns_of_ends(resolved: ResolvedRecipe) -> bool:
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:
     """Return whether a recipe compares the rows of groups without regard to rollouts."""
-    aware = resolved.recipe.rollout_id is not None or "traj_id" in resolved.estimator.needs
-    return bool(group_reasons(resolved)) and not aware
+    return bool(group_reasons(resolved)) and not resolved.has_rollouts
 
 
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:

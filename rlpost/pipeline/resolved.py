@@ -153,6 +153,11 @@ class ResolvedRecipe:
         return [why for why, needs in reasons.items() if needs]
 
     @property
+    def has_rollouts(self) -> bool:
+        """The rollout of each row is known, and may have several rows."""
+        return self.recipe.rollout_id is not None or "traj_id" in self.estimator.needs
+
+    @property
     def reads_rewards(self) -> bool:
         """The estimator reads rewards, and so the KL penalty that is subtracted from them."""
         return _reads_rewards(self.estimator)

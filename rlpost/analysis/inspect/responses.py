@@ -125,14 +125,14 @@ def group_facts(
 def turn_kinds(rows: pl.DataFrame) -> pl.Series:
     """Return which rows look like turns, [n] as `rlpost.pipeline.turns.turn_rows`."""
     by = [key for key in ("batch", "group") if key in rows]
-    rollout = _codes(rows, ["rollout"]) if "rollout" in rows else None
+    rollout = codes_of(rows, ["rollout"]) if "rollout" in rows else None
     turn = rows["turn"].fill_nan(-1).cast(pl.Int64).to_numpy() if "turn" in rows else None
     if "group" not in rows or (rollout is None and turn is None):
         return pl.zeros(len(rows), pl.Int8, eager=True)
-    return pl.Series(turn_rows(_codes(rows, by), rollout, turn))
+    return pl.Series(turn_rows(codes_of(rows, by), rollout, turn))
 
 
-def _codes(rows: pl.DataFrame, keys: list[str]) -> NDArray[np.int64]:
+def codes_of(rows: pl.DataFrame, keys: list[str]) -> NDArray[np.int64]:
     """Return a number from 0 for each combination of keys, [n]; nulls are equal."""
     different = rows.select(keys).unique(maintain_order=True).with_row_index("code")
     codes = rows.select(keys).join(different, on=keys, nulls_equal=True, maintain_order="left")

@@ -188,6 +188,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             reduce=on_responses.leave_out_nonfinite,
             fields=finite.fields | _fields_of_roles(resolved),
         )
+    batches = Stage("batches of rollouts", reduce=on_rewards.check_batches)
     rollouts = Stage("rollouts", fields=frozenset({"rollout_id"}))
     if recipe.rollout_id:
         check = partial(on_rewards.check_rollouts, resolved=resolved)
@@ -208,6 +209,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
     return [
         finite,
+        *([batches] if resolved.has_rollouts else []),
         rollouts,
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
         masks,

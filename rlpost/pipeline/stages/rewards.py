@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import ColumnMap
 
 
 COUNTABLE = frozenset({"numerics.empty"})
@@ -318,20 +319,33 @@ def per_group(
 
 
 class RowsDiffer(NamedTuple):
-    """Two rows of one rollout that have different rewards."""
+    """Two rows of one rollout that have different rewards, or different steps."""
 
     rows: list[int]
-    values: list[float]
+    values: list[float | str]
     column: str
     """The column of Responses."""
 
-    def error(self, names: Sequence[str], rollout_id: str) -> DataError:
+    def error(self, names: Sequence[str], columns: ColumnMap) -> DataError:
         """Return the error.
 
         Args:
             names: of the rows: file and row number.
-            rollout_id: the column of rollout ids.
+            columns: of the input, with that of rollout ids.
         """
+        rollout_id = columns.columns.get("rollout") or columns.column("traj_id")
+        if self.column == "step":
+            step = columns.column("batch")
+            first, second = (
+                f"{name}, has `{step}` {value}"
+                for name, value in zip(names, self.values, strict=True)
+            )
+            return DataError(
+                f"{first}, but {second}; both rows are one rollout by `{rollout_id}`, and its rows "
+                f"need one training batch: if `{step}` counts the turns of a rollout, --map "
+                "batch=none joins all rows to one batch, and --map batch=COLUMN names the training "
+                f"step; otherwise write other `{rollout_id}` in each batch"
+            )
         kind = {"reward": "a reward", "process": "process rewards that sum to"}
         what = kind.get(self.column, f"`{self.column.removeprefix('component:')}`")
         first, second = (
@@ -342,6 +356,26 @@ class RowsDiffer(NamedTuple):
             f"{first}, but {second}; both rows are one rollout by `{rollout_id}`, and one reward "
             "is needed: choose --rollout-reward last, sum or mean, or leave --rollout-id out"
         )
+
+
+def check_batches(responses: Responses) -> Responses:
+    """Note in `rows_differ` the first row whose step differs from that of its rollout's first row.
+
+    A rollout is the rows of one prompt with one id; ids of different prompts may be equal.
+    """
+    ids = next((name for name in ("rollout", "traj_id") if name in responses), None)
+    if ids is None or "prompt" not in responses:
+        return responses
+    unit, step = joint_codes(responses["prompt"], responses[ids]), responses["step"]
+    first = torch.full((int(unit.max()) + 1,), len(unit)).scatter_reduce(
+        0, unit, torch.arange(len(unit)), "amin"
+    )[unit]
+    differing = (step != step[first]).nonzero().squeeze(1)
+    if not differing.numel():
+        return responses
+    rows, labels = [int(first[differing[0]]), int(differing[0])], responses.labels["step"]
+    values: list[float | str] = [labels[int(step[row])] for row in rows]
+    return responses.noting(rows_differ=RowsDiffer(rows, values, "step"))
 
 
 def check_rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
@@ -375,7 +409,9 @@ def check_rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Respons
             rows = [int(first[differing[0]]), int(differing[0])]
             found.append(RowsDiffer(rows, values[rows].tolist(), name))
     differ = min(found, key=lambda one: one.rows[1], default=None)
-    return responses.noting(rows_differ=differ) if differ else responses
+    if differ is None or "rows_differ" in responses.notes:
+        return responses
+    return responses.noting(rows_differ=differ)
 
 
 def rollout_rewards(responses: Responses, *, recipe: Recipe) -> Responses:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
 from rlpost.analysis.inspect.model import FindingEvidence
+from rlpost.analysis.inspect.responses import codes_of
+from rlpost.analysis.inspect.step_counts import turn_evidence_of
 from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.display.text import counted, share, value_list
 from rlpost.pipeline.turns import BY_ID
@@ -78,6 +81,41 @@ def one_group_per_step(data: CheckInput) -> Result:
         "check whether this is the prompt's id; set another column with --map group=COLUMN",
         groups.count, groups.count, data.examples_of_groups(rows["rows"] >= LARGE),
     )  # fmt: skip
+
+
+@check("error", "group", "batch")
+def turns_as_steps(data: CheckInput) -> Result:
+    """Rows of one rollout are in several steps: the column counts turns, and splits the groups."""
+    rows, why = data.reading.rows.drop_nulls(["batch", "group"]), _turns_as_steps(data)
+    if not why:
+        return NotRun("steps are no whole numbers") if why is None else None
+    groups = rows.group_by("group").agg(steps=pl.col("batch").n_unique())
+    split = groups.filter(pl.col("steps") > 1)
+    count = len(split)
+    flags = data.reading.rows["group"].is_in(split["group"].implode())
+    return Problem(
+        95,
+        f"`{data.column('batch')}` counts the turns of rollouts, not training batches: {why}. "
+        f"{count:,} of {counted(len(groups), 'prompt')} (`{data.column('group')}`) are split, and "
+        "a rollout counts once for each of its turns",
+        "join the steps with --map batch=none, here and in `rlpost advantages`, or set the "
+        "training step with --map batch=COLUMN; --rollout-id COLUMN counts a rollout once",
+        count, len(groups), data.examples(flags, "reward"),
+    )  # fmt: skip
+
+
+def _turns_as_steps(data: CheckInput) -> str | None:
+    """Return why steps are turns, empty if nothing shows it; None for steps of another type."""
+    rows, selection = data.reading.rows.drop_nulls(["batch", "group"]), data.reading.selection
+    if selection.rollout_counts:
+        several = pl.col("batch").n_unique().over("group", "rollout") > 1
+        count = int(rows.select(several.sum()).item())
+        return f"{count:,} rows share a `{selection.rollout}` with other steps" if count else ""
+    if not rows["batch"].dtype.is_integer():
+        return None
+    ids = codes_of(rows, ["rollout"]) if "rollout" in rows else None
+    step = rows["batch"].to_numpy().astype(np.int64)
+    return turn_evidence_of(codes_of(rows, ["group"]), step, ids)
 
 
 @check("warning", "group", "rollout ids or turns")
@@ -442,7 +480,7 @@ def unknown_finish_reasons(data: CheckInput) -> Result:
         f"{counted(data.count, 'response')} ({values}), which count as not truncated",
         "if they are truncated, write `length`, or a column of bools and set it with "
         "--map truncated=COLUMN; --map truncated=none ignores the column",
-        count, data.count, data.examples(flags, "unknown_reason"),
+        count, data.count, data.examples(flags),
     )  # fmt: skip
 
 
