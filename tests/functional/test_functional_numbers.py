@@ -181,6 +181,7 @@ FIELDS = [
     for model in MODELS
     for name, field in model.model_fields.items()
     if "bool" not in str(field.annotation)
+    and name != "options"  # of a user's own estimator: any of them may be a switch
 ]
 
 

@@ -256,6 +256,11 @@ CASES = {
     "constant_log_probs": (each(BASE, "old_log_probs", np.zeros_like), BASE),
     "same_log_probs": (BASE | {"infer_log_probs": BASE["old_log_probs"]}, ALWAYS_ON_POLICY),
     "engine_mismatch": (noisy(BASE, 0.5), noisy(BASE, 0.01)),
+    "turns_as_steps": (BASE | {"step": [row % (SIZE // 2) for row in range(ROWS)]}, BASE),
+    "unknown_finish_reasons": (
+        truncated(BASE, 0.2) | {"finish_reason": ["stop", "eaten"] * (ROWS // 2)},
+        truncated(BASE, 0.2),
+    ),
     "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
     "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
@@ -304,6 +309,7 @@ PROVIDE = {
     "token lists": LISTS,
     "lengths": LISTS,
     "truncated or lengths": (*LISTS, "finish_reason"),
+    "truncated": ("finish_reason",),
     "log-probs": LISTS[1:4],
     "log-probs of two policies": LISTS[1:3],
     "mask or log-probs": LISTS[:4],
@@ -629,7 +635,7 @@ def test_a_few_long_copies_are_found_and_as_many_short_ones_are_not(tmp_path):
         ("response_mask", ["111"] * ROWS),
         ("prompt_id", [["a"]] * ROWS),
         ("old_log_probs", [["-1"]] * ROWS),
-        ("finish_reason", [{"type": "stop"}] * ROWS),
+        ("finish_reason", [["stop"]] * ROWS),
     ],
 )
 def test_an_unreadable_column_is_a_finding_and_the_rest_is_read(name, values, tmp_path):
