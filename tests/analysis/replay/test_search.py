@@ -15,6 +15,7 @@ from rlpost.analysis.replay.search.candidates import nested, value_of
 from rlpost.analysis.replay.search.fields import FIELDS, choices
 from rlpost.analysis.replay.search.sample_facts import SampleFacts
 from rlpost.analysis.replay.search.search import search
+from rlpost.analysis.replay.search.ties import missing_data
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import merged
@@ -57,6 +58,23 @@ def test_every_field_of_a_recipe_has_a_row():
     lacks, others = sorted(every - {*FIELDS}), sorted({*FIELDS} - every)
     assert not lacks, f"{table} lacks {lacks}: add a row, `_LEFT` if no search changes it"
     assert not others, f"{table} has {others}, which are no fields: remove the rows"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_that_a_search_changes_names_data_on_which_its_values_differ(name):
+    one = FIELDS[name]
+    if one.bounds or (choices(name) if one.values is None else one.values):
+        assert one.data, f"row {name} of FIELDS: add `data`, which ties of its values name"
+
+
+def test_data_that_depends_on_the_recipe_is_named_even_if_the_sample_may_have_it():
+    sample = SampleFacts(rollouts_of(Recipe()))
+    fields = ["numerics.observations", "norm_mean"]
+    (observed,) = FIELDS["numerics.observations"].data
+    missing = missing_data(fields, sample)
+    assert observed.text in missing
+    assert not observed.present(sample)  # so that a search need not try its values
+    assert "a prompt group of equal rewards" in missing
 
 
 @pytest.mark.parametrize("name", [name for name, one in FIELDS.items() if one.bounds])

@@ -65,9 +65,11 @@ ENGINE = SeparatingData(
 )
 
 
-def _by_recipe(text: str) -> SeparatingData:
-    """Return data of which only a recipe decides whether a sample has it."""
-    return SeparatingData(text, by_recipe=True)
+def _by_recipe(
+    text: str, present: Callable[[SampleFacts], bool] = lambda _: True
+) -> SeparatingData:
+    """Return data of which a recipe decides whether a sample has it, if it can have it at all."""
+    return SeparatingData(text, present, by_recipe=True)
 
 
 BEYOND_BOUND = _by_recipe("rewards beyond the bound")
@@ -77,6 +79,14 @@ LITTLE = _by_recipe("a prompt group whose rewards differ little")
 LITTLE_BATCH = _by_recipe("a batch whose advantages differ little")
 FEW_TOKENS = _by_recipe("a batch of few policy tokens")
 DISCOUNTED = _by_recipe("responses of several tokens with a critic or rewards on several tokens")
+CONNECTED = _by_recipe(
+    "responses with observation tokens, and a discount, a critic or rewards on several tokens",
+    lambda s: s.observations,
+)
+COMPONENTS = _by_recipe("responses of several reward components that are not equal multiples")
+TURNS_REWARDED = _by_recipe(
+    "rollouts whose rows have unequal rewards", lambda s: bool(s.rollout_ids)
+)
 
 
 class SearchedField(NamedTuple):
@@ -328,17 +338,21 @@ FIELDS: dict[str, SearchedField] = {
     "episode_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (UNEQUAL,)),
     "step_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (TURNS,)),
     "f_norm": SearchedField((0.5, 2.0), (1e-3, 1e3), (UNEQUAL,)),
-    "ema_decay": SearchedField((*DISCOUNTS, 0.5), _UNIT),
+    "ema_decay": SearchedField(
+        (*DISCOUNTS, 0.5), _UNIT, (_by_recipe("several responses of a domain"),)
+    ),
     "otb_is_cap": SearchedField(_otb_caps, data=(ENGINE,)),
     "episode_domains": SearchedField(_domains, data=(DOMAINS,)),
     "teachers": SearchedField(lambda _, sample: teachers(sample), _WEIGHT, (LOG_RATIOS,)),
-    "reward_components": SearchedField(lambda _, sample: components(sample)),
-    "component_weights": SearchedField(_component_weights, _WEIGHT),
-    "reward_scale": SearchedField((None,)),
+    "reward_components": SearchedField(lambda _, sample: components(sample), data=(COMPONENTS,)),
+    "component_weights": SearchedField(_component_weights, _WEIGHT, (COMPONENTS,)),
+    "reward_scale": SearchedField(
+        (None,), data=(LITTLE, _by_recipe("rewards that are not normalised"))
+    ),
     "truncation_penalty": SearchedField((None, 0.0, 0.5, -1.0), _WEIGHT, (TRUNCATED,)),
     "group_length_penalty": SearchedField((None,), data=(LENGTHS,)),
     "overlong_penalty": SearchedField(_overlong, (0.0, 1e9), (UNEQUAL_LENGTHS,), step=2.0),
-    "norm_mean": SearchedField(_scopes, data=(MEANS, UNEQUAL)),
+    "norm_mean": SearchedField(_scopes, data=(MEANS, UNEQUAL, EQUAL, STEPS)),
     "norm_std": SearchedField(("none",), data=(DEVIATIONS, UNEQUAL), start="none"),
     "reward_clip": SearchedField(_reward_clips, data=(BEYOND_BOUND,)),
     "reward_clip_low": SearchedField((), data=(BEYOND_BOUND,)),
@@ -349,7 +363,7 @@ FIELDS: dict[str, SearchedField] = {
     "is_normalise": _WEIGHTS,
     "is_filter": _LEFT,
     "is_filter_where": _WEIGHTS,
-    "max_len_mask": SearchedField(_max_len),
+    "max_len_mask": SearchedField(_max_len, data=(_by_recipe("a response as long as the limit"),)),
     "max_response_length": _LEFT,
     "difficulty_mask": SearchedField(data=(MEANS,)),
     "difficulty_low": _LEFT,
@@ -358,7 +372,7 @@ FIELDS: dict[str, SearchedField] = {
     "drop_zero_variance": SearchedField(data=(EQUAL,)),
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
-    "mask_before_norm": SearchedField(),
+    "mask_before_norm": SearchedField(data=(_by_recipe("a response that a mask drops"),)),
     "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
     "kl_target": _LEFT,
@@ -373,15 +387,15 @@ FIELDS: dict[str, SearchedField] = {
     "advantage_clip": SearchedField(
         _advantage_clips, data=(_by_recipe("advantages beyond the bound"),)
     ),
-    "difficulty_weight": SearchedField(),
+    "difficulty_weight": SearchedField(data=(_by_recipe("responses of unequal difficulty"),)),
     "length_weight": SearchedField(data=(UNEQUAL_LENGTHS,)),
     "pass_threshold": _LEFT,
-    "columns": SearchedField(_columns),
+    "columns": SearchedField(_columns, data=(_by_recipe("rows in which both columns differ"),)),
     "tokenizer": _LEFT,
     "rollout_id": SearchedField(
         _rollouts, data=(ROLLOUTS,), off="the trainer counts turns as responses"
     ),
-    "rollout_reward": SearchedField(data=(ROLLOUTS,)),
+    "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
     "nonfinite": _LEFT,
     "emit": _LEFT,
     "emit_only": _LEFT,
@@ -411,7 +425,7 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.kl_credit": SearchedField(data=(LOG_RATIOS,)),
     "numerics.process_rewards": SearchedField(data=(TOKEN_REWARDS,)),
     "numerics.terminal_reward": SearchedField(data=(ENDS,)),
-    "numerics.observations": SearchedField(data=(OBSERVATIONS,)),
+    "numerics.observations": SearchedField(data=(CONNECTED,)),
     "numerics.outcome": SearchedField(
         data=(_by_recipe("rewards or KL on several tokens of a response, or a discount below 1"),)
     ),
