@@ -221,6 +221,13 @@ class Settings:
         self._check_effects(recipe)
         return recipe
 
+    @property
+    def components(self) -> dict[str, float]:
+        """The weight of each reward component that options name, by its column."""
+        names = ("reward_components", "component_weights")
+        values = {name: self._recipe_options.get(name) for name in names}
+        return Recipe.of(values, "", self.sources).component_weight
+
     def check_any_preset(self) -> None:
         """Raise UsageError for wrong options of a recipe whose preset is searched for."""
         name = self._recipe_options.get("estimator")

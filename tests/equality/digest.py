@@ -66,6 +66,8 @@ ADDED: set[str] = {
     # Findings by severity; what an expectation of lengths is checked with.
     "errors",
     "policy_tokens",
+    # Statistics of each reward component.
+    "components",
 }
 
 # Columns that were added on purpose, likewise.

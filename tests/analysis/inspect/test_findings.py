@@ -498,7 +498,8 @@ def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_pat
             id="short texts alone, which may be equal by chance",
         ),
         pytest.param(
-            {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()} | {"step": [0] * 3 + [1] * 3},
+            {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()}
+            | {"step": [0] * 3 + [1] * 3},
             id="few responses",
         ),
     ],
