@@ -79,6 +79,10 @@ def _run() -> int:
     # numpy's linear algebra has only small products to compute here. A thread pool of its own would
     # busy-wait on a second core, which has files to copy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # rich reads the size of the terminal from these, and fails at ² as if it were a number.
+    for name in ("COLUMNS", "LINES"):
+        if not os.environ.get(name, "0").isdecimal():
+            del os.environ[name]
     # The objects of imported modules stay: collecting garbage among them repeatedly takes 0.2 s.
     gc.set_threshold(100_000)
     atexit.register(run_cleanups)  # first, so it runs last: nothing unfinished is left

@@ -51,7 +51,7 @@ from rlpost.io.clock import Clock
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import parse_path, resolved
 from rlpost.io.publish import StagedFiles, write_file
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
@@ -122,12 +122,12 @@ def plan(
 
 def _check_apart(state_dir: Path, inputs: Sequence[str], output: str | Path) -> None:
     """Raise UsageError if the state would be stored among the files of the input or the output."""
-    own = state_dir.resolve()
+    own = resolved(state_dir)
     for text in (*inputs, str(output)):
         path = parse_path(text)
         if not isinstance(path, Path):
             continue
-        folder, is_out = path.resolve(), text == str(output)
+        folder, is_out = resolved(path), text == str(output)
         if folder == own or (not is_out and folder in own.parents):
             raise UsageError(
                 f"--state-dir {state_dir}: is {'OUT' if is_out else f'IN ({text}), or inside it'}; "

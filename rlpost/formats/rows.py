@@ -48,10 +48,12 @@ class OtherFields:
     def columns(self) -> dict[str, str]:
         """Field -> column; a name with another meaning in rlpost becomes `dumped_...`."""
         names: dict[str, str] = {}
+        taken = set(CANONICAL)
         for key in self.types:
             name = f"dumped_{key}" if key in CANONICAL else key
-            while name in CANONICAL or name in names.values():
+            while name in taken:
                 name += "_"
+            taken.add(name)
             names[key] = name
         return names
 
@@ -66,11 +68,12 @@ class OtherFields:
         A field that only late records have is a column from the first row on.
         """
         for batch in batches:
-            full = batch
-            for column, kind in self.column_types.items():
-                if column not in batch.schema.names:
-                    full = full.append_column(column, pa.nulls(batch.num_rows, kind))
-            yield full
+            there = set(batch.schema.names)
+            missing = {name: kind for name, kind in self.column_types.items() if name not in there}
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, *(pa.nulls(batch.num_rows, kind) for kind in missing.values())],
+                [*batch.schema.names, *missing],
+            )
 
     def values(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return a record's values by column."""

@@ -144,15 +144,12 @@ class CanonicalFile:
                 f"{', '.join(self._sources)}: a column has values of incompatible types: "
                 f"{str(error).splitlines()[0]}"
             ) from None
-        empty = [
-            name for name in table.schema.names if pa.types.is_null(table.schema.field(name).type)
-        ]
-        table = table.drop_columns(empty)
-        for name in table.column_names:
-            if name in TOKEN_COLUMNS and table[name].null_count:
+        columns = {column.name: i for i, column in enumerate(table.schema)
+                   if not pa.types.is_null(column.type)}  # fmt: skip
+        for name in TOKEN_COLUMNS:
+            if name in columns and table[name].null_count:
                 raise DataError(self._uneven_text(name))
-        order = [*(name for name in CANONICAL if name in table.column_names),
-                 *(name for name in table.column_names if name not in CANONICAL)]  # fmt: skip
+        order = [*(columns.pop(name) for name in CANONICAL if name in columns), *columns.values()]
         return table.select(order)
 
     def _uneven_text(self, name: str) -> str:
@@ -164,8 +161,10 @@ class CanonicalFile:
     def _cast_to_schema(self, batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
         assert self._writer is not None
         schema = self._writer.schema
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if name not in schema.names and column.null_count < len(column):
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        written = set(schema.names)
+        for name, column in columns.items():
+            if name not in written and column.null_count < len(column):
                 raise DataError(
                     f"{source}: the column {name} begins here, after {self.rows:,} rows without "
                     f"it; omit it with --map {name}=none, or convert this file alone"
@@ -173,13 +172,12 @@ class CanonicalFile:
         arrays = []
         for column_field in schema:
             name = column_field.name
-            if name in batch.schema.names:
+            if name in columns:
                 try:
-                    arrays.append(batch.column(name).cast(column_field.type))
+                    arrays.append(columns[name].cast(column_field.type))
                 except pa.ArrowException:
-                    kind = batch.schema.field(name).type
                     raise DataError(
-                        f"{source}: the column {name} is {kind} here and "
+                        f"{source}: the column {name} is {columns[name].type} here and "
                         f"{column_field.type} in earlier rows"
                     ) from None
             elif name in TOKEN_COLUMNS:
@@ -189,11 +187,11 @@ class CanonicalFile:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _open_writer(self, schema: pa.Schema) -> pq.ParquetWriter:
-        floats = [
+        floats = {
             f"{one.name}.list.element"
             for one in schema
             if pa.types.is_list(one.type) and pa.types.is_floating(one.type.value_type)
-        ]
+        }
         others = [one.name for one in schema if not pa.types.is_nested(one.type)]
         others += [
             f"{one.name}.list.element"

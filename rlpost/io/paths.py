@@ -278,6 +278,16 @@ def relative_to_glob(pattern: AnyPath, match: AnyPath) -> Path:
     return Path(*match.parts[fixed:])
 
 
+def resolved(path: AnyPath) -> AnyPath:
+    """Return the path without symbolic links; raise UsageError if they lead to each other."""
+    try:
+        return path.resolve()
+    except RuntimeError:
+        raise UsageError(
+            f"{path}: a symbolic link that leads back to itself; name another path"
+        ) from None
+
+
 def check_target(
     target: AnyPath,
     inputs: Collection[AnyPath],
@@ -297,7 +307,7 @@ def check_target(
         UsageError: it is an input, or exists and may not be overwritten.
         OSError: it cannot be accessed.
     """
-    if target.resolve() in inputs:
+    if resolved(target) in inputs:
         raise UsageError(f"{target}: output and input are the same file; name another")
     exists = target.exists() if existing is None else str(target) in existing
     if exists and not overwrite:

@@ -202,6 +202,19 @@ def test_an_output_that_is_an_input_is_refused(refused, here):
     refused(2, "link.parquet in.parquet --overwrite", "output and input are the same file")
 
 
+def test_an_output_that_is_a_link_to_itself_is_refused(refused, here):
+    (here / "loop").symlink_to(here / "back")
+    (here / "back").symlink_to(here / "loop")
+    refused(2, "in.parquet loop", "loop: a symbolic link that leads back to itself")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_bundle_that_is_a_named_pipe_is_refused_at_once(here):
+    os.mkfifo(here / "case.zip")
+    ran = run("replay", "case.zip")
+    assert (ran.code, "case.zip" in ran.err) == (3, True)
+
+
 def test_an_existing_output_is_kept_without_overwrite(refused, here):
     (here / "out.parquet").write_text("precious")
     refused(2, "in.parquet out.parquet", "out.parquet: exists already; --overwrite replaces it")

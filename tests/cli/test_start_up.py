@@ -116,3 +116,16 @@ def test_python_m_rlpost_is_the_program():
     argv = [sys.executable, "-m", "rlpost", "--version"]
     ran = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert ran.stdout == f"rlpost {rlpost.__version__}\n"
+
+
+@pytest.mark.parametrize("size", ["²", "", "wide", "-5", "0"])
+def test_a_size_of_the_terminal_that_is_no_number_is_ignored(size):
+    ran = subprocess.run(
+        [sys.executable, "-m", "rlpost", "losses"],
+        env={**os.environ, "COLUMNS": size, "LINES": size},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "ppo" in ran.stdout

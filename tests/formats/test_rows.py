@@ -8,7 +8,7 @@ import pytest
 
 from rlpost.errors import DataError
 from rlpost.formats.base import ReadOptions
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.rows import OtherFields, Row, record_batches
 
 
 def table_of(rows, **types):
@@ -59,3 +59,17 @@ def test_null_among_numbers_is_nan():
     (row,) = table_of([{"values": [1.0, None]}])["values"].to_pylist()
     assert row[0] == 1.0
     assert np.isnan(row[1])
+
+
+def test_names_and_missing_columns_of_a_record_with_thousands_of_fields():
+    names = [f"field_{i}" for i in range(20_000)]
+    others = OtherFields(dict.fromkeys([*names, "reward", "dumped_reward"], pa.float64()))
+    assert [*others.columns][:2] == names[:2]
+    assert others.columns["reward"] == "dumped_reward"
+    assert others.columns["dumped_reward"] == "dumped_reward_"
+    first = pa.record_batch({"field_7": pa.array([1.0, 2.0])})
+    (full,) = others.add_missing_columns([first])
+    assert full.schema.names[0] == "field_7"
+    assert {*full.schema.names} == {*others.columns.values()}
+    assert full.column("field_7").to_pylist() == [1.0, 2.0]
+    assert full.column("dumped_reward_").null_count == len(first)

@@ -25,7 +25,14 @@ from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.fingerprint import FileFingerprint, fingerprint_of, footer_digest, last_entry
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
-from rlpost.io.paths import RemotePath, glob_files, list_files, parse_path, relative_to_glob
+from rlpost.io.paths import (
+    RemotePath,
+    glob_files,
+    list_files,
+    parse_path,
+    relative_to_glob,
+    resolved,
+)
 from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
@@ -303,7 +310,7 @@ def _expand(text: str, output: Path) -> list[UpdateFile]:
         if not isinstance(path, Path):
             return [UpdateFile(one.path, one.relative, table=True) for one in find_inputs([text])]
         if path.is_dir():
-            if path.resolve() == output.resolve():
+            if resolved(path) == resolved(output):
                 raise UsageError(f"{output}: OUT and IN are the same directory; name another OUT")
             return _directory(path, output)
         if path.is_file():

@@ -109,6 +109,8 @@ def _extract(path: Path, folder: Path) -> None:
     Raises:
         DataError: not a zip file, or members are missing, are there twice or are too large.
     """
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: not a file; a file that rlpost bundle wrote is needed")
     try:
         with zipfile.ZipFile(path) as file:
             for entry in _members(file, path):
