@@ -230,6 +230,13 @@ class Settings:
         files = {name: x for name, x in self.sources.items() if x not in self.variables.values()}
         return estimator_named(recipe.estimator).with_typed_options(recipe, files)
 
+    @property
+    def components(self) -> dict[str, float]:
+        """The weight of each reward component that options name, by its column."""
+        names = ("reward_components", "component_weights")
+        values = {name: self._recipe_options.get(name) for name in names}
+        return Recipe.of(values, "", self.sources).component_weight
+
     def check_any_preset(self) -> None:
         """Raise UsageError for wrong options of a recipe whose preset is searched for."""
         name = self._recipe_options.get("estimator")

@@ -348,6 +348,22 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def with_component_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Replace the `settings` of a command by the options of reward components."""
+    names = ("reward_components", "component_weights")
+    own = inspect.signature(function, eval_str=True).parameters
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        settings = Settings({name: values[name] for name in names})
+        every = {**values, "settings": settings}
+        function(**{name: every[name] for name in own})
+
+    options = _fields(Recipe, {name: RECIPE[name] for name in names})
+    _replace_signature(run, function, options)
+    return run
+
+
 def with_loss_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add an option for each field of LossOptions to a command with recipe options.
 

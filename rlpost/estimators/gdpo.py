@@ -51,14 +51,39 @@ def gdpo(
     >>> gdpo(components, torch.tensor([0, 2]), norm_std="none").advantages
     tensor([-1.,  1.], dtype=torch.float64)
     """
-    group = spread(torch.arange(offsets.numel() - 1, device=offsets.device), offsets)
-    divided_by = {"norm_eps": norm_eps, "norm_floor": norm_floor, "norm_ddof": norm_ddof}
+    parts = weighted_scores(
+        components,
+        offsets,
+        component_weights=component_weights,
+        norm_mean=norm_mean,
+        norm_std=norm_std,
+        norm_eps=norm_eps,
+        norm_floor=norm_floor,
+        norm_ddof=norm_ddof,
+    )
     advantages = components.new_zeros(components.shape[0])
-    weights = component_weights or [1.0] * components.shape[1]
-    for component, weight in zip(components.unbind(1), weights, strict=True):
-        scores = z_scores(component, group, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
-        advantages = advantages + weight * scores
+    for part in parts.unbind(1):
+        advantages = advantages + part
     return Credit(advantages, advantages)
+
+
+def weighted_scores(
+    components: Tensor,
+    offsets: Tensor,
+    *,
+    component_weights: Sequence[float] = (),
+    norm_mean: str = "group",
+    norm_std: str = "group",
+    **divided_by: float,
+) -> Tensor:
+    """Return wₖ·(cᵢₖ - meanₖ) / (stdₖ + ε) of each component, [N, K]; arguments of `gdpo`."""
+    group = spread(torch.arange(offsets.numel() - 1, device=offsets.device), offsets)
+    weights = component_weights or [1.0] * components.shape[1]
+    parts = [
+        weight * z_scores(component, group, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
+        for component, weight in zip(components.unbind(1), weights, strict=True)
+    ]
+    return torch.stack(parts, dim=1)
 
 
 ESTIMATOR = Estimator(

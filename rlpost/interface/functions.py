@@ -169,6 +169,7 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
+    reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
     progress: Progress = None,
@@ -185,6 +186,8 @@ def inspect(
             groups. None: each row counts.
         rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
             and their mean counts.
+        reward_components: columns whose sum is the reward, in place of a reward column; a mapping
+            has the weight of each.
         ignore: names of checks that are not run.
         expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`; one
             that is not met is part of the finding `unmet_expectations`.
@@ -209,6 +212,7 @@ def inspect(
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward,
+            reward_components=_weights(reward_components),
             ignore=ignore,
             expect=expect,
             reporter=run.reporter,
@@ -418,6 +422,7 @@ def report(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
+    reward_components: Mapping[str, float] | Sequence[str] = (),
     examples: int = 6,
     seed: int = 0,
     recipe: Recipe | None = None,
@@ -434,6 +439,7 @@ def report(
         pass_threshold: a response passes with at least this reward.
         rollout_id: the column of rollout ids, as of `inspect`.
         rollout_reward: the reward of a rollout whose rows differ, as of `inspect`.
+        reward_components: columns whose sum is the reward, as of `inspect`.
         examples: number of the best, of the worst and of random responses.
         seed: of the random responses.
         recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
@@ -466,6 +472,7 @@ def report(
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward,
+            reward_components=_weights(reward_components),
             examples=examples,
             seed=seed,
             recipe=recipe,
@@ -763,6 +770,14 @@ def verify(
     several = path_names(paths, "verify", "enriched files, which have the metadata of their run")
     with _reporting(options, progress=progress) as run:
         return Verification(work.verify(several, run))
+
+
+def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
+    """Return the weight of each reward component: 1 if only names are passed."""
+    if isinstance(components, str):
+        raise UsageError(f"reward_components={components!r}: a list of columns is needed")
+    names = components.items() if hasattr(components, "items") else ((x, 1.0) for x in components)
+    return {name: float(weight) for name, weight in names}
 
 
 def _files_of_update(inputs: Inputs) -> list[str]:

@@ -6,14 +6,17 @@ machines, so that the summary depends on none of them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.divergence import (
     chi_square,
@@ -70,6 +73,13 @@ class Numbers:
         weight = counted.to(torch.float64)
         inside = torch.where(counted, values, 0.0)
         self.add_spread(name, weight, inside, inside.square(), values, values)
+
+    def add_pair(self, name: str, x: Tensor, y: Tensor, counted: Tensor) -> None:
+        """Add the sums of two numbers of each response that counts, of `PairSums`."""
+        x, y = (torch.where(counted, one, 0.0) for one in (x, y))
+        values = (counted, x, y, x.square(), y.square(), x * y)
+        for part, value in zip(PairSums._fields, values, strict=True):
+            self.sums[f"{name}.{part}"] = value
 
     def add_spread(
         self, name: str, count: Tensor, total: Tensor, squares: Tensor, low: Tensor, high: Tensor
@@ -442,6 +452,69 @@ def _rates(totals: Totals, name: str) -> Json:
     }
 
 
+def _add_components(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    """Add the reward components: their statistics, products of pairs, and with the advantage."""
+    rows, weights = batch.table, resolved.recipe.component_weight
+    values = {name: rows[f"component:{name}"] for name in weights}
+    scored = {name: rows["valid"] & value.isfinite() for name, value in values.items()}
+    for name, value in values.items():
+        numbers.add_numbers(f"component:{name}", value, scored[name])
+        numbers.add_pair(_pair(name), value, rows["reward"], scored[name])
+    for one, other in combinations(values, 2):
+        both = scored[one] & scored[other]
+        numbers.add_pair(_pair(one, other), values[one], values[other], both)
+    count, total = (numbers.sums[f"advantage.{part}"] for part in ("count", "total"))
+    there, advantage = count > 0, total / count.clamp(min=1)
+    numbers.sums.update({"credited": there, "credited.advantage": advantage})
+    rows = _rows_of_credit(batch) if resolved.constant else batch.responses
+    for name, weight in weights.items():
+        part = f"part:{name}"
+        value = rows[part] if part in rows else weight * rows[f"component:{name}"]
+        value = torch.where(there & value.isfinite(), value, 0.0)
+        numbers.sums.update({f"{part}.product": value * advantage, f"{part}.total": value})
+
+
+def _report_components(totals: Totals, resolved: ResolvedRecipe) -> dict[str, Json]:
+    """Return the statistics of each reward component.
+
+    `reward_correlation` is with the raw reward, `correlations` with the other components.
+    `advantage_share`: see `advantage_shares`; A is the mean of a response's advantages, and the
+    population are kept responses with a policy token.
+    """
+    weights = resolved.recipe.component_weight
+    parts = {
+        name: (totals.total(f"part:{name}.product"), totals.total(f"part:{name}.total"))
+        for name in weights
+    }
+    credited = totals.total("credited"), totals.total("credited.advantage")
+    shares = advantage_shares(parts, *credited)
+    return {
+        name: {
+            "weight": weight,
+            "normalised": "components" in resolved.estimator.columns,
+            **totals.statistic(f"component:{name}"),
+            "scored": totals.count(f"component:{name}.count"),
+            "reward_correlation": correlation(_pair_sums(totals, _pair(name))),
+            "correlations": {
+                other: correlation(_pair_sums(totals, _pair(name, other)))
+                for other in weights
+                if other != name
+            },
+            "advantage_share": shares[name],
+        }
+        for name, weight in weights.items()
+    }
+
+
+def _pair(*names: str) -> str:
+    """Return the name of the sums of a component and the reward, or of two, in any order."""
+    return "pair:" + json.dumps(sorted(names))
+
+
+def _pair_sums(totals: Totals, name: str) -> PairSums:
+    return PairSums(*(totals.total(f"{name}.{part}") for part in PairSums._fields))
+
+
 METRICS = (
     Metric("responses", lambda totals, _: totals.count("rows"), _add_responses),
     Metric("tokens", _report_sizes, _add_sizes),
@@ -469,6 +542,12 @@ METRICS = (
     ),
     Metric("advantage", partial(_statistic, name="advantage"), _add_credit),
     Metric("return", partial(_statistic, name="return")),
+    Metric(
+        "components",
+        _report_components,
+        _add_components,
+        lambda resolved: bool(resolved.recipe.reward_components),
+    ),
     Metric(
         "advantage_clip",
         partial(

@@ -23,7 +23,12 @@ from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.stages import fields_of
-from rlpost.pipeline.stages.rewards import countable, group_statistics, raw_rewards
+from rlpost.pipeline.stages.rewards import (
+    countable,
+    group_statistics,
+    of_rollouts,
+    raw_rewards,
+)
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
 from rlpost.recipe.roles import LOG_PROBS, ROLES
@@ -55,6 +60,8 @@ class GroupFacts:
     """Size -> number of groups; responses that are left out of statistics do not count."""
     zero_variance: int = 0
     """Groups of several responses with equal rewards."""
+    equal_components: Counter[str] = field(default_factory=Counter)
+    """Reward component -> groups of several responses in which its values are equal."""
     first_rows: Mapping[int, Position] = field(default_factory=dict)
     """Size -> the first row of the first group of this size."""
 
@@ -63,7 +70,12 @@ class GroupFacts:
         first = {
             size: min(one[size] for one in both if size in one) for size in {**both[0], **both[1]}
         }
-        return GroupFacts(self.sizes + other.sizes, self.zero_variance + other.zero_variance, first)
+        return GroupFacts(
+            self.sizes + other.sizes,
+            self.zero_variance + other.zero_variance,
+            self.equal_components + other.equal_components,
+            first,
+        )
 
     def to_json(self) -> Json:
         """Return the statistics as plain data."""
@@ -76,7 +88,8 @@ class GroupFacts:
     def from_json(cls, table: Json) -> GroupFacts:
         """Return the statistics from what `to_json` returned."""
         first = {size: tuple(row) for size, row in table["first_rows"]}
-        return cls(Counter(dict(table["sizes"])), table["zero_variance"], first)
+        sizes, equal = (Counter(dict(table[name])) for name in ("sizes", "equal_components"))
+        return cls(sizes, table["zero_variance"], equal, first)
 
     def located(self, position: Callable[[Position], Position]) -> GroupFacts:
         """Return the same statistics with other positions of rows."""
@@ -215,8 +228,21 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     return GroupFacts(
         Counter(dict(zip(sizes, counts.tolist(), strict=True))),
         int((equal & (size > 1)).sum()),
+        _equal_components(plan, responses, rows),
         {size: (row,) for size, row in zip(sizes, earliest.tolist(), strict=True)},
     )
+
+
+def _equal_components(plan: Plan, responses: Responses, rows: torch.Tensor) -> Counter[str]:
+    """Count the groups of several scored responses in which a reward component has one value."""
+    recipe, counts = plan.resolved.recipe, Counter[str]()
+    for name in recipe.reward_components or ():
+        values = of_rollouts(responses, responses[f"component:{name}"], recipe)
+        scored = rows & values.isfinite()
+        moments, equal = group_statistics(responses, values, rows=scored)
+        first = scored.nonzero().squeeze(1)[_first_of_each(responses["group"][scored])]
+        counts[name] = int((equal[first] & (moments.number[first] > 1)).sum())
+    return counts
 
 
 def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
@@ -303,6 +329,9 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     }
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     groups = None if facts.groups is None else facts.groups.summary(by, rewarded=resolved.rewarded)
+    for name, one in whole.get("components", {}).items():
+        equal = None if facts.groups is None else facts.groups.equal_components[name]
+        one["zero_variance"] = equal
     edges = {name: every.count(name) for name in ("padded", "shifted")}
     if every.lows.get("length") != every.highs.get("length"):  # padding makes lists equally long
         edges["padded"] = 0

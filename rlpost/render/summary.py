@@ -138,6 +138,7 @@ def show_summary(summary: Json, out: Console | None = None) -> None:
     parts: list[RenderableType] = [
         _overview(summary),
         _numbers(summary),
+        *_components(summary),
         _rates(summary),
         *_penalty(summary),
         *_correction(summary),
@@ -240,6 +241,26 @@ def _statistic(facts: Json) -> tuple[str, ...]:
     if mean is not None and abs(mean) < _ROUNDING * largest:
         mean = 0.0
     return number(mean), *(number(facts[name]) for name in ("std", "min", "max"))
+
+
+def _components(summary: Json) -> list[RenderableType]:
+    """Return the table of reward components, and what its columns mean."""
+    components = summary.get("components")
+    if not components:
+        return []
+    rows = [
+        (
+            name,
+            *(number(one[part]) for part in ("weight", "mean", "std")),
+            NONE if one["zero_variance"] is None else f"{one['zero_variance']:,}",
+            NONE if one["reward_correlation"] is None else f"{one['reward_correlation']:+.2f}",
+            percent(one["advantage_share"], 1),
+        )
+        for name, one in components.items()
+    ]
+    headings = ("reward component", "weight", "mean", "std", "equal", "corr.", "share")
+    note = "equal: groups with one value; corr.: with the reward; share: of the advantage"
+    return [TextTable(headings, rows, notes=[note])]
 
 
 def _rates(summary: Json) -> TextTable:

@@ -69,6 +69,7 @@ ADDED = {
     "findings.note",
     "errors",  # findings by severity
     "policy_tokens",  # what an expectation of lengths is checked with
+    "components",  # statistics of each reward component
 }
 
 # Columns that were added on purpose, likewise.

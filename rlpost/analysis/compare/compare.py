@@ -153,7 +153,12 @@ def compare(
         "warnings": [text for side in sides for text in side.warnings()],
         "population": RESPONSES if by_response else POPULATION,
         "sides": [
-            {"name": side.name, "advantage": stats.facts(), "rates": side.rates()}
+            {
+                "name": side.name,
+                "advantage": stats.facts(),
+                "rates": side.rates(),
+                "components": side.components(),
+            }
             for side, stats in zip(sides, totals.stats, strict=True)
         ],
         "pairs": [

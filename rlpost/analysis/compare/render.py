@@ -46,6 +46,7 @@ def show(comparison: Json, how: str, out: Console | None = None) -> None:
     by_response = any(pair["tokens"] is None for pair in comparison["pairs"])
     tables = [
         _sides(comparison),
+        *_components(comparison),
         _pairs(comparison, "responses"),
         *([] if by_response else [_pairs(comparison, "tokens")]),
         *_most_different(comparison),
@@ -106,6 +107,32 @@ def _sides(comparison: Json) -> TextTable:
         rows,
         title=f"Sides: {comparison['population']}",
     )
+
+
+def _components(comparison: Json) -> Iterator[TextTable]:
+    """Yield the table of the reward components of each side, if any side has some."""
+    components = [side["components"] or {} for side in comparison["sides"]]
+    names = dict.fromkeys(name for own in components for name in own)
+    rows = [
+        [f"{name}: {part.replace('_', ' ')}", *(_part(own.get(name), part) for own in components)]
+        for name in names
+        for part in ("mean", "zero_variance", "reward_correlation", "advantage_share")
+    ]
+    if rows:
+        sides = (side["name"] for side in comparison["sides"])
+        note = "zero variance: groups with one value; share: of the advantage, adds up to 100 %"
+        headings = ("component", *sides)
+        yield TextTable(headings, rows, title="Reward components", notes=[note])
+
+
+def _part(facts: Json | None, part: str) -> str:
+    """Return a number of a reward component."""
+    value = None if facts is None else facts[part]
+    if value is None:
+        return "–"
+    if part == "zero_variance":
+        return f"{value:,}"
+    return percent(value, 1) if part == "advantage_share" else number(value)
 
 
 def _share(facts: Json, part: str) -> str:

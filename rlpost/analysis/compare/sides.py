@@ -97,6 +97,14 @@ class FileSide:
             return None
         return _merged([_rates(json.loads(text)) for text in stored if text])
 
+    def components(self) -> Json | None:
+        """Return the reward components in the metadata of a file; None of several files."""
+        text = (self.source.footers[0].metadata or {}).get(b"rlpost.summary")
+        if text is None or len(self.source.files) > 1:
+            return None
+        found: Json | None = json.loads(text).get("components")
+        return found
+
     def warnings(self) -> list[str]:
         """Return warnings of advantages with other semantics than this version computes."""
         from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415 - torch
@@ -141,6 +149,10 @@ class RecipeSide:
     def rates(self) -> Json | None:
         """Return the clip and mask rates of the run; call `chunks` first."""
         return _rates(self.summary)
+
+    def components(self) -> Json | None:
+        """Return the reward components of the run; call `chunks` first."""
+        return self.summary.get("components")
 
     def warnings(self) -> list[str]:
         """Return no warnings: those of the run are about its input."""

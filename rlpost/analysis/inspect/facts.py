@@ -13,8 +13,9 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
+from rlpost.analysis.inspect.components import component_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
-from rlpost.analysis.inspect.footers import input_facts, role_facts
+from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
 from rlpost.analysis.inspect.model import UNMET, Facts, TokenFacts
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
@@ -81,6 +82,7 @@ def inspect(
     pass_threshold: float = 1.0,
     rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal",
+    reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
     reporter: Reporter | None = None,
@@ -99,6 +101,7 @@ def inspect(
         pass_threshold=pass_threshold,
         rollout_id=rollout_id,
         rollout_reward=rollout_reward,
+        reward_components=reward_components,
         ignore=ignore,
         expect=expect or {},
         reporter=reporter,
@@ -114,6 +117,7 @@ def inspect_source(
     rollout_id: str | None,
     rollout_reward: RolloutReward,
     tokens: bool = True,
+    reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] = MappingProxyType({}),
     beside: Sequence[ChunkUser] = (),
@@ -129,6 +133,7 @@ def inspect_source(
         rollout_id: as in `inspect`.
         rollout_reward: as in `inspect`.
         tokens: as in `inspect`.
+        reward_components: columns whose weighted sum is the reward, with their weights.
         ignore: as in `inspect`.
         expect: as in `inspect`.
         beside: get the chunks of the same pass.
@@ -140,8 +145,14 @@ def inspect_source(
     start = time.perf_counter()
     expectations = expectations_of(expect)
     _check_names(ignore, expects=bool(expectations))
-    columns = _columns(source, columns_map, rollout_id, rollout_reward)
-    selection = select_columns(source, columns, with_tokens=tokens, rollout_id=rollout_id)
+    columns = _columns(source, columns_map, rollout_id, rollout_reward, reward_components)
+    selection = select_columns(
+        source,
+        columns,
+        with_tokens=tokens,
+        rollout_id=rollout_id,
+        components=reward_components,
+    )
     if selection.lists is not None and columns.how.get(LENGTH) == "map":
         raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
     if selection.lengths is None:
@@ -183,6 +194,7 @@ def inspect_source(
         advantages=advantage_facts(reading),
         truncated=truncation(reading),
         left_out=reading.totals.count("left_out"),
+        components=component_facts(reading, stored_shares(source, reward_components)),
     )
 
 
@@ -217,13 +229,24 @@ def _check_names(ignore: Sequence[str], *, expects: bool) -> None:
 
 
 def _columns(
-    source: Source, columns_map: Mapping[str, str], rollout_id: str | None, reward: RolloutReward
+    source: Source,
+    columns_map: Mapping[str, str],
+    rollout_id: str | None,
+    reward: RolloutReward,
+    components: Mapping[str, float],
 ) -> ColumnMap:
     """Return the column of each role; raises the errors of the arguments of `inspect`."""
     if rollout_id is None and reward != "equal":
         raise UsageError(f"--rollout-reward {reward} needs --rollout-id COLUMN")
     named = {} if rollout_id is None else {"rollout": rollout_id}
+    named |= {f"component:{name}": name for name in components}
+    if components and "reward" in columns_map:
+        raise UsageError(
+            f"--map reward={columns_map['reward']}: --reward-components takes its place; leave one "
+            "of them out"
+        )
     columns = resolve_input(source, columns_map, named)
+    columns = columns.without(("reward",)) if components else columns
     if rollout_id is not None and "group" not in columns:
         raise DataError(
             f"{source.name}: no column for group, so --rollout-id {rollout_id} has no effect; set "

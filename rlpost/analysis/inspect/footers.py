@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow.parquet as pq
 
     from rlpost.analysis.inspect.model import Json
@@ -73,6 +75,24 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
             "missing_roles": lacks,
         }
     return origin
+
+
+def stored_shares(
+    source: Source, components: Mapping[str, float]
+) -> dict[str, float | None] | None:
+    """Return the shares of the advantage of components that an estimator normalised by group.
+
+    They are in the summary of an enriched file. None if the estimator of the input reads rewards,
+    which are weighted sums of components. Shares of several files are unknown.
+    """
+    if not components or not source.footers:
+        return None
+    summary = _json(source.footers[0].metadata or {}, b"rlpost.summary").get("components", {})
+    if not any(one.get("normalised") for one in summary.values()):
+        return None
+    weights = {name: one["weight"] for name, one in summary.items()}
+    same = len(source.files) == 1 and weights == {**components}
+    return {name: summary[name]["advantage_share"] if same else None for name in components}
 
 
 def _json(metadata: dict[bytes, bytes], key: bytes) -> Json:

@@ -107,6 +107,27 @@ class RewardFacts:
 
 
 @dataclass(frozen=True)
+class ComponentFacts:
+    """A column whose weighted sum with others is the reward."""
+
+    weight: float
+    spread: Spread
+    nonfinite: int
+    """Responses in which it is null, NaN or infinite; other numbers leave them out."""
+    zero_variance: int | None
+    """Groups of several responses in which it has one value; None without groups."""
+    reward_correlation: float | None
+    """Pearson's, with the reward; None if one of both has one value."""
+    correlations: dict[str, float | None]
+    """With the other components."""
+    advantage_share: float | None
+    """cov(R_k, A) / cov(sum_j R_j, A), with R_k the component times its weight and A the
+    advantage; see `rlpost.kernels.contributions.advantage_shares`. They add up to 1."""
+    share_of: str
+    """A: the column of advantages, or what takes its place in an input without."""
+
+
+@dataclass(frozen=True)
 class Truncation:
     """Responses cut off at the length limit, according to a column."""
 
@@ -434,6 +455,8 @@ class Facts:
     """As in `lengths`, which may be unknown."""
     left_out: int = 0
     """Responses whose sample mask is 0. They count here, save in `advantages`."""
+    components: dict[str, ComponentFacts] = field(default_factory=dict)
+    """Of the reward components that the user names."""
     schema_version: int = SCHEMA_VERSION
 
     def failing(self, fail_on: Severity | None) -> list[InputFinding]:

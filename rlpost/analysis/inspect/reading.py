@@ -12,6 +12,7 @@ import pyarrow as pa
 from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.advantages import advantage_rows
+from rlpost.analysis.inspect.components import total_of
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, PassResult
 from rlpost.analysis.inspect.tokens import Block
 from rlpost.analysis.segments import segment_sums
@@ -164,7 +165,13 @@ def _keys_and_numbers(
         rows["rollout"] = decode.keys_of(*column(selection.rollout))
     if selection.turn is not None:
         rows["turn"] = decode.numbers_of(*column(selection.turn))
-    if "reward" in selection.columns:
+    if selection.components:
+        columns = {name: decode.numbers_of(*column(name)) for name in selection.components}
+        rows |= {f"component:{name}": values for name, values in columns.items()}
+        rows["reward"] = total_of(columns, selection.components)
+        nulls = [is_true(column(name)[0].is_null()) for name in selection.components]
+        rows["reward_null"] = np.any(nulls, axis=0)
+    elif "reward" in selection.columns:
         rows["reward"] = decode.numbers_of(*column("reward"))
         rows["reward_null"] = is_true(column("reward")[0].is_null())
     if "truncated" in selection.columns:

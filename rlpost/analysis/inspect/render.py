@@ -71,12 +71,10 @@ def show(facts: Facts, how: str, out: Console | None = None) -> None:
     )
 
 
-def show_findings(facts: Facts, out: Console | None = None) -> None:
-    """Print each finding on one line, with its severity and its name."""
-    out = out or console(sys.stdout)
+def show_findings(facts: Facts) -> None:
+    """Print each finding on one line, of any length, with its severity and its name."""
     for one in facts.findings:
-        line = f"{one.severity}: {one.name}: {printable_line(one.text)}"
-        out.print(Text(line), soft_wrap=True)
+        sys.stdout.write(f"{one.severity}: {one.name}: {printable_line(one.text)}\n")
 
 
 def show_stored(
@@ -225,6 +223,7 @@ def tables_of(facts: Facts) -> list[TextTable]:
         _groups,
         _distributions,
         _reward_values,
+        _components,
         _tokens,
         _mismatch,
         _advantages,
@@ -271,7 +270,8 @@ def _kind(text: str) -> str:
 
 
 def _roles(facts: Facts) -> TextTable:
-    missing = [role for role in EXPECTED if role not in facts.roles]
+    made = ("reward",) if facts.components else ()
+    missing = [role for role in EXPECTED if role not in facts.roles and role not in made]
     lines = [f"no column for {', '.join(missing)} (set with --map ROLE=COLUMN)"] if missing else []
     lacks: dict[str, str] = {}
     for file in facts.input.files:
@@ -400,6 +400,52 @@ def _reward_values(facts: Facts) -> TextTable | None:
         for value, count in rewards.values.items()
     ]
     return TextTable(("raw reward", "responses", "share", ""), rows, text=(0, 3))
+
+
+COMPONENT_HEADINGS = ("component", "weight", "mean", "std", "equal", "corr.", "share")
+
+
+def component_rows(facts: Facts) -> list[Row]:
+    """Return the row of each reward component, of `COMPONENT_HEADINGS`."""
+    return [
+        (
+            name, number(one.weight), number(one.spread.mean), number(one.spread.std),
+            "–" if one.zero_variance is None else f"{one.zero_variance:,}",
+            signed(one.reward_correlation), percent(one.advantage_share, 1),
+        )
+        for name, one in facts.components.items()
+    ]  # fmt: skip
+
+
+def component_notes(facts: Facts) -> list[str]:
+    """Return what the columns mean, and the correlations between components."""
+    components = [*facts.components.items()]
+    pairs = [
+        f"{name} and {other} {signed(one.correlations[other])}"
+        for i, (name, one) in enumerate(components)
+        for other, _ in components[i + 1 :]
+    ]
+    of = next((one.share_of for _, one in components), "")
+    return [
+        f"equal: groups with one value; corr.: with the reward; share: of {of}",
+        *([f"correlation between components: {', '.join(pairs)}"] if pairs else []),
+    ]
+
+
+def signed(value: float | None) -> str:
+    """Return a correlation."""
+    return "–" if value is None else f"{value:+.2f}"
+
+
+def _components(facts: Facts) -> TextTable | None:
+    if not facts.components:
+        return None
+    return TextTable(
+        COMPONENT_HEADINGS,
+        component_rows(facts),
+        "Reward components",
+        notes=component_notes(facts),
+    )
 
 
 def _tokens(facts: Facts) -> TextTable | None:

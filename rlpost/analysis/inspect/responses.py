@@ -193,7 +193,7 @@ def reward_facts(reading: PassResult) -> RewardFacts | None:
     values, counts = np.unique(rewards, return_counts=True)
     few = len(values) <= MOST_VALUES
     return RewardFacts(
-        column=reading.selection.columns.column("reward"),
+        column=reading.selection.reward_column,
         spread=spread_of(rewards),
         nonfinite=len(column) - len(rewards),
         quantiles=quantiles_of(rewards),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import polars as pl
 
@@ -89,11 +90,14 @@ class ColumnSelection:
     """The column with the number of policy tokens, if no list has the length of a response."""
     with_tokens: bool = True
     """Whether columns of tokens and texts may be read."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    """The columns whose weighted sum is the reward, with their weights."""
 
     @cached_property
     def contents(self) -> frozenset[str]:
         """What is read: roles, and the names of `COMBINED` contents. Checks need these."""
         read = {role for role in ROWS if role in self.columns} | {*self.tokens}
+        read |= {"reward"} if self.components else set()
         read |= {"mask"} if self.lists == "mask" else set()
         read |= {"token lists"} if self.lists is not None else set()
         read |= {"lengths"} if self.lengths_column is not None else set()
@@ -114,6 +118,11 @@ class ColumnSelection:
         if not self.with_tokens and content not in (*ROWS, *OF_ROWS):
             return "not read with --no-tokens"
         return f"no column for {content}"
+
+    @property
+    def reward_column(self) -> str:
+        """The column of the reward, or those of its components."""
+        return ", ".join(self.components) or self.columns.columns.get("reward", "reward")
 
     @property
     def lists_column(self) -> str | None:
@@ -138,13 +147,18 @@ class ColumnSelection:
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn, self.lengths,
+            self.turn, self.lengths, *self.components,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
 
 def select_columns(
-    source: Source, columns: ColumnMap, *, with_tokens: bool, rollout_id: str | None = None
+    source: Source,
+    columns: ColumnMap,
+    *,
+    with_tokens: bool,
+    rollout_id: str | None = None,
+    components: Mapping[str, float] = MappingProxyType({}),
 ) -> ColumnSelection:
     """Select columns; without tokens, the mask or another list is read for its lengths."""
     turns = turn_columns(columns, partial(content_of, source))
@@ -153,6 +167,7 @@ def select_columns(
         "rollout": rollout_id or turns.get(ROLLOUT),
         "rollout_counts": rollout_id is not None,
         "turn": turns.get(TURN),
+        "components": components,
     }
     unusable = {
         role: (columns.column(role), str(kind))

@@ -58,7 +58,8 @@ def report(
 def build(
     inputs: Sequence[str], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, rollout_id: str | None = None,
-    rollout_reward: RolloutReward = "equal", examples: int = 6, seed: int = 0,
+    rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
+    examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
     reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
@@ -84,6 +85,7 @@ def build(
         pass_threshold=pass_threshold,
         rollout_id=rollout_id,
         rollout_reward=rollout_reward,
+        reward_components=reward_components or {},
         beside=(builder, clips),
         reporter=reporter,
     )

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.inspect.render import (
+    COMPONENT_HEADINGS,
     checks_ran,
+    component_notes,
+    component_rows,
     ignored_lines,
     left_out_lines,
     not_run_lines,
@@ -166,6 +169,9 @@ def distributions(facts: Facts) -> Section | None:
         lines.append("The input has no advantages; rlpost advantages computes them.")
     rows = _quantile_rows(facts)
     tables = [Table("Quantiles of responses", _QUANTILES, rows)] if rows else []
+    if facts.components:
+        tables.append(Table("Reward components", COMPONENT_HEADINGS, component_rows(facts)))
+        lines += component_notes(facts)
     return Section("distributions", "Distributions", lines, tiles, charts, tables)
 
 

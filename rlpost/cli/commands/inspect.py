@@ -8,9 +8,9 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import expected, name_values
+from rlpost.cli.arguments import Settings, expected, name_values
 from rlpost.cli.help_screen import SINGLE, command
-from rlpost.cli.options import OutputFormat, RolloutRewards, option
+from rlpost.cli.options import OutputFormat, RolloutRewards, option, with_component_options
 from rlpost.cli.output import reporting
 from rlpost.errors import FindingsError, UsageError
 from rlpost.recipe.flags import flag_of
@@ -30,8 +30,10 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@with_component_options
 def inspect(
     context: typer.Context,
+    settings: Settings,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -116,6 +118,7 @@ def inspect(
     if not paths:
         context.fail("Missing argument 'IN...'.")
     columns_map, facts = name_values(roles or [], "--map"), expected(expect)
+    components = settings.components
     # Polars and pyarrow take half a second to import; a wrong command line is reported before.
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
@@ -129,6 +132,7 @@ def inspect(
             quiet=quiet,
             no_tokens=not tokens,
             rollout_id=rollout_id,
+            reward_components=components,
         )
         from rlpost.analysis.responses import views  # noqa: PLC0415
 
@@ -148,7 +152,9 @@ def inspect(
         return
     if footer:
         no_rows = "has no effect with --footer, which reads no rows"
-        _check_unset(no_rows, fail_on=fail_on, ignore=ignore, expect=facts)
+        _check_unset(
+            no_rows, fail_on=fail_on, ignore=ignore, expect=facts, reward_components=components
+        )
     if colour is not None:
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
     from rlpost.analysis.inspect import facts as statistics  # noqa: PLC0415
@@ -171,6 +177,7 @@ def inspect(
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward.value,
+            reward_components=components,
             ignore=ignore or [],
             expect=facts,
             progress=reporter,

@@ -12,7 +12,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import RolloutRewards, option
+from rlpost.cli.options import RolloutRewards, option, with_component_options
 from rlpost.cli.output import echo, reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
@@ -30,7 +30,9 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@with_component_options
 def report(
+    settings: Settings,
     paths: Annotated[
         list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
     ],
@@ -88,6 +90,7 @@ def report(
     with the recipe of --preset or --config, or with that in the metadata of an enriched file.
     """
     columns_map = name_values(roles or [], "--map")
+    components = settings.components
     settings = Settings({"estimator": estimator}, config, preset)
     if estimator is not None and not settings.has_base:
         raise UsageError(
@@ -109,6 +112,7 @@ def report(
             pass_threshold=pass_threshold,
             rollout_id=rollout_id,
             rollout_reward=rollout_reward.value,
+            reward_components=components,
             examples=examples,
             seed=seed,
             recipe=recipe,

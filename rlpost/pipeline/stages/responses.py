@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlpost.errors import DataError
+from rlpost.estimators.gdpo import weighted_scores
 from rlpost.estimators.raw import raw
 from rlpost.kernels import rewards
 from rlpost.kernels.kl import adaptive_coefficients
@@ -234,6 +235,8 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
         responses = responses.with_(cohort=_cohorts(responses, recipe.episode_domains))
     rows = counted(responses, recipe)
     columns = _columns(responses.with_(rewards=values), estimator, recipe)
+    if "components" in estimator.columns:
+        responses = responses.with_(**component_parts(responses, columns, rows, recipe))
 
     def function(chosen: dict[str, Tensor], offsets: Tensor | None = None) -> Tensor:
         credit = estimator(_stacked(chosen, estimator), offsets, recipe)
@@ -251,6 +254,30 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
         single = group_statistics(responses, values, rows=rows)[0].number == 1
         credit, returns = (torch.where(single, values, part) for part in (credit, returns))
     return responses.with_(credit=credit, credit_returns=returns)
+
+
+def component_parts(
+    responses: Responses, columns: dict[str, Tensor], rows: Tensor, recipe: Recipe
+) -> dict[str, Tensor]:
+    """Return `part:NAME`, each component times its weight, normalised within groups, [N] each."""
+    names = {
+        f"part:{name}": columns[f"component:{name}"] for name in recipe.reward_components or ()
+    }
+    numerics, means = recipe.numerics, (recipe.norm_mean, recipe.norm_std)
+
+    def scores(chosen: dict[str, Tensor], offsets: Tensor) -> Tensor:
+        return weighted_scores(
+            torch.stack([*chosen.values()], dim=1),
+            offsets,
+            component_weights=recipe.component_weights or (),
+            norm_mean=means[0] or "group",
+            norm_std=means[1] or "group",
+            norm_eps=numerics.norm_eps,
+            norm_floor=numerics.norm_floor,
+            norm_ddof=numerics.norm_ddof,
+        )
+
+    return dict(zip(names, per_group(responses, names, scores, rows=rows).unbind(1), strict=True))
 
 
 def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Tensor]:

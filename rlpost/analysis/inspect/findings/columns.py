@@ -109,7 +109,8 @@ def _reward_advice(data: CheckInput) -> str:
     if not names:
         return "no column has a number per row; set the reward column with --map reward=COLUMN"
     flags = " or ".join(f"--map reward={name}" for name in names[:MOST_SUGGESTED])
-    return f"set the reward column: {flags}"
+    several = ", or name those whose sum it is: --reward-components A,B" if names[1:] else ""
+    return f"set the reward column: {flags}{several}"
 
 
 @check("warning")

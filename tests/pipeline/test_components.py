@@ -1,0 +1,239 @@
+"""Reward components: the same numbers in advantages, inspect, compare and report, and in numpy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed_runs import LOCAL, RAY, write_files
+from runs import run, save, strict_json
+
+import rlpost
+from rlpost.distributed import shards
+from rlpost.errors import UsageError
+
+NAMES = ("correct", "style", "format")
+WEIGHTS = (1.0, -0.5, 2.0)
+GROUPS, SIZE = 12, 6
+ROWS = GROUPS * SIZE
+
+
+def table(seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 9, ROWS)
+    correct = (rng.random(ROWS) < 0.5) * 1.0
+    form = np.where(np.arange(ROWS) < ROWS // 2, 0.2, rng.integers(0, 2, ROWS) / 5)
+    return pa.table(
+        {
+            "prompt_id": [f"p{row // SIZE}" for row in range(ROWS)],
+            "step": [row * 2 // ROWS for row in range(ROWS)],
+            "correct": correct,
+            "style": rng.normal(0, 3, ROWS) - correct,
+            "format": form,
+            "response_mask": [np.ones(length, np.uint8) for length in lengths],
+        }
+    )
+
+
+TABLE = table()
+COLUMNS = {name: TABLE[name].to_numpy() for name in NAMES}
+GROUP = np.arange(ROWS) // SIZE
+
+
+def recipe(estimator="grpo", **options):
+    return rlpost.Recipe(
+        estimator=estimator, reward_components=NAMES, component_weights=WEIGHTS, **options
+    )
+
+
+def by_group(values, function):
+    return np.concatenate([function(values[group == GROUP]) for group in range(GROUPS)])
+
+
+def scores(values):
+    return by_group(values, lambda x: (x - x.mean()) / (x.std(ddof=1) + 1e-6) * (np.ptp(x) > 0))
+
+
+def shares(parts, advantages):
+    """cov(R_k, A) / cov(sum R_j, A), of responses."""
+    covariances = [np.mean(part * (advantages - advantages.mean())) for part in parts]
+    return np.array(covariances) / sum(covariances)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce_pp", "gdpo"])
+def test_the_summary_has_the_numbers_of_numpy(estimator):
+    enriched, summary = rlpost.enrich(TABLE, recipe(estimator))
+    found = summary["components"]
+    advantages = np.array([row[0] for row in enriched["advantages"].to_pylist()])
+    read = scores if estimator == "gdpo" else (lambda values: values)
+    parts = [w * read(COLUMNS[name]) for name, w in zip(NAMES, WEIGHTS, strict=True)]
+    total = sum(w * COLUMNS[name] for name, w in zip(NAMES, WEIGHTS, strict=True))
+    want = shares(parts, advantages)
+    assert [*found] == [*NAMES]
+    for name, share in zip(NAMES, want, strict=True):
+        one, values = found[name], COLUMNS[name]
+        assert one["mean"] == pytest.approx(values.mean())
+        assert one["std"] == pytest.approx(values.std(ddof=1))
+        assert (one["min"], one["max"], one["scored"]) == (values.min(), values.max(), ROWS)
+        assert one["reward_correlation"] == pytest.approx(np.corrcoef(values, total)[0, 1])
+        for other, value in one["correlations"].items():
+            assert value == pytest.approx(np.corrcoef(values, COLUMNS[other])[0, 1])
+        assert {*one["correlations"]} == {*NAMES} - {name}
+        assert one["advantage_share"] == pytest.approx(share, rel=1e-5)
+        equal = sum(np.ptp(values[group == GROUP]) == 0 for group in range(GROUPS))
+        assert one["zero_variance"] == equal
+    assert found["format"]["zero_variance"] == GROUPS // 2
+    assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
+    assert all(step["components"]["style"]["scored"] == ROWS // 2 for step in summary["steps"])
+
+
+def test_if_the_advantage_is_linear_the_share_is_that_of_its_variance():
+    summary = rlpost.enrich(TABLE, recipe("dr_grpo"))[1]
+    centred = {name: by_group(x, lambda part: part - part.mean()) for name, x in COLUMNS.items()}
+    parts = [w * centred[name] for name, w in zip(NAMES, WEIGHTS, strict=True)]
+    total = sum(parts)
+    want = [np.mean(part * total) / np.mean(total**2) for part in parts]
+    found = [one["advantage_share"] for one in summary["components"].values()]
+    assert found == pytest.approx(want, rel=1e-6)
+
+
+def test_the_numbers_depend_on_neither_chunks_nor_files_nor_engine(tmp_path):
+    whole = rlpost.enrich(TABLE, recipe("gdpo"))[1]["components"]
+    order = np.random.default_rng(1).permutation(ROWS)
+    assert rlpost.enrich(TABLE.take(order), recipe("gdpo"))[1]["components"] == whole
+    write_files(TABLE, tmp_path / "in", 3)
+    for name, options in ("local", LOCAL), ("ray", replace(RAY, overwrite=True)):
+        summary = rlpost.advantages(tmp_path / "in", tmp_path / name, recipe("gdpo"), options)
+        assert summary["components"] == whole
+    shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", recipe("gdpo"), LOCAL)
+    assert shards.shard(tmp_path / "state", 0, 1, LOCAL)["components"] == whole
+
+
+def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
+    path = save(TABLE, tmp_path / "in.parquet")
+    weights = dict(zip(NAMES, WEIGHTS, strict=True))
+    raw = rlpost.inspect(path, reward_components=weights)
+    assert [one.name for one in raw.findings if one.name == "no_reward"] == []
+    for estimator in ("grpo", "gdpo"):
+        out = tmp_path / f"{estimator}.parquet"
+        summary = rlpost.advantages(path, out, recipe(estimator))
+        found = rlpost.inspect(out, reward_components=weights).components
+        for name, one in summary["components"].items():
+            own = found[name]
+            for facts in own, raw.components[name]:
+                assert (facts.weight, facts.zero_variance) == (one["weight"], one["zero_variance"])
+                assert facts.spread.mean == pytest.approx(one["mean"], rel=1e-12)
+                assert facts.reward_correlation == pytest.approx(one["reward_correlation"])
+                assert facts.correlations == pytest.approx(one["correlations"])
+            assert own.advantage_share == pytest.approx(one["advantage_share"], rel=1e-6)
+            assert own.share_of == "advantages"
+    total = sum(w * COLUMNS[name] for name, w in weights.items())
+    centred = by_group(total, lambda part: part - part.mean())
+    parts = [w * COLUMNS[name] for name, w in weights.items()]
+    want = shares(parts, centred)
+    got = [one.advantage_share for one in raw.components.values()]
+    assert got == pytest.approx(want, rel=1e-9)
+    other = rlpost.inspect(tmp_path / "gdpo.parquet", reward_components=NAMES).components
+    assert {one.advantage_share for one in other.values()} == {None}
+
+
+def test_missing_components_are_left_out_of_their_own_numbers(tmp_path):
+    values = COLUMNS["style"].copy()
+    values[::5] = np.nan
+    some = TABLE.set_column(3, "style", pa.array(values, from_pandas=True))
+    numerics = rlpost.Numerics(missing_components="skip")
+    for estimator in ("grpo", "gdpo"):
+        found = rlpost.enrich(some, recipe(estimator, numerics=numerics))[1]["components"]
+        scored = ~np.isnan(values)
+        assert found["style"]["scored"] == scored.sum()
+        assert found["style"]["mean"] == pytest.approx(values[scored].mean())
+        want = np.corrcoef(values[scored], COLUMNS["correct"][scored])[0, 1]
+        assert found["style"]["correlations"]["correct"] == pytest.approx(want)
+        assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
+    facts = rlpost.inspect(save(some, tmp_path / "a.parquet"), reward_components=NAMES)
+    assert facts.components["style"].nonfinite == (~scored).sum()
+    assert "nonfinite_rewards" in [one.name for one in facts.findings]
+
+
+def test_advantages_that_do_not_follow_the_reward_have_no_shares():
+    equal = TABLE
+    for place, name in enumerate(NAMES, 2):
+        equal = equal.set_column(place, name, pa.array([0.5] * ROWS))
+    found = rlpost.enrich(equal, recipe())[1]["components"]
+    assert {one["advantage_share"] for one in found.values()} == {None}
+    assert {one["reward_correlation"] for one in found.values()} == {None}
+    assert (
+        "components"
+        not in rlpost.enrich(
+            TABLE.rename_columns(
+                ["prompt_id", "step", "reward", "style", "format", "response_mask"]
+            )
+        )[1]
+    )
+
+
+def test_a_component_may_have_the_name_of_a_role(tmp_path):
+    named = TABLE.rename_columns(["prompt_id", "step", "reward", "a/b", "b", "response_mask"])
+    path = save(named, tmp_path / "a.parquet")
+    names = ("reward", "a/b", "b")
+    summary = rlpost.advantages(
+        path, tmp_path / "b.parquet", rlpost.Recipe(reward_components=names)
+    )
+    facts = rlpost.inspect(path, reward_components=names)
+    for name, one in summary["components"].items():
+        assert facts.components[name].reward_correlation == pytest.approx(one["reward_correlation"])
+    assert facts.rewards.column == "reward, a/b, b"
+
+
+WORDS = ["--reward-components", ",".join(NAMES), "--component-weights", "1,-0.5,2"]
+
+
+def test_the_commands_print_the_components(tmp_path):
+    path = save(TABLE, tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    shown = run("advantages", path, out, *WORDS).err
+    assert "reward component" in shown
+    facts = strict_json(run("inspect", path, *WORDS, "--format", "json").out)
+    assert {name: one["weight"] for name, one in facts["components"].items()} == dict(
+        zip(NAMES, WEIGHTS, strict=True)
+    )
+    for how in ("table", "markdown"):
+        assert "Reward components" in run("inspect", path, *WORDS, "--format", how).out
+    assert "Reward components" not in run("inspect", path).out
+    other = tmp_path / "other.parquet"
+    run("advantages", path, other, *WORDS, "--estimator", "gdpo")
+    compared = strict_json(run("compare", out, other, "--format", "json").out)
+    stored = [pq.read_metadata(one).metadata[b"rlpost.summary"] for one in (out, other)]
+    assert [side["components"] for side in compared["sides"]] == [
+        strict_json(one.decode())["components"] for one in stored
+    ]
+    assert "style: advantage share" in run("compare", out, other).out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--reward-components", "corect,style"], 3, "did you mean correct"),
+        (["--component-weights", "1,2"], 2, "--reward-components"),
+        ([*WORDS, "--map", "reward=style"], 2, "--map reward=style"),
+        ([*WORDS, "--footer"], 2, "--reward-components"),
+        ([*WORDS, "--row", "0"], 2, "--reward-components"),
+    ],
+)
+def test_wrong_options_of_components_are_errors(words, code, said, tmp_path):
+    ran = run("inspect", save(TABLE, tmp_path / "a.parquet"), *words)
+    assert (ran.code, said in ran.err) == (code, True)
+
+
+def test_a_text_is_no_list_of_components(tmp_path):
+    with pytest.raises(UsageError, match="a list of columns"):
+        rlpost.inspect(save(TABLE, tmp_path / "a.parquet"), reward_components="correct")
+
+
+def test_the_report_has_the_components(tmp_path):
+    pytest.importorskip("altair")
+    path = save(TABLE, tmp_path / "in.parquet")
+    page = tmp_path / "a.html"
+    assert run("report", path, "-o", page, "-q", *WORDS).code == 0
+    assert "Reward components" in page.read_text()
