@@ -70,7 +70,7 @@ def rollout(
                     values=(rng.integers(-64, 65, n) / 32 * (not near)).tolist(),
                     components={name: float(rng.integers(0, 5)) for name in ("c0", "c1")},
                     finish_reason=("stop", "length")[len(rows) % 3 == 0],
-                    traj_id=f"t{i // 2}",
+                    traj_id=f"t{group}-{i // 2}",
                     turn=i % 2,
                     state_id=f"s{len(rows) % 3}",
                     step_score=float(rng.integers(0, 4)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -134,21 +134,17 @@ def inspect(
             rollout_id=rollout_id,
             reward_components=components,
         )
-        from rlpost.analysis.responses import views  # noqa: PLC0415
-
-        with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
-            views.show(
-                own.paths,
-                names=own.names,
-                columns_map=columns_map,
-                prompt=prompt,
-                row=row,
-                top=top,
-                worst=worst,
-                count=count,
-                colour=colour,
-                format=how.value,
-            )
+        _show_responses(
+            paths,
+            columns_map=columns_map,
+            prompt=prompt,
+            row=row,
+            top=top,
+            worst=worst,
+            count=count,
+            colour=colour,
+            format=how.value,
+        )
         return
     if footer:
         no_rows = "has no effect with --footer, which reads no rows"
@@ -188,6 +184,15 @@ def inspect(
         render.show_findings(result)
     if result.failing(None if fail_on is None else fail_on.value):
         raise typer.Exit(FindingsError.exit_code)
+
+
+def _show_responses(paths: list[str], **options: Any) -> None:
+    """Print single responses; options as of `views.show`."""
+    from rlpost.analysis.responses import views  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
+
+    with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
+        views.show(own.paths, names=own.names, **options)
 
 
 def _check_unset(why: str, **options: object) -> None:
