@@ -119,20 +119,13 @@ def inspect(
         context.fail("Missing argument 'IN...'.")
     columns_map, facts = name_values(roles or [], "--map"), expected(expect)
     components = settings.components
-    # Polars and pyarrow take half a second to import; a wrong command line is reported before.
-    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
-
+    checked = {"fail_on": fail_on, "ignore": ignore, "expect": facts}
+    checked["reward_components"] = components
     if prompt is not None or row is not None or top is not None or worst:
         _check_unset(
             "apply to the whole input, not to single responses (--prompt, --row, --top, --worst)",
-            fail_on=fail_on,
-            ignore=ignore,
-            expect=facts,
-            footer=footer,
-            quiet=quiet,
-            no_tokens=not tokens,
-            rollout_id=rollout_id,
-            reward_components=components,
+            **{"footer": footer, "quiet": quiet, "no_tokens": not tokens, "rollout_id": rollout_id},
+            **checked,
         )
         _show_responses(
             paths,
@@ -148,24 +141,17 @@ def inspect(
         return
     if footer:
         no_rows = "has no effect with --footer, which reads no rows"
-        _check_unset(
-            no_rows, fail_on=fail_on, ignore=ignore, expect=facts, reward_components=components
-        )
+        _check_unset(no_rows, **checked)
+        _show_footer(paths, columns_map, None if quiet and how is OutputFormat.table else how.value)
+        return
     if colour is not None:
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
-    from rlpost.analysis.inspect import facts as statistics  # noqa: PLC0415
     from rlpost.analysis.inspect import render  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
     prints = None if quiet and how is OutputFormat.table else how.value
     table = prints == OutputFormat.table.value
-    with reporting(quiet=quiet, bars=table and not footer) as reporter:
-        if footer:
-            with open_inputs(paths, reporter=reporter) as own:
-                stored = statistics.stored(own.paths, columns_map=columns_map)
-            if prints is not None:
-                render.show_stored(*stored, prints)
-            return
+    with reporting(quiet=quiet, bars=table) as reporter:
         result = functions.inspect(
             paths,
             columns_map=columns_map,
@@ -193,6 +179,17 @@ def _show_responses(paths: list[str], **options: Any) -> None:
 
     with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
         views.show(own.paths, names=own.names, **options)
+
+
+def _show_footer(paths: list[str], columns_map: dict[str, str], prints: str | None) -> None:
+    """Print what footers have, without reading rows; print nothing if `prints` is None."""
+    from rlpost.analysis.inspect import facts, render  # noqa: PLC0415
+    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
+
+    with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
+        stored = facts.stored(own.paths, columns_map=columns_map)
+    if prints is not None:
+        render.show_stored(*stored, prints)
 
 
 def _check_unset(why: str, **options: object) -> None:
