@@ -124,7 +124,10 @@ def inspect(
     if prompt is not None or row is not None or top is not None or worst:
         _check_unset(
             "apply to the whole input, not to single responses (--prompt, --row, --top, --worst)",
-            **{"footer": footer, "quiet": quiet, "no_tokens": not tokens, "rollout_id": rollout_id},
+            footer=footer,
+            quiet=quiet,
+            no_tokens=not tokens,
+            rollout_id=rollout_id,
             **checked,
         )
         _show_responses(
