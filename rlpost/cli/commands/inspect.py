@@ -119,8 +119,12 @@ def inspect(
         context.fail("Missing argument 'IN...'.")
     columns_map, facts = name_values(roles or [], "--map"), expected(expect)
     components = settings.components
-    checked = {"fail_on": fail_on, "ignore": ignore, "expect": facts}
-    checked["reward_components"] = components
+    checked: dict[str, object] = {
+        "fail_on": fail_on,
+        "ignore": ignore,
+        "expect": facts,
+        "reward_components": components,
+    }
     if prompt is not None or row is not None or top is not None or worst:
         _check_unset(
             "apply to the whole input, not to single responses (--prompt, --row, --top, --worst)",
