@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import io
 import os
-import re
 import sys
 from contextlib import nullcontext, suppress
 from importlib import import_module
@@ -232,25 +231,15 @@ def _expected(error: Exception) -> tuple[str, int] | None:
     """Return the text and the exit code of an error; None if it is a bug."""
     if isinstance(error, RlpostError):
         return str(error), error.exit_code
-    if _is_out_of_memory(error):
+    from rlpost.io.memory_limit import is_out_of_memory  # noqa: PLC0415 - only errors need it
+
+    if is_out_of_memory(error):
         text = "there is not enough memory; smaller chunks need less: --chunk-tokens INT"
         return text, UnavailableError.exit_code
     if isinstance(error, OSError):
         text = f"{error.filename or 'standard output'}: {error.strerror}"
         return text, ReadWriteError.exit_code
     return None
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out: several libraries have no exception class for it."""
-    return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
-
-
-_NO_MEMORY = re.compile(
-    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory"
-    r"|std::bad_alloc",
-    re.IGNORECASE,
-)
 
 
 def _repair_streams() -> None:

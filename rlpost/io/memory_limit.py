@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ DEFAULT_SHARE = 0.75
 PARTS = 4
 """Several chunks are in memory at a time, so a chunk of several rows may use 1 / PARTS."""
 _LEAST = 64 << 20  # bytes for data, if no limit is set and the process uses all of the default
+_COPIES_OF_KEPT = 3  # what is kept is joined and sorted at the end
 _UNITS = {"": 1, "B": 1} | {
     f"{prefix}{unit}": base**power
     for power, prefix in enumerate("KMGT", 1)
@@ -63,8 +65,53 @@ class MemoryLimit:
         limit = f"--max-memory {self.text}" if self.text else "the default of --max-memory"
         raise NotEnoughMemoryError(
             f"{where}: needs about {size(int(needed))} of memory, and {limit} leaves "
-            f"{size(self.room)} for data; raise --max-memory, or split the data"
+            f"{size(self.room)} for data (the program itself needs {size(self.used)}); "
+            "--max-memory SIZE permits more, smaller rows need less"
         )
+
+
+class KeptMemory:
+    """Counts the bytes of what a run keeps of every response, such as keys.
+
+    Args:
+        where: the input and what is kept of it, which begins the error.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._limit = memory_limit()
+        self._bytes = 0
+
+    def add(self, size: int) -> None:
+        """Add bytes; raise NotEnoughMemoryError if all of them no longer fit."""
+        self._bytes += size
+        self._limit.check(_COPIES_OF_KEPT * self._bytes, self._where)
+
+
+class MemoryGate:
+    """Admits work while the memory that it needs fits beside that of other threads.
+
+    Args:
+        room: bytes that all of it may use.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def admit(self, needed: int) -> Iterator[None]:
+        """Wait until there is room, or until no other work runs; then hold it for the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + needed <= self._room)
+            self._used += needed
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= needed
+                self._changed.notify_all()
 
 
 _typed: str | None = None
