@@ -17,8 +17,8 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.memory_limit import memory_limit
+from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
+from rlpost.io.memory_limit import is_out_of_memory, memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +67,8 @@ def load(path: Path) -> Any:
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
+        if is_out_of_memory(error):
+            raise NotEnoughMemoryError(f"{path}: there is not enough memory to read it") from None
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path}: not a torch.save file, or damaged: {first[:120]}") from None
     if stored is not None and Counter(requested) - stored:  # a tensor would read foreign bytes
