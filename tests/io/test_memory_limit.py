@@ -261,7 +261,8 @@ def test_work_waits_until_there_is_room_beside_other_work():
 
 
 def test_results_do_not_depend_on_the_limit(tmp_path):
-    path = save(rollout(), tmp_path / "in.parquet")
+    path = save(rollout(), tmp_path / "in.parquet", rows=12)
+    assert run("advantages", path, tmp_path / "a.parquet", "-q").code == 0
     with room(2500):
         pieces = [*ParquetReader(path).batches(100, 0, ["response_mask", "prompt_id"])]
         assert run("advantages", path, tmp_path / "b.parquet", "-q").code == 0
