@@ -254,7 +254,7 @@ def _components(summary: Json) -> list[RenderableType]:
             *(number(one[part]) for part in ("weight", "mean", "std")),
             NONE if one["zero_variance"] is None else f"{one['zero_variance']:,}",
             NONE if one["reward_correlation"] is None else f"{one['reward_correlation']:+.2f}",
-            percent(one["advantage_share"], 1),
+            percent(one["advantage_share"]),
         )
         for name, one in components.items()
     ]

@@ -253,7 +253,7 @@ def _findings(found: list[Json]) -> TextTable:
     """Return the findings and their advice, as sentences."""
     lines = []
     for one in found:
-        explains = "" if one["explains"] >= 1 else f" ({percent(one['explains'], 0)} of these)"
+        explains = "" if one["explains"] >= 1 else f" ({percent(one['explains'])} of these)"
         lines += [f"{one['text']}{explains}", f"→ {one['advice']}"]
     if not lines:
         lines.append(

@@ -69,12 +69,14 @@ def _show_page(text: str) -> None:
     from rich.theme import Theme  # noqa: PLC0415
 
     from rlpost.display.console import console  # noqa: PLC0415
-    from rlpost.display.markdown import Page  # noqa: PLC0415
+    from rlpost.display.markdown import MarkdownPage  # noqa: PLC0415
 
     out = console(sys.stdout)
     out.width = min(out.width, WIDEST)
     with out.use_theme(Theme({"markdown.code": "cyan", "markdown.code_block": "default"})):
-        out.print(Page(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"), crop=False)
+        out.print(
+            MarkdownPage(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"), crop=False
+        )
 
 
 def for_terminal(text: str) -> str:
