@@ -68,8 +68,11 @@ class Page:
 
     def show(self, out: Console) -> None:
         """Print the page on a terminal or in a pipe."""
-        head = [_title(self.title), *(hanging(Text(printable_line(line))) for line in self.lines)]
-        notices = [line for notice in self.notices for line in _notice(notice)]
+        head: list[RenderableType] = [_title(self.title)]
+        head += [hanging(Text(printable_line(line))) for line in self.lines]
+        notices: list[RenderableType] = [
+            line for notice in self.notices for line in _notice(notice)
+        ]
         blocks: list[list[RenderableType]] = [head]
         blocks += [[part] for part in self.parts]
         blocks += [notices, self._end()]
