@@ -396,7 +396,9 @@ def replay(
             request |= {"stated": frozenset(loss.model_fields_set if loss else ())}
             request["split"] = {name: request.pop(name) for name in _SPLIT if name in request}
             found = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
-    return Replay(found | {"input": ", ".join(own.inputs)} if own.names else found)
+    if own.names:
+        found = without_paths(found, own.names) | {"input": ", ".join(own.inputs)}
+    return Replay(found)
 
 
 def _check_recipe(recipe: object) -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,8 +139,8 @@ BAD_TABLES = {
     "infinite group": (with_column("prompt_id", [math.inf] * 12), "",
         ["`prompt_id`", "a string or an integer"]),
     "huge group": (with_column("prompt_id", [2**64 - 1] * 12, pa.uint64()), "", ["`prompt_id`"]),
-    "numbers for finish reasons": (with_column("finish_reason", [1] * 12), "--drop-truncated",
-        ["`finish_reason` is int64; a bool or a finish reason"]),
+    "dates for finish reasons": (with_column("finish_reason", [date(2026, 1, 1)] * 12),
+        "--drop-truncated", ["`finish_reason` is date32[day]; a bool or a finish reason"]),
     "no rows": (rollout().slice(0, 0), "", ["there are no rows"]),
     "none left": (with_column("reward", [0.5] * 12, pa.float32()), "--drop-zero-variance",
         ["no response is left of 12", "zero_variance keeps 0", "loosen a mask"]),
