@@ -16,9 +16,9 @@ from rlpost.io.paths import (
     RemotePath,
     glob_files,
     list_files,
+    missing_error,
     parse_path,
     relative_to_glob,
-    why_missing,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _expand(text: str) -> list[InputFile]:
         return [
             InputFile(file, relative_to_glob(path, file), partitions_of(file)) for file in files
         ]
-    raise ReadWriteError(f"{text}: {why_missing(path)}")
+    raise missing_error(path, text)
 
 
 def _directory(top: AnyPath) -> list[InputFile]:
