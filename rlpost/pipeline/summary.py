@@ -33,6 +33,7 @@ from rlpost.pipeline.stages.rewards import (
 )
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
+from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
@@ -352,6 +353,8 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
+        "computes": recipe_words(resolved),
+        "new_columns": list(resolved.written),
         "roles": roles_of(plan),
         **whole,
         "groups": groups,
@@ -364,6 +367,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit
         if facts.coefficients is not None:
             summary["kl"]["target"] = resolved.recipe.kl_target
+    summary["signal"]["no_signal"] = _no_signal(plan, summary)
     shifted, errors = _shifted(plan, edges["shifted"], summary["responses"])
     summary["errors"] = [
         *zero_advantages(summary["advantage"]),
@@ -539,11 +543,42 @@ def _kl_noise(equal: int, groups: int) -> str:
     )
 
 
+NO_SIGNAL = "all advantages are zero: training on this file would learn nothing"
+
+
 def zero_advantages(advantage: Json) -> list[str]:
     """Return the finding of advantages that are all 0, from their statistics."""
     if advantage["mean"] is None or not advantage["min"] == advantage["max"] == 0:
         return []
-    return ["all advantages are zero: training on this file would learn nothing"]
+    return [NO_SIGNAL]
+
+
+def _no_signal(plan: Plan, summary: Json) -> Json | None:
+    """Return that no advantage is other than 0, with the likely cause; None if one is."""
+    tokens, rejected = summary["signal"]["tokens"], _all_rejected(summary)
+    if tokens["positive"]["tokens"] or tokens["negative"]["tokens"]:
+        return None
+    unit = "response" if summary["tokens"] is None else "policy token"
+    what = f"all {counted(tokens['count'], unit)} have advantage 0"
+    if tokens["count"] == 0:
+        return {"what": f"no {unit} is kept", "cause": rejected[0] if rejected else ""}
+    return {"what": what, "cause": _cause(plan, summary)}
+
+
+def _cause(plan: Plan, summary: Json) -> str:
+    """Return the likely cause of advantages that are all 0; empty for none that is known."""
+    reward, groups = summary.get("reward"), summary["signal"]["groups"]
+    if reward and reward["mean"] is not None and reward["min"] == reward["max"]:
+        column = plan.columns.columns.get("reward")
+        where = f", and that the reward is in `{column}` (--map reward=COLUMN)" if column else ""
+        return f"All rewards are {reward['min']:g}: check the grader{where}."
+    if groups and summary["groups"]["single"] == groups["count"]:
+        column = plan.columns.columns.get("group")
+        return f"Each group has one response: is `{column}` the prompt? (--map group=COLUMN)"
+    if groups and groups["count"] and groups["equal_rewards"] == groups["count"]:
+        passes = f"{groups['all_pass']:,} all pass, {groups['none_pass']:,} none"
+        return f"Each group has equal rewards ({passes}): take harder or easier prompts."
+    return ""
 
 
 def common_warnings(plan: Plan, left_out: int) -> list[str]:
