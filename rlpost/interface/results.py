@@ -220,11 +220,11 @@ class Replay(Result):
     """Stage -> recorded column."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the replay as `rlpost replay` does."""
-        from rlpost.analysis.replay.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost replay` prints."""
+        from rlpost.analysis.replay.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
 
 class Verification(Result):

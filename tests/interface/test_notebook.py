@@ -74,8 +74,9 @@ TEXTS = {
     "loss": "rlpost loss · ppo",
     "sweep": "rlpost loss · 2 settings of pg_clip",
     "compare": "512 responses, matched by ",
-    "replay": "Reproduced: 3 recorded columns",
+    "replay": "rlpost replay · ",
 }
+PAGES = {"replay"}
 STEPS = ["Mean raw reward", "Mean KL", "Std of advantages"]
 CHARTS = {
     "advantages": STEPS,
@@ -92,9 +93,12 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     assert TEXTS[name] in text
     assert name == "verify" or max(map(len, text.splitlines())) <= 90
     assert "\x1b" not in text
-    charts, _, terminal = found[name]._repr_html_().partition("<pre ")
-    assert TEXTS[name] in terminal.replace("&nbsp;", " ")
-    assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", charts) == (
+    html = found[name]._repr_html_()
+    if name in PAGES:
+        assert html.startswith("<style>")
+        assert html.count('<section class="rlpost-page">') == 1
+        assert "<pre" not in html
+    assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == (
         CHARTS.get(name, [])
     )
 
