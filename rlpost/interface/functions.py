@@ -468,7 +468,7 @@ def report(
         files = work.files_of(own.paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
-        found, page = work.build(
+        found, html = work.build(
             own.paths,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
@@ -482,10 +482,10 @@ def report(
             reporter=run.reporter,
             shown=partial(_of_inputs, own=own),
         )
-        page = without_paths(page, own.names)
+        html = without_paths(html, own.names)
     if output is not None:
-        write_file(Path(output), page.encode())
-    return Report(**vars(found), page=page, files=files)
+        write_file(Path(output), html.encode())
+    return Report(**vars(found), html=html, files=files)
 
 
 def convert(
