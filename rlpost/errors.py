@@ -26,19 +26,27 @@ class UsageError(RlpostError):
     exit_code = 2
 
 
-class FindingsError(RlpostError):
-    """A run has findings that fail it, so nothing was published (exit code 1)."""
-
-    exit_code = 1
+class SummaryError(RlpostError):
+    """The error of a run that has a summary."""
 
     def __init__(self, text: str, summary: dict[str, Any]) -> None:
         super().__init__(text)
         self.summary = summary
-        """As of a run that is published, but without outputs."""
+        """As of a run without an error."""
 
     def reworded(self, change: Callable[[str], str]) -> Self:
         """Return the same error with its texts changed, those of the summary, too."""
         return type(self)(change(str(self)), _reworded(self.summary, change))
+
+
+class FindingsError(SummaryError):
+    """A run has findings that fail it; its summary has no outputs (exit code 1)."""
+
+    exit_code = 1
+
+
+class BlockedError(SummaryError, UsageError):
+    """An update wrote what it could, and must not replace some files of OUT (exit code 2)."""
 
 
 class DataError(RlpostError):

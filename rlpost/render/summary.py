@@ -109,6 +109,12 @@ def _update(facts: Json) -> Text:
             "file is of no format that rlpost reads",
             "files are of no format that rlpost reads",
         ),
+        ("empty", "file has no rows yet", "files have no rows yet"),
+        (
+            "blocked",
+            "output is not replaced, since rlpost advantages did not write it, or it is damaged",
+            "outputs are not replaced: rlpost advantages did not write them, or they are damaged",
+        ),
         ("missing_inputs", f"input {vanished}", f"inputs {several}"),
         (
             "deleted",
@@ -124,6 +130,13 @@ def _update(facts: Json) -> Text:
         if paths := facts[name]:
             what = one if len(paths) == 1 else more
             lines.append(f"{len(paths):,} {what}: {_first_paths(paths)}")
+    if unproven := facts["unproven"]:
+        reason = next(iter(unproven.values()))
+        what = "output is" if len(unproven) == 1 else "outputs are"
+        lines.append(
+            f"{len(unproven):,} {what} kept, though no input was found: {_first_paths([*unproven])}"
+            f" ({printable_line(reason)})"
+        )
     return Text("\n".join(lines))
 
 
