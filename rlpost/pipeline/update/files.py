@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS
 from rlpost.formats.whole import is_whole
+from rlpost.io.own_files import is_below
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.paths import (
@@ -371,6 +372,13 @@ def _selected(
     inputs: Sequence[str | Path], folder: Path, recipe: Recipe, stopped: frozenset[str]
 ) -> Update:
     update = Update(folder, recipe_digest(recipe), find(inputs, folder))
+    for parent in {update.target(found).parent for found in update.files}:
+        with file_errors(parent, "cannot be read"):
+            if not is_below(parent, folder):
+                raise UsageError(
+                    f"{parent}: leads out of {folder} by a symbolic link, and an update writes "
+                    "below OUT alone; replace the link by a directory"
+                )
     select(update, stopped)
     update.vanished = [*vanished_outputs(folder, update.files, inputs)]
     return update
