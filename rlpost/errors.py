@@ -158,15 +158,13 @@ class UsageError(RlpostError):
     exit_code = 2
 
 
-class FindingsError(RlpostError):
-    """A run has findings that fail it, so nothing was published (exit code 1)."""
-
-    exit_code = 1
+class SummaryError(RlpostError):
+    """The error of a run that has a summary."""
 
     def __init__(self, *parts: str | ErrorPart, summary: dict[str, Any]) -> None:
         super().__init__(*parts)
         self.summary = summary
-        """As of a run that is published, but without outputs."""
+        """As of a run without an error."""
 
     def __reduce__(self) -> Any:
         return _findings_error, (self.parts, self.summary)
@@ -183,6 +181,16 @@ class FindingsError(RlpostError):
 
 def _findings_error(parts: Sequence[ErrorPart], summary: dict[str, Any]) -> FindingsError:
     return FindingsError(*parts, summary=summary)
+
+
+class FindingsError(SummaryError):
+    """A run has findings that fail it; its summary has no outputs (exit code 1)."""
+
+    exit_code = 1
+
+
+class BlockedError(SummaryError, UsageError):
+    """An update wrote what it could, and must not replace some files of OUT (exit code 2)."""
 
 
 class DataError(RlpostError):

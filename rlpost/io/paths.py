@@ -231,13 +231,18 @@ class RemotePath:
 AnyPath = Path | RemotePath
 
 
+def is_url(text: str) -> bool:
+    """Return whether a text is a URL; `C:/dumps` is a path."""
+    return _URL.match(text) is not None
+
+
 def parse_path(text: str | AnyPath) -> AnyPath:
     """Parse a local path or a URL; a file:// URL is a local path.
 
     Raises:
         UnavailableError, UsageError: as `RemotePath`.
     """
-    if not isinstance(text, str) or not _URL.match(text):
+    if not isinstance(text, str) or not is_url(text):
         return Path(text) if isinstance(text, str) else text
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in ("file", "local"):

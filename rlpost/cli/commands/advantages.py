@@ -16,7 +16,7 @@ from rlpost.cli.commands import plan as sharded
 from rlpost.cli.help_screen import EXECUTION, SHARDS, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.cli.output import check_summary, echo, reporting, write_json
-from rlpost.errors import FindingsError, ReadWriteError, UsageError
+from rlpost.errors import ReadWriteError, SummaryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,7 +186,7 @@ def advantages(
         *inputs, output = paths
         with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
             summary = functions.advantages(inputs, output, recipe, run, progress=reporter)
-    except FindingsError as error:
+    except SummaryError as error:
         show(error.summary | names)
         raise
     show(summary | names)

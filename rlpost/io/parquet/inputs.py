@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -102,7 +102,7 @@ def _directory(top: AnyPath) -> list[InputFile]:
     return files
 
 
-def partitions_of(path: AnyPath) -> tuple[tuple[str, str], ...]:
+def partitions_of(path: AnyPath | PurePath) -> tuple[tuple[str, str], ...]:
     """Return the hive partitions of a path: ("step", "3") for `step=3/`."""
     pairs = (part.partition("=") for part in path.parts[:-1])
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
