@@ -6,14 +6,22 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Self
 
+from rlpost.redaction import without_secrets
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class RlpostError(Exception):
-    """An expected error; its text has where, what came, what is needed, and what to do."""
+    """An expected error; its text has where, what came, what is needed, and what to do.
+
+    URLs in it, also those that a library's error has, are printed without their secrets.
+    """
 
     exit_code = 2
+
+    def __init__(self, text: str) -> None:
+        super().__init__(without_secrets(text))
 
     def reworded(self, change: Callable[[str], str]) -> Self:
         """Return the same error with its texts changed, such as names of temporary files."""

@@ -22,6 +22,7 @@ from rlpost.cli.shells import REQUEST, completion
 from rlpost.display.controls import ascii_signs, printable
 from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.shutdown import INTERRUPTED
+from rlpost.redaction import without_secrets
 
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
 COMMANDS = {
@@ -114,7 +115,7 @@ class Commands(Group):
                 value = _value(error)
                 if value is not None and repr(value) not in text:
                     text = f"{value!r}: {text[:1].lower()}{text[1:]}"
-            error.message = printable(text)
+            error.message = printable(without_secrets(text))
             raise
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
@@ -267,5 +268,5 @@ def _repair_streams() -> None:
 def _print_error(text: str) -> None:
     """Print an error on stderr, without color and traceback."""
     with suppress(BrokenPipeError):
-        for line in printable(text).splitlines():
+        for line in printable(without_secrets(text)).splitlines():
             typer.echo(f"rlpost: {line}", err=True)
