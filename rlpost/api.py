@@ -27,7 +27,7 @@ from rlpost.io.memory import arrow_table, is_table, like
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import PathText, parse_path
 from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
@@ -53,7 +53,7 @@ __all__ = ["Options", "advantages", "enrich", "plan"]
 
 
 def plan(
-    inputs: Sequence[str | Path],
+    inputs: Sequence[PathText],
     recipe: Recipe,
     state: RunState | None = None,
 ) -> Plan:
@@ -63,14 +63,14 @@ def plan(
         ReadWriteError: an input cannot be read.
         DataError: it is not Parquet, has no rows, or lacks a column that the recipe needs.
     """
-    source = Source(find_inputs([str(path) for path in inputs]))
+    source = Source(find_inputs(inputs))
     from rlpost.pipeline import run  # noqa: PLC0415
 
     return run.bind(source, recipe, state)
 
 
 def advantages(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: PathText | Sequence[PathText],
     output: str | Path,
     recipe: Recipe | None = None,
     options: Options | None = None,
@@ -85,12 +85,12 @@ def advantages(
         raise UsageError(
             f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
         )
-    paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
     if options.update:
         return _update(paths, parse_path(output), recipe, options)
     if options.delete:
         raise UsageError("--delete: needs --update, which finds the outputs of vanished inputs")
-    files = find_inputs([str(path) for path in paths])
+    files = find_inputs(paths)
     if options.engine != "local":
         return _on_other_engine(files, paths, parse_path(output), recipe, options)
     source = Source(files, keep_footers=True)
@@ -113,7 +113,7 @@ def advantages(
 
 
 def _update(
-    paths: Sequence[str | Path],
+    paths: Sequence[PathText],
     output: AnyPath,
     recipe: Recipe,
     options: Options,
@@ -193,7 +193,7 @@ def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options:
 
 def _on_other_engine(
     files: Sequence[InputFile],
-    paths: Sequence[str | Path],
+    paths: Sequence[PathText],
     output: AnyPath,
     recipe: Recipe,
     options: Options,

@@ -7,6 +7,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from rlpost.redaction import without_secrets
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -107,7 +109,8 @@ def series(words: Sequence[str], joint: str = "or") -> str:
 class RlpostError(Exception):
     """An expected error; its parts have where, what came, what is needed, and what to do.
 
-    Its text has a line for each part.
+    Its text has a line for each part. URLs in it, also those that a library's error has, are
+    printed without their secrets.
     """
 
     exit_code = 2
@@ -127,6 +130,7 @@ class RlpostError(Exception):
             *first, last = self.parts
             last = replace(last, candidates=(*last.candidates, *candidates), tip=tip or last.tip)
             self.parts = (*first, last)
+        self.parts = tuple(part.changed(without_secrets) for part in self.parts)
         super().__init__(*self.parts)
 
     def __str__(self) -> str:

@@ -22,6 +22,7 @@ from rlpost.errors import (
     closest,
     series,
 )
+from rlpost.redaction import without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +48,7 @@ def print_warning(text: str) -> None:
     from rlpost.display.controls import printable_line  # noqa: PLC0415
     from rlpost.display.tables import hanging  # noqa: PLC0415
 
-    line = Text.assemble(("warning:", "bold yellow"), f" {printable_line(text)}")
+    line = Text.assemble(("warning:", "bold yellow"), f" {printable_line(without_secrets(text))}")
     console(sys.stderr).print(hanging(line, len("warning: ")))
 
 

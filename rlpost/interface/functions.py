@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.io.memory import ArrowStream
+    from rlpost.io.paths import RemotePath
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
@@ -782,7 +783,7 @@ def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float
     return {name: float(weight) for name, weight in names}
 
 
-def _files_of_update(inputs: Inputs) -> list[str]:
+def _files_of_update(inputs: Inputs) -> list[str | RemotePath]:
     """Return the paths of the inputs of an update; raises UsageError for a table."""
     return path_names(inputs, "update=True", "files with a size and a time of change")
 

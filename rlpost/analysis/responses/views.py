@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.responses.index import Index, Numbers
     from rlpost.analysis.responses.reader import Response
+    from rlpost.io.paths import PathText
 
 
 _MOST_COMPARED = 10_000  # names to search for the closest one
@@ -57,7 +58,7 @@ Json = dict[str, Any]
 
 
 def show(
-    inputs: Sequence[str],
+    inputs: Sequence[PathText],
     *,
     columns_map: Mapping[str, str],
     names: Mapping[str, str] | None = None,

@@ -183,7 +183,7 @@ def _replayed(paths: list[str], request: Json, *, metrics: bool = False, bars: b
             from rlpost.analysis.replay import run as work  # noqa: PLC0415
 
             result = work.replay(own.paths, work.ReplayRequest(**request, reporter=reporter))
-    result["input"] = ", ".join(paths) if own.names else result["input"]
+    result["input"] = ", ".join(own.inputs) if own.names else result["input"]
     return result
 
 
