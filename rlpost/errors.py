@@ -215,6 +215,10 @@ class UnavailableError(RlpostError):
     exit_code = 5
 
 
+class NotEnoughMemoryError(UnavailableError):
+    """Data needs more memory than `--max-memory` permits, or than there is (exit code 5)."""
+
+
 def _reworded(value: Any, change: Callable[[str], str]) -> Any:
     """Return plain data with its texts changed."""
     if isinstance(value, str):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,19 +71,14 @@ def expected(error: BaseException) -> RlpostError | None:
         return error
     if isinstance(error, typer.TyperException):
         return UsageError(_of_parser(error))
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+    from rlpost.io.memory_limit import is_out_of_memory  # noqa: PLC0415 - only errors need it
+
+    if is_out_of_memory(error):
         tip = "smaller chunks need less: --chunk-tokens INT"
         return UnavailableError("there is not enough memory", tip=tip)
     if isinstance(error, OSError):
         return ReadWriteError(f"{error.filename or 'standard output'}: {error.strerror}")
     return None
-
-
-_NO_MEMORY = re.compile(
-    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory"
-    r"|std::bad_alloc",
-    re.IGNORECASE,
-)
 
 
 def _of_parser(error: typer.TyperException) -> ErrorPart:

@@ -275,6 +275,17 @@ Workers = Annotated[
         help="Threads (default: one per core, at most 8).",
     ),
 ]
+MaxMemory = Annotated[
+    str | None,
+    option(
+        "--max-memory",
+        metavar="SIZE",
+        panel=EXECUTION,
+        common=False,
+        variable=True,
+        help="Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
+    ),
+]
 ScratchDir = Annotated[
     Path | None,
     option(
@@ -350,6 +361,25 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
     shared = [_parameter("preset", Preset), _parameter("config", Config)]
     _replace_signature(run, function, [*_fields(Recipe, RECIPE), *shared])
+    return run
+
+
+def reads_data(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --max-memory to a command, which runs under that limit."""
+
+    @wraps(function)
+    def run(max_memory: str | None, **values: Any) -> None:
+        from rlpost.io.memory_limit import set_memory_limit  # noqa: PLC0415 - help needs no limit
+
+        set_memory_limit(max_memory)
+        function(**values)
+
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+    ]
+    limit = _parameter("max_memory", MaxMemory)
+    run.__signature__ = inspect.Signature([*own, limit])  # type: ignore[attr-defined]
     return run
 
 

@@ -30,6 +30,7 @@ from rlpost.interface.results import (
 from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
+from rlpost.io.memory_limit import limited_memory
 from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
@@ -806,18 +807,19 @@ def _opened(
 
 @contextmanager
 def _reporting(options: Options | None = None, *, progress: Progress) -> Iterator[Options]:
-    """Yield options with the reporter that `progress` requests; their own if None."""
+    """Yield options with the reporter that `progress` requests, under their memory limit."""
     from rlpost.display import progress as bars  # noqa: PLC0415 - rich takes a while to import
 
     options = options or Options()
-    if progress is None and type(options.reporter) is not SilentReporter:
-        yield options
-    elif progress is not None and not isinstance(progress, bool):
-        yield replace(options, reporter=progress)
-    else:
-        wanted = bars.in_notebook() if progress is None else progress
-        with bars.progress(quiet=not wanted) as reporter:
-            yield replace(options, reporter=reporter)
+    with limited_memory(options.max_memory):
+        if progress is None and type(options.reporter) is not SilentReporter:
+            yield options
+        elif progress is not None and not isinstance(progress, bool):
+            yield replace(options, reporter=progress)
+        else:
+            wanted = bars.in_notebook() if progress is None else progress
+            with bars.progress(quiet=not wanted) as reporter:
+                yield replace(options, reporter=reporter)
 
 
 def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:

@@ -20,6 +20,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_true
 from rlpost.io.finish_reasons import truncations
+from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.threads import Prefetcher
 
@@ -74,10 +75,12 @@ def read(
     chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
     reporter = reporter or SilentReporter()
     reporter.start("statistics", source.rows)
-    parts = []
+    parts: list[dict[str, Any]] = []
+    kept = KeptMemory(f"{source.name}: the keys of all responses")
     for chunk in Prefetcher(chunks, AHEAD):
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
             parts.append(_rows(chunk, source, reading))
+        kept.add(sum(parts[-1][name].estimated_size() for name in KEYS if name in parts[-1]))
         for one in beside:
             one.add(chunk)
         reporter.advance(chunk.table.num_rows)

@@ -14,7 +14,7 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings, expected
 from rlpost.cli.commands import plan as sharded
 from rlpost.cli.help_screen import EXECUTION, SHARDS, command
-from rlpost.cli.options import option, with_recipe_options
+from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import check_summary, echo, reporting, write_json
 from rlpost.errors import ReadWriteError, SummaryError, UsageError
 
@@ -38,6 +38,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_recipe_options
 def advantages(
     context: typer.Context,

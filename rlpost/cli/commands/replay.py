@@ -11,7 +11,13 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
+from rlpost.cli.options import (
+    OutputFormat,
+    option,
+    reads_data,
+    with_loss_options,
+    with_recipe_options,
+)
 from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
 from rlpost.recipe.flags import field_of, flag_of
@@ -37,6 +43,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_loss_options
 @with_recipe_options
 def replay(
