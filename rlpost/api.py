@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost.errors import BlockedError, DataError, ReadWriteError, RlpostError, UsageError
+from rlpost.errors import (
+    BlockedError,
+    DataError,
+    ErrorPart,
+    ReadWriteError,
+    RlpostError,
+    UsageError,
+)
 from rlpost.io.memory import arrow_table, is_table, like
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
@@ -146,11 +153,12 @@ def _blocked(update: Update, summary: Json) -> BlockedError:
     """Return the error of an update that did not write all files."""
     first, *others = map(update.target, update.blocked)
     more = f" and {len(others):,} more" if others else ""
-    return BlockedError(
+    text = (
         f"{first}{more}: exists already, and `rlpost advantages` did not write it, or it is "
-        "damaged, so --update does not replace it; remove it, or choose another OUT",
-        summary,
+        "damaged, so --update does not replace it"
     )
+    part = ErrorPart(text, tip="remove it, or choose another OUT")
+    return BlockedError(part, summary=summary)
 
 
 def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options: Options) -> Json:

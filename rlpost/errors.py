@@ -171,7 +171,7 @@ class SummaryError(RlpostError):
         """As of a run without an error."""
 
     def __reduce__(self) -> Any:
-        return _findings_error, (self.parts, self.summary)
+        return _summary_error, (type(self), self.parts, self.summary)
 
     def with_parts(self, parts: Iterable[ErrorPart]) -> Self:
         """Return the same findings with other parts."""
@@ -183,8 +183,10 @@ class SummaryError(RlpostError):
         return type(self)(*parts, summary=_reworded(self.summary, change))
 
 
-def _findings_error(parts: Sequence[ErrorPart], summary: dict[str, Any]) -> FindingsError:
-    return FindingsError(*parts, summary=summary)
+def _summary_error(
+    kind: type[SummaryError], parts: Sequence[ErrorPart], summary: dict[str, Any]
+) -> SummaryError:
+    return kind(*parts, summary=summary)
 
 
 class FindingsError(SummaryError):

@@ -115,18 +115,18 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     text = f"no option {flag}"
     if candidates := closest(flag, known):
         return ErrorPart(text, candidates)
-    if owners := _commands_with(flag):
+    if owners := _commands_with(flag, context):
         return ErrorPart(
             text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
         )
     return ErrorPart(text, tip=f"`{context.command_path} --help` lists the options")
 
 
-def _commands_with(flag: str) -> list[str]:
-    """Return the commands that have an option."""
-    from rlpost.cli.app import COMMANDS, app_of  # noqa: PLC0415 - it imports this module
-
-    commands = {name: typer.main.get_command(app_of(name)) for name in COMMANDS}
+def _commands_with(flag: str, context: Any) -> list[str]:
+    """Return the commands of the program that have an option."""
+    root = context.find_root()
+    names = root.command.list_commands(root)
+    commands = {name: root.command.get_command(root, name) for name in names}
     return [
         f"`rlpost {name}`"
         for name, command in commands.items()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.signal import Cell
     from rlpost.pipeline.totals import ExactTotals, SummaryCells, Totals
+    from rlpost.recipe.recipe import Recipe
 
 
 REWARDS = "response_level_rewards"
@@ -362,11 +363,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         **tables,
     }
     if "kl" in summary:
-        one = resolved.recipe.kl_coef
-        summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
-        summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit
-        if facts.coefficients is not None:
-            summary["kl"]["target"] = resolved.recipe.kl_target
+        summary["kl"] |= _penalty(resolved.recipe, facts.coefficients)
     summary["signal"]["no_signal"] = _no_signal(plan, summary)
     shifted, errors = _shifted(plan, edges["shifted"], summary["responses"])
     summary["errors"] = [
@@ -387,6 +384,14 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_identical(summary),
     ]
     return summary
+
+
+def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
+    """Return the KL coefficient, that of each batch if it adapts, and where KL is subtracted."""
+    credit = {"credit": recipe.numerics.kl_credit}
+    if coefficients is None:
+        return {"coefficients": recipe.kl_coef, **credit}
+    return {"coefficients": coefficients, **credit, "target": recipe.kl_target}
 
 
 def _histogram(totals: ExactTotals) -> Json:

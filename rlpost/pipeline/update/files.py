@@ -369,7 +369,7 @@ def planned(
 
 
 def _selected(
-    inputs: Sequence[str | Path], folder: Path, recipe: Recipe, stopped: frozenset[str]
+    inputs: Sequence[PathText], folder: Path, recipe: Recipe, stopped: frozenset[str]
 ) -> Update:
     update = Update(folder, recipe_digest(recipe), find(inputs, folder))
     for parent in {update.target(found).parent for found in update.files}:
