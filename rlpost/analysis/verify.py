@@ -43,12 +43,12 @@ from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from rlpost.io.parquet.checksums import ChangedChunk
     from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.paths import PathText
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
@@ -170,9 +170,9 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 _MOST_DIFFERENCES = 5  # of a summary
 
 
-def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
+def verify(paths: Sequence[PathText], options: Options | None = None) -> Json:
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
-    source = Source(find_inputs([str(path) for path in paths]))
+    source = Source(find_inputs(paths))
     files = [
         EnrichedFile(
             file, footer.num_rows, FileMetadata.read(str(file.path), footer.metadata or {})

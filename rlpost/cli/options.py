@@ -26,6 +26,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli.arguments import LISTS, Settings
 from rlpost.cli.environment import unknown_variables, variable_behind
+from rlpost.cli.errors import print_warning
 from rlpost.cli.help_screen import (
     ADVANTAGES,
     CORRECTION,
@@ -39,7 +40,7 @@ from rlpost.cli.help_screen import (
     HelpAll,
     Panel,
 )
-from rlpost.cli.output import echo, silence_warnings
+from rlpost.cli.output import silence_warnings
 from rlpost.recipe.base import Bound
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions, defaults_of, word
@@ -236,6 +237,10 @@ SummaryJson = Annotated[
 ]
 Output = Annotated[OutputFormat, option("--format", help="Output format on stdout.")]
 Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print errors only.")]
+Verbose = Annotated[
+    bool,
+    option("--verbose", "-v", panel=EXECUTION, help="Print times, storage and all tables, too."),
+]
 Device = Annotated[
     str,
     option(
@@ -348,7 +353,7 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
             silence_warnings()
         else:
             for text in unknown_variables(os.environ, (*RECIPE, *LOSS_OPTIONS, *RUN)):
-                echo(f"rlpost: {text}")
+                print_warning(text)
         variables = {name: by for name in values if (by := variable_behind(context, name))}
         settings = Settings(values, config, preset, variables)
         every = {"context": context, "settings": settings, **values}

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.io.memory import ArrowStream
+    from rlpost.io.paths import RemotePath
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
@@ -397,7 +398,9 @@ def replay(
             request |= {"stated": frozenset(loss.model_fields_set if loss else ())}
             request["split"] = {name: request.pop(name) for name in _SPLIT if name in request}
             found = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
-    return Replay(found | {"input": ", ".join(own.inputs)} if own.names else found)
+    if own.names:
+        found = without_paths(found, own.names) | {"input": ", ".join(own.inputs)}
+    return Replay(found)
 
 
 def _check_recipe(recipe: object) -> None:
@@ -467,7 +470,7 @@ def report(
         files = work.files_of(own.paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
-        found, page = work.build(
+        found, html = work.build(
             own.paths,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
@@ -481,10 +484,10 @@ def report(
             reporter=run.reporter,
             shown=partial(_of_inputs, own=own),
         )
-        page = without_paths(page, own.names)
+        html = without_paths(html, own.names)
     if output is not None:
-        write_file(Path(output), page.encode())
-    return Report(**vars(found), page=page, files=files)
+        write_file(Path(output), html.encode())
+    return Report(**vars(found), html=html, files=files)
 
 
 def convert(
@@ -781,7 +784,7 @@ def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float
     return {name: float(weight) for name, weight in names}
 
 
-def _files_of_update(inputs: Inputs) -> list[str]:
+def _files_of_update(inputs: Inputs) -> list[str | RemotePath]:
     """Return the paths of the inputs of an update; raises UsageError for a table."""
     return path_names(inputs, "update=True", "files with a size and a time of change")
 

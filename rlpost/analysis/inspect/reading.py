@@ -85,7 +85,7 @@ def read(
             one.add(chunk)
         reporter.advance(chunk.table.num_rows)
     parts = parts or [_rows(_empty_chunk(source, names), source, reading)]
-    keys = [name for name in (*KEYS, "rollout") if name in parts[0]]
+    keys = [name for name, values in parts[0].items() if isinstance(values, pl.Series)]
     series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}
     others = [name for name in parts[0] if name not in series]
     arrays = {name: np.concatenate([rows[name] for rows in parts]) for name in others}
@@ -178,8 +178,8 @@ def _keys_and_numbers(
         rows["reward"] = decode.numbers_of(*column("reward"))
         rows["reward_null"] = is_true(column("reward")[0].is_null())
     if "truncated" in selection.columns:
-        found = truncations(*column("truncated"))
-        rows["truncated"], rows["unknown_reason"] = found
+        rows["truncated"], unknown = truncations(*column("truncated"))
+        rows["unknown_reason"] = pl.Series(pl.from_arrow(unknown))
     return rows
 
 

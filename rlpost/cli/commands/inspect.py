@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, expected, name_values
-from rlpost.cli.help_screen import SINGLE, command
+from rlpost.cli.help_screen import SINGLE, command, usage_of
 from rlpost.cli.options import (
     OutputFormat,
     RolloutRewards,
@@ -123,7 +123,7 @@ def inspect(
         render.show_checks(how.value)
         return
     if not paths:
-        context.fail("Missing argument 'IN...'.")
+        raise UsageError("IN... is missing", tip=usage_of(context))
     columns_map, facts = name_values(roles or [], "--map"), expected(expect)
     components = settings.components
     checked: dict[str, object] = {
