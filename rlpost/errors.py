@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SIMILAR = 0.6
 """Similarity of two names, 0 to 1, from which one is suggested for the other."""
+_LONGEST = 200  # characters of a name that is compared with others: it takes their square
 _NEAR = 0.12
 """How much less similar than the closest name another one may be."""
 
@@ -66,7 +67,9 @@ def closest(name: str, known: Iterable[str], prefix: str = "") -> tuple[str, ...
     """
     import difflib  # noqa: PLC0415 - only errors need it
 
-    names = [str(one) for one in known]
+    names = [text for one in known if len(text := str(one)) <= _LONGEST]
+    if len(name) > _LONGEST:
+        return ()
     first, *others = difflib.get_close_matches(name, names, n=3, cutoff=SIMILAR) or [""]
     if not first:
         return ()
