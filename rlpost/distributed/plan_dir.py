@@ -14,6 +14,7 @@ from rlpost.distributed.executor import BatchRef
 from rlpost.distributed.partition import Partition, TaskContext
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import BusyError, FileLock
+from rlpost.io.own_files import sealed, unsealed
 from rlpost.io.parquet.fingerprint import FileFingerprint
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import RowGroupRange
@@ -67,7 +68,7 @@ class Manifest:
         metadata = None
         if context.metadata is not None:
             metadata = {**vars(context.metadata), "recipe": recipe}
-        return json.dumps(
+        return sealed(
             {
                 "manifest": _VERSION,
                 "rlpost": __version__,
@@ -93,10 +94,10 @@ class Manifest:
                 "fail_on": self.fail_on,
                 "expect": self.expect,
             }
-        )
+        ).decode()
 
     @classmethod
-    def from_json(cls, text: str, path: str) -> Manifest:
+    def from_json(cls, text: bytes, path: str) -> Manifest:
         """Return the manifest from what `to_json` returned.
 
         Args:
@@ -119,6 +120,7 @@ class Manifest:
                     f"{path}: a plan of {semantics.describe(number)}. Files of both must not be "
                     "mixed: run `rlpost plan --overwrite` again"
                 )
+            table = unsealed(text)
             recipe = Recipe.model_validate(table["recipe"])
             metadata = table["metadata"]
             context = TaskContext(
@@ -149,7 +151,7 @@ class Manifest:
                 table["fail_on"],
                 table["expect"],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 f"{path}: `rlpost plan` did not write this file ({error!r}); run it again"
             ) from None

@@ -281,7 +281,7 @@ def planned(state_dir: Path) -> Manifest:
             f"{state_dir}` first"
         )
     with file_errors(path, "cannot be read"):
-        return Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
+        return Manifest.from_json(path.read_bytes(), str(path))
 
 
 def _write(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from rlpost.errors import ReadWriteError
 from rlpost.io.staged import file_errors
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 T = TypeVar("T")
+_CHECKSUM = "checksum"
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -34,6 +40,27 @@ def decode(text: bytes | str, kind: type[T]) -> T:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+def sealed(table: Mapping[str, Any]) -> bytes:
+    """Return a mapping as JSON with a checksum, which `unsealed` requires."""
+    plain = json.loads(json.dumps(table))
+    return json.dumps(plain | {_CHECKSUM: _checksum(plain)}).encode()
+
+
+def unsealed(text: bytes) -> dict[str, Any]:
+    """Return the mapping that `sealed` wrote; raise ValueError for any other text."""
+    try:
+        table = json.loads(text)
+        if not isinstance(table, dict) or table.pop(_CHECKSUM, None) != _checksum(table):
+            raise ValueError("its checksum is wrong")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return table
+
+
+def _checksum(table: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
 def path_below(folder: Path, name: str) -> Path:

@@ -94,14 +94,20 @@ class FileSide:
         stored = [(f.metadata or {}).get(b"rlpost.summary") for f in self.source.footers]
         if not all(stored):
             return None
-        return _merged([_rates(json.loads(text)) for text in stored if text])
+        try:
+            return _merged([_rates(json.loads(text)) for text in stored if text])
+        except _DAMAGE:
+            return None
 
     def components(self) -> Json | None:
         """Return the reward components in the metadata of a file; None of several files."""
         text = (self.source.footers[0].metadata or {}).get(b"rlpost.summary")
         if text is None or len(self.source.files) > 1:
             return None
-        found: Json | None = json.loads(text).get("components")
+        try:
+            found: Json | None = json.loads(text).get("components")
+        except _DAMAGE:
+            return None
         return found
 
     def warnings(self) -> list[str]:
@@ -162,6 +168,8 @@ def _kept_tokens(columns: pa.RecordBatch) -> ColumnChunk:
     return kept_chunk(columns.column(0), columns.column(1))
 
 
+# Of metadata that rlpost did not write.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 Side = FileSide | RecipeSide
 
 

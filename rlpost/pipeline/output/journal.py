@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.io.own_files import sealed, unsealed
 from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
 from rlpost.recipe.semantics import SEMANTICS
 
@@ -97,7 +98,7 @@ class JournalEntries:
             for line in lines:
                 if not line.endswith(b"\n"):
                     break
-                entry = json.loads(line)
+                entry = unsealed(line)
                 if identity is None:
                     identity = _identity_of(entry)
                 elif "publishing" in entry:
@@ -202,7 +203,7 @@ class Journal:
     def _append(self, entry: Json, mode: str) -> None:
         try:
             with self.path.open(mode) as file:
-                file.write(json.dumps(entry).encode() + b"\n")
+                file.write(sealed(entry) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

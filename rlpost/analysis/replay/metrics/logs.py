@@ -78,8 +78,13 @@ def read_log(path: Path) -> MetricLog:
         with path.open("rb") as file:
             kind = "a Parquet file" if file.read(4) == b"PAR1" else "no text in UTF-8"
         raise DataError(f"--metrics {path}: {kind}; {needed}") from None
-    kind, lines, warnings = _lines(text, path)
-    log = _by_step(str(path), kind, lines, warnings)
+    try:
+        kind, lines, warnings = _lines(text, path)
+        log = _by_step(str(path), kind, lines, warnings)
+    except RecursionError:
+        raise DataError(f"--metrics {path}: nested too deeply; {needed}") from None
+    except csv.Error as error:
+        raise DataError(f"--metrics {path}: not CSV ({error}); {needed}") from None
     if not any(log.keys.values()):
         raise DataError(
             f"--metrics {path}: no numbers; JSON lines or CSV with a line for each training step "
