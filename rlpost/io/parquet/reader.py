@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.io.parquet.checks import check_utf8, read_metadata
+from rlpost.io.parquet.fingerprint import FileFingerprint
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import PrefetchedFile, RemoteFile
 
@@ -53,6 +54,8 @@ class ParquetReader:
         self._frugal = frugal
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
+        self.opened = None if remote is None else FileFingerprint.of_object(remote.info)
+        """The fingerprint of a remote file when it was opened; None if its store has none."""
         try:
             with _memory_of_c_library() if frugal else nullcontext():
                 self.file = pq.ParquetFile(
