@@ -127,8 +127,8 @@ def _components(comparison: Json) -> Iterator[TextTable]:
 
 def _part(facts: Json | None, part: str) -> str:
     """Return a number of a reward component."""
-    value = None if facts is None else facts[part]
-    if value is None:
+    value = (facts or {}).get(part)
+    if not isinstance(value, int | float):  # not known, or metadata that is damaged
         return "–"
     if part == "zero_variance":
         return f"{value:,}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
+from rlpost.io.own_files import stored_object
 from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
 from rlpost.recipe.presets import toml_lines
 
@@ -55,9 +54,7 @@ def recipe_of_files(source: Source) -> BundledRecipe:
         except DataError:  # its text may name files of this machine
             text = "no recipe: that in the metadata cannot be used; choose one with --config"
             return BundledRecipe(warnings=(text,))
-        asked: Json = {}
-        with suppress(ValueError, TypeError):
-            asked = dict(json.loads(stored.get(PRESET_KEY.encode(), b"{}")))
+        asked = stored_object(stored, PRESET_KEY.encode())
         carried = bool(metadata.running) or metadata.kl_coef is not None
         why = "the run began with the statistics of a --state file, which the input has not"
         recipes[metadata.recipe.model_dump_json()] = BundledRecipe(
