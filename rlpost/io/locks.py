@@ -95,7 +95,7 @@ def remove_leftovers(targets: Iterable[Path]) -> None:
         names.setdefault(target.parent, set()).add(target.name)
     for folder, own in names.items():
         with suppress(OSError):
-            temporary = map(_TEMPORARY.fullmatch, os.listdir(folder))
+            temporary = [_TEMPORARY.fullmatch(path.name) for path in folder.iterdir()]
             for name in own & {match["name"] for match in temporary if match}:
                 with suppress(ReadWriteError), FileLock([folder / name]):
                     pass

@@ -34,7 +34,7 @@ COMMANDS = {
     "bundle": ("bundle", "{top}/{n}.parquet", "-o", "{out}/case.zip", "-q"),
     "report": ("report", "{top}/{n}.parquet", "-o", "{out}/report.html", "-q"),
 }  # fmt: skip
-KILLS = int(os.environ.get("RLPOST_KILLS", "40")) // len(COMMANDS)
+KILLS = int(os.environ.get("RLPOST_KILLS", "30")) // len(COMMANDS)
 
 
 @pytest.fixture(scope="module")
