@@ -41,7 +41,7 @@ class ErrorPart:
             return [f"tip: {self.tip}"] if self.tip else []
         if self.tip:
             return [f"candidates: {', '.join(self.candidates)}", f"tip: {self.tip}"]
-        return [f"tip: did you mean {_alternatives(self.candidates)}?"]
+        return [f"tip: did you mean {series(self.candidates)}?"]
 
     def __str__(self) -> str:
         return "; ".join([self.text, *(line.removeprefix("tip: ") for line in self.advice)])
@@ -94,10 +94,14 @@ class OptionValueError(ValueError):
         self.part = part
 
 
-def _alternatives(names: Sequence[str]) -> str:
-    """Return `a`, `a or b`, `a, b or c`."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
+def series(words: Sequence[str], joint: str = "or") -> str:
+    """Return words as one reads them.
+
+    >>> series(["a"]), series(["a", "b"]), series(["a", "b", "c"], "and")
+    ('a', 'a or b', 'a, b and c')
+    """
+    *first, last = words or [""]
+    return f"{', '.join(first)} {joint} {last}" if first else last
 
 
 class RlpostError(Exception):

@@ -20,6 +20,7 @@ from rlpost.errors import (
     UnavailableError,
     UsageError,
     closest,
+    series,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     if candidates := closest(flag, known):
         return ErrorPart(text, candidates)
     if owners := _commands_with(flag):
-        return ErrorPart(text, tip=f"{_series(owners)} {'has' if len(owners) == 1 else 'have'} it")
+        return ErrorPart(
+            text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
+        )
     return ErrorPart(text, tip=f"`{context.command_path} --help` lists the options")
 
 
@@ -134,11 +137,6 @@ def _commands_with(flag: str) -> list[str]:
         for name, command in commands.items()
         if any(flag in _flags(one) for one in command.params)
     ]
-
-
-def _series(names: list[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _without_value(flag: str, parameter: Any) -> ErrorPart:

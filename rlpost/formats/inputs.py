@@ -71,7 +71,7 @@ def canonical_inputs(
             yield local
             return
         if beside is not None and beside.is_file() and not overwrite:
-            raise UsageError(f"{beside}: exists already; --overwrite replaces it")
+            raise UsageError(f"{beside}: exists already", tip="--overwrite replaces it")
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
         with _staging(beside) as folder, naming_errors(names := _names(folder, local.paths)):
             named = partial(without_paths, names=local.names)

@@ -308,10 +308,10 @@ def check_target(
         OSError: it cannot be accessed.
     """
     if resolved(target) in inputs:
-        raise UsageError(f"{target}: output and input are the same file; name another")
+        raise UsageError(f"{target}: output and input are the same file", tip="name another output")
     exists = target.exists() if existing is None else str(target) in existing
     if exists and not overwrite:
-        raise UsageError(f"{target}: exists already; --overwrite replaces it")
+        raise UsageError(f"{target}: exists already", tip="--overwrite replaces it")
 
 
 def missing_error(path: AnyPath, text: str) -> ReadWriteError:

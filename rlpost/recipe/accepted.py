@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
+from rlpost.errors import series
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -46,9 +48,9 @@ def accepted(kind: Any) -> str:
         return _bounded(parts[0], parts[1:])
     if origin in (Union, types.UnionType):
         every = [accepted(part) for part in parts if part is not type(None)]
-        return either(list(dict.fromkeys(filter(None, every))))
+        return series(list(dict.fromkeys(filter(None, every))))
     if choices := choices_of(kind):
-        return either(choices)
+        return series(choices)
     if origin is tuple and Ellipsis not in parts:
         is_number = [accepted(part).startswith(("a number", "an integer")) for part in parts]
         return f"{len(parts)} numbers" if all(is_number) else f"a list of {len(parts)}"
@@ -65,12 +67,6 @@ def choices_of(kind: Any) -> list[str]:
     if get_origin(kind) in (Union, types.UnionType) and len(parts) == 1:
         return choices_of(parts[0])
     return choices_of(parts[0]) if get_origin(kind) is Annotated else []
-
-
-def either(words: Sequence[str]) -> str:
-    """Return `a`, `a or b`, `a, b or c`."""
-    *first, last = words or [""]
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def field_kind(fields: Mapping[str, Any], path: Iterable[str | int]) -> Any:
@@ -117,7 +113,7 @@ def _bounded(kind: Any, constraints: Iterable[Any]) -> str:
     }
     noun = accepted(kind)
     number = f"{noun}{between(**limits)}" if kind in (int, float) else noun
-    return either([number, *(one.word for one in every if isinstance(one, AlsoAccepts))])
+    return series([number, *(one.word for one in every if isinstance(one, AlsoAccepts))])
 
 
 def between(

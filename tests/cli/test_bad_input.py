@@ -217,7 +217,7 @@ def test_a_bundle_that_is_a_named_pipe_is_refused_at_once(here):
 
 def test_an_existing_output_is_kept_without_overwrite(refused, here):
     (here / "out.parquet").write_text("precious")
-    refused(2, "in.parquet out.parquet", "out.parquet: exists already; --overwrite replaces it")
+    refused(2, "in.parquet out.parquet", "out.parquet: exists already\n  tip: --overwrite")
     assert run("advantages", "in.parquet", "out.parquet", "-q", "--overwrite").code == 0
     assert pq.read_metadata(here / "out.parquet").num_rows == 12
 

@@ -149,7 +149,7 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     assert run(["replay", "grpo.parquet", "--config", "found.toml"], folder).code == 0
     ran = run([*words, "--save-config", "found.toml"], folder)
     assert ran.code == 2
-    assert "--save-config found.toml: exists already; --overwrite replaces it" in ran.err
+    assert "--save-config found.toml: exists already\n  tip: --overwrite" in ran.err
 
 
 def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_path):

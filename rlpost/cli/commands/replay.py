@@ -222,7 +222,7 @@ def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:
         )
     check_writable(path)
     if path.exists() and not overwrite:
-        raise UsageError(f"--save-config {path}: exists already; --overwrite replaces it")
+        raise UsageError(f"--save-config {path}: exists already", tip="--overwrite replaces it")
 
 
 def _save(result: Json, path: Path | None, paths: list[str]) -> None:
