@@ -348,7 +348,7 @@ def _row(label: str, description: str, column: int, width: int) -> Any:
     below = f"\n{margin}{' ' * column}"
     between = below if len(label) > column - 2 else " " * (column - len(label))
     lines = below.join(textwrap.wrap(description, width - column))
-    names = re.match(r"[^A-Z]*(?<! )", label)
+    names = re.match(r"(-\S+, )*-\S+", label)
     flags = label if names is None or label[:1] != "-" else names[0]
     return Text.assemble(margin, (flags, "cyan"), label[len(flags) :], between, lines)
 

@@ -57,7 +57,7 @@ def test_jsonl_has_no_nan_and_no_bytes(tmp_path):
     assert records(tmp_path / "o.jsonl")[6]["nested"] == [{"x": None}]
     raw = rollouts().append_column("raw", pa.array([b"\xff"] * 7))
     with pytest.raises(
-        UsageError, match=r"loses 1 of 17 columns: raw \(jsonl has no place for bin"
+        UsageError, match=r"cannot hold 1 of 17 columns: raw \(jsonl has no place for bin"
     ):
         rlpost.export(raw, tmp_path / "raw.jsonl", "jsonl")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.jsonl", "o.jsonl.schema"]
@@ -141,7 +141,7 @@ def test_jsonl_counts_response_tokens(tmp_path):
 def test_the_error_names_what_is_missing_and_the_targets(words, missing):
     ran = run("export", *words)
     assert ran.code == 2
-    assert f": missing: {missing}; needed: rlpost export IN... OUT --to NAME" in ran.err
+    assert f"{missing} missing\n  tip: rlpost export IN... OUT --to " in ran.err
     assert all(name in ran.err for name in TARGETS)
 
 
