@@ -55,9 +55,8 @@ def show_formats(how: str, name: str | None = None) -> None:
 def _format_list(formats: Sequence[Format]) -> Page:
     rows = [(one.name, one.title) for one in formats]
     table = TextTable(("format", "reads"), rows, text=(0, 1))
-    verdict = Notice("ok", counted(len(rows), "format"))
     steps = ["next: rlpost convert --list --from NAME for the roles that a format has"]
-    return Page("rlpost convert · formats", (), [table], (), verdict, steps)
+    return Page("rlpost convert · formats", (), [table], next_steps=steps)
 
 
 def _format_page(one: Format) -> Page:

@@ -46,11 +46,10 @@ def show_targets(how: str, name: str | None = None) -> None:
 
 
 def _target_list(targets: Sequence[ExportTarget]) -> Page:
-    rows = [(one.name, one.title, one.others or "lost") for one in targets]
-    table = TextTable(("target", "writes", "other columns"), rows, text=(0, 1, 2))
-    verdict = Notice("ok", counted(len(rows), "target"))
+    rows = [(one.name, one.title) for one in targets]
+    table = TextTable(("target", "writes"), rows, text=(0, 1))
     steps = ["next: rlpost export --list --to NAME for what a target needs and can hold"]
-    return Page("rlpost export · targets", (), [table], (), verdict, steps)
+    return Page("rlpost export · targets", (), [table], next_steps=steps)
 
 
 def _target_page(one: ExportTarget) -> Page:
