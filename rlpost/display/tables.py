@@ -143,7 +143,9 @@ class TextTable:
         columns = zip(*([self.headings] if self.headings else []), *self.rows, strict=True)
         sizes = [measure_renderables(out, options, [*map(_text, cells)]) for cells in columns]
         for i, (word, whole) in enumerate(sizes):
-            least = max(word, -(-whole // _MOST_LINES) if i and self.headings else 0)
+            least = max(word, -(-whole // _MOST_LINES) if i else 0)
+            if i and not self.headings:  # a text beside its label: a long path in it may break
+                least = min(word, 2 * _LEAST_TEXT)
             sizes[i] = Measurement(least if self._is_text(i) else whole, whole)
         return sizes
 
