@@ -39,4 +39,4 @@ def remax(
     return Credit(returns - baseline, returns)
 
 
-ESTIMATOR = Estimator("remax", remax, formula="Gₜ - b", source="arXiv 2310.10505", returns="own")
+ESTIMATOR = Estimator("remax", remax, formula="Gₜ - b", source="arXiv:2310.10505", returns="own")
