@@ -38,6 +38,7 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise
 from rlpost.pipeline.totals import ExactTotals
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -169,14 +170,19 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 _MOST_DIFFERENCES = 5  # of a summary
 
 
-def verify(paths: Sequence[PathText], options: Options | None = None) -> Json:
+def verify(
+    paths: Sequence[PathText],
+    options: Options | None = None,
+    named: NamedByUser = NamedByUser(),  # noqa: B008 - immutable
+) -> Json:
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
     source = Source(find_inputs(paths))
+    footers = zip(source.files, source.footers, strict=True)
+    stored = [FileMetadata.read(str(file.path), one.metadata or {}) for file, one in footers]
+    named.check_effect(metadata.recipe for metadata in stored)
     files = [
-        EnrichedFile(
-            file, footer.num_rows, FileMetadata.read(str(file.path), footer.metadata or {})
-        )
-        for file, footer in zip(source.files, source.footers, strict=True)
+        EnrichedFile(file, footer.num_rows, metadata.with_names(named, str(file.path)))
+        for file, footer, metadata in zip(source.files, source.footers, stored, strict=True)
     ]
     runs, options = _runs(files), options or Options()
     verdicts = [verdict for run in runs.values() for verdict in _verify_run(run, options)]

@@ -34,6 +34,7 @@ from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.presets import ALL_PRESETS
 from rlpost.recipe.recipe import Recipe
 
@@ -428,6 +429,8 @@ def report(
     seed: int = 0,
     recipe: Recipe | None = None,
     named: str = "the recipe",
+    estimator: str | None = None,
+    tokenizer: str | None = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Report:
@@ -446,6 +449,8 @@ def report(
         recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
             in the metadata of enriched files.
         named: what the page calls `recipe`.
+        estimator: the estimator, if the recipe in the metadata names code; see `verify`.
+        tokenizer: the tokenizer, if the recipe in the metadata names one.
         overwrite: replace an existing page.
         progress: show a progress bar, as of `advantages`.
 
@@ -478,6 +483,7 @@ def report(
             seed=seed,
             recipe=recipe,
             named=named,
+            by_user=NamedByUser(estimator, tokenizer),
             reporter=run.reporter,
             shown=partial(_of_inputs, own=own),
         )
@@ -743,6 +749,8 @@ def verify(
     paths: str | Path | Sequence[str | Path],
     options: Options | None = None,
     *,
+    estimator: str | None = None,
+    tokenizer: str | None = None,
     progress: Progress = None,
 ) -> Verification:
     """Recompute the columns of enriched files by the recipe in their metadata, and compare.
@@ -751,6 +759,9 @@ def verify(
         paths: enriched files, directories or globs; all files of a run, because its statistics can
             span files. Tables have no metadata of a run, so they can't be verified.
         options: device and threads.
+        estimator: the estimator of a package or of a file, if the metadata names one: code that
+            data names is not run.
+        tokenizer: the tokenizer, if the metadata names one: files that data names are not read.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -761,7 +772,8 @@ def verify(
         of what was not compared.
 
     Raises:
-        UsageError: files of a run are missing.
+        UsageError: files of a run are missing; the metadata names code or a tokenizer, and
+            `estimator` or `tokenizer` is not set.
         DataError: a file is not an enriched one, its metadata is damaged, or it lacks input
             columns of its recipe.
         ReadWriteError: a file cannot be read.
@@ -769,8 +781,9 @@ def verify(
     from rlpost.analysis import verify as work  # noqa: PLC0415 - it imports torch
 
     several = path_names(paths, "verify", "enriched files, which have the metadata of their run")
+    named = NamedByUser(estimator, tokenizer)
     with _reporting(options, progress=progress) as run:
-        return Verification(work.verify(several, run))
+        return Verification(work.verify(several, run, named))
 
 
 def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float]:

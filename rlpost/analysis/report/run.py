@@ -23,6 +23,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
 from rlpost.io.publish import write_file
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -61,13 +62,15 @@ def build(
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
+    by_user: NamedByUser | None = None,
     reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. Before that, a sample of recorded columns is compared with
-    the recipe; `named` is how the user typed it. `shown` returns the statistics with the names of
+    the recipe; `named` is how the user typed it, and `by_user` what replaces the code and the
+    tokenizer of a recipe in metadata. `shown` returns the statistics with the names of
     inputs in place of temporary files.
     """
     every = columns_map or {}
@@ -75,7 +78,9 @@ def build(
         name: column for name, column in every.items() if name not in {*STAGES} - {*ROLES}
     }
     source = Source(find_inputs(inputs))
-    found = recorded(source, every, recipe, named, reporter or SilentReporter())
+    found = recorded(
+        source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
+    )
     builder = IndexBuilder(source, columns_map)
     clips = clipping.ClipCounter(source, builder.columns)
     facts = inspect_source(

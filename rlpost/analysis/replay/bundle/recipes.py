@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError
+from rlpost.errors import DataError, UsageError
 from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.presets import toml_lines
 
 if TYPE_CHECKING:
@@ -33,6 +34,21 @@ class BundledRecipe:
     rows: int = -1
     """Rows of the run, according to the metadata; -1 if unknown."""
     warnings: tuple[str, ...] = ()
+
+    def without_names(self, where: str) -> BundledRecipe:
+        """Return itself; a warning in place of a recipe that names code or a tokenizer.
+
+        Args:
+            where: the recipe is, for the warning.
+        """
+        if self.recipe is None or not self.of_file:
+            return self
+        try:
+            NamedByUser().completed(self.recipe, where)
+        except UsageError as error:
+            text = f"no recipe: {error}, with --preset or --config"
+            return BundledRecipe(warnings=(text,))
+        return self
 
     def text(self, recipe: Recipe) -> str:
         """Return the recipe of the bundle's columns as a file for `--config`."""
