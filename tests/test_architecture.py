@@ -60,7 +60,7 @@ HOMES = {
     "obstore": ("io",),
     "botocore": ("io",),
     "ray": ("distributed.ray", "ray"),
-    "msgspec": ("formats",),
+    "msgspec": ("formats", "io.own_files"),
     "textual": ("analysis.browse",),
     "typer": ("cli",),
     "pyarrow": (

@@ -13,6 +13,7 @@ import math
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -212,12 +213,14 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     _check_complete(run)
     paths = [enriched.file.path for enriched in run]
     with ThreadPoolExecutor(1, thread_name_prefix="rlpost-check") as pool:
-        changes = pool.map(changed_chunks, paths)
+        context = copy_context()  # it has the memory limit of the run
+        changes = pool.map(lambda path: context.run(changed_chunks, path), paths)
         try:
             with _plan_of(run) as plan:
                 compared = {column for step in plan.passes() for column in step.columns}
                 compared.update(_inputs_of(plan).written)
-                others = pool.map(partial(damaged_columns, without=compared), paths)
+                damage_of = partial(damaged_columns, without=compared)
+                others = pool.map(lambda path: context.run(damage_of, path), paths)
                 verdicts = _compare(plan, run, [()] * len(run), options)
             damage, changed = list(others), list(changes)
         except DataError:

@@ -31,7 +31,7 @@ class _WholeCode(CodeBlock):
         yield from code.render(console, end="\n")
 
 
-class Page(Markdown):
+class MarkdownPage(Markdown):
     """Markdown in which no table and no code is cut. Print it with `crop=False`."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {

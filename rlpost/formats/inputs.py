@@ -23,10 +23,10 @@ from rlpost.io.paths import (
     RemotePath,
     glob_files,
     list_files,
+    missing_error,
     parse_path,
     relative_to_glob,
     remote_errors,
-    why_missing,
 )
 from rlpost.io.staged import StagedFile
 from rlpost.io.stores import HTTP_SCHEMES
@@ -71,7 +71,7 @@ def canonical_inputs(
             yield local
             return
         if beside is not None and beside.is_file() and not overwrite:
-            raise UsageError(f"{beside}: exists already; --overwrite replaces it")
+            raise UsageError(f"{beside}: exists already", tip="--overwrite replaces it")
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
         with _staging(beside) as folder, naming_errors(names := _names(folder, local.paths)):
             named = partial(without_paths, names=local.names)
@@ -270,7 +270,7 @@ def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
     if not files and url.is_pattern:
         raise ReadWriteError(f"{url}: the pattern matches no file")
     if not files:
-        raise ReadWriteError(f"{url}: {why_missing(url)}")
+        raise missing_error(url, str(url))
     urls[str(top)] = str(url).rstrip("/")
     for file, relative in files:
         assert isinstance(file, RemotePath)

@@ -30,6 +30,7 @@ from rlpost.interface.results import (
 from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
+from rlpost.io.memory_limit import limited_memory
 from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
@@ -398,7 +399,9 @@ def replay(
             request |= {"stated": frozenset(loss.model_fields_set if loss else ())}
             request["split"] = {name: request.pop(name) for name in _SPLIT if name in request}
             found = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
-    return Replay(found | {"input": ", ".join(own.inputs)} if own.names else found)
+    if own.names:
+        found = without_paths(found, own.names) | {"input": ", ".join(own.inputs)}
+    return Replay(found)
 
 
 def _check_recipe(recipe: object) -> None:
@@ -472,7 +475,7 @@ def report(
         files = work.files_of(own.paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
-        found, page = work.build(
+        found, html = work.build(
             own.paths,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
@@ -487,10 +490,10 @@ def report(
             reporter=run.reporter,
             shown=partial(_of_inputs, own=own),
         )
-        page = without_paths(page, own.names)
+        html = without_paths(html, own.names)
     if output is not None:
-        write_file(Path(output), page.encode())
-    return Report(**vars(found), page=page, files=files)
+        write_file(Path(output), html.encode())
+    return Report(**vars(found), html=html, files=files)
 
 
 def convert(
@@ -817,18 +820,19 @@ def _opened(
 
 @contextmanager
 def _reporting(options: Options | None = None, *, progress: Progress) -> Iterator[Options]:
-    """Yield options with the reporter that `progress` requests; their own if None."""
+    """Yield options with the reporter that `progress` requests, under their memory limit."""
     from rlpost.display import progress as bars  # noqa: PLC0415 - rich takes a while to import
 
     options = options or Options()
-    if progress is None and type(options.reporter) is not SilentReporter:
-        yield options
-    elif progress is not None and not isinstance(progress, bool):
-        yield replace(options, reporter=progress)
-    else:
-        wanted = bars.in_notebook() if progress is None else progress
-        with bars.progress(quiet=not wanted) as reporter:
-            yield replace(options, reporter=reporter)
+    with limited_memory(options.max_memory):
+        if progress is None and type(options.reporter) is not SilentReporter:
+            yield options
+        elif progress is not None and not isinstance(progress, bool):
+            yield replace(options, reporter=progress)
+        else:
+            wanted = bars.in_notebook() if progress is None else progress
+            with bars.progress(quiet=not wanted) as reporter:
+                yield replace(options, reporter=reporter)
 
 
 def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
 from rlpost.display.controls import printable
-from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError, closest
 from rlpost.io.stores import FOLDER, HTTP_SCHEMES, OBJECT_SCHEMES, FsspecStore, object_store
 from rlpost.optional import need
 from rlpost.redaction import HIDDEN, public_url
@@ -262,6 +262,11 @@ class RemotePath:
 AnyPath = Path | RemotePath
 
 
+def is_url(text: str) -> bool:
+    """Return whether a text is a URL; `C:/dumps` is a path."""
+    return _URL.match(text) is not None
+
+
 PathText = str | AnyPath
 """A path as the user typed it, or parsed."""
 
@@ -272,7 +277,7 @@ def parse_path(text: PathText) -> AnyPath:
     Raises:
         UnavailableError, UsageError: as `RemotePath`.
     """
-    if not isinstance(text, str) or not _URL.match(text):
+    if not isinstance(text, str) or not is_url(text):
         return Path(text) if isinstance(text, str) else text
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in ("file", "local"):
@@ -353,20 +358,34 @@ def check_target(
         OSError: it cannot be accessed.
     """
     if resolved(target) in inputs:
-        raise UsageError(f"{target}: output and input are the same file; name another")
+        raise UsageError(f"{target}: output and input are the same file", tip="name another output")
     exists = target.exists() if existing is None else str(target) in existing
     if exists and not overwrite:
-        raise UsageError(f"{target}: exists already; --overwrite replaces it")
+        raise UsageError(f"{target}: exists already", tip="--overwrite replaces it")
 
 
-def why_missing(path: AnyPath) -> str:
-    """Return why a path does not exist, for errors."""
+def missing_error(path: AnyPath, text: str) -> ReadWriteError:
+    """Return the error for a path that does not exist, with files of similar names beside it.
+
+    Args:
+        path: the path.
+        text: how it was typed.
+    """
     if isinstance(path, Path):
-        return "no such file or directory"
+        return ReadWriteError(f"{text}: no such file or directory", candidates=_similar(path))
     client = _CLIENTS.get(path.scheme)
     if client and client.buckets and not path.sibling(path.parts[0]).exists():
-        return f"the bucket {path.parts[0]} does not exist"
-    return "no such object, and no objects below it"
+        return ReadWriteError(f"{text}: the bucket {path.parts[0]} does not exist")
+    return ReadWriteError(f"{text}: no such object, and no objects below it")
+
+
+def _similar(path: Path) -> list[str]:
+    """Return the paths beside a path whose names are similar to its name."""
+    try:
+        names = [one.name for one in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return []
+    return [str(path.parent / name) for name in closest(path.name, names)]
 
 
 @contextmanager

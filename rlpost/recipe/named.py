@@ -46,7 +46,8 @@ class NamedByUser:
             flags = shlex.join(word for name, x in missing.items() for word in (f"--{name}", x))
             raise UsageError(
                 f"{where}: its recipe names {what}; data does not choose which code is run and "
-                f"which files are read, the user does: add {flags}, if you trust it"
+                "which files are read, the user does",
+                tip=f"add {flags}, if you trust it",
             )
         return recipe.model_copy(update=replaced) if replaced else recipe
 
@@ -55,9 +56,10 @@ class NamedByUser:
         own = [named_in(recipe) for recipe in recipes]
         for name, value in vars(self).items():
             if value and not any(name in one for one in own):
+                what = "such code" if name == "estimator" else "a tokenizer"
                 raise UsageError(
-                    f"--{name} {value}: has no effect, because no recipe in the input names "
-                    f"{'such code' if name == 'estimator' else 'a tokenizer'}; leave it out"
+                    f"--{name} {value}: has no effect: no recipe in the input names {what}",
+                    tip="leave it out",
                 )
 
 

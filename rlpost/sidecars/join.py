@@ -20,7 +20,7 @@ import pyarrow as pa
 from rlpost._version import __version__
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.parquet.checks import read_decoded
 from rlpost.io.parquet.checksums import CHECKSUMS_KEY
 from rlpost.io.parquet.fingerprint import (
@@ -37,7 +37,6 @@ from rlpost.io.paths import PathText, check_target, location_of, parse_path
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SIDECAR_KEY
 from rlpost.recipe.recipe import EXTRA, WRITTEN
-from rlpost.recipe.roles import closest
 from rlpost.sidecars.output import JoinedFile, write_joined
 from rlpost.sidecars.rows import FileRows, check_order, is_key, match_by_key
 
@@ -249,7 +248,8 @@ def _columns_of(left: FileRows, right: FileRows, on: Sequence[str], *, replace: 
         if absent is not None:
             raise DataError(
                 f"{file.name}: --on {absent}: there is no such column; --on needs columns of IN "
-                f"and of SIDECAR{closest(absent, file.schema.names)}"
+                "and of SIDECAR",
+                candidates=closest(absent, file.schema.names),
             )
         odd = next((name for name in on if not is_key(file.schema.field(name).type)), None)
         if odd is not None:

@@ -48,11 +48,13 @@ def texts(path):
     return save(table.append_column("reward", pa.array([i % 5 / 4 for i in range(12)])), path)
 
 
-def with_recipe(source, target, **fields):
+def with_recipe(source, target, requested=None, **fields):
     """Write an enriched file again with other fields in the recipe of its metadata."""
     table = pq.read_table(source)
     recipe = json.loads(table.schema.metadata[b"rlpost.recipe"]) | fields
     metadata = {**table.schema.metadata, b"rlpost.recipe": json.dumps(recipe).encode()}
+    if requested is not None:
+        metadata[b"rlpost.preset"] = json.dumps(requested).encode()
     pq.write_table(table.replace_schema_metadata(metadata), target)
     return target
 
@@ -113,14 +115,18 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
     out.mkdir()
     shard = ("advantages", *state, "--shard-index", "0", "--num-shards", "1")
     needed = [("verify", enriched), shard, ("replay", bundle)]
+    requested = {"preset": "verl", "requested_estimator": "theirs"}
+    fake = with_recipe(enriched, tmp_path / "fake.parquet", requested, estimator="grpo")
     others = [
+        ("replay", fake), ("report", fake, "-o", out / "f.html"),
+        ("bundle", fake, "-o", out / "f.zip"),
         ("estimators",), ("estimators", "--format", "json"), ("replay", bundle, "--preset", "verl"),
     ]  # fmt: skip
     every = [*dict.fromkeys([*readers(enriched, out), *needed, *others])]
     ran = dict(zip(every, theirs.run(*every), strict=True))
     assert not theirs.imported()
     codes = {words: code for words, (code, *_) in ran.items() if code}
-    assert codes == {**dict.fromkeys(needed, 2), others[2]: 1}
+    assert codes == {**dict.fromkeys(needed, 2), others[-1]: 1}
     for words in needed:
         assert flags_in(ran[words][2]) == ["--estimator", "theirs"]
     assert "--estimator theirs" in (out / "r.html").read_text()

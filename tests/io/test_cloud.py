@@ -58,7 +58,7 @@ def test_a_wrong_key_for_azure_is_an_error(azurite, monkeypatch, tmp_path):
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
     ran = run("advantages", "az://lab/in.parquet", tmp_path / "out.parquet", "-q")
     assert ran.code == 4
-    assert ran.err.startswith("rlpost: az://lab/in.parquet: cannot be accessed: access denied: ")
+    assert ran.err.startswith("error: az://lab/in.parquet: cannot be accessed: access denied: ")
     assert "AZURE_STORAGE_CONNECTION_STRING" in ran.err
     assert ran.err.count("\n") == 1
 
@@ -82,7 +82,7 @@ def test_settings_that_lack_something_are_errors(url, variables, text, monkeypat
         monkeypatch.setenv(name, value)
     ran = run("advantages", url, tmp_path / "out.parquet", "-q")
     assert ran.code == 4
-    assert ran.err.startswith(f"rlpost: {text}")
+    assert ran.err.startswith(f"error: {text}")
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -102,9 +102,7 @@ def test_google_credentials_that_obstore_cannot_read_name_what_they_need(
     stores.object_store.cache_clear()
     ran = run("advantages", "gs://lab/in.parquet", tmp_path / "out.parquet", "-q")
     assert ran.code == 5
-    assert ran.err.startswith(
-        f"rlpost: gs://lab: {file} has credentials of type {kind}, which need"
-    )
+    assert ran.err.startswith(f"error: gs://lab: {file} has credentials of type {kind}, which need")
     assert ran.err.endswith("pip install google-auth requests\n")
 
 
@@ -128,7 +126,7 @@ def test_files_of_http_servers_are_read(web, tmp_path):
     assert "cannot be accessed: access denied" in ran.err
     ran = run("inspect", f"{url}/gone.parquet")
     absent = "no such object, and no objects below it"
-    assert (ran.code, ran.err) == (4, f"rlpost: {url}/gone.parquet: {absent}\n")
+    assert (ran.code, ran.err) == (4, f"error: {url}/gone.parquet: {absent}\n")
     ran = run("inspect", f"{url}/*.parquet")
     assert "HTTP servers have no listings; pass the URLs of the files" in ran.err
 
@@ -157,7 +155,7 @@ def test_a_profile_that_does_not_exist_is_an_error(aws, tmp_path):
     aws.setenv("AWS_PROFILE", "gone")
     ran = run("advantages", "s3://lab/in.parquet", tmp_path / "out.parquet", "-q")
     reason = "cannot be accessed: The config profile (gone) could not be found"
-    assert (ran.code, ran.err) == (4, f"rlpost: s3://lab/in.parquet: {reason}\n")
+    assert (ran.code, ran.err) == (4, f"error: s3://lab/in.parquet: {reason}\n")
 
 
 @pytest.mark.parametrize("kind", ["default profile", "process", "web identity"])

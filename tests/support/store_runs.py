@@ -20,4 +20,4 @@ def error_of(code, *words):
     ran = run("advantages", *words, "-q")
     assert ran.code == code, ran.err
     assert ran.err.count("\n") == 1
-    return ran.err.removeprefix("rlpost: ").strip()
+    return ran.err.removeprefix("error: ").strip()

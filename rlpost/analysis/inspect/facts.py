@@ -38,7 +38,7 @@ from rlpost.analysis.inspect.tokens import (
     duplicates_of,
     mismatch_facts,
 )
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -46,7 +46,6 @@ from rlpost.io.paths import PathText, location_of
 from rlpost.pipeline.columns import LENGTH, without_effect
 from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -224,8 +223,8 @@ def _check_names(ignore: Sequence[str], *, expects: bool) -> None:
         raise UsageError(f"--ignore {UNMET}: leaves --expect unchecked; leave one of them out")
     for name in ignore:
         if name not in FINDINGS:
-            hint = closest(name, FINDINGS) or "; `rlpost inspect --checks` lists the checks"
-            raise UsageError(f"--ignore {name}: no check {name!r}{hint}")
+            every = "`rlpost inspect --checks` lists the checks"
+            raise UsageError(no_such(f"--ignore {name}: no check {name!r}", name, FINDINGS, every))
 
 
 def _columns(

@@ -411,7 +411,7 @@ def component_rows(facts: Facts) -> list[Row]:
         (
             name, number(one.weight), number(one.spread.mean), number(one.spread.std),
             "–" if one.zero_variance is None else f"{one.zero_variance:,}",
-            signed(one.reward_correlation), percent(one.advantage_share, 1),
+            signed(one.reward_correlation), percent(one.advantage_share),
         )
         for name, one in facts.components.items()
     ]  # fmt: skip
@@ -521,7 +521,7 @@ def _advantages(facts: Facts) -> TextTable | None:
 
 def _advantage_row(name: str, one: AdvantageSlice) -> Row:
     extremes = (number(one.mean), number(one.std), number(one.min), number(one.max))
-    return (name, *extremes, percent(one.zero_share, 1))
+    return (name, *extremes, percent(one.zero_share))
 
 
 def _masks(facts: Facts) -> TextTable | None:
@@ -608,10 +608,10 @@ def _slice_row(one: Slice) -> Row:
         str(one.label),
         f"{one.responses:,}",
         number(one.reward.mean),
-        percent(one.pass_rate, 1),
-        percent(one.zero_variance, 1),
+        percent(one.pass_rate),
+        percent(one.zero_variance),
         number(one.length.mean),
-        percent(one.truncated, 1),
+        percent(one.truncated),
         number(one.kl),
         number(one.mismatch),
     )

@@ -10,7 +10,6 @@ from rlpost.analysis.replay.bundle.recipes import BundledRecipe, recipe_of_files
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of, masks_of_rlpost
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.page import Section, Table, Tile
-from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError
 from rlpost.recipe.recipe import Recipe
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.display.reporter import Reporter
+    from rlpost.display.tables import TextTable
     from rlpost.io.parquet.source import Source
     from rlpost.recipe.named import NamedByUser
 
@@ -29,8 +29,6 @@ SAMPLE_TOKENS = 400_000
 _PURPOSE = "compare recorded columns"
 _NAME, _TITLE = "replay", "Replay of recorded columns"
 _MOST_INPUTS = 3
-_WIDTH = 10_000
-"""Characters of a strip of tokens: the page scrolls it."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +156,9 @@ def section(found: RecordedColumns | None, facts: Facts) -> Section | None:
 
 def _of_result(found: RecordedColumns, result: Json, facts: Facts) -> Section:
     """Return the verdict as tiles, and the tables of `rlpost replay`."""
-    from rlpost.analysis.replay.render import blocks  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.render import page  # noqa: PLC0415 - it imports torch
 
-    printed = [one for one in blocks(result, _WIDTH) if isinstance(one, TextTable)]
+    printed = page(result, verbose=True).parts
     notes = [(_plain(note),) for one in printed for note in one.notes]
     tables = [*map(_table, printed), Table("", ("What the numbers mean",), notes)]
     lines = [*map(_plain, _lines(found, result, facts))]
@@ -209,7 +207,7 @@ def _tiles(result: Json) -> list[Tile]:
 
 def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     """Yield which recipe was compared, what compares all responses, and warnings."""
-    from rlpost.analysis.replay.render import warning_lines  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.render import warning_texts  # noqa: PLC0415 - it imports torch
 
     of_file = f"the recipe in the metadata{f' ({found.origin})' if found.origin else ''}"
     yield f"Each stage is computed from what was recorded before it, by {found.named or of_file}."
@@ -218,7 +216,7 @@ def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     if result["responses"] < result["of_responses"]:
         check = "rlpost verify" if not found.named else _command(found, facts)
         yield f"{check} compares all responses."
-    yield from warning_lines(result)
+    yield from warning_texts(result)
 
 
 def _table(one: TextTable) -> Table:

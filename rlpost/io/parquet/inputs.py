@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -16,9 +16,9 @@ from rlpost.io.paths import (
     RemotePath,
     glob_files,
     list_files,
+    missing_error,
     parse_path,
     relative_to_glob,
-    why_missing,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _expand(text: PathText) -> list[InputFile]:
         return [
             InputFile(file, relative_to_glob(path, file), partitions_of(file)) for file in files
         ]
-    raise ReadWriteError(f"{text}: {why_missing(path)}")
+    raise missing_error(path, text)
 
 
 def _directory(top: AnyPath) -> list[InputFile]:
@@ -103,7 +103,7 @@ def _directory(top: AnyPath) -> list[InputFile]:
     return files
 
 
-def partitions_of(path: AnyPath) -> tuple[tuple[str, str], ...]:
+def partitions_of(path: AnyPath | PurePath) -> tuple[tuple[str, str], ...]:
     """Return the hive partitions of a path: ("step", "3") for `step=3/`."""
     pairs = (part.partition("=") for part in path.parts[:-1])
     return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
