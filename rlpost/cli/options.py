@@ -236,6 +236,10 @@ SummaryJson = Annotated[
 ]
 Output = Annotated[OutputFormat, option("--format", help="Output format on stdout.")]
 Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print errors only.")]
+Verbose = Annotated[
+    bool,
+    option("--verbose", "-v", panel=EXECUTION, help="Print times, storage and all tables, too."),
+]
 Device = Annotated[
     str,
     option(
