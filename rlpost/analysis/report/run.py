@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.analysis.inspect.about.checks import checks_ran
 from rlpost.analysis.inspect.facts import inspect_source
-from rlpost.analysis.inspect.render import checks_ran
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn

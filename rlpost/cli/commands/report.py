@@ -96,7 +96,7 @@ def report(
     recipe = settings.recipe if settings.has_base else None
     need("the report", "report", "altair", "vl_convert")
     # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
-    from rlpost.analysis.inspect.render import checks_ran  # noqa: PLC0415
+    from rlpost.analysis.inspect.about.checks import checks_ran  # noqa: PLC0415
     from rlpost.display.text import counted, size  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
