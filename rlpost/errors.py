@@ -7,6 +7,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from rlpost.redaction import without_secrets
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -107,7 +109,8 @@ def series(words: Sequence[str], joint: str = "or") -> str:
 class RlpostError(Exception):
     """An expected error; its parts have where, what came, what is needed, and what to do.
 
-    Its text has a line for each part.
+    Its text has a line for each part. URLs in it, also those that a library's error has, are
+    printed without their secrets.
     """
 
     exit_code = 2
@@ -127,6 +130,7 @@ class RlpostError(Exception):
             *first, last = self.parts
             last = replace(last, candidates=(*last.candidates, *candidates), tip=tip or last.tip)
             self.parts = (*first, last)
+        self.parts = tuple(part.changed(without_secrets) for part in self.parts)
         super().__init__(*self.parts)
 
     def __str__(self) -> str:
@@ -158,18 +162,16 @@ class UsageError(RlpostError):
     exit_code = 2
 
 
-class FindingsError(RlpostError):
-    """A run has findings that fail it, so nothing was published (exit code 1)."""
-
-    exit_code = 1
+class SummaryError(RlpostError):
+    """The error of a run that has a summary."""
 
     def __init__(self, *parts: str | ErrorPart, summary: dict[str, Any]) -> None:
         super().__init__(*parts)
         self.summary = summary
-        """As of a run that is published, but without outputs."""
+        """As of a run without an error."""
 
     def __reduce__(self) -> Any:
-        return _findings_error, (self.parts, self.summary)
+        return _summary_error, (type(self), self.parts, self.summary)
 
     def with_parts(self, parts: Iterable[ErrorPart]) -> Self:
         """Return the same findings with other parts."""
@@ -181,8 +183,20 @@ class FindingsError(RlpostError):
         return type(self)(*parts, summary=_reworded(self.summary, change))
 
 
-def _findings_error(parts: Sequence[ErrorPart], summary: dict[str, Any]) -> FindingsError:
-    return FindingsError(*parts, summary=summary)
+def _summary_error(
+    kind: type[SummaryError], parts: Sequence[ErrorPart], summary: dict[str, Any]
+) -> SummaryError:
+    return kind(*parts, summary=summary)
+
+
+class FindingsError(SummaryError):
+    """A run has findings that fail it; its summary has no outputs (exit code 1)."""
+
+    exit_code = 1
+
+
+class BlockedError(SummaryError, UsageError):
+    """An update wrote what it could, and must not replace some files of OUT (exit code 2)."""
 
 
 class DataError(RlpostError):
@@ -201,6 +215,10 @@ class UnavailableError(RlpostError):
     """A requested device, engine or library is missing on this machine (exit code 5)."""
 
     exit_code = 5
+
+
+class NotEnoughMemoryError(UnavailableError):
+    """Data needs more memory than `--max-memory` permits, or than there is (exit code 5)."""
 
 
 def _reworded(value: Any, change: Callable[[str], str]) -> Any:

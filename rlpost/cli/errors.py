@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +21,7 @@ from rlpost.errors import (
     closest,
     series,
 )
+from rlpost.redaction import without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,7 +47,7 @@ def print_warning(text: str) -> None:
     from rlpost.display.controls import printable_line  # noqa: PLC0415
     from rlpost.display.tables import hanging  # noqa: PLC0415
 
-    line = Text.assemble(("warning:", "bold yellow"), f" {printable_line(text)}")
+    line = Text.assemble(("warning:", "bold yellow"), f" {printable_line(without_secrets(text))}")
     console(sys.stderr).print(hanging(line, len("warning: ")))
 
 
@@ -71,19 +71,14 @@ def expected(error: BaseException) -> RlpostError | None:
         return error
     if isinstance(error, typer.TyperException):
         return UsageError(_of_parser(error))
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+    from rlpost.io.memory_limit import is_out_of_memory  # noqa: PLC0415 - only errors need it
+
+    if is_out_of_memory(error):
         tip = "smaller chunks need less: --chunk-tokens INT"
         return UnavailableError("there is not enough memory", tip=tip)
     if isinstance(error, OSError):
         return ReadWriteError(f"{error.filename or 'standard output'}: {error.strerror}")
     return None
-
-
-_NO_MEMORY = re.compile(
-    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory"
-    r"|std::bad_alloc",
-    re.IGNORECASE,
-)
 
 
 def _of_parser(error: typer.TyperException) -> ErrorPart:
@@ -122,18 +117,18 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
         return ErrorPart(text, tip=f"`{context.command_path} --help` lists all options")
     if candidates := closest(flag, known):
         return ErrorPart(text, candidates)
-    if owners := _commands_with(flag):
+    if owners := _commands_with(flag, context):
         return ErrorPart(
             text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
         )
     return ErrorPart(text, tip=f"`{context.command_path} --help` lists the options")
 
 
-def _commands_with(flag: str) -> list[str]:
-    """Return the commands that have an option."""
-    from rlpost.cli.app import COMMANDS, app_of  # noqa: PLC0415 - it imports this module
-
-    commands = {name: typer.main.get_command(app_of(name)) for name in COMMANDS}
+def _commands_with(flag: str, context: Any) -> list[str]:
+    """Return the commands of the program that have an option."""
+    root = context.find_root()
+    names = root.command.list_commands(root)
+    commands = {name: root.command.get_command(root, name) for name in names}
     return [
         f"`rlpost {name}`"
         for name, command in commands.items()

@@ -127,7 +127,8 @@ class TextTable:
         head = "".join(self._html_cells("th", self.headings)) if self.headings else ""
         rows = "".join(f"<tr>{''.join(self._html_cells('td', row))}</tr>" for row in self.rows)
         head = f"<thead><tr>{head}</tr></thead>" if head else ""
-        return f'<table class="rlpost-table">{head}<tbody>{rows}</tbody></table>'
+        table = f'<table class="rlpost-table">{head}<tbody>{rows}</tbody></table>'
+        return f'<div class="rlpost-wide">{table}</div>'
 
     def _html_cells(self, tag: str, row: Row) -> Iterator[str]:
         for column, cell in enumerate(row):

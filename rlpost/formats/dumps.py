@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.writer import CanonicalFile
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
 
 
 _WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl")
@@ -69,7 +69,7 @@ class FoundDumps:
         self.skipped += other.skipped
 
 
-def find_dumps(inputs: Sequence[str | Path], dump_format: Format | None) -> FoundDumps:
+def find_dumps(inputs: Sequence[PathText], dump_format: Format | None) -> FoundDumps:
     """Return the dumps of files, directories and globs; each directory and glob is sorted.
 
     Args:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-from http.server import SimpleHTTPRequestHandler
-from pathlib import Path
 
 import fsspec
 import pyarrow.parquet as pq
 import pytest
 from cloud_runs import ACCOUNT
 from runs import long_rollout, rollout, run, save
-from s3_server import QuietServer
 
 from rlpost.io import stores
 from rlpost.io.paths import RemotePath, glob_files, list_files
@@ -111,48 +107,6 @@ def test_google_credentials_that_obstore_cannot_read_name_what_they_need(
 
 
 # HTTP
-
-
-@pytest.fixture
-def web(tmp_path):
-    """Files of a folder by HTTP, in ranges; only with `?token=1` if they are in `private`."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_):
-            pass
-
-        def send(self):
-            path, _, query = self.path.partition("?")
-            file = Path(self.translate_path(path))
-            if not file.is_file():
-                return self.send_error(404)
-            if "/private/" in path and query != "token=1":
-                return self.send_error(403)
-            data = file.read_bytes()
-            begin, end = 0, len(data)
-            if span := self.headers["Range"]:
-                first, last = span.removeprefix("bytes=").split("-")
-                begin, end = int(first), min(int(last) + 1, len(data))
-            self.send_response(206 if span else 200)
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
-            self.send_header("Content-Length", str(end - begin))
-            self.send_header("Last-Modified", self.date_time_string(0))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(data[begin:end])
-            return None
-
-    Handler.do_GET = Handler.do_HEAD = Handler.send
-    folder = tmp_path / "web"
-    folder.mkdir()
-    httpd = QuietServer(("127.0.0.1", 0), lambda *a: Handler(*a, directory=folder))
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    stores.object_store.cache_clear()
-    yield folder, f"http://127.0.0.1:{httpd.server_port}"
-    httpd.shutdown()
-    httpd.server_close()
 
 
 def test_files_of_http_servers_are_read(web, tmp_path):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from runs import run
 
+USER = "lab:correct-horse"
+"""User name and password of a web server."""
+
 
 def local_run(source, tmp_path, *options):
     """Return the bytes that a run from disk to disk writes."""

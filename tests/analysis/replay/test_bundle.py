@@ -377,7 +377,6 @@ def facts_with(**fields):
         ({"recipe": b"preset = ["}, "recipe.toml: not valid TOML"),
         ({"recipe": b"preset = 'verll'"}, "recipe.toml: "),
         ({"recipe": b"loss = 3"}, "recipe.toml: "),
-        ({"recipe": b"estimator = '/x.py:f'"}, "a replay executes no code that a bundle names"),
     ],
 )
 def test_damaged_and_foreign_bundles_are_errors_of_data(members, text, enriched, tmp_path):
