@@ -32,14 +32,13 @@ from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
 from rlpost.recipe.estimators import installed
-from rlpost.recipe.presets import DEFAULT, PRESETS
+from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import columns_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.analysis.replay.search.candidates import Candidate
     from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import Recipe
 
@@ -179,35 +178,19 @@ def _framework(source: Source) -> str:
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
 
 
-def _recipe_in_metadata(source: Source) -> Candidate | None:
-    """Return the recipe in the metadata of enriched files, as the user typed its options."""
-    from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
-    from rlpost.analysis.replay.search.candidates import ORDER, Candidate, value_of  # noqa: PLC0415
-    from rlpost.analysis.replay.search.fields import FIELDS  # noqa: PLC0415
-
-    found = recipe_of_files(source)
-    recipe, preset = found.recipe, found.preset or DEFAULT
-    if recipe is None or preset not in ORDER:
-        return None
-    plain = Candidate(preset, found.estimator or recipe.estimator)
-    names = {*FIELDS} - {"estimator", "estimator_name", "columns"}
-    try:
-        return plain.changed({name: value_of(recipe, name) for name in names})
-    except UsageError:  # the recipe is of an estimator that this preset has not
-        return None
-
-
 def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
+        from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
         from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
+        from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
 
         found = search.search(
             sample,
             tolerance=request.tolerance,
             given=request.given,
-            metadata=_recipe_in_metadata(source),
+            metadata=candidate_of(recipe_of_files(source)),
             framework=_framework(source),
             reporter=request.reporter,
         )

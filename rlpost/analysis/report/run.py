@@ -13,11 +13,13 @@ from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
-from rlpost.analysis.report.page import all_plain, cut, page_of
+from rlpost.analysis.report.page import all_plain, cut, page_of, plain
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.display.page import MARKS, Notice, Page
 from rlpost.display.reporter import SilentReporter
+from rlpost.display.text import counted, size
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts, FindingEvidence
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
+    from rlpost.display.page import Severity
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath
     from rlpost.recipe.recipe import Recipe, RolloutReward
@@ -93,8 +96,9 @@ def build(
         raise DataError(f"{', '.join(inputs)}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     data = data_of(
-        facts, names, index, clips.counts, section(found, names), count=examples, seed=seed
-    )
+        facts, names, index, clips.counts, section(found, names),
+        recipe=found.words if found else "", count=examples, seed=seed,
+    )  # fmt: skip
     return names, page_of(data)
 
 
@@ -125,7 +129,7 @@ def check_output(target: Path, files: Sequence[AnyPath], *, overwrite: bool) -> 
 
 def data_of(
     facts: Facts, named: Facts, index: Index, clips: clipping.ClipCounts,
-    replayed: Section | None = None, *, count: int, seed: int,
+    replayed: Section | None = None, *, recipe: str = "", count: int, seed: int,
 ) -> Json:  # fmt: skip
     """Return the content of the page as plain data: sections, findings, examples.
 
@@ -135,14 +139,16 @@ def data_of(
         index: of the responses.
         clips: counts of clipped values.
         replayed: the section about recorded columns.
+        recipe: that of the recorded columns, in words; empty if it is unknown.
         count: number of the best, of the worst and of random responses.
         seed: of the random responses.
     """
     groups = Groups(index)
     choice = chosen(index, groups, facts, count, seed)
     parts = [
+        sections.signal(facts),
         sections.overview(named),
-        sections.steps(facts),
+        sections.steps(facts, clips.shares()),
         sections.distributions(facts),
         sections.groups(facts),
         sections.engine(facts),
@@ -151,17 +157,41 @@ def data_of(
         sections.checks(facts),
         sections.storage(named),
     ]
+    verdict = _verdict(facts)
     threshold = facts.groups.pass_threshold if facts.groups else 1.0
     return {
         "version": __version__,
         "inputs": all_plain(_inputs(named)),
+        "recipe": plain(cut(recipe, _MOST_TEXT)),
+        "verdict": {
+            "severity": verdict.severity,
+            "text": f"{MARKS[verdict.severity]} {verdict.text}",
+        },
         "sections": [_section(one) for one in parts if one is not None],
-        "checks": checks_ran(facts),
         "findings": all_plain(_findings(facts, index)),
         "groups": examples(index, groups, choice, threshold),
         "reasons": REASONS,
         "scales": scales(),
     }
+
+
+def written_page(facts: Facts, output: str) -> Page:
+    """Return what the command prints: the page that it wrote, and the findings in it."""
+    verdict = _verdict(facts)
+    size_of = size(Path(output).stat().st_size)
+    text = f"{output} written: {counted(facts.responses, 'response')}, {verdict.text}, {size_of}"
+    return Page(f"rlpost report · {', '.join(_inputs(facts))}", verdict=Notice("ok", text))
+
+
+def _verdict(facts: Facts) -> Notice:
+    """Return the number of findings by severity."""
+    counts = {
+        severity: sum(one.severity == severity for one in facts.findings)
+        for severity in ("error", "warning")
+    }
+    found = " and ".join(counted(count, severity) for severity, count in counts.items() if count)
+    severity: Severity = "error" if counts["error"] else "warning" if found else "ok"
+    return Notice(severity, f"{found or 'no findings'} ({checks_ran(facts)})")
 
 
 def _section(section: Section) -> Json:
@@ -194,5 +224,5 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
 def _evidence(one: FindingEvidence) -> str:
     parts = [f"group {one.group}" if one.group is not None else "", one.text]
     name = Path(one.file).name
-    parts.append(f"{name}, row {one.row:,}" if one.row is not None else name)
+    parts.append(f"{name}:{one.row}" if one.row is not None else name)
     return " · ".join(part for part in parts if part)
