@@ -13,6 +13,7 @@ import math
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,12 +43,12 @@ from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from rlpost.io.parquet.checksums import ChangedChunk
     from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.paths import PathText
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
@@ -169,9 +170,9 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 _MOST_DIFFERENCES = 5  # of a summary
 
 
-def verify(paths: Sequence[str | Path], options: Options | None = None) -> Json:
+def verify(paths: Sequence[PathText], options: Options | None = None) -> Json:
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
-    source = Source(find_inputs([str(path) for path in paths]))
+    source = Source(find_inputs(paths))
     files = [
         EnrichedFile(
             file, footer.num_rows, FileMetadata.read(str(file.path), footer.metadata or {})
@@ -206,12 +207,14 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     _check_complete(run)
     paths = [enriched.file.path for enriched in run]
     with ThreadPoolExecutor(1, thread_name_prefix="rlpost-check") as pool:
-        changes = pool.map(changed_chunks, paths)
+        context = copy_context()  # it has the memory limit of the run
+        changes = pool.map(lambda path: context.run(changed_chunks, path), paths)
         try:
             with _plan_of(run) as plan:
                 compared = {column for step in plan.passes() for column in step.columns}
                 compared.update(_inputs_of(plan).written)
-                others = pool.map(partial(damaged_columns, without=compared), paths)
+                damage_of = partial(damaged_columns, without=compared)
+                others = pool.map(lambda path: context.run(damage_of, path), paths)
                 verdicts = _compare(plan, run, [()] * len(run), options)
             damage, changed = list(others), list(changes)
         except DataError:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from rlpost.display.text import counted
+from rlpost.errors import UsageError, no_such
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Row = tuple[str, str]
 
@@ -74,9 +78,45 @@ class Command(TyperCommand):
         with naming_variables(ctx):
             return super().invoke(ctx)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read options and arguments; raises UsageError if there are too many arguments."""
+        allowed, ctx.allow_extra_args = ctx.allow_extra_args, True
+        with errors_with_context(ctx):
+            rest: list[str] = super().parse_args(ctx, args)
+        ctx.allow_extra_args = allowed
+        if rest and not allowed and not ctx.resilient_parsing:
+            count = counted(len(rest), "argument")
+            raise UsageError(f"{' '.join(rest)}: {count} too many", tip=usage_of(ctx))
+        return rest
+
+
+@contextmanager
+def errors_with_context(context: Any) -> Iterator[None]:
+    """Give errors of the option parser the context of their command, which some lack."""
+    try:
+        yield
+    except typer.TyperException as error:
+        if getattr(error, "ctx", context) is None:
+            error.ctx = context  # type: ignore[attr-defined]
+        raise
+
 
 class Group(TyperGroup):
     """A command with commands of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the command."""
+        with errors_with_context(ctx):
+            rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments begin with; raises UsageError if it is unknown."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not ctx.resilient_parsing:
+            every = f"`{ctx.command_path} --help` lists the commands"
+            raise UsageError(no_such(f"no command {args[0]!r}", args[0], names, every))
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
@@ -234,6 +274,16 @@ def _end(target: Any, *, every: bool) -> Iterable[str]:
         )
     else:
         yield f"These are the common options; {ALL} prints all {len(options)}."
+
+
+def usage_of(context: Any) -> str:
+    """Return the command line that a command needs: its arguments and required options."""
+    needed = [
+        one for one in context.command.params if isinstance(one, TyperOption) and one.required
+    ]
+    words = [_in_usage(one) for one in context.command.params if isinstance(one, TyperArgument)]
+    words += [f"{max(one.opts, key=len)} {value_of(one)}" for one in needed]
+    return " ".join([context.command_path, *words])
 
 
 def _in_usage(argument: TyperArgument) -> str:

@@ -211,10 +211,24 @@ def _fitted(sizes: Mapping[int, Measurement], room: int) -> dict[int, int]:
     return widths(most - 1) if most else {}
 
 
+class _Hanging(Table):
+    """A sentence whose further lines are indented."""
+
+    sentence: str
+    indent: int
+
+    def wrapped(self, columns: int) -> Text:
+        """Return the sentence in lines of at most so many columns."""
+        return Text(wrap(self.sentence, columns, self.indent))
+
+
 def hanging(text: Text, indent: int = _INDENT) -> Table:
     """Return text whose further lines are indented, beyond its own indentation."""
+    sentence, further = text.plain, indent
     indent += len(text.plain) - len(text.plain.lstrip())
-    grid = Table.grid()
+    grid = _Hanging.grid()
+    assert isinstance(grid, _Hanging)
+    grid.sentence, grid.indent = sentence, further
     grid.add_column(width=text[:indent].cell_len, no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(text[:indent], text[indent:])

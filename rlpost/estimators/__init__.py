@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlpost.errors import UsageError
+from rlpost.errors import OptionValueError, UsageError
 from rlpost.estimators import (
     agentic_reinforce,
     custom,
@@ -67,8 +67,8 @@ def estimator_named(name: str) -> Estimator:
         return custom.from_file(name)
     try:
         return custom.from_entry_point(installed()[check_name(name)])
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    except OptionValueError as error:
+        raise UsageError(error.part) from None
 
 
 def all_estimators() -> list[Estimator]:

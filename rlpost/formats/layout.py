@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL
 from rlpost.formats.records import describe
 from rlpost.io.arrow import dtype_of
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,10 +102,8 @@ LAYOUTS = {
 def check_layout(name: str) -> str:
     """Return the layout's name; raise UsageError with the known names if it is unknown."""
     if name not in LAYOUTS:
-        raise UsageError(
-            f"--layout {name}: no such layout{closest(name, LAYOUTS) or ''} "
-            f"(layouts: {', '.join(LAYOUTS)})"
-        )
+        every = f"the layouts are {', '.join(LAYOUTS)}"
+        raise UsageError(no_such(f"--layout {name}: no such layout", name, LAYOUTS, every))
     return name
 
 

@@ -30,6 +30,7 @@ from rlpost.interface.results import (
 from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
+from rlpost.io.memory_limit import limited_memory
 from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.io.memory import ArrowStream
+    from rlpost.io.paths import RemotePath
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
@@ -396,7 +398,9 @@ def replay(
             request |= {"stated": frozenset(loss.model_fields_set if loss else ())}
             request["split"] = {name: request.pop(name) for name in _SPLIT if name in request}
             found = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
-    return Replay(found | {"input": ", ".join(own.inputs)} if own.names else found)
+    if own.names:
+        found = without_paths(found, own.names) | {"input": ", ".join(own.inputs)}
+    return Replay(found)
 
 
 def _check_recipe(recipe: object) -> None:
@@ -780,7 +784,7 @@ def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float
     return {name: float(weight) for name, weight in names}
 
 
-def _files_of_update(inputs: Inputs) -> list[str]:
+def _files_of_update(inputs: Inputs) -> list[str | RemotePath]:
     """Return the paths of the inputs of an update; raises UsageError for a table."""
     return path_names(inputs, "update=True", "files with a size and a time of change")
 
@@ -803,18 +807,19 @@ def _opened(
 
 @contextmanager
 def _reporting(options: Options | None = None, *, progress: Progress) -> Iterator[Options]:
-    """Yield options with the reporter that `progress` requests; their own if None."""
+    """Yield options with the reporter that `progress` requests, under their memory limit."""
     from rlpost.display import progress as bars  # noqa: PLC0415 - rich takes a while to import
 
     options = options or Options()
-    if progress is None and type(options.reporter) is not SilentReporter:
-        yield options
-    elif progress is not None and not isinstance(progress, bool):
-        yield replace(options, reporter=progress)
-    else:
-        wanted = bars.in_notebook() if progress is None else progress
-        with bars.progress(quiet=not wanted) as reporter:
-            yield replace(options, reporter=reporter)
+    with limited_memory(options.max_memory):
+        if progress is None and type(options.reporter) is not SilentReporter:
+            yield options
+        elif progress is not None and not isinstance(progress, bool):
+            yield replace(options, reporter=progress)
+        else:
+            wanted = bars.in_notebook() if progress is None else progress
+            with bars.progress(quiet=not wanted) as reporter:
+                yield replace(options, reporter=reporter)
 
 
 def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:

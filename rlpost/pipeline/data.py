@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlpost.io.keys import KeyColumn, encode_keys, step_order
+from rlpost.io.memory_limit import KeptMemory
 from rlpost.kernels.moments import joint_codes
 from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
@@ -216,6 +217,7 @@ class Collector:
     def __init__(self) -> None:
         self._numbers: list[dict[str, Tensor]] = []
         self._keys: dict[str, list[pa.DictionaryArray]] = {}
+        self._kept = KeptMemory("the keys of all responses")
 
     def add(self, rows: Mapping[str, Tensor | pa.Array], mapped: Mapping[str, Tensor]) -> None:
         """Add the next chunk: its keys and numbers, and the numbers that stages mapped."""
@@ -223,7 +225,9 @@ class Collector:
         self._numbers.append({**numbers, **mapped})
         for name, value in rows.items():
             if not isinstance(value, Tensor):
-                self._keys.setdefault(name, []).append(encode_keys(value))
+                keys = encode_keys(value)
+                self._kept.add(keys.nbytes)
+                self._keys.setdefault(name, []).append(keys)
 
     def finish(self, recipe: Recipe) -> Responses:
         """Return the table, with codes instead of keys; it needs at least one row, and one call.

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from rlpost.errors import UnavailableError
-from rlpost.io.parquet.source import count_rows, halves, join_chunks, split_by_row_group
+from rlpost.io.memory_limit import MemoryGate, memory_limit
+from rlpost.io.parquet.source import Source, count_rows, halves, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
 from rlpost.kernels.host import on_host
 from rlpost.kernels.segments import count_true, lengths
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _MOST_TOKENS = 1 << 40  # of a chunk of which no token is read
 _CPU = torch.device("cpu")
+_COPIES = 18  # measured: the loss of a response needs so many times its decoded bytes
 _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
@@ -96,6 +98,9 @@ class Engine:
         self.splits = 0
         """How many chunks were halved because the memory of the device was full."""
         self._passes = plan.passes()
+        self._gate = MemoryGate(memory_limit().room)
+        if isinstance(plan.source, Source):
+            plan.source.copies = _COPIES
 
     def responses(self, names: tuple[str, ...], *, part: bool = False) -> Responses:
         """Run all passes but the last; return the reduced table of responses.
@@ -298,7 +303,8 @@ class Engine:
     def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
         """Return the result for some chunks, or for their halves if device memory is full."""
         try:
-            with self.devices.stream():
+            needed = _COPIES * sum(chunk.table.nbytes for chunk in chunks)
+            with self._gate.admit(needed), self.devices.stream():
                 return [work(chunks)]
         except torch.OutOfMemoryError:
             if count_rows(chunks) == 1:

@@ -169,7 +169,7 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     assert run(["replay", "grpo.parquet", "--config", "found.toml"], folder).code == 0
     ran = run([*words, "--save-config", "found.toml"], folder)
     assert ran.code == 2
-    assert "--save-config found.toml: exists already; --overwrite replaces it" in ran.err
+    assert "--save-config found.toml: exists already\n  tip: --overwrite" in ran.err
 
 
 def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(folder, tmp_path):
@@ -348,7 +348,7 @@ ERRORS = {
         2, "--save-config a.toml: .*--preset trl is not searched for",
     ),
     (GAE_FILE, "--save-config", "no/a.toml"): (4, "no/a.toml: cannot be written"),
-    (GAE_FILE, "--lam", "2"): (2, "--lam is 2.0: input should be less than or equal to 1"),
+    (GAE_FILE, "--lam", "2"): (2, "--lam 2: "),
     (GAE_FILE, "--estimator", "no"): (2, "--estimator: no estimator 'no'"),
     (GAE_FILE, "--estimator", "grpo", "--lam", "0.5"): (2, "--lam: estimator grpo does not read"),
     (GAE_FILE, "--preset", "trl", "--reward-components", "a,b"): (

@@ -117,7 +117,7 @@ def test_an_entry_point_is_found_by_name_and_listed():
 def test_a_wrong_estimator_name_is_a_usage_error(tmp_path, file):
     ran = run("advantages", "in.parquet", tmp_path / "o.parquet", "--estimator", f"{file}:centrd")
     assert ran.code in (2, 4)  # whichever is looked at first: the input is not there either
-    assert ran.err.startswith("rlpost: ")
+    assert ran.err.startswith("error: ")
 
 
 WRONG = {

@@ -41,7 +41,7 @@ def test_what_a_target_loses_is_listed_before_anything_is_written(source, tmp_pa
             UsageError,
             r"--to jsonl has no field for advantages, and writes other columns under their own",
         ),
-        ("step", {"to": "tinkr"}, UsageError, r"did you mean tinker\? \(targets: jsonl, t"),
+        ("step", {"to": "tinkr"}, UsageError, r"did you mean tinker\?"),
     ],
 )
 def test_errors_name_the_role(without, options, error, text, tmp_path):

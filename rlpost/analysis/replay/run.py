@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.display.reporter import Reporter
+    from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
@@ -70,7 +71,7 @@ class ReplayRequest:
             raise UsageError(f"--sample {self.sample_tokens}: at least 1 token is needed")
 
 
-def replay(paths: Sequence[str], request: ReplayRequest) -> Json:
+def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
 
     Without a recipe, that of a bundle is compared, else the best one of a search. An input that is
@@ -96,9 +97,9 @@ def replay(paths: Sequence[str], request: ReplayRequest) -> Json:
     return result | {"input": str(bundles[0]), "warnings": warnings}
 
 
-def _replay(paths: Sequence[str], request: ReplayRequest) -> Json:
+def _replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     """Compare the recorded columns of Parquet files with a recipe."""
-    source = Source(find_inputs(list(paths)))
+    source = Source(find_inputs(paths))
     sample = _sample(source, request)
     with _named(source):
         return _compared(source, sample, request)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.responses.index import Index
     from rlpost.display.page import Severity
     from rlpost.display.reporter import Reporter
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
     from rlpost.recipe.recipe import Recipe, RolloutReward
 
 
@@ -44,7 +44,7 @@ _MOST_TEXT = 300
 
 
 def report(
-    inputs: Sequence[str], output: str | Path, *, overwrite: bool = False, **options: Any
+    inputs: Sequence[PathText], output: str | Path, *, overwrite: bool = False, **options: Any
 ) -> Facts:
     """Write one HTML page about rollout files; `options` are those of `build`.
 
@@ -59,7 +59,7 @@ def report(
 
 
 def build(
-    inputs: Sequence[str], *, columns_map: Mapping[str, str] | None = None,
+    inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0,
@@ -93,7 +93,7 @@ def build(
         reporter=reporter,
     )
     if not facts.responses:
-        raise DataError(f"{', '.join(inputs)}: the input has no rows")
+        raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     data = data_of(
         facts, names, index, clips.counts, section(found, names),
@@ -110,7 +110,7 @@ def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[
     return {"advantages": name, **columns_map}
 
 
-def files_of(inputs: Sequence[str]) -> list[AnyPath]:
+def files_of(inputs: Sequence[PathText]) -> list[AnyPath]:
     """Return the files of inputs, which a page may not overwrite."""
     return [file.path.resolve() for file in find_inputs(inputs)]
 

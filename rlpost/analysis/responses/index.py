@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import RowChunk
+    from rlpost.io.paths import PathText
     from rlpost.recipe.roles import ColumnMap
 
     Numbers = NDArray[np.float64]
@@ -216,7 +217,7 @@ def _means(table: pa.RecordBatch, columns: list[str], mask: str | None) -> Numbe
 
 
 def build_index(
-    inputs: Sequence[str], columns_map: Mapping[str, str], reporter: Reporter | None = None
+    inputs: Sequence[PathText], columns_map: Mapping[str, str], reporter: Reporter | None = None
 ) -> Index:
     """Return the index of an input; reads only keys, rewards and masks.
 

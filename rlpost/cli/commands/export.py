@@ -11,7 +11,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat, option
+from rlpost.cli.options import OutputFormat, option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -32,6 +32,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 def export(
     paths: Annotated[
         list[str] | None,

@@ -9,8 +9,14 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, expected, name_values
-from rlpost.cli.help_screen import SINGLE, command
-from rlpost.cli.options import OutputFormat, RolloutRewards, option, with_component_options
+from rlpost.cli.help_screen import SINGLE, command, usage_of
+from rlpost.cli.options import (
+    OutputFormat,
+    RolloutRewards,
+    option,
+    reads_data,
+    with_component_options,
+)
 from rlpost.cli.output import reporting
 from rlpost.errors import FindingsError, UsageError
 from rlpost.recipe.flags import flag_of
@@ -30,6 +36,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_component_options
 def inspect(
     context: typer.Context,
@@ -116,7 +123,7 @@ def inspect(
         render.show_checks(how.value)
         return
     if not paths:
-        context.fail("Missing argument 'IN...'.")
+        raise UsageError("IN... is missing", tip=usage_of(context))
     columns_map, facts = name_values(roles or [], "--map"), expected(expect)
     components = settings.components
     checked: dict[str, object] = {

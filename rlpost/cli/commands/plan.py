@@ -10,7 +10,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, expected
 from rlpost.cli.help_screen import SHARDS, command
-from rlpost.cli.options import option, with_recipe_options
+from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import echo, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -30,6 +30,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_recipe_options
 def plan(
     context: typer.Context,

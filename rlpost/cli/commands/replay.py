@@ -11,7 +11,13 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
+from rlpost.cli.options import (
+    OutputFormat,
+    option,
+    reads_data,
+    with_loss_options,
+    with_recipe_options,
+)
 from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
 from rlpost.recipe.flags import field_of, flag_of
@@ -37,6 +43,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_loss_options
 @with_recipe_options
 def replay(
@@ -183,7 +190,7 @@ def _replayed(paths: list[str], request: Json, *, metrics: bool = False, bars: b
             from rlpost.analysis.replay import run as work  # noqa: PLC0415
 
             result = work.replay(own.paths, work.ReplayRequest(**request, reporter=reporter))
-    result["input"] = ", ".join(paths) if own.names else result["input"]
+    result["input"] = ", ".join(own.inputs) if own.names else result["input"]
     return result
 
 
@@ -235,7 +242,7 @@ def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:
         )
     check_writable(path)
     if path.exists() and not overwrite:
-        raise UsageError(f"--save-config {path}: exists already; --overwrite replaces it")
+        raise UsageError(f"--save-config {path}: exists already", tip="--overwrite replaces it")
 
 
 def _save(result: Json, path: Path | None, paths: list[str]) -> None:

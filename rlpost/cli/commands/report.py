@@ -13,7 +13,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import RolloutRewards, option, with_component_options
+from rlpost.cli.options import RolloutRewards, option, reads_data, with_component_options
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
@@ -31,6 +31,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_component_options
 def report(
     settings: Settings,

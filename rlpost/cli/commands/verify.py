@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat
+from rlpost.cli.options import OutputFormat, reads_data
 from rlpost.cli.output import reporting
 
 app = typer.Typer(add_completion=False)
@@ -23,6 +23,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 def verify(
     paths: Annotated[
         list[str],

@@ -391,7 +391,7 @@ def test_checks_are_listed_with_their_meaning(how):
 def test_an_input_is_needed_without_checks():
     result = CliRunner().invoke(app, [])
     assert result.exit_code == 2
-    assert "Missing argument 'IN...'" in result.output
+    assert "IN... is missing" in result.output
 
 
 @pytest.mark.parametrize("name", FINDINGS)
@@ -1094,7 +1094,7 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
     ("arguments", "code", "said"),
     [
         (["--rollout-reward", "last"], 2, "--rollout-reward last needs --rollout-id COLUMN"),
-        (["--rollout-id", "traj"], 3, "no column 'traj'; did you mean traj_id?"),
+        (["--rollout-id", "traj"], 3, "no column 'traj'\n  tip: did you mean traj_id?"),
         (["--rollout-id", "traj_id", "--map", "group=none"], 3, "--map group=COLUMN"),
         (["--rollout-id", "traj_id", "--row", "0"], 2, "--rollout-id"),
     ],

@@ -15,7 +15,7 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, RlpostError, UsageError
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.io.locks import scratch_folder
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import PathText, parse_path
 from rlpost.io.staged import file_errors
 from rlpost.recipe import semantics
 from rlpost.recipe.loss import LossOptions
@@ -68,7 +68,7 @@ class OpenBundle:
         return [*texts, *([other] if number != semantics.SEMANTICS else [])]
 
 
-def is_bundle(path: str | Path) -> bool:
+def is_bundle(path: PathText) -> bool:
     """Return whether a path has the name of a zip file; `open_bundle` reads what is in it.
 
     Other files are not opened: dumps of torch are zip files, too.
@@ -77,7 +77,7 @@ def is_bundle(path: str | Path) -> bool:
 
 
 @contextmanager
-def open_bundle(path: str | Path) -> Iterator[OpenBundle]:
+def open_bundle(path: PathText) -> Iterator[OpenBundle]:
     """Yield the content of a bundle, which is untrusted: it names no path and no code to run.
 
     Only the members of a bundle are read, into a temporary folder. Errors from within the block

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import is_list, string_array, to_arrow, to_numpy
 from rlpost.io.keys import KeyColumn
 from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.coupled_files import key_text
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -196,9 +195,8 @@ def _chosen(
         for value in choice.prompt_ids:
             equal = to_numpy(pc.equal(labels["group"], string_array([value])[0]).combine_chunks())
             if not equal.any():
-                hint = closest(value, pc.unique(labels["group"]).to_pylist())
-                name = columns.column("group")
-                raise UsageError(f"--prompt-id {value}: no row has this {name}{hint}")
+                text = f"--prompt-id {value}: no row has this {columns.column('group')}"
+                raise UsageError(no_such(text, value, pc.unique(labels["group"]).to_pylist()))
             mask |= equal
         return mask
     _, first = np.unique(groups, return_index=True)

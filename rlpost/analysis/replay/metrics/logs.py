@@ -16,8 +16,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.analysis.replay.metrics.definitions import METRICS, metric_of
-from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.recipe.roles import closest
+from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -269,15 +268,12 @@ def known_metrics(
     chosen = chosen or {}
     for name, key in chosen.items():
         if name not in METRICS:
-            raise UsageError(
-                f"--map-metric {name}={key}: no metric {name!r}{closest(name, METRICS)}"
-                f"; the metrics are {', '.join(METRICS)}"
-            )
+            text = f"--map-metric {name}={key}: no metric {name!r}"
+            every = f"the metrics are {', '.join(METRICS)}"
+            raise UsageError(no_such(text, name, METRICS, every))
         if key not in log.keys and key not in log.texts:
-            raise DataError(
-                f"--metrics {log.path}: --map-metric {name}={key}: no key {key!r}"
-                f"{closest(key, log.keys)}"
-            )
+            text = f"--metrics {log.path}: --map-metric {name}={key}: no key {key!r}"
+            raise DataError(no_such(text, key, log.keys))
     named = {key: name for name, key in chosen.items()}
     found, unknown = [], []
     for key in dict.fromkeys([*log.keys, *log.texts]):
