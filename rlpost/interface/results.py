@@ -212,7 +212,7 @@ class Replay(Result):
     stages: list[Json]
     """In order: recorded column, counts, differences, and the verdict equal, differs or follows."""
     findings: list[Json]
-    """What the difference looks like: `finding`, `text`, `options`, `explains`."""
+    """What the difference is: `name`, `text`, `advice`, `options`, `explains`."""
     examples: list[Json]
     recipe: Json
     """`named` and `toml`, which `--config` reads."""
