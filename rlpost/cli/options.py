@@ -306,6 +306,19 @@ State = Annotated[
         help="JSON: running statistics, adaptive KL; loaded and saved.",
     ),
 ]
+NamedEstimator = Annotated[
+    str | None,
+    option(
+        "--estimator",
+        metavar="NAME",
+        help="Run this estimator, if metadata names code.",
+        complete=completion.estimators,
+    ),
+]
+NamedTokenizer = Annotated[
+    str | None,
+    option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
+]
 RolloutId = Annotated[
     str | None,
     option(
@@ -369,10 +382,10 @@ def reads_data(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(max_memory: str | None, **values: Any) -> None:
-        from rlpost.io.memory_limit import set_memory_limit  # noqa: PLC0415 - help needs no limit
+        from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415 - help needs no limit
 
-        set_memory_limit(max_memory)
-        function(**values)
+        with limited_memory(max_memory):
+            function(**values)
 
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

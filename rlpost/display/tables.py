@@ -63,6 +63,8 @@ class TextTable:
     """Columns of text, which are aligned left and may wrap; the others are numbers."""
     row_notes: Mapping[int, str] = field(default_factory=dict)
     """A note on the line below a row, by the number of the row."""
+    width: int | None = None
+    """The columns that it can use; None: those of the console."""
 
     def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
         """Return the width that the table needs, and the width that it can use."""
@@ -73,6 +75,7 @@ class TextTable:
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the table."""
+        options = options if self.width is None else options.update_width(self.width)
         if self.title:
             yield Text(printable_line(self.title), style="bold cyan")
         yield from (hanging(_text(line)) for line in self.lines)
@@ -81,9 +84,13 @@ class TextTable:
         yield from (Text(printable(note), style="dim") for note in self.notes)
 
     def wrapped(self, columns: int) -> TextTable:
-        """Return the table with its lines and notes in lines of at most so many columns."""
+        """Return the table with its lines and notes in lines of at most so many columns.
+
+        The texts of a table of labels wrap, too.
+        """
         lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
-        return replace(self, lines=lines, notes=[wrap(note, columns) for note in self.notes])
+        notes = [wrap(note, columns) for note in self.notes]
+        return replace(self, lines=lines, notes=notes, width=None if self.headings else columns)
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
         """Return the table as Markdown: title, lines as a list, table, notes.
@@ -138,6 +145,8 @@ class TextTable:
         sizes = [measure_renderables(out, options, [*map(_text, cells)]) for cells in columns]
         for i, (word, whole) in enumerate(sizes):
             least = max(word, -(-whole // _MOST_LINES) if i else 0)
+            if i and not self.headings:  # a text beside its label: a long path in it may break
+                least = min(word, 2 * _LEAST_TEXT)
             sizes[i] = Measurement(least if self._is_text(i) else whole, whole)
         return sizes
 
@@ -212,26 +221,24 @@ def _fitted(sizes: Mapping[int, Measurement], room: int) -> dict[int, int]:
 
 
 class _Hanging(Table):
-    """A sentence whose further lines are indented."""
+    """A text whose further lines are indented."""
 
-    sentence: str
+    text: Text
     indent: int
 
     def wrapped(self, columns: int) -> Text:
-        """Return the sentence in lines of at most so many columns."""
-        return Text(wrap(self.sentence, columns, self.indent))
+        """Return the text in lines of at most so many columns."""
+        return Text(wrap(self.text.plain, columns, self.indent))
 
 
 def hanging(text: Text, indent: int = _INDENT) -> Table:
     """Return text whose further lines are indented, beyond its own indentation."""
-    sentence, further = text.plain, indent
-    indent += len(text.plain) - len(text.plain.lstrip())
-    grid = _Hanging.grid()
-    assert isinstance(grid, _Hanging)
-    grid.sentence, grid.indent = sentence, further
-    grid.add_column(width=text[:indent].cell_len, no_wrap=True)
+    own = indent + len(text.plain) - len(text.plain.lstrip())
+    grid = _Hanging(box=None, padding=0, collapse_padding=True, show_header=False, pad_edge=False)
+    grid.text, grid.indent = text, indent
+    grid.add_column(width=text[:own].cell_len, no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(text[:indent], text[indent:])
+    grid.add_row(text[:own], text[own:])
     return grid
 
 

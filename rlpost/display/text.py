@@ -115,6 +115,16 @@ def value_list(counts: Mapping[str, int], most: int = 3) -> str:
     return ", ".join(f"{value} {count:,}" for value, count in ordered[:most]) + more
 
 
+def first_two(texts: Sequence[str], joint: str = ", ") -> str:
+    """Return the first two of several texts, and the number of the others.
+
+    >>> first_two(["a", "b", "c", "d"]), first_two(["a"])
+    ('a, b and 2 more', 'a')
+    """
+    more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""  # noqa: PLR2004
+    return joint.join(texts[:2]) + more
+
+
 def plural(noun: str) -> str:
     """Return the plural of a noun.
 

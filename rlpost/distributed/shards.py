@@ -126,8 +126,8 @@ def _check_public(paths: Sequence[PathText]) -> None:
     for path in map(parse_path, paths):
         if isinstance(path, RemotePath) and path.has_secrets:
             raise UsageError(
-                f"{path}: has a password or a query, and a plan would store it for its shards; "
-                "name a URL without, with credentials in the environment, or a copy"
+                f"{path}: has a password or a query, and a plan would store it for its shards",
+                tip="name a URL without, with credentials in the environment, or a copy",
             )
 
 

@@ -35,6 +35,7 @@ from rlpost.io.publish import write_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.presets import ALL_PRESETS
 from rlpost.recipe.recipe import Recipe
 
@@ -174,6 +175,7 @@ def inspect(
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
+    evidence: int = 5,
     progress: Progress = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
@@ -193,6 +195,7 @@ def inspect(
         ignore: names of checks that are not run.
         expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`; one
             that is not met is part of the finding `unmet_expectations`.
+        evidence: rows to list for each finding, at most.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -217,6 +220,7 @@ def inspect(
             reward_components=_weights(reward_components),
             ignore=ignore,
             expect=expect,
+            evidence=evidence,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)
@@ -431,6 +435,8 @@ def report(
     seed: int = 0,
     recipe: Recipe | None = None,
     named: str = "the recipe",
+    estimator: str | None = None,
+    tokenizer: str | None = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Report:
@@ -449,6 +455,8 @@ def report(
         recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
             in the metadata of enriched files.
         named: what the page calls `recipe`.
+        estimator: the estimator, if the recipe in the metadata names code; see `verify`.
+        tokenizer: the tokenizer, if the recipe in the metadata names one.
         overwrite: replace an existing page.
         progress: show a progress bar, as of `advantages`.
 
@@ -481,6 +489,7 @@ def report(
             seed=seed,
             recipe=recipe,
             named=named,
+            by_user=NamedByUser(estimator, tokenizer),
             reporter=run.reporter,
             shown=partial(_of_inputs, own=own),
         )
@@ -746,6 +755,8 @@ def verify(
     paths: str | Path | Sequence[str | Path],
     options: Options | None = None,
     *,
+    estimator: str | None = None,
+    tokenizer: str | None = None,
     progress: Progress = None,
 ) -> Verification:
     """Recompute the columns of enriched files by the recipe in their metadata, and compare.
@@ -754,6 +765,9 @@ def verify(
         paths: enriched files, directories or globs; all files of a run, because its statistics can
             span files. Tables have no metadata of a run, so they can't be verified.
         options: device and threads.
+        estimator: the estimator of a package or of a file, if the metadata names one: code that
+            data names is not run.
+        tokenizer: the tokenizer, if the metadata names one: files that data names are not read.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -764,7 +778,8 @@ def verify(
         of what was not compared.
 
     Raises:
-        UsageError: files of a run are missing.
+        UsageError: files of a run are missing; the metadata names code or a tokenizer, and
+            `estimator` or `tokenizer` is not set.
         DataError: a file is not an enriched one, its metadata is damaged, or it lacks input
             columns of its recipe.
         ReadWriteError: a file cannot be read.
@@ -772,8 +787,9 @@ def verify(
     from rlpost.analysis import verify as work  # noqa: PLC0415 - it imports torch
 
     several = path_names(paths, "verify", "enriched files, which have the metadata of their run")
+    named = NamedByUser(estimator, tokenizer)
     with _reporting(options, progress=progress) as run:
-        return Verification(work.verify(several, run))
+        return Verification(work.verify(several, run, named))
 
 
 def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float]:

@@ -75,6 +75,7 @@ ADDED = {
     "positive_share",  # of advantages: the learning signal of a file
     "search.metadata",  # whether the recipe in the metadata of a file reproduces its columns
     "search.best.by_metadata",
+    "recipe.words",  # of a replay: what its recipe computes
     *("signal", "pass_rate", "critic"),  # what trains anything
     *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
 }

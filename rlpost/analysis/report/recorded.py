@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.replay.bundle.recipes import BundledRecipe, recipe_of_files
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of, masks_of_rlpost
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.analysis.inspect.model import Facts
-    from rlpost.analysis.replay.bundle.recipes import BundledRecipe
     from rlpost.display.reporter import Reporter
     from rlpost.display.tables import TextTable
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.named import NamedByUser
 
 Json = dict[str, Any]
 SAMPLE_TOKENS = 400_000
@@ -47,14 +48,20 @@ class RecordedColumns:
 
     @property
     def words(self) -> str:
-        """The recipe as options; empty if it is unknown."""
-        return f"`{self.options or self.named}`" if self.options or self.named else ""
+        """The recipe as options, and what it computes by stage; empty if it is unknown."""
+        if self.result is None:
+            return ""
+        options = self.options or self.named
+        stages = [f"{stage} {text}" for stage, text in self.result["recipe"]["words"].items()]
+        return ": ".join(
+            part for part in (f"`{options}`" * bool(options), "; ".join(stages)) if part
+        )
 
 
 def recorded(
     source: Source,
     columns_map: Mapping[str, str],
-    recipe: Recipe | None,
+    recipe: Recipe | NamedByUser,
     named: str,
     reporter: Reporter,
 ) -> RecordedColumns | None:
@@ -63,7 +70,8 @@ def recorded(
     Args:
         source: the input.
         columns_map: role, or stage, to column.
-        recipe: as the user sets it; None: that in the metadata of enriched files.
+        recipe: as the user sets it; or what replaces the code and the tokenizer of the one in the
+            metadata of enriched files.
         named: the recipe as typed.
         reporter: receives the start of a comparison.
 
@@ -71,27 +79,29 @@ def recorded(
         The columns, and the comparison of a sample if there is a recipe; None without columns.
 
     Raises:
-        DataError, UsageError: the user's recipe cannot be compared.
+        DataError, UsageError: the user's recipe cannot be compared; or a name of the user's has no
+            effect.
     """
-    if recipe is not None:
-        from rlpost.analysis.replay.bundle.recipes import BundledRecipe  # noqa: PLC0415
-
+    if isinstance(recipe, Recipe):
         reporter.start(_PURPOSE, None)
         return _compared(source, columns_map, BundledRecipe(recipe), named)
     columns = _columns(source, columns_map) if source.rows else {}
+    stored = recipe_of_files(source) if columns else BundledRecipe()
+    recipe.check_effect([] if stored.recipe is None else [stored.recipe])
     if not columns:
         return None
     reporter.start(_PURPOSE, None)
-    return _of_metadata(source, columns_map, columns)
+    return _of_metadata(source, columns_map, columns, stored, recipe)
 
 
 def _of_metadata(
-    source: Source, columns_map: Mapping[str, str], columns: Mapping[str, str]
+    source: Source,
+    columns_map: Mapping[str, str],
+    columns: Mapping[str, str],
+    found: BundledRecipe,
+    by_user: NamedByUser,
 ) -> RecordedColumns:
     """Compare with the recipe in the metadata of enriched files, if there is one that can be."""
-    from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
-
-    found = recipe_of_files(source)
     why_not = next(iter(found.warnings), "")
     if found.recipe is None or why_not:
         return RecordedColumns(columns, why_not=why_not)
@@ -99,7 +109,8 @@ def _of_metadata(
         text = f"that in the metadata is of a run of {counted(found.rows, 'response')}"
         return RecordedColumns(columns, why_not=text)
     try:
-        return _compared(source, columns_map, found)
+        recipe = by_user.completed(found.recipe, "the metadata")
+        return _compared(source, columns_map, replace(found, recipe=recipe))
     except (DataError, UsageError) as error:
         return RecordedColumns(columns, why_not=str(error).splitlines()[0])
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
-from rlpost.analysis.inspect.render import checks_ran
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
@@ -25,6 +25,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
 from rlpost.io.publish import write_file
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts, FindingEvidence
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
-    from rlpost.display.page import Severity
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.recipe.recipe import Recipe, RolloutReward
@@ -64,13 +64,15 @@ def build(
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
+    by_user: NamedByUser | None = None,
     reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. Before that, a sample of recorded columns is compared with
-    the recipe; `named` is how the user typed it. `shown` returns the statistics with the names of
+    the recipe; `named` is how the user typed it, and `by_user` what replaces the code and the
+    tokenizer of a recipe in metadata. `shown` returns the statistics with the names of
     inputs in place of temporary files.
     """
     every = columns_map or {}
@@ -78,7 +80,9 @@ def build(
         name: column for name, column in every.items() if name not in {*STAGES} - {*ROLES}
     }
     source = Source(find_inputs(inputs))
-    found = recorded(source, every, recipe, named, reporter or SilentReporter())
+    found = recorded(
+        source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
+    )
     builder = IndexBuilder(source, columns_map)
     clips = clipping.ClipCounter(source, builder.columns)
     facts = inspect_source(
@@ -157,15 +161,15 @@ def data_of(
         sections.checks(facts),
         sections.storage(named),
     ]
-    verdict = _verdict(facts)
+    found = verdict(facts)
     threshold = facts.groups.pass_threshold if facts.groups else 1.0
     return {
         "version": __version__,
         "inputs": all_plain(_inputs(named)),
         "recipe": plain(cut(recipe, _MOST_TEXT)),
         "verdict": {
-            "severity": verdict.severity,
-            "text": f"{MARKS[verdict.severity]} {verdict.text}",
+            "severity": found.severity,
+            "text": f"{MARKS[found.severity]} {found.text}",
         },
         "sections": [_section(one) for one in parts if one is not None],
         "findings": all_plain(_findings(facts, index)),
@@ -177,21 +181,13 @@ def data_of(
 
 def written_page(facts: Facts, output: str) -> Page:
     """Return what the command prints: the page that it wrote, and the findings in it."""
-    verdict = _verdict(facts)
-    size_of = size(Path(output).stat().st_size)
-    text = f"{output} written: {counted(facts.responses, 'response')}, {verdict.text}, {size_of}"
-    return Page(f"rlpost report · {', '.join(_inputs(facts))}", verdict=Notice("ok", text))
-
-
-def _verdict(facts: Facts) -> Notice:
-    """Return the number of findings by severity."""
-    counts = {
-        severity: sum(one.severity == severity for one in facts.findings)
-        for severity in ("error", "warning")
-    }
-    found = " and ".join(counted(count, severity) for severity, count in counts.items() if count)
-    severity: Severity = "error" if counts["error"] else "warning" if found else "ok"
-    return Notice(severity, f"{found or 'no findings'} ({checks_ran(facts)})")
+    bytes_of = size(Path(output).stat().st_size)
+    text = f"{output} written: {counted(facts.responses, 'response')}, {bytes_of}"
+    return Page(
+        f"rlpost report · {', '.join(_inputs(facts))}",
+        lines=[verdict(facts).text],
+        verdict=Notice("ok", text),
+    )
 
 
 def _section(section: Section) -> Json:

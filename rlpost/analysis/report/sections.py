@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.analysis.inspect.findings import FINDINGS
-from rlpost.analysis.inspect.render import (
+from rlpost.analysis.inspect.about.checks import checks_ran, not_run_lines
+from rlpost.analysis.inspect.about.columns import ignored_lines
+from rlpost.analysis.inspect.about.components import (
     COMPONENT_HEADINGS,
-    checks_ran,
     component_notes,
     component_rows,
-    ignored_lines,
-    left_out_lines,
-    not_run_lines,
-    without_tokens_lines,
 )
+from rlpost.analysis.inspect.about.lengths import without_tokens_lines
+from rlpost.analysis.inspect.about.masks import left_out_lines
+from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.report.charts import (
     bars,
     histogram,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
         CheckRun,
         Facts,
         Label,
-        PassAtK,
         PromptGroup,
         Slice,
         Spread,
@@ -126,16 +124,11 @@ def _group_tiles(facts: Facts) -> list[Tile]:
         return tiles
     note = f"mean of groups, reward ≥ {groups.pass_threshold:g}"
     tiles.append(Tile("Pass rate", percent(groups.pass_rate), note, "groups.pass_rate"))
-    pass_at_k = _pass_at_k(groups)
+    pass_at_k = groups.pass_at_k_of_all
     if len(pass_at_k) > 1:
         best, key = pass_at_k[-1], f"groups.pass_at_k.{len(pass_at_k) - 1}.value"
         tiles.append(Tile(f"Pass@{best.k}", percent(best.value), "unbiased", key))
     return tiles
-
-
-def _pass_at_k(groups: PromptGroup) -> list[PassAtK]:
-    """Return pass@k for each k that all groups have."""
-    return [one for one in groups.pass_at_k if one.groups == groups.pass_at_k[0].groups]
 
 
 _TRENDS: tuple[tuple[str, Callable[[Slice], float | None], bool, bool], ...] = (
@@ -303,7 +296,7 @@ def groups(facts: Facts) -> Section | None:
         counts = [one.groups for one in stats.pass_rates]
         note = f"in {stats.all_pass:,} groups all {stats.of}s pass, in {stats.all_fail:,} none"
         charts.append(bars("Pass rates of groups", names, counts, "groups", "pass rate", note))
-    pass_at_k = _pass_at_k(stats)
+    pass_at_k = stats.pass_at_k_of_all
     if len(pass_at_k) > 1:
         ks, values = [str(one.k) for one in pass_at_k], [one.value for one in pass_at_k]
         smaller = len(pass_at_k) < len(stats.pass_at_k)

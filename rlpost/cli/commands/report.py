@@ -77,13 +77,14 @@ def report(
             metavar="NAME",
             panel=ESTIMATOR,
             complete=completion.estimators,
-            help="Estimator of --preset or --config.",
+            help="Estimator of the recipe, or of metadata that names code.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         option("--config", metavar="PATH", panel=ESTIMATOR, help="Recipe of recorded columns."),
     ] = None,
+    tokenizer: declared.NamedTokenizer = None,
     overwrite: Annotated[
         bool, option("--overwrite", help="Replace the report if it exists.")
     ] = False,
@@ -98,12 +99,7 @@ def report(
     paths, output = _output_of(paths, output)
     columns_map = name_values(roles or [], "--map")
     components = settings.components
-    settings = Settings({"estimator": estimator}, config, preset)
-    if estimator is not None and not settings.has_base:
-        raise UsageError(
-            f"--estimator {estimator}: recorded numbers are compared with a whole recipe; add "
-            "--preset NAME or --config PATH, or leave it out"
-        )
+    settings = Settings({"estimator": estimator, "tokenizer": tokenizer}, config, preset)
     recipe = settings.recipe if settings.has_base else None
     need("the report", "report", "altair", "vl_convert")
     # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
@@ -124,7 +120,9 @@ def report(
             examples=examples,
             seed=seed,
             recipe=recipe,
-            named=shlex.join(settings.words),
+            named=shlex.join(settings.words) if recipe is not None else "",
+            estimator=None if recipe is not None else estimator,
+            tokenizer=None if recipe is not None else tokenizer,
             overwrite=overwrite,
             progress=reporter,
         )

@@ -74,7 +74,7 @@ class _Listed:
     """What a run listed: the directories of IN."""
 
     def __init__(self, files: Sequence[UpdateFile], inputs: Sequence[PathText]) -> None:
-        paths = [parse_path(str(one)) for one in inputs]
+        paths = [parse_path(one) for one in inputs]
         local = [path for path in paths if isinstance(path, Path) and path.is_dir()]
         self._folders = {path.resolve() for path in local}
         self._remote = [path for path in paths if not isinstance(path, Path)]

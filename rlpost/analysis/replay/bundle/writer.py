@@ -79,7 +79,8 @@ def bundle(
     _check_output(target, source, overwrite=overwrite)
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to bundle")
-    computation = computation if computation.recipe is not None else recipe_of_files(source)
+    if computation.recipe is None:
+        computation = recipe_of_files(source).without_names(source.name)
     recipe = _with_columns(computation.recipe or Recipe(), columns_map or {})
     _check_recipe(recipe, with_texts=with_texts)
     columns = columns_of(source, recipe)
