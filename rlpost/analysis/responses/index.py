@@ -14,7 +14,7 @@ from rlpost.analysis.responses.columns import is_text, log_probs_of, named
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import (
     CellLocation,
     is_list,
@@ -33,7 +33,6 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -178,8 +177,8 @@ class Index:
                 f"name one: {some}{', ...' if len(files) > 2 else ''}"  # noqa: PLR2004
             )
         if not files:
-            hint = closest(name, paths) or f"; files: {', '.join(paths[:3])}"
-            raise DataError(f"--row {text}: the input has no file {name!r}{hint}")
+            text = f"--row {text}: the input has no file {name!r}"
+            raise DataError(no_such(text, name, paths, f"files: {', '.join(paths[:3])}"))
         first, end = self.source.first_rows[files[0] :][:2]
         if int(number) >= end - first:
             rows = counted(end - first, "row")
