@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.analysis.inspect.about.checks import checks_ran, not_run_lines
 from rlpost.analysis.inspect.about.columns import ignored_lines
@@ -131,6 +131,15 @@ def _group_tiles(facts: Facts) -> list[Tile]:
     return tiles
 
 
+class _Trend(NamedTuple):
+    """A chart over steps."""
+
+    title: str
+    values: Sequence[float | None]
+    share: bool
+    from_zero: bool
+
+
 _TRENDS: tuple[tuple[str, Callable[[Slice], float | None], bool, bool], ...] = (
     ("Mean reward", lambda one: one.reward.mean, False, False),
     ("Pass rate", lambda one: one.pass_rate, True, True),
@@ -160,19 +169,22 @@ def steps(facts: Facts, clipped: Mapping[Label, tuple[float, float]]) -> Section
         return None
     axis = facts.roles["batch"].column
     labels = [one.label for one in facts.steps]
-    trends = [(title, [*map(of, facts.steps)], *kind) for title, of, *kind in _TRENDS]
+    trends = [
+        _Trend(title, [*map(of, facts.steps)], share, from_zero)
+        for title, of, share, from_zero in _TRENDS
+    ]
     own = {one.label: one for one in facts.advantages.steps} if facts.advantages else {}
     slices = [own.get(label) for label in labels]
-    for title, of_slice, *kind in _OF_ADVANTAGES:
+    for title, of_slice, share, from_zero in _OF_ADVANTAGES:
         values = [None if one is None else of_slice(one) for one in slices]
-        trends.insert(_SIGNALS, (title, values, *kind))
+        trends.insert(_SIGNALS, _Trend(title, values, share, from_zero))
     for side, title in enumerate(("Clipped below", "Clipped above")):
         shares = [clipped.get(label, (None, None))[side] for label in labels]
-        trends.append((f"{title}, policy tokens", shares, True, True))
+        trends.append(_Trend(f"{title}, policy tokens", shares, share=True, from_zero=True))
     charts = [
-        line(title, labels, values, axis, share=share, from_zero=from_zero)
-        for title, values, share, from_zero in trends
-        if any(value is not None for value in values)
+        line(one.title, labels, one.values, axis, share=one.share, from_zero=one.from_zero)
+        for one in trends
+        if any(value is not None for value in one.values)
     ]
     table = _slice_table("All steps", axis, facts.steps)
     return Section("steps", "Steps", charts=charts, tables=[table])
