@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from rlpost._version import __version__
 from rlpost.display.text import counted, value_list
 from rlpost.estimators.raw import raw
-from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.metrics import report_metrics
@@ -35,6 +34,8 @@ from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
@@ -186,15 +187,15 @@ def nonfinite(responses: Responses) -> int:
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
-    turns = responses.columns.get("turn_evidence", torch.zeros(0, dtype=torch.int8))
+    turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
         empty=int((tokens == 0).sum()),
         coefficients=_coefficients(plan, responses),
-        unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
+        unwhitened=int(responses.columns.get("unwhitened", np.zeros(0)).sum()),
         over_limit=0 if limit is None else int((tokens > limit).sum()),
         longest=int(tokens.max()) if len(responses) else 0,
-        turns=TurnCounts.of(turns.cpu().numpy()),
+        turns=TurnCounts.of(turns),
         truncated=_truncated(responses),
         unknown_reasons=_unknown_reasons(responses),
     )
@@ -212,7 +213,7 @@ def _unknown_reasons(responses: Responses) -> Counter[str]:
     if UNKNOWN_REASON not in responses:
         return Counter()
     labels = responses.labels[UNKNOWN_REASON]
-    counts = torch.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
+    counts = np.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
     return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
 
@@ -220,10 +221,11 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     recipe = plan.resolved.recipe
     rows, total = countable(responses, recipe), raw_rewards(responses, recipe, process=True)
     moments, constant = group_statistics(responses, total, rows=rows)
-    first = rows.nonzero().squeeze(1)[_first_of_each(responses["group"][rows])]
-    size, equal = moments.number[first].to(torch.int64), constant[first]
-    values, index, counts = torch.unique(size, return_inverse=True, return_counts=True)
-    earliest = first.new_full(values.shape, len(responses)).scatter_reduce(0, index, first, "amin")
+    first = np.flatnonzero(rows)[_first_of_each(responses["group"][rows])]
+    size, equal = moments.number[first].astype(np.int64), constant[first]
+    values, index, counts = np.unique(size, return_inverse=True, return_counts=True)
+    earliest = np.full(values.shape, len(responses))
+    np.minimum.at(earliest, index, first)
     sizes = values.tolist()
     return GroupFacts(
         Counter(dict(zip(sizes, counts.tolist(), strict=True))),
@@ -233,23 +235,21 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     )
 
 
-def _equal_components(plan: Plan, responses: Responses, rows: torch.Tensor) -> Counter[str]:
+def _equal_components(plan: Plan, responses: Responses, rows: NDArray[np.bool_]) -> Counter[str]:
     """Count the groups of several scored responses in which a reward component has one value."""
     recipe, counts = plan.resolved.recipe, Counter[str]()
     for name in recipe.reward_components or ():
         values = of_rollouts(responses, responses[f"component:{name}"], recipe)
-        scored = rows & values.isfinite()
+        scored = rows & np.isfinite(values)
         moments, equal = group_statistics(responses, values, rows=scored)
-        first = scored.nonzero().squeeze(1)[_first_of_each(responses["group"][scored])]
+        first = np.flatnonzero(scored)[_first_of_each(responses["group"][scored])]
         counts[name] = int((equal[first] & (moments.number[first] > 1)).sum())
     return counts
 
 
-def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
+def _first_of_each(codes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index of one row of each code that occurs."""
-    order = torch.argsort(codes, stable=True)
-    counts = torch.unique_consecutive(codes[order], return_counts=True)[1]
-    return order[offsets_of(counts)[:-1]]
+    return np.unique(codes, return_index=True)[1]
 
 
 def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:

@@ -201,9 +201,9 @@ def _show_plan(paths: list[str], recipe: Recipe, run: Options, *, quiet: bool) -
         found = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
         summary.show_update(found.facts())
         return
-    from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
+    from rlpost.pipeline.device import check_device, check_name  # noqa: PLC0415
 
-    (devices_named if run.engine == "local" else check_name)(run.device)
+    (check_device if run.engine == "local" else check_name)(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]
     with reporting(quiet=quiet) as reporter, open_inputs(inputs, reporter=reporter) as own:
         summary.show_plan(api.plan(own.paths, recipe))
