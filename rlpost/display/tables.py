@@ -1,4 +1,4 @@
-"""Text tables for a terminal, a pipe and Markdown; lists also as JSON.
+"""Text tables for a terminal, a pipe, Markdown and HTML; lists also as JSON.
 
 A `TextTable` prints itself on any console:
 
@@ -15,6 +15,7 @@ import json
 import sys
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.measure import Measurement, measure_renderables
@@ -47,7 +48,8 @@ class TextTable:
     """Headings and rows, with a title and sentences above, and notes below.
 
     Cells are strings, or rich's Text for a style of their own. Control characters become visible
-    signs, and charts of block characters get a colour.
+    signs, and charts of block characters get a colour. A table without headings has labels in its
+    first column.
     """
 
     headings: Row = ()
@@ -61,6 +63,8 @@ class TextTable:
     """Columns of text, which are aligned left and may wrap; the others are numbers."""
     row_notes: Mapping[int, str] = field(default_factory=dict)
     """A note on the line below a row, by the number of the row."""
+    width: int | None = None
+    """The columns that it can use; None: those of the console."""
 
     def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
         """Return the width that the table needs, and the width that it can use."""
@@ -71,19 +75,22 @@ class TextTable:
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the table."""
+        options = options if self.width is None else options.update_width(self.width)
         if self.title:
             yield Text(printable_line(self.title), style="bold cyan")
         yield from (hanging(_text(line)) for line in self.lines)
         if self.rows:
-            if self.lines:
-                yield Text("")
             yield from self._body(out, options)
         yield from (Text(printable(note), style="dim") for note in self.notes)
 
     def wrapped(self, columns: int) -> TextTable:
-        """Return the table with its lines and notes in lines of at most so many columns."""
+        """Return the table with its lines and notes in lines of at most so many columns.
+
+        The texts of a table of labels wrap, too.
+        """
         lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
-        return replace(self, lines=lines, notes=[wrap(note, columns) for note in self.notes])
+        notes = [wrap(note, columns) for note in self.notes]
+        return replace(self, lines=lines, notes=notes, width=None if self.headings else columns)
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
         """Return the table as Markdown: title, lines as a list, table, notes.
@@ -92,16 +99,40 @@ class TextTable:
             level: of the title's heading.
             prose: as in `markdown_table`.
         """
+        headings = self.headings or ("",) * (len(self.rows[0]) if self.rows else 0)
         parts = [
-            f"{'#' * level} {_escaped(self.title)}\n" if self.title else "",
-            "".join(f"- {_escaped(line)}\n" for line in self.lines),
-            markdown_table(self.headings, self.rows, prose=prose, text=self.text)
-            if self.rows
-            else "",
-            "".join(f"- {_escaped(note)}\n" for note in self.row_notes.values()),
-            "\n".join(f"{_escaped(note)}\n" for text in self.notes for note in text.split("\n")),
+            f"{'#' * level} {escaped(self.title)}\n" if self.title else "",
+            "".join(f"- {escaped(line)}\n" for line in self.lines),
+            markdown_table(headings, self.rows, prose=prose, text=self.text) if self.rows else "",
+            "".join(f"- {escaped(note)}\n" for note in self.row_notes.values()),
+            "\n".join(f"{escaped(note)}\n" for text in self.notes for note in text.split("\n")),
         ]
         return "\n".join(part for part in parts if part)
+
+    def html(self) -> str:
+        """Return the table as HTML: title, lines, table, notes."""
+        parts = [
+            f"<h3>{html_line(self.title)}</h3>" if self.title else "",
+            "".join(f"<p>{html_line(line)}</p>" for line in self.lines),
+            self._html_table() if self.rows else "",
+            "".join(
+                f'<p class="rlpost-note">{html_line(note)}</p>'
+                for note in (*self.row_notes.values(), *self.notes)
+            ),
+        ]
+        return "".join(parts)
+
+    def _html_table(self) -> str:
+        head = "".join(self._html_cells("th", self.headings)) if self.headings else ""
+        rows = "".join(f"<tr>{''.join(self._html_cells('td', row))}</tr>" for row in self.rows)
+        head = f"<thead><tr>{head}</tr></thead>" if head else ""
+        table = f'<table class="rlpost-table">{head}<tbody>{rows}</tbody></table>'
+        return f'<div class="rlpost-wide">{table}</div>'
+
+    def _html_cells(self, tag: str, row: Row) -> Iterator[str]:
+        for column, cell in enumerate(row):
+            kind = "" if column in self.text else ' class="rlpost-number"'
+            yield f"<{tag}{kind}>{html_line(str(cell))}</{tag}>"
 
     def _is_text(self, column: int) -> bool:
         """Whether a column may wrap: text that is no chart."""
@@ -110,10 +141,12 @@ class TextTable:
     def _sizes(self, out: Console) -> list[Measurement]:
         """Return the least and the natural width of each column."""
         options = out.options.update_width(UNLIMITED)
-        columns = zip(self.headings, *self.rows, strict=True)
+        columns = zip(*([self.headings] if self.headings else []), *self.rows, strict=True)
         sizes = [measure_renderables(out, options, [*map(_text, cells)]) for cells in columns]
         for i, (word, whole) in enumerate(sizes):
             least = max(word, -(-whole // _MOST_LINES) if i else 0)
+            if i and not self.headings:  # a text beside its label: a long path in it may break
+                least = min(word, 2 * _LEAST_TEXT)
             sizes[i] = Measurement(least if self._is_text(i) else whole, whole)
         return sizes
 
@@ -140,16 +173,15 @@ class TextTable:
     def _body(self, out: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         widths, gap = self._layout(out, options)
         headings = [Text(printable_line(str(heading)), style="bold") for heading in self.headings]
-        below = [column for column in range(1, len(headings)) if column not in widths]
-        if widths:
+        below = [column for column in range(1, len(self.rows[0])) if column not in widths]
+        if widths and headings:
             yield self._row(headings, widths, gap)
-            whole = sum(widths.values()) + gap * (len(widths) - 1)
-            yield Text(("-" if options.ascii_only else "─") * whole)
         for i, row in enumerate(self.rows):
             if widths:
                 yield self._row(row, widths, gap)
             else:
-                yield Text(f"{headings[0]} {printable_line(str(row[0]))}".strip())
+                label = f"{headings[0]} " if headings else ""
+                yield Text(f"{label}{printable_line(str(row[0]))}".strip())
             yield self._below(row, below, label=len(below) > 1 or not widths)
             if i in self.row_notes:
                 note = Text(printable_line(self.row_notes[i]), style="dim")
@@ -170,7 +202,8 @@ class TextTable:
         for _ in range(1 + label):
             grid.add_column(overflow="fold")
         for column in columns:
-            heading = Text(printable_line(str(self.headings[column])), style="dim")
+            name = str(self.headings[column]) if self.headings else ""
+            heading = Text(printable_line(name), style="dim")
             if row[column]:
                 grid.add_row(*[heading] * label, _text(row[column]))
         return Padding(grid, (0, 0, 0, _INDENT), expand=False)
@@ -187,13 +220,25 @@ def _fitted(sizes: Mapping[int, Measurement], room: int) -> dict[int, int]:
     return widths(most - 1) if most else {}
 
 
+class _Hanging(Table):
+    """A text whose further lines are indented."""
+
+    text: Text
+    indent: int
+
+    def wrapped(self, columns: int) -> Text:
+        """Return the text in lines of at most so many columns."""
+        return Text(wrap(self.text.plain, columns, self.indent))
+
+
 def hanging(text: Text, indent: int = _INDENT) -> Table:
     """Return text whose further lines are indented, beyond its own indentation."""
-    indent += len(text.plain) - len(text.plain.lstrip())
-    grid = Table.grid()
-    grid.add_column(width=text[:indent].cell_len, no_wrap=True)
+    own = indent + len(text.plain) - len(text.plain.lstrip())
+    grid = _Hanging(box=None, padding=0, collapse_padding=True, show_header=False, pad_edge=False)
+    grid.text, grid.indent = text, indent
+    grid.add_column(width=text[:own].cell_len, no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(text[:indent], text[indent:])
+    grid.add_row(text[:own], text[own:])
     return grid
 
 
@@ -303,6 +348,14 @@ def _cell(cell: Cell, prose: bool) -> str:  # noqa: FBT001
     return line.replace("|", "\\|").replace("<", "&lt;")
 
 
-def _escaped(text: str) -> str:
-    """Return text on one line, whose `<` opens no tag."""
+def escaped(text: str) -> str:
+    """Return text on one line, whose `<` opens no tag in Markdown."""
     return printable_line(text).replace("<", "&lt;")
+
+
+def html_line(text: str) -> str:
+    """Return text on one line as HTML; what stands in backticks is code."""
+    pieces = escape(printable_line(text)).split("`")
+    if len(pieces) % 2 == 0:  # one backtick has no partner
+        return "`".join(pieces)
+    return "".join(f"<code>{one}</code>" if i % 2 else one for i, one in enumerate(pieces))

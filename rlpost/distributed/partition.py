@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from rlpost.io.memory_limit import limited_memory
 from rlpost.io.parquet.fingerprint import check_unchanged
 from rlpost.io.parquet.source import (
     RangeSource,
@@ -83,6 +84,8 @@ class TaskContext:
     """The start of relative paths; see `change_to`."""
     verify: bool = False
     """Read each file again when it is complete."""
+    max_memory: str | None = None
+    """The memory that the process of a task may use."""
 
     def plan(self, source: Source | TableSource) -> Plan:
         """Return the plan on a part of the input."""
@@ -97,7 +100,7 @@ class TaskContext:
     def engine(self, source: Source | TableSource) -> Iterator[Engine]:
         """Yield an engine on a part of the input, which must not change meanwhile."""
         options = Options(self.device, self.chunk_tokens, self.workers)
-        with single_threaded():
+        with limited_memory(self.max_memory), single_threaded():
             yield engine_for(self.plan(source), options)
         if isinstance(source, Source):
             source.check_unchanged()

@@ -43,6 +43,7 @@ from rlpost.distributed.partition import (
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
 from rlpost.io.clock import Clock
+from rlpost.io.memory_limit import memory_limit
 from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
 from rlpost.io.publish import StagedFiles
@@ -396,6 +397,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
             device="cpu" if options.device == "auto" else options.device,
             chunk_tokens=options.chunk_tokens,
             workers=options.workers or 1,
+            max_memory=memory_limit().text or None,
         )
         partitions = [
             TablePartition(ref, rows) for ref, (_, rows) in zip(refs, tables, strict=True) if rows

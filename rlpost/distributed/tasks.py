@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from rlpost.distributed.blocks import (
     ArrowBlock,
+    arrays_of,
     arrow_block,
     columns_of,
     key_column,
     keyed_table,
     responses_block,
     table_of,
-    arrays_of,
 )
 from rlpost.distributed.partition import ROW, assemble_responses
 from rlpost.distributed.staging import digest_of

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from rlpost.display.page import Page
     from rlpost.io.paths import AnyPath
 
 Json = dict[str, Any]
@@ -22,9 +23,13 @@ Json = dict[str, Any]
 class View:
     """Shows a result as its command prints it: at the prompt, and in notebooks with charts."""
 
+    def page(self) -> Page:
+        """Return what the command prints."""
+        raise NotImplementedError
+
     def show(self, out: Console) -> None:
         """Print the result as the command does."""
-        raise NotImplementedError
+        self.page().show(out)
 
     def charts(self) -> str:
         """Return charts for notebooks as HTML; empty if there are none."""
@@ -36,10 +41,15 @@ class View:
         return as_text(self.show)
 
     def _repr_html_(self) -> str:
-        """Return charts and the command's output for a notebook."""
+        """Return the command's page with charts for a notebook."""
         from rlpost.display.console import as_html  # noqa: PLC0415
+        from rlpost.display.page import stylesheet  # noqa: PLC0415
 
-        return self.charts() + as_html(self.show)
+        try:
+            page = self.page().html(self.charts())
+        except NotImplementedError:
+            return self.charts() + as_html(self.show)
+        return f"<style>{stylesheet()}</style>{page}"
 
 
 class Inspection(View, Facts):
@@ -66,8 +76,8 @@ class Inspection(View, Facts):
 class Report(Inspection):
     """A page about rollouts, and the statistics that it shows. A notebook shows the page."""
 
-    page: str
-    """HTML; it needs no network."""
+    html: str
+    """The page; it needs no network."""
     files: Sequence[AnyPath]
     """Of the input, which `save` does not overwrite."""
 
@@ -86,13 +96,13 @@ class Report(Inspection):
         from rlpost.io.publish import write_file  # noqa: PLC0415
 
         run.check_output(Path(output), self.files, overwrite=overwrite)
-        write_file(Path(output), self.page.encode())
+        write_file(Path(output), self.html.encode())
 
     def _repr_html_(self) -> str:
         """Return the page in a frame for a notebook."""
         from rlpost.analysis.report.views import frame  # noqa: PLC0415
 
-        return frame(self.page)
+        return frame(self.html)
 
 
 class Result(View, Json):
@@ -210,11 +220,11 @@ class Replay(Result):
     """Stage -> recorded column."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the replay as `rlpost replay` does."""
-        from rlpost.analysis.replay.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost replay` prints."""
+        from rlpost.analysis.replay.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
 
 class Verification(Result):

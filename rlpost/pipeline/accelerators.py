@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from rlpost.display.text import counted
-from rlpost.errors import UnavailableError, UsageError
+from rlpost.errors import UnavailableError, UsageError, closest
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.pipeline.device import TORCH_CPU, Devices
 from rlpost.pipeline.device_transfers import DeviceTransfers
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +36,7 @@ _UNREPORTED = 2 << 30
 """Bytes that are taken to be free on a device that cannot report them."""
 _CPU = torch.device("cpu")
 _COMMON = ("auto", "cpu", "cuda", "xpu")
+_CARDS = ("gpu", "nvidia", "amd", "rocm", "hip")
 _REMEDY = "--device cpu needs no GPU"
 NO_FLOAT64 = "computes no float64, which rlpost needs"
 _LOG = logging.getLogger("rlpost")
@@ -82,27 +82,32 @@ def device_kind(name: str) -> tuple[str, int | None]:
         typed = name if re.fullmatch(r"\S*\w", name) else repr(name)
         raise UsageError(
             f"--device {typed}: auto, cpu, cuda, cuda:N or another device of torch is needed, such "
-            f"as xpu{_hint(kind, number)}"
+            "as xpu",
+            candidates=_similar(kind),
+            tip=_tip(kind, number),
         )
     if kind == "mps":
         raise UnavailableError(f"--device {name}: {kind} {NO_FLOAT64}; {_REMEDY}")
     return kind, int(number) if number else None
 
 
-def _hint(kind: str, number: str) -> str:
-    """Return what a wrong name probably means, with its separator; or nothing."""
+def _similar(kind: str) -> tuple[str, ...]:
+    """Return the kinds that a wrong one could mean."""
+    lower = kind.lower()
+    if kind in _COMMON or lower in _CARDS:
+        return ()
+    return closest(lower, [lower] if lower in _COMMON else ["auto", "cuda"])
+
+
+def _tip(kind: str, number: str) -> str:
+    """Return what to do about a wrong name, if that is more than a kind; or nothing."""
     if kind == "cpu":
-        return "; the CPU has no number: write cpu"
+        return "write cpu: the CPU has no number"
     if "," in number and kind in ("cuda", "xpu"):
         variable = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}[kind]
         numbers = re.sub(r"[^0-9,]", "", number)
-        return f"; for several cards write --device {kind} and set {variable}={numbers}"
-    lower = kind.lower()
-    if lower in ("gpu", "nvidia", "amd", "rocm", "hip"):
-        return "; torch calls cards of NVIDIA and AMD cuda"
-    if kind in _COMMON:
-        return ""
-    return closest(lower, [lower] if lower in _COMMON else ["auto", "cuda"])
+        return f"for several cards write --device {kind} and set {variable}={numbers}"
+    return "torch calls cards of NVIDIA and AMD cuda" if kind.lower() in _CARDS else ""
 
 
 def accelerators() -> tuple[dict[torch.device, str | None], str]:

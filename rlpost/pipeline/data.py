@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.io.keys import KeyColumn, encode_keys, step_order
+from rlpost.io.memory_limit import KeptMemory
 from rlpost.kernels.arrays import Array, is_tensor, namespace
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.rewards import component_sum
@@ -224,6 +225,7 @@ class Collector:
     def __init__(self) -> None:
         self._numbers: list[dict[str, Column]] = []
         self._keys: dict[str, list[pa.DictionaryArray]] = {}
+        self._kept = KeptMemory("the keys of all responses")
 
     def add(self, rows: Mapping[str, Column | pa.Array], mapped: Mapping[str, Column]) -> None:
         """Add the next chunk: its keys and numbers, and the numbers that stages mapped."""
@@ -231,7 +233,9 @@ class Collector:
         self._numbers.append({**numbers, **mapped})
         for name, value in rows.items():
             if not isinstance(value, np.ndarray):
-                self._keys.setdefault(name, []).append(encode_keys(value))
+                keys = encode_keys(value)
+                self._kept.add(keys.nbytes)
+                self._keys.setdefault(name, []).append(keys)
 
     def finish(self, recipe: Recipe) -> Responses:
         """Return the table, with codes instead of keys; it needs at least one row, and one call.

@@ -9,7 +9,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlpost.errors import UnavailableError
-from rlpost.io.parquet.source import count_rows, halves, join_chunks, split_by_row_group
+from rlpost.io.memory_limit import MemoryGate, memory_limit
+from rlpost.io.parquet.source import Source, count_rows, halves, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
 from rlpost.kernels.arrays import on_host
 from rlpost.kernels.segments import count_true, lengths
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _MOST_TOKENS = 1 << 40  # of a chunk of which no token is read
+_COPIES = 18  # measured: the loss of a response needs so many times its decoded bytes
 _PREFETCH = 2  # decoded chunks in the queue of the workers
 
 
@@ -94,6 +96,9 @@ class Engine:
         self.splits = 0
         """How many chunks were halved because the memory of the device was full."""
         self._passes = plan.passes()
+        self._gate = MemoryGate(memory_limit().room)
+        if isinstance(plan.source, Source):
+            plan.source.copies = _COPIES
 
     def responses(self, names: tuple[str, ...], *, part: bool = False) -> Responses:
         """Run all passes but the last; return the reduced table of responses.
@@ -297,7 +302,8 @@ class Engine:
     def _with_oom_retry(self, work: Callable[[Chunks], R], chunks: Chunks) -> list[R]:
         """Return the result for some chunks, or for their halves if device memory is full."""
         try:
-            with self.devices.stream():
+            needed = _COPIES * sum(chunk.table.nbytes for chunk in chunks)
+            with self._gate.admit(needed), self.devices.stream():
                 return [work(chunks)]
         except self.devices.out_of_memory:
             if count_rows(chunks) == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,10 +24,24 @@ from rlpost.kernels.divergence import (
     effective_sample_size,
     kl_terms,
 )
+from rlpost.kernels.histogram import nonzero_tally
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
+from rlpost.pipeline.signal import (
+    report_critic,
+    report_signal,
+    signal_of_responses,
+    signal_of_tokens,
+)
 from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
-from rlpost.pipeline.stages.tokens import LOST, kept_mask, lost_rewards, mean_kl, partial_mask
+from rlpost.pipeline.stages.tokens import (
+    LOST,
+    inside,
+    kept_mask,
+    lost_rewards,
+    mean_kl,
+    partial_mask,
+)
 from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -54,25 +68,29 @@ class Numbers:
 
     sums: dict[str, Array]
     spans: dict[str, tuple[Array, Array]]
+    tallies: list[Array]
+    """Of all responses together, from `kernels.histogram.tally`."""
 
     def counted(self, keys: Array) -> Counted:
         """Return what becomes the totals by key, [n] on the CPU."""
         own = {f"sum {name}": value for name, value in self.sums.items()}
         for name, (low, high) in self.spans.items():
             own |= {f"low {name}": low, f"high {name}": high}
+        own |= {f"tally {i}": one for i, one in enumerate(self.tallies)}
 
         def totals(fetched: Mapping[str, Array]) -> ExactTotals:
             sums = {name: fetched[f"sum {name}"] for name in self.sums}
             spans = {n: (fetched[f"low {n}"], fetched[f"high {n}"]) for n in self.spans}
-            return ExactTotals.of(keys, sums, spans)
+            tallies = [nonzero_tally(fetched[f"tally {i}"]) for i in range(len(self.tallies))]
+            return replace(ExactTotals.of(keys, sums, spans), tallies=tuple(tallies))
 
         return Counted(own, totals)
 
     def add_numbers(self, name: str, values: Array, counted: Array) -> None:
         """Add one number for each response that counts."""
         xp = namespace(values)
-        inside = xp.where(counted, values, 0.0)
-        self.add_spread(name, xp.astype(counted, xp.float64), inside, inside**2, values, values)
+        within = xp.where(counted, values, 0.0)
+        self.add_spread(name, xp.astype(counted, xp.float64), within, within**2, values, values)
 
     def add_pair(self, name: str, x: Array, y: Array, counted: Array) -> None:
         """Add the sums of two numbers of each response that counts, of `PairSums`."""
@@ -121,7 +139,7 @@ class Metric(NamedTuple):
 def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> Counted:
     """Count what a batch adds to the totals by step and domain; all stages were applied to it."""
     batch = batch.with_responses(observed(batch, resolved))
-    numbers = Numbers({}, {})
+    numbers = Numbers({}, {}, [])
     for metric in METRICS:
         if metric.add is not None and metric.applies(resolved):
             metric.add(numbers, batch, resolved)
@@ -139,6 +157,8 @@ def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
     numbers |= lost_rewards(batch, recipe=resolved.recipe, estimator=resolved.estimator)
     if "old_log_probs" in batch:
         numbers |= _edges(batch)
+    if _has_critic(resolved) and {"values", "returns"} <= {*batch.tokens}:
+        numbers |= _critic(batch)
     for role in LOG_PROBS:
         if role in batch:
             numbers |= _positive(batch, role)
@@ -189,27 +209,34 @@ def _report_sizes(totals: Totals, resolved: ResolvedRecipe) -> Json | None:
 def _add_masks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     rows = batch.table
     masks = {name: flag for name, flag in rows.items() if name.startswith("mask:")}
-    numbers.sums.update({name: flag & rows["valid"] for name, flag in masks.items()})
+    left = rows["valid"]
+    for name, flag in masks.items():
+        numbers.sums.update({name: flag & rows["valid"], f"new {name}": left & ~flag})
+        left = left & flag
     if resolved.input_mask is not None:
         numbers.sums["included"] = rows["included"]
 
 
 def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
-    """Return how many responses each mask drops, and all masks together."""
+    """Return how many responses each mask drops, in the order of masks, and all together.
+
+    `responses` are those that a mask drops if it is the only one. `new` are those that no earlier
+    mask drops; they add up to all.
+    """
     rows = included = totals.count("rows")
-    dropped = {}
+    dropped: dict[str, int] = {}
     if "included" in totals:
         included = totals.count("included")
         dropped["sample_mask"] = rows - included
-    dropped |= {
-        name.removeprefix("mask:"): totals.count("valid") - totals.count(name)
-        for name in totals.sums
-        if name.startswith("mask:")
-    }
     dropped["nonfinite"] = included - totals.count("valid")
-    dropped["all"] = rows - totals.count("kept")
+    new = {**dropped}
+    for mask in (name for name in totals.sums if name.startswith("mask:")):
+        name = mask.removeprefix("mask:")
+        dropped[name] = totals.count("valid") - totals.count(mask)
+        new[name] = totals.count(f"new {mask}")
+    dropped["all"] = new["all"] = rows - totals.count("kept")
     return {
-        name: {"responses": count, "rate": count / rows if rows else 0.0}
+        name: {"responses": count, "rate": count / rows if rows else 0.0, "new": new[name]}
         for name, count in dropped.items()
     }
 
@@ -273,6 +300,43 @@ def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
         numbers.spans["return"] = numbers.spans["advantage"]
     else:
         numbers.add_tokens("return", batch["returns"], mask, batch.offsets)
+
+
+def _add_signal(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    """Add policy tokens and responses by the sign of their advantage, after `_add_credit`."""
+    tokens, total = (numbers.sums[f"advantage.{part}"] for part in ("count", "total"))
+    if resolved.constant:
+        signal = signal_of_responses(_rows_of_credit(batch)["credit"], tokens)
+    else:
+        kept = inside(batch["advantages"], partial_mask(batch))
+        signal = signal_of_tokens(kept, batch.offsets, total, tokens)
+    numbers.sums.update(signal.sums)
+    numbers.tallies.append(signal.tally)
+
+
+def _has_critic(resolved: ResolvedRecipe) -> bool:
+    return "values" in resolved.estimator.columns
+
+
+CRITIC = tuple(f"critic.{part}" for part in SPREADS)
+"""Sums over kept policy tokens of what the values of the critic lack of the returns."""
+
+
+def _critic(batch: Batch) -> dict[str, Array]:
+    errors = batch["returns"] - batch["values"]
+    moments = token_moments(errors, partial_mask(batch), batch.offsets)
+    squares = moments.squares + moments.total**2 / moments.number.clip(1)
+    return dict(zip(CRITIC, (moments.number, moments.total, squares), strict=True))
+
+
+def _add_critic(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    numbers.sums.update({name: batch.rows_with(name)[name] for name in CRITIC})
+
+
+def _add_passes(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    rows = batch.table
+    passed = rows["reward"] >= resolved.recipe.pass_threshold
+    numbers.sums["passed"] = passed & rows["valid"]
 
 
 def _rows_of_credit(batch: Batch) -> Mapping[str, Array]:
@@ -464,8 +528,9 @@ def _add_components(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
         both = scored[one] & scored[other]
         numbers.add_pair(_pair(one, other), values[one], values[other], both)
     count, total = (numbers.sums[f"advantage.{part}"] for part in ("count", "total"))
-    xp, there, advantage = namespace(count), count > 0, total / count.clip(1)
-    numbers.sums.update({"credited": there, "credited.advantage": advantage})
+    there, advantage = numbers.sums["trained"], total / count.clip(1)
+    numbers.sums["trained.advantage"] = advantage
+    xp = namespace(count)
     rows = _rows_of_credit(batch) if resolved.constant else batch.responses
     for name, weight in weights.items():
         part = f"part:{name}"
@@ -486,8 +551,8 @@ def _report_components(totals: Totals, resolved: ResolvedRecipe) -> dict[str, Js
         name: (totals.total(f"part:{name}.product"), totals.total(f"part:{name}.total"))
         for name in weights
     }
-    credited = totals.total("credited"), totals.total("credited.advantage")
-    shares = advantage_shares(parts, *credited)
+    trained = totals.total("trained"), totals.total("trained.advantage")
+    shares = advantage_shares(parts, *trained)
     return {
         name: {
             "weight": weight,
@@ -542,6 +607,14 @@ METRICS = (
     ),
     Metric("advantage", partial(_statistic, name="advantage"), _add_credit),
     Metric("return", partial(_statistic, name="return")),
+    Metric("signal", report_signal, _add_signal),
+    Metric(
+        "pass_rate",
+        lambda totals, _: totals.share("passed", "reward.count"),
+        _add_passes,
+        lambda resolved: resolved.rewarded,
+    ),
+    Metric("critic", report_critic, _add_critic, _has_critic),
     Metric(
         "components",
         _report_components,

@@ -66,7 +66,9 @@ class Decoder:
 
     def location_of(self, chunk: RowChunk, column: str) -> CellLocation:
         """Return the location of a column of a chunk, for errors."""
-        return CellLocation(str(self.files[chunk.file].path), chunk.first_row, column)
+        path = str(self.files[chunk.file].path)
+        tip = f"`rlpost inspect {path}` lists all problems"
+        return CellLocation(path, chunk.first_row, column, tip)
 
     def batch(
         self,

@@ -6,11 +6,12 @@ In the summary a key is a cell: a pair of step and domain that occurs in a table
 from __future__ import annotations
 
 import base64
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, reduce
 from io import BytesIO
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -141,6 +142,8 @@ class ExactTotals:
     """Names of the minima and maxima."""
     blocks: tuple[KeyBlock, ...] = ()
     """Not merged yet: each block has more than twice as many keys as the next one."""
+    tallies: tuple[Mapping[int, int], ...] = ()
+    """Counts of all keys together, by number, from `kernels.histogram.nonzero_tally`."""
 
     @classmethod
     def of(
@@ -177,7 +180,10 @@ class ExactTotals:
             while len(blocks) > 1 and len(blocks[-2].keys) <= 2 * len(blocks[-1].keys):
                 blocks[-2:] = [blocks[-2] + blocks[-1]]
         first = self if self.blocks else other
-        return ExactTotals(first.sums, first.spans, tuple(blocks))
+        none: dict[int, int] = {}
+        tallies = zip_longest(self.tallies, other.tallies, fillvalue=none)
+        added = tuple(Counter(a) + Counter(b) for a, b in tallies)
+        return ExactTotals(first.sums, first.spans, tuple(blocks), added)
 
     def __bool__(self) -> bool:
         return bool(self.blocks)
@@ -198,7 +204,7 @@ class ExactTotals:
             block.highs[:, order],
             tuple(one[order] for one in block.counts),
         )
-        return ExactTotals(self.sums, self.spans, (block,))
+        return replace(self, blocks=(block,))
 
     def to_text(self) -> str:
         """Return the totals as text, bit for bit; those without keys are empty.
@@ -209,7 +215,9 @@ class ExactTotals:
             return ""
         joined, file = self.joined, BytesIO()
         numbers = {name: getattr(joined, name) for name in _NUMBERS}
-        np.savez_compressed(file, sums=np.array(self.sums), spans=np.array(self.spans), **numbers)
+        numbers |= {"sums": np.array(self.sums), "spans": np.array(self.spans)}
+        numbers |= {f"tally{i}": np.array([*x.items()]) for i, x in enumerate(self.tallies)}
+        np.savez_compressed(file, **numbers)
         return base64.b64encode(file.getvalue()).decode()
 
     @classmethod
@@ -220,7 +228,9 @@ class ExactTotals:
         with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
             keys, digits, lows, highs = (table[name] for name in _NUMBERS)
             sums, spans = (tuple(table[name].tolist()) for name in ("sums", "spans"))
-        return cls(sums, spans, (KeyBlock(keys, digits, lows, highs),))
+            tallies = [table[name].tolist() for name in table.files if name.startswith("tally")]
+        block = KeyBlock(keys, digits, lows, highs)
+        return cls(sums, spans, (block,), tuple(map(dict, tallies)))
 
     @cached_property
     def joined(self) -> KeyBlock:
@@ -229,7 +239,7 @@ class ExactTotals:
 
     def compact(self) -> ExactTotals:
         """Return the same totals in one block, which `over` reads faster."""
-        return ExactTotals(self.sums, self.spans, (self.joined,)) if self else self
+        return replace(self, blocks=(self.joined,)) if self else self
 
     @property
     def keys(self) -> list[int]:

@@ -60,6 +60,8 @@ RENAMED: dict[str, str] = {
     "earlier code": "earlier_code",
     "estimators and losses of its own": "own_estimators_and_losses",
     **{f"rates.masked: {name}": f"rates.masked_{name}" for name in MASKS},
+    # Part of the learning signal.
+    "groups.zero_variance": "signal.groups.equal_rewards",
 }
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
@@ -70,6 +72,8 @@ ADDED = {
     "errors",  # findings by severity
     "policy_tokens",  # what an expectation of lengths is checked with
     "components",  # statistics of each reward component
+    *("signal", "pass_rate", "critic"),  # what trains anything
+    *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
 }
 
 # Columns that were added on purpose, likewise.

@@ -74,8 +74,9 @@ TEXTS = {
     "loss": "rlpost loss · ppo",
     "sweep": "rlpost loss · 2 settings of pg_clip",
     "compare": "512 responses, matched by ",
-    "replay": "Reproduced: 3 recorded columns",
+    "replay": "rlpost replay · ",
 }
+PAGES = {"replay"}
 STEPS = ["Mean raw reward", "Mean KL", "Std of advantages"]
 CHARTS = {
     "advantages": STEPS,
@@ -92,9 +93,12 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     assert TEXTS[name] in text
     assert name == "verify" or max(map(len, text.splitlines())) <= 90
     assert "\x1b" not in text
-    charts, _, terminal = found[name]._repr_html_().partition("<pre ")
-    assert TEXTS[name] in terminal.replace("&nbsp;", " ")
-    assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", charts) == (
+    html = found[name]._repr_html_()
+    if name in PAGES:
+        assert html.startswith("<style>")
+        assert html.count('<section class="rlpost-page">') == 1
+        assert "<pre" not in html
+    assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == (
         CHARTS.get(name, [])
     )
 
@@ -102,8 +106,8 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
 def test_a_sweep_is_a_line_of_numbers_or_bars_of_names(found):
     marks = r'aria-label="([^"]+)"[^>]*aria-roledescription="(point|bar)"'
     assert re.findall(marks, found["sweep"].charts())[:2] == [
-        ("pg_clip 0.1: 2.84 %", "point"),
-        ("pg_clip 0.2: 2.01 %", "point"),
+        ("pg_clip 0.1: 2.8 %", "point"),
+        ("pg_clip 0.2: 2.0 %", "point"),
     ]
     names = rlpost.loss(FRAME, sweep={"loss": ["ppo", "gspo"]})
     assert ("gspo: 0.5706 of tokens", "bar") in re.findall(marks, names.charts())
@@ -120,19 +124,19 @@ def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):
 def test_a_report_is_shown_and_saved(tmp_path):
     report = rlpost.report(FRAME)
     assert report.inputs == ["DataFrame"]
-    assert "/DataFrame" not in report.page  # of the temporary folder
-    assert "1 table in memory" in report.page
-    assert "written by" not in report.page
+    assert "/DataFrame" not in report.html  # of the temporary folder
+    assert "1 table in memory" in report.html
+    assert "written by" not in report.html
     frame = re.fullmatch(
         '<iframe .*sandbox="allow-scripts" srcdoc="([^"]+)".*', report._repr_html_()
     )
-    assert unescape(frame[1]).replace('<base href="about:srcdoc">', "") == report.page
+    assert unescape(frame[1]).replace('<base href="about:srcdoc">', "") == report.html
     report.save(tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_text("utf-8") == report.page
+    assert (tmp_path / "report.html").read_text("utf-8") == report.html
     with pytest.raises(UsageError, match=r"report\.html: exists already"):
         report.save(tmp_path / "report.html")
     written = rlpost.report(SAMPLE, tmp_path / "other.html")
-    assert (tmp_path / "other.html").read_text("utf-8") == written.page
+    assert (tmp_path / "other.html").read_text("utf-8") == written.html
     assert written.responses == report.responses == 512
 
 

@@ -134,7 +134,7 @@ def test_ten_thousand_equal_rewards_have_no_deviation():
     rows = group([0.1] * 10_000)
     table, summary = advantages(rows)
     assert set(per_response(table)) == {0.0}
-    assert summary["groups"]["zero_variance"] == 1
+    assert summary["signal"]["groups"]["equal_rewards"] == 1
 
 
 # Log-probabilities

@@ -424,7 +424,10 @@ UNREAD = ("estimator_name", "emit", "emit_only", "replace")
 """Fields that change no number, but names, and which columns are written."""
 OF_ESTIMATORS_DEFAULTS = ("response_level_rewards", "token_level_rewards")
 """Columns before the estimator's stage, which change with its defaults for fields of rewards."""
-ELSEWHERE = {"tokenizer": "counts the tokens of texts with a file: test_tokenizer.py"}
+ELSEWHERE = {
+    "options": "belong to own estimators: test_own.py",
+    "tokenizer": "counts the tokens of texts with a file: test_tokenizer.py",
+}
 """Fields that change numbers of data that this test does not have."""
 
 

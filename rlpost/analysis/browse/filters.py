@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 from rlpost.analysis.responses.columns import is_text, text_of
 from rlpost.analysis.responses.index import stream_chunks
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import without_dictionary
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +64,8 @@ def filter_rows(text: str, index: Index) -> NDArray[np.bool_]:
             kept &= _numbered(index, field, sign, value)
         else:
             fields = (*NUMBERS, *NAMES)
-            hint = closest(field, fields) or f"; fields: {', '.join(fields)}"
-            raise UsageError(f"{condition}: no field {field!r}{hint}")
+            every = f"the fields are {', '.join(fields)}"
+            raise UsageError(no_such(f"{condition}: no field {field!r}", field, fields, every))
     return kept
 
 

@@ -6,20 +6,22 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.replay.bundle.recipes import BundledRecipe, recipe_of_files
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of, masks_of_rlpost
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.page import Section, Table, Tile
-from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.display.reporter import Reporter
+    from rlpost.display.tables import TextTable
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.named import NamedByUser
 
 Json = dict[str, Any]
 SAMPLE_TOKENS = 400_000
@@ -27,8 +29,6 @@ SAMPLE_TOKENS = 400_000
 _PURPOSE = "compare recorded columns"
 _NAME, _TITLE = "replay", "Replay of recorded columns"
 _MOST_INPUTS = 3
-_WIDTH = 10_000
-"""Characters of a strip of tokens: the page scrolls it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class RecordedColumns:
 def recorded(
     source: Source,
     columns_map: Mapping[str, str],
-    recipe: Recipe | None,
+    recipe: Recipe | NamedByUser,
     named: str,
     reporter: Reporter,
 ) -> RecordedColumns | None:
@@ -61,7 +61,8 @@ def recorded(
     Args:
         source: the input.
         columns_map: role, or stage, to column.
-        recipe: as the user sets it; None: that in the metadata of enriched files.
+        recipe: as the user sets it; or what replaces the code and the tokenizer of the one in the
+            metadata of enriched files.
         named: the recipe as typed.
         reporter: receives the start of a comparison.
 
@@ -69,25 +70,29 @@ def recorded(
         The columns, and the comparison of a sample if there is a recipe; None without columns.
 
     Raises:
-        DataError, UsageError: the user's recipe cannot be compared.
+        DataError, UsageError: the user's recipe cannot be compared; or a name of the user's has no
+            effect.
     """
-    if recipe is not None:
+    if isinstance(recipe, Recipe):
         reporter.start(_PURPOSE, None)
         return _compared(source, columns_map, recipe, named)
     columns = _columns(source, columns_map) if source.rows else {}
+    stored = recipe_of_files(source) if columns else BundledRecipe()
+    recipe.check_effect([] if stored.recipe is None else [stored.recipe])
     if not columns:
         return None
     reporter.start(_PURPOSE, None)
-    return _of_metadata(source, columns_map, columns)
+    return _of_metadata(source, columns_map, columns, stored, recipe)
 
 
 def _of_metadata(
-    source: Source, columns_map: Mapping[str, str], columns: Mapping[str, str]
+    source: Source,
+    columns_map: Mapping[str, str],
+    columns: Mapping[str, str],
+    found: BundledRecipe,
+    by_user: NamedByUser,
 ) -> RecordedColumns:
     """Compare with the recipe in the metadata of enriched files, if there is one that can be."""
-    from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
-
-    found = recipe_of_files(source)
     why_not = next(iter(found.warnings), "")
     if found.recipe is None or why_not:
         return RecordedColumns(columns, why_not=why_not)
@@ -97,7 +102,8 @@ def _of_metadata(
     names = {"preset": found.preset, "estimator": found.estimator}
     origin = ", ".join(f"{name} {value}" for name, value in names.items() if value)
     try:
-        return _compared(source, columns_map, found.recipe, "", origin)
+        recipe = by_user.completed(found.recipe, "the metadata")
+        return _compared(source, columns_map, recipe, "", origin)
     except (DataError, UsageError) as error:
         return RecordedColumns(columns, why_not=str(error).splitlines()[0])
 
@@ -150,9 +156,9 @@ def section(found: RecordedColumns | None, facts: Facts) -> Section | None:
 
 def _of_result(found: RecordedColumns, result: Json, facts: Facts) -> Section:
     """Return the verdict as tiles, and the tables of `rlpost replay`."""
-    from rlpost.analysis.replay.render import blocks  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.render import page  # noqa: PLC0415 - it imports torch
 
-    printed = [one for one in blocks(result, _WIDTH) if isinstance(one, TextTable)]
+    printed = page(result, verbose=True).parts
     notes = [(_plain(note),) for one in printed for note in one.notes]
     tables = [*map(_table, printed), Table("", ("What the numbers mean",), notes)]
     lines = [*map(_plain, _lines(found, result, facts))]
@@ -201,7 +207,7 @@ def _tiles(result: Json) -> list[Tile]:
 
 def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     """Yield which recipe was compared, what compares all responses, and warnings."""
-    from rlpost.analysis.replay.render import warning_lines  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.render import warning_texts  # noqa: PLC0415 - it imports torch
 
     of_file = f"the recipe in the metadata{f' ({found.origin})' if found.origin else ''}"
     yield f"Each stage is computed from what was recorded before it, by {found.named or of_file}."
@@ -210,7 +216,7 @@ def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     if result["responses"] < result["of_responses"]:
         check = "rlpost verify" if not found.named else _command(found, facts)
         yield f"{check} compares all responses."
-    yield from warning_lines(result)
+    yield from warning_texts(result)
 
 
 def _table(one: TextTable) -> Table:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.analysis.inspect.about.checks import checks_ran
 from rlpost.analysis.inspect.facts import inspect_source
-from rlpost.analysis.inspect.render import checks_ran
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
@@ -23,6 +23,7 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
 from rlpost.io.publish import write_file
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
     from rlpost.display.reporter import Reporter
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
     from rlpost.recipe.recipe import Recipe, RolloutReward
 
 
@@ -41,7 +42,7 @@ _MOST_TEXT = 300
 
 
 def report(
-    inputs: Sequence[str], output: str | Path, *, overwrite: bool = False, **options: Any
+    inputs: Sequence[PathText], output: str | Path, *, overwrite: bool = False, **options: Any
 ) -> Facts:
     """Write one HTML page about rollout files; `options` are those of `build`.
 
@@ -56,18 +57,20 @@ def report(
 
 
 def build(
-    inputs: Sequence[str], *, columns_map: Mapping[str, str] | None = None,
+    inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, rollout_id: str | None = None,
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
+    by_user: NamedByUser | None = None,
     reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. Before that, a sample of recorded columns is compared with
-    the recipe; `named` is how the user typed it. `shown` returns the statistics with the names of
+    the recipe; `named` is how the user typed it, and `by_user` what replaces the code and the
+    tokenizer of a recipe in metadata. `shown` returns the statistics with the names of
     inputs in place of temporary files.
     """
     every = columns_map or {}
@@ -75,7 +78,9 @@ def build(
         name: column for name, column in every.items() if name not in {*STAGES} - {*ROLES}
     }
     source = Source(find_inputs(inputs))
-    found = recorded(source, every, recipe, named, reporter or SilentReporter())
+    found = recorded(
+        source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
+    )
     builder = IndexBuilder(source, columns_map)
     clips = clipping.ClipCounter(source, builder.columns)
     facts = inspect_source(
@@ -90,7 +95,7 @@ def build(
         reporter=reporter,
     )
     if not facts.responses:
-        raise DataError(f"{', '.join(inputs)}: the input has no rows")
+        raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     data = data_of(
         facts, names, index, clips.counts, section(found, names), count=examples, seed=seed
@@ -106,7 +111,7 @@ def _with_advantages(source: Source, columns_map: Mapping[str, str]) -> Mapping[
     return {"advantages": name, **columns_map}
 
 
-def files_of(inputs: Sequence[str]) -> list[AnyPath]:
+def files_of(inputs: Sequence[PathText]) -> list[AnyPath]:
     """Return the files of inputs, which a page may not overwrite."""
     return [file.path.resolve() for file in find_inputs(inputs)]
 

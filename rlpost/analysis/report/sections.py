@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.analysis.inspect.findings import FINDINGS
-from rlpost.analysis.inspect.render import (
+from rlpost.analysis.inspect.about.checks import checks_ran, not_run_lines
+from rlpost.analysis.inspect.about.columns import ignored_lines
+from rlpost.analysis.inspect.about.components import (
     COMPONENT_HEADINGS,
-    checks_ran,
     component_notes,
     component_rows,
-    ignored_lines,
-    left_out_lines,
-    not_run_lines,
-    without_tokens_lines,
 )
+from rlpost.analysis.inspect.about.lengths import without_tokens_lines
+from rlpost.analysis.inspect.about.masks import left_out_lines
+from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.report.charts import bars, histogram, label_of, line
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.display.text import counted, number, percent, size

@@ -1,4 +1,4 @@
-"""Views of results in notebooks: the charts of the report above the command's output."""
+"""Views of results in notebooks: the charts of the report within the command's page."""
 
 from __future__ import annotations
 
@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from rlpost.analysis.report.page import Chart
 
 _HEIGHT = "48rem"
-# The page's names of colours, made of the colour of the notebook's text, light or dark.
-_STYLE = """
-.rlpost-charts {
-  --soft: color-mix(in srgb, currentcolor 70%, transparent); --accent: #4a90d9;
-  --line: color-mix(in srgb, currentcolor 18%, transparent);
-  display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: .75rem;
-  max-width: 72rem; margin: .5rem 0;
-}
-.rlpost-charts figure { margin: 0; }
-.rlpost-charts svg { width: 100%; height: auto; }
-"""
 _TRENDS = (
     ("Mean raw reward", "reward", "mean"),
     ("Mean KL", "kl", "mean"),
@@ -105,7 +94,7 @@ def _html(charts: Callable[[], Iterable[Chart]]) -> str:
         f"<figure><figcaption><b>{escape(one.title)}</b></figcaption>{drawn(one.spec)}</figure>"
         for one in charts()
     )
-    return f'<style>{_STYLE}</style><div class="rlpost-charts">{figures}</div>' if figures else ""
+    return f'<div class="rlpost-charts">{figures}</div>' if figures else ""
 
 
 def frame(page: str) -> str:

@@ -67,12 +67,17 @@ def estimators(
     ] = None,
     how: declared.Output = OutputFormat.table,
 ) -> None:
-    """List estimators: formula, required columns, source."""
-    from rlpost.cli.render.catalogue import show_estimators  # noqa: PLC0415
-    from rlpost.estimators import all_estimators, estimator_named  # noqa: PLC0415
+    """List estimators: formula, required columns, source.
 
-    listed = [estimator_named(name) for name in names] if names else all_estimators()
-    show_estimators(listed, how.value)
+    Those of installed packages are listed without their formula: only a named one is imported.
+    """
+    from rlpost.cli.render.catalogue import show_estimators  # noqa: PLC0415
+    from rlpost.estimators import ESTIMATORS, estimator_named  # noqa: PLC0415
+    from rlpost.recipe.estimators import installed  # noqa: PLC0415
+
+    named = [estimator_named(name) for name in names] if names else [*ESTIMATORS.values()]
+    points = {} if names else {name: point.value for name, point in installed().items()}
+    show_estimators(named, points, how.value)
 
 
 @command(losses_app, epilog=LOSSES_EPILOG)

@@ -12,9 +12,8 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import RolloutRewards, option, with_component_options
+from rlpost.cli.options import RolloutRewards, option, reads_data, with_component_options
 from rlpost.cli.output import echo, reporting
-from rlpost.errors import UsageError
 from rlpost.optional import need
 
 app = typer.Typer(add_completion=False)
@@ -30,6 +29,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_component_options
 def report(
     settings: Settings,
@@ -71,13 +71,14 @@ def report(
             metavar="NAME",
             panel=ESTIMATOR,
             complete=completion.estimators,
-            help="Estimator of --preset or --config.",
+            help="Estimator of the recipe, or of metadata that names code.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         option("--config", metavar="PATH", panel=ESTIMATOR, help="Recipe of recorded columns."),
     ] = None,
+    tokenizer: declared.NamedTokenizer = None,
     overwrite: Annotated[
         bool, option("--overwrite", help="Replace the report if it exists.")
     ] = False,
@@ -91,16 +92,11 @@ def report(
     """
     columns_map = name_values(roles or [], "--map")
     components = settings.components
-    settings = Settings({"estimator": estimator}, config, preset)
-    if estimator is not None and not settings.has_base:
-        raise UsageError(
-            f"--estimator {estimator}: recorded numbers are compared with a whole recipe; add "
-            "--preset NAME or --config PATH, or leave it out"
-        )
+    settings = Settings({"estimator": estimator, "tokenizer": tokenizer}, config, preset)
     recipe = settings.recipe if settings.has_base else None
     need("the report", "report", "altair", "vl_convert")
     # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
-    from rlpost.analysis.inspect.render import checks_ran  # noqa: PLC0415
+    from rlpost.analysis.inspect.about.checks import checks_ran  # noqa: PLC0415
     from rlpost.display.text import counted, size  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
@@ -116,7 +112,9 @@ def report(
             examples=examples,
             seed=seed,
             recipe=recipe,
-            named=shlex.join(settings.words),
+            named=shlex.join(settings.words) if recipe is not None else "",
+            estimator=None if recipe is not None else estimator,
+            tokenizer=None if recipe is not None else tokenizer,
             overwrite=overwrite,
             progress=reporter,
         )

@@ -32,8 +32,16 @@ NONE = "–"
 SETTING = ("field", "value", "from")
 
 
-def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
-    """Print estimators on stdout: level, required columns, options, formula, source."""
+def show_estimators(
+    estimators: Sequence[Estimator], installed: Mapping[str, str], how: str
+) -> None:
+    """Print estimators on stdout: level, required columns, options, formula, source.
+
+    Args:
+        estimators: those to describe.
+        installed: entry point by name, of those that are listed without being imported.
+        how: `table`, `json` or `markdown`.
+    """
     headings = ("estimator", "level", "needs", "options", "formula", "source")
     rows = [
         (
@@ -46,6 +54,8 @@ def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
         )
         for one in estimators
     ]
+    for name, value in installed.items():
+        rows.append((name, "", "", "", f"see rlpost estimators {name}", value))
     show_list(headings, rows, how)
 
 

@@ -94,7 +94,8 @@ def _machine(report: Json) -> Iterator[str]:
         yield f"disk for {uses} files: {space}, {disk['directory']}"
     if report["environment"]:
         pairs = report["environment"].items()
-        yield f"environment: {', '.join(f'{name}={value}' for name, value in pairs)}"
+        words = [name if value is None else f"{name}={value}" for name, value in pairs]
+        yield f"environment: {', '.join(words)}"
 
 
 def _by_directory(disks: list[Json]) -> dict[str, Json]:

@@ -249,9 +249,13 @@ def starts_after_observations(mask: Mask, offsets: Integers) -> Mask:
     return starts
 
 
-def count_codes(codes: Numbers, count: int) -> Integers:
-    """Return how often each code in [0, count) occurs, [count] int64."""
-    return np.bincount(codes, minlength=count)
+def count_codes(codes: Numbers, count: int, amounts: Integers | None = None) -> Integers:
+    """Return how often each code in [0, count) occurs, or the sum of its amounts, [count] int64."""
+    counts = np.bincount(codes, minlength=count)
+    if amounts is not None:
+        counts = np.zeros_like(counts)
+        np.add.at(counts, codes, amounts)
+    return counts
 
 
 _MOST_BITS = 63

@@ -287,11 +287,12 @@ def starts_after_observations(mask: Tensor, offsets: Tensor) -> Tensor:
     return starts | torch.cat([first, owners[1:] != owners[:-1]])[: len(starts)]
 
 
-def count_codes(codes: Tensor, count: int) -> Tensor:
-    """Return how often each code in [0, count) occurs, [count] int64."""
+def count_codes(codes: Tensor, count: int, amounts: Tensor | None = None) -> Tensor:
+    """Return how often each code in [0, count) occurs, or the sum of its amounts, [count] int64."""
     # bincount waits for the largest code.
-    ones = torch.ones((), dtype=torch.int64, device=codes.device).expand(codes.shape)
-    return ones.new_zeros(count).scatter_add_(0, codes.to(torch.int64), ones)
+    one = torch.ones((), dtype=torch.int64, device=codes.device)
+    added = one.expand(codes.shape) if amounts is None else amounts
+    return one.new_zeros(count).scatter_add_(0, codes.to(torch.int64), added)
 
 
 def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:

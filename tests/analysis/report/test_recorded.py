@@ -16,6 +16,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.recipe.named import NamedByUser
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 
@@ -39,7 +40,9 @@ def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
     facts, source = inspect([path]), Source(find_inputs([path]))
 
     def section_of(recipe, named):
-        return section(recorded(source, {}, recipe, named, SilentReporter()), facts)
+        return section(
+            recorded(source, {}, recipe or NamedByUser(), named, SilentReporter()), facts
+        )
 
     without = section_of(None, "")
     assert f"rlpost replay {path} finds the recipe" in without.lines[-1]
