@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
-MOST_DIGITS = 12
 LEAST_SECONDS = 0.005
+_DIGITS = 4  # of the largest number of a column
+_PLAIN = (1e-4, 1e6)  # numbers from the first to below the second need no exponent
+_MEAN_ROUNDING = 1e-6  # of the standard deviation
 
 
 def number(value: float | None) -> str:
@@ -22,42 +25,72 @@ def number(value: float | None) -> str:
         return "–"
     if value == 0:
         return "0"
-    return f"{value:.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.3e}"  # noqa: PLR2004
+    return f"{value:.4g}" if _PLAIN[0] <= abs(value) < _PLAIN[1] else f"{value:.3e}"
 
 
-def percent(share: float | None, decimals: int = 2) -> str:
-    """Return a share as a percentage for a table column; `–` for None.
+def aligned(values: Sequence[float | None]) -> list[str]:
+    """Return the numbers of a column with one number of decimals: four digits of the largest.
+
+    Exponents only if the whole column is below 1e-4 or reaches 1e6. `–` for None.
+
+    >>> aligned([0.5, 0.12345, -0.00004, 0]), aligned([12.5, None, 1e-9]), aligned([2e-6, 1e-5])
+    (['0.5000', '0.1235', '0.0000', '0'], ['12.50', '–', '0.00'], ['2.000e-06', '1.000e-05'])
+    """
+    sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
+    return [*map(column_format(max(sizes, default=0.0)), values)]
+
+
+def column_format(largest: float) -> Callable[[float | None], str]:
+    """Return what writes the numbers of a column, by the largest size of them; see `aligned`."""
+    if largest and not _PLAIN[0] <= largest < _PLAIN[1]:
+        return number
+    decimals = _DIGITS - 1 - math.floor(math.log10(largest)) if largest else 0
+    return lambda value: _fixed(value, max(decimals, 0))
+
+
+def _fixed(value: float | None, decimals: int) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:,.{decimals}f}" if value else "0"
+    return text.removeprefix("-") if not text.strip("-0.") else text
+
+
+def mean_beside(mean: float | None, std: float | None) -> float | None:
+    """Return a mean, or 0 if it is a rounding error beside its standard deviation.
+
+    >>> mean_beside(4.9e-10, 1.0), mean_beside(0.1, 1.0), mean_beside(None, None)
+    (0.0, 0.1, None)
+    """
+    if mean is not None and std and abs(mean) < _MEAN_ROUNDING * std:
+        return 0.0
+    return mean
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage with one decimal; `–` for None.
 
     Only a share of exactly 0 reads 0 %, and only a share of exactly 1 reads 100 %.
 
-    >>> percent(1), percent(0.99999), percent(0.5), percent(1e-9), percent(0), percent(1 / 3, 1)
-    ('100 %', '99.99 %', '50.00 %', '<0.01 %', '0 %', '33.3 %')
+    >>> percent(1), percent(0.9999), percent(0.5), percent(1e-9), percent(0), percent(1 / 3)
+    ('100 %', '>99.9 %', '50.0 %', '<0.1 %', '0 %', '33.3 %')
     """
     if share is None:
         return "–"
     if share in (0, 1):
         return f"{100 * share:.0f} %"
-    text, least = f"{100 * share:.{decimals}f}", 10.0**-decimals
-    if float(text) == 0:
-        return f"<{least:g} %"
-    if float(text) == 100 and share < 1:  # noqa: PLR2004
-        return f"{100 - least:.{decimals}f} %"
-    return f"{text} %"
+    text = f"{100 * share:.1f}"
+    if text == "0.0":
+        return "<0.1 %"
+    return ">99.9 %" if text == "100.0" and share < 1 else f"{text} %"
 
 
 def share(part: int, whole: int) -> str:
-    """Return part / whole as a percentage for a sentence: the fewest digits that are true.
+    """Return part / whole as a percentage, as `percent` does; 0 of 0 is 0 %.
 
-    >>> share(3, 4), share(1, 1000), share(996, 1000), share(9999, 10000), share(3, 3)
-    ('75 %', '0.1 %', '99.6 %', '99.99 %', '100 %')
+    >>> share(3, 4), share(1, 1000), share(9999, 10000), share(3, 3), share(0, 0)
+    ('75.0 %', '0.1 %', '>99.9 %', '100 %', '0 %')
     """
-    percentage = 100 * part / whole if whole else 0.0
-    text = f"{percentage:.0f}" if percentage >= 10 else f"{percentage:.2g}"  # noqa: PLR2004
-    digits = 1
-    while part < whole and text.startswith("100") and digits < MOST_DIGITS:
-        text = f"{percentage:.{digits}f}"
-        digits += 1
-    return f"{text} %"
+    return percent(part / whole if whole else 0.0)
 
 
 def counted(count: int, noun: str) -> str:
@@ -80,6 +113,16 @@ def value_list(counts: Mapping[str, int], most: int = 3) -> str:
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     more = f" and {len(counts) - most} more" if len(counts) > most else ""
     return ", ".join(f"{value} {count:,}" for value, count in ordered[:most]) + more
+
+
+def first_two(texts: Sequence[str], joint: str = ", ") -> str:
+    """Return the first two of several texts, and the number of the others.
+
+    >>> first_two(["a", "b", "c", "d"]), first_two(["a"])
+    ('a, b and 2 more', 'a')
+    """
+    more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""  # noqa: PLR2004
+    return joint.join(texts[:2]) + more
 
 
 def plural(noun: str) -> str:
@@ -222,10 +265,10 @@ def pass_limits(seconds: Mapping[str, Any]) -> list[str]:
     """Return a line of the passes' shares of time by what results had to wait for; [] if unknown.
 
     >>> pass_limits({"limits": {"read": 0.2, "compute": 0.7, "encode": 0.1, "write": 0.0}})
-    ['passes limited by read 20 %, compute 70 %, encode 10 %, write 0 %']
+    ['passes limited by read 20.0 %, compute 70.0 %, encode 10.0 %, write 0 %']
     """
     total = sum(seconds["limits"].values())
-    parts = (f"{name} {percent(value / total, 0)}" for name, value in seconds["limits"].items())
+    parts = (f"{name} {percent(value / total)}" for name, value in seconds["limits"].items())
     return [f"passes limited by {', '.join(parts)}"] if total else []
 
 

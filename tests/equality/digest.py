@@ -60,6 +60,8 @@ RENAMED: dict[str, str] = {
     "earlier code": "earlier_code",
     "estimators and losses of its own": "own_estimators_and_losses",
     **{f"rates.masked: {name}": f"rates.masked_{name}" for name in MASKS},
+    # Part of the learning signal.
+    "groups.zero_variance": "signal.groups.equal_rewards",
 }
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
@@ -73,6 +75,12 @@ ADDED = {
     "seal",  # a digest of the files of a plan, by which damage is found
     *("update.empty", "update.blocked", "update.unproven"),  # files that an update leaves out
     "update.reasons.damaged",
+    "positive_share",  # of advantages: the learning signal of a file
+    "search.metadata",  # whether the recipe in the metadata of a file reproduces its columns
+    "search.best.by_metadata",
+    "recipe.words",  # of a replay: what its recipe computes
+    *("signal", "pass_rate", "critic"),  # what trains anything
+    *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
 }
 
 # Columns that were added on purpose, likewise.

@@ -29,7 +29,7 @@ def test_a_second_run_on_an_output_is_refused_until_the_first_is_dead(tmp_path):
     assert holder.stdout.readline() == b"held\n"
     ran = run("advantages", source, target, "-q")
     assert (ran.code, ran.out) == (4, "")
-    assert ran.err.startswith(f"rlpost: {target}: another rlpost process writes this file; ")
+    assert ran.err.startswith(f"error: {target}: another rlpost process writes this file; ")
     assert run("advantages", source, tmp_path / "other.parquet", "-q").code == 0
     holder.kill()
     holder.communicate()

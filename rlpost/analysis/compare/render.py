@@ -132,7 +132,7 @@ def _part(facts: Json | None, part: str) -> str:
         return "–"
     if part == "zero_variance":
         return f"{value:,}"
-    return percent(value, 1) if part == "advantage_share" else number(value)
+    return percent(value) if part == "advantage_share" else number(value)
 
 
 def _share(facts: Json, part: str) -> str:

@@ -359,7 +359,7 @@ def _parts(parts: Sequence[Json], column: str) -> TextTable:
             percent(part["no_gradient"]["fraction"]),
             number(part["ratio"]["mean"]),
             number(part["kl"]["k3"]),
-            percent(part["ess"], 1),
+            percent(part["ess"]),
         )
         for part in parts
     ]

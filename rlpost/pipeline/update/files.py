@@ -43,7 +43,7 @@ from rlpost.recipe.semantics import SEMANTICS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.update.vanished import Vanished
     from rlpost.recipe.recipe import Recipe
@@ -233,7 +233,7 @@ def check_options(output: AnyPath, options: Options) -> Path:
     return output
 
 
-def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
+def find(inputs: Sequence[PathText], output: Path) -> list[UpdateFile]:
     """Return the files of an input: Parquet, or dumps; none of an empty directory.
 
     Files whose names begin with a dot or an underscore, or that are in such a folder, are left out,
@@ -245,7 +245,7 @@ def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
     """
     found: dict[AnyPath, UpdateFile] = {}
     for one in inputs:
-        for file in _expand(str(one), output):
+        for file in _expand(one, output):
             found.setdefault(
                 file.path.absolute() if isinstance(file.path, Path) else file.path, file
             )
@@ -259,7 +259,7 @@ def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
     return [*names.values()]
 
 
-def _expand(text: str, output: Path) -> list[UpdateFile]:
+def _expand(text: PathText, output: Path) -> list[UpdateFile]:
     path = parse_path(text)
     with file_errors(path, "cannot be read"):
         if not isinstance(path, Path):
@@ -344,7 +344,7 @@ def _is_own(target: Path) -> bool:
 
 @contextmanager
 def updating(
-    inputs: Sequence[str | Path], output: AnyPath, recipe: Recipe, options: Options
+    inputs: Sequence[PathText], output: AnyPath, recipe: Recipe, options: Options
 ) -> Iterator[Update]:
     """Lock OUT for an update, undo a run that was killed, and yield what is to be written.
 
@@ -365,7 +365,7 @@ def updating(
 
 
 def planned(
-    inputs: Sequence[str | Path], output: AnyPath, recipe: Recipe, options: Options
+    inputs: Sequence[PathText], output: AnyPath, recipe: Recipe, options: Options
 ) -> Update:
     """Return what an update would write; raises as `updating`, and writes nothing."""
     folder = check_options(output, options)
@@ -373,7 +373,7 @@ def planned(
 
 
 def _selected(
-    inputs: Sequence[str | Path], folder: Path, recipe: Recipe, stopped: frozenset[str]
+    inputs: Sequence[PathText], folder: Path, recipe: Recipe, stopped: frozenset[str]
 ) -> Update:
     update = Update(folder, recipe_digest(recipe), find(inputs, folder))
     for parent in {update.target(found).parent for found in update.files}:

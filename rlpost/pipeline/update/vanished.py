@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.checks import read_metadata
-from rlpost.io.paths import is_url, list_files, parse_path
+from rlpost.io.paths import PathText, is_url, list_files, parse_path
 from rlpost.pipeline.output.metadata import RUN_KEY
 from rlpost.pipeline.update.entry import Entry
 
@@ -35,7 +35,7 @@ class Vanished(NamedTuple):
 
 
 def vanished_outputs(
-    output: Path, files: Sequence[UpdateFile], inputs: Sequence[str | Path]
+    output: Path, files: Sequence[UpdateFile], inputs: Sequence[PathText]
 ) -> Iterator[Vanished]:
     """Yield the outputs of earlier updates whose input was not found.
 
@@ -73,8 +73,8 @@ def vanished_outputs(
 class _Listed:
     """What a run listed: the directories of IN."""
 
-    def __init__(self, files: Sequence[UpdateFile], inputs: Sequence[str | Path]) -> None:
-        paths = [parse_path(str(one)) for one in inputs]
+    def __init__(self, files: Sequence[UpdateFile], inputs: Sequence[PathText]) -> None:
+        paths = [parse_path(one) for one in inputs]
         local = [path for path in paths if isinstance(path, Path) and path.is_dir()]
         self._folders = {path.resolve() for path in local}
         self._remote = [path for path in paths if not isinstance(path, Path)]

@@ -191,7 +191,7 @@ def some_steps(metric: ComputedMetric) -> Iterator[Explanation]:
     share = metric.relation.get("equal_steps")
     if share is not None:
         where = at_steps(metric.row["differs_at"])
-        text = f"is reproduced at {percent(share, 0)} of the steps; it differs at {where}"
+        text = f"is reproduced at {percent(share)} of the steps; it differs at {where}"
         yield Explanation(f"{metric.series.key} {text}", share)
 
 

@@ -1,0 +1,84 @@
+"""A page is one value: a terminal, a pipe, Markdown and HTML draw the same parts."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from rlpost.display.console import console
+from rlpost.display.page import MARKS, Notice, Page
+from rlpost.display.tables import TextTable
+from rlpost.display.trends import Trend, trend_table
+
+PAGE = Page(
+    "rlpost thing · a.parquet",
+    lines=["8 responses"],
+    parts=[
+        TextTable(("", "mean", "max"), [("reward <b>", "0.5", "1")], title="Numbers"),
+        TextTable((), [("groups", "2 of 4 `with` signal")], text=(0, 1), notes=["a note"]),
+    ],
+    notices=[Notice("warning", "a mask is empty", "empty_masks", "drop it", "a.parquet:3")],
+    verdict=Notice("error", "nothing to learn"),
+    next_steps=["rlpost browse a.parquet"],
+)
+TEXTS = [
+    "8 responses",
+    "Numbers",
+    "0.5",
+    "groups",
+    "a note",
+    "empty_masks",
+    "drop it",
+    "a.parquet:3",
+    "nothing to learn",
+    "rlpost browse a.parquet",
+]
+
+
+def drawn(width: int) -> str:
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    PAGE.show(out)
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_drawing_has_every_part(text: str) -> None:
+    stream = io.StringIO()
+    PAGE.show(console(stream))
+    plain = re.sub(r"</?code>", "`", PAGE.html())
+    assert all(text in one for one in (drawn(80), stream.getvalue(), PAGE.markdown(), plain))
+
+
+def test_the_verdict_is_below_everything_but_the_next_steps() -> None:
+    lines = drawn(80).splitlines()
+    assert lines[0].startswith("rlpost thing")
+    assert lines[-2].startswith(MARKS["error"])
+    assert lines[-1].strip() == "rlpost browse a.parquet"
+
+
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    assert max(map(len, drawn(width).splitlines())) <= width
+
+
+def test_text_of_data_is_no_html() -> None:
+    assert "<b>" not in Page("<b>", parts=PAGE.parts).html()
+    assert "<code>with</code>" in PAGE.html()
+
+
+def test_a_trend_has_its_ends_and_at_most_24_blocks() -> None:
+    values = [i / 100 for i in range(100)]
+    name, blocks, *ends = trend_table("step", range(100), [Trend("pass", values, share=True)]).rows[
+        0
+    ]
+    assert name == "pass"
+    assert ends == ["0 %", "0 %", "99.0 %", "99.0 %"]
+    assert len(blocks) == 24
+    assert blocks[0] == "▁"
+    assert blocks[-1] == "█"
+
+
+def test_a_trend_leaves_out_steps_without_the_number() -> None:
+    assert Trend("kl", [None, 0.5, None, 0.25]).row[2:] == ("0.5000", "0.2500", "0.5000", "0.2500")
+    assert not trend_table("step", [1, 2], [Trend("kl", [None, None])]).rows
