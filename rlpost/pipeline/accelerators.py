@@ -277,12 +277,16 @@ class TorchDevices(Devices):
             size: in bytes.
             share: of the device's free memory that may be used.
         """
-        if self._on_cpu or size > _free_bytes(self.here) * share:
+        if self._on_cpu or size > self.room() * share:
             return None
         # Less may be left for this process than is free, or another one was faster.
         with suppress(torch.OutOfMemoryError):
             return DeviceStorage(size, self.here)
         return None
+
+    def room(self) -> int:
+        """Return the free bytes of this thread's device."""
+        return _free_bytes(self.here)
 
     @property
     def on_host(self) -> bool:
