@@ -34,4 +34,4 @@ def dr_grpo(rewards: Floats, offsets: Integers) -> Credit:
     return Credit(advantages, advantages)
 
 
-ESTIMATOR = Estimator("dr_grpo", dr_grpo, formula="r - mean_g", source="arXiv 2503.20783")
+ESTIMATOR = Estimator("dr_grpo", dr_grpo, formula="r - mean_g", source="arXiv:2503.20783")

@@ -65,6 +65,6 @@ ESTIMATOR = Estimator(
     "gae",
     gae,
     formula="δₜ = rₜ + γVₜ₊₁ - Vₜ; Aₜ = δₜ + γλAₜ₊₁",
-    source="arXiv 1506.02438",
+    source="arXiv:1506.02438",
     returns="own",
 )

@@ -90,6 +90,6 @@ ESTIMATOR = Estimator(
     "gdpo",
     gdpo,
     formula="Σₖ wₖ(cₖ - mean_g) / (std_g + 1e-6), then normalised over the batch",
-    source="arXiv 2601.05242",
+    source="arXiv:2601.05242",
     normalise_batch=True,
 )

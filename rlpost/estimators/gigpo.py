@@ -95,7 +95,7 @@ ESTIMATOR = Estimator(
     "gigpo",
     reinforce,
     formula="w_e·z_g(episode) + w_s·z_state(step return), then the return-to-go",
-    source="arXiv 2505.10978",
+    source="arXiv:2505.10978",
     undiscounted_is_constant=True,
     rewards=gigpo_rewards,
 )

@@ -58,5 +58,5 @@ ESTIMATOR = Estimator(
     "gpg",
     gpg,
     formula="α(r - mean_g), α = responses of the batch / those with r ≠ 0",
-    source="arXiv 2504.02546",
+    source="arXiv:2504.02546",
 )

@@ -59,5 +59,5 @@ ESTIMATOR = Estimator(
     "grpo_passk",
     grpo_passk,
     formula="best of g: (r_max - r_second) / (std_g + 1e-6); others 0",
-    source="arXiv 2503.19595",
+    source="arXiv:2503.19595",
 )

@@ -43,5 +43,5 @@ ESTIMATOR = Estimator(
     "max_rl",
     max_rl,
     formula="(r - mean_g) / mean_g; 0 where mean_g ≤ 0",
-    source="arXiv 2602.02710",
+    source="arXiv:2602.02710",
 )

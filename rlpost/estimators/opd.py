@@ -31,4 +31,4 @@ def opd(distillation: Array) -> Credit:
     return Credit(-distillation, -distillation)
 
 
-ESTIMATOR = Estimator("opd", opd, formula="-Σₖ wₖ·KL from teacher k", source="arXiv 2601.02780")
+ESTIMATOR = Estimator("opd", opd, formula="-Σₖ wₖ·KL from teacher k", source="arXiv:2601.02780")

@@ -45,4 +45,4 @@ def opo(rewards: Floats, tokens: Integers, offsets: Integers) -> Credit:
     return Credit(advantages, advantages)
 
 
-ESTIMATOR = Estimator("opo", opo, formula="r - Σ n·r / Σ n over g", source="arXiv 2505.23585")
+ESTIMATOR = Estimator("opo", opo, formula="r - Σ n·r / Σ n over g", source="arXiv:2505.23585")

@@ -58,6 +58,6 @@ ESTIMATOR = Estimator(
     "rae",
     rae,
     formula="r - b of the domain, then b ← 0.9·b + 0.1·r",
-    source="arXiv 2506.24119",
+    source="arXiv:2506.24119",
     beyond_steps=True,
 )

@@ -35,4 +35,4 @@ def remax(
     return Credit(returns - namespace(returns).astype(baseline, returns.dtype), returns)
 
 
-ESTIMATOR = Estimator("remax", remax, formula="Gₜ - b", source="arXiv 2310.10505", returns="own")
+ESTIMATOR = Estimator("remax", remax, formula="Gₜ - b", source="arXiv:2310.10505", returns="own")

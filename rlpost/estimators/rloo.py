@@ -38,5 +38,5 @@ def rloo(rewards: Floats, offsets: Integers) -> Credit:
 
 
 ESTIMATOR = Estimator(
-    "rloo", rloo, formula="r - mean of the others of g", source="arXiv 2402.14740"
+    "rloo", rloo, formula="r - mean of the others of g", source="arXiv:2402.14740"
 )

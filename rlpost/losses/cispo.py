@@ -54,6 +54,6 @@ LOSS = Loss(
     "cispo",
     cispo,
     formula="-stop(clip(r, 1-ε, 1+ε))·A·log π",
-    source="arXiv 2506.13585",
+    source="arXiv:2506.13585",
     aggregation="token-mean",
 )

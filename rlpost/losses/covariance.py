@@ -134,7 +134,7 @@ CLIP_COV = Loss(
     "clip_cov",
     clip_cov,
     formula="max(-A·r, -A·clip(r, 1-ε, 1+ε)); 0 if selected, low < cov(A, log π) < high",
-    source="arXiv 2505.22617",
+    source="arXiv:2505.22617",
     aggregation="token-mean",
     rank=clip_cov_rank,
 )
@@ -142,7 +142,7 @@ KL_COV = Loss(
     "kl_cov",
     kl_cov,
     formula="-A·r; + β|log r| if cov(A, log π) is among the highest",
-    source="arXiv 2505.22617",
+    source="arXiv:2505.22617",
     aggregation="token-mean",
     rank=kl_cov_rank,
     after_rank=("kl_cov_coef",),

@@ -220,14 +220,14 @@ DPPO_TV = Loss(
     "dppo_tv",
     dppo_tv,
     formula="-stop(min(r, c))·A·log π; 0 if π moved > δ along A",
-    source="arXiv 2602.04879",
+    source="arXiv:2602.04879",
     aggregation="token-mean",
 )
 DPPO_KL = Loss(
     "dppo_kl",
     dppo_kl,
     formula="-stop(min(r, c))·A·log π; 0 if KL(π_old ‖ π) > δ along A",
-    source="arXiv 2602.04879",
+    source="arXiv:2602.04879",
     aggregation="token-mean",
 )
 IPO = Loss(

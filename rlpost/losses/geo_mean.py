@@ -67,7 +67,7 @@ LOSS = Loss(
     "geo_mean",
     geo_mean,
     formula="-A·exp(mean clip(log r, -ε, ε))",
-    source="arXiv 2507.20673",
+    source="arXiv:2507.20673",
     aggregation="seq-mean-token-mean",
     response_weights=_weights,
 )

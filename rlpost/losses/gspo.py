@@ -62,6 +62,6 @@ LOSS = Loss(
     "gspo",
     gspo,
     formula="max(-A·s, -A·clip(s, 1-ε, 1+ε)), s = exp(mean log r)",
-    source="arXiv 2507.18071",
+    source="arXiv:2507.18071",
     aggregation="seq-mean-token-mean",
 )

@@ -48,13 +48,13 @@ KIMI15 = Loss(
     "kimi15",
     kimi15,
     formula="-A·log π + τ/2·(log r)²",
-    source="arXiv 2501.12599",
+    source="arXiv:2501.12599",
     aggregation="seq-mean-token-mean",
 )
 DRO = Loss(
     "dro",
     dro,
     formula="-A·log π + β/2·(log r)²",
-    source="arXiv 2405.19107",
+    source="arXiv:2405.19107",
     aggregation="token-mean",
 )

@@ -34,7 +34,7 @@ GPG = Loss(
     "gpg",
     pg,
     formula="-A·log π",
-    source="arXiv 2504.02546",
+    source="arXiv:2504.02546",
     aggregation="token-mean",
     needs=NEEDS,
 )

@@ -89,6 +89,6 @@ LOSS = Loss(
     "ppo",
     ppo,
     formula="max(-A·r, -A·clip(r, 1-ε, 1+ε))",
-    source="arXiv 1707.06347",
+    source="arXiv:1707.06347",
     aggregation="token-mean",
 )

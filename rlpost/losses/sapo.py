@@ -43,6 +43,6 @@ LOSS = Loss(
     "sapo",
     sapo,
     formula="-A·σ(τ(r - 1))·4/τ",
-    source="arXiv 2511.20347",
+    source="arXiv:2511.20347",
     aggregation="seq-mean-token-mean",
 )

@@ -35,6 +35,6 @@ LOSS = Loss(
     "tis",
     tis,
     formula="-stop(clip(r, low, high))·A·log π",
-    source="arXiv 2503.14286",
+    source="arXiv:2503.14286",
     aggregation="seq-mean-token-mean",
 )

@@ -46,6 +46,6 @@ LOSS = Loss(
     "topr",
     topr,
     formula="-A·log π; reward ≤ 0: -stop(clip(r, low, high))·A·log π",
-    source="arXiv 2503.14286",
+    source="arXiv:2503.14286",
     aggregation="seq-mean-token-mean",
 )
