@@ -70,6 +70,12 @@ ADDED = {
     "errors",  # findings by severity
     "policy_tokens",  # what an expectation of lengths is checked with
     "components",  # statistics of each reward component
+    "equal_all_pass",  # groups without signal that pass, and that fail
+    "equal_all_fail",
+    "inputs",  # of a comparison
+    "recipe_differences",  # of a comparison: why its sides differ
+    "most_different.file",
+    "most_different.file_row",
 }
 
 # Columns that were added on purpose, likewise.

@@ -281,7 +281,7 @@ def _number(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _EqualResponses:
     """A response on a screen, or several of one prompt with the same tokens and reward."""
 
     responses: list[Response]
@@ -302,14 +302,16 @@ class _Entry:
         return f"{noun}{rows}{equal} · reward {_number(self.first.reward)}"
 
 
-def _entries(responses: Sequence[Response], *, fold: bool, several_files: bool) -> Iterator[_Entry]:
+def _entries(
+    responses: Sequence[Response], *, fold: bool, several_files: bool
+) -> Iterator[_EqualResponses]:
     """Yield responses, equal ones of a run of one prompt as one entry if they are to be folded."""
     for _, run in _by_prompt(responses):
         equal: dict[object, list[Response]] = {}
         for one in run:
             key = (one.text, *one.token_texts, one.reward, one.length) if one.text else None
             equal.setdefault(key if fold and key else one.row, []).append(one)
-        yield from (_Entry(several, several_files) for several in equal.values())
+        yield from (_EqualResponses(several, several_files) for several in equal.values())
 
 
 def _place(one: Response, *, several_files: bool) -> str:
@@ -336,7 +338,9 @@ def _spans(rows: Sequence[int]) -> list[str]:
     ]
 
 
-def _show_table(title: str, entries: Sequence[_Entry], colour: str | None, out: Console) -> None:
+def _show_table(
+    title: str, entries: Sequence[_EqualResponses], colour: str | None, out: Console
+) -> None:
     responses = [one.first for one in entries]
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     if colour is None and coloured and any("logprob" in one.token_measures for one in responses):
