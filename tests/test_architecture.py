@@ -49,6 +49,7 @@ ROOMS = (
     "cleanups",  # what is undone if the process ends early
     "optional",  # extras that may not be installed
     "errors",
+    "redaction",  # URLs without their secrets
     "_version",
 )
 
@@ -59,7 +60,7 @@ HOMES = {
     "obstore": ("io",),
     "botocore": ("io",),
     "ray": ("distributed.ray", "ray"),
-    "msgspec": ("formats",),
+    "msgspec": ("formats", "io.own_files"),
     "textual": ("analysis.browse",),
     "typer": ("cli",),
     "pyarrow": (
@@ -100,7 +101,8 @@ ALLOWED = {
     "recipe": {"pydantic", "errors"},
     "display": {"rich", "cleanups"},
     "cleanups": set(),
-    "errors": set(),
+    "errors": {"redaction"},
+    "redaction": set(),
     "optional": {"errors"},
     "_version": set(),
 }

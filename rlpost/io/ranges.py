@@ -80,7 +80,7 @@ class RemoteFile:
         return data if len(data) == size else self._read(size, at)  # raises: it is shorter
 
     def _read(self, size: int, at: int) -> bytes:
-        with remote_errors(self.path, "cannot be read"), warn_if_slow(self.path.url, SLOW_READ):
+        with remote_errors(self.path, "cannot be read"), warn_if_slow(self.path, SLOW_READ):
             data = self.path.store.read(self.path.path, at, at + size)
         if len(data) != size:
             raise ReadWriteError(

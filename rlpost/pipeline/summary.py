@@ -11,17 +11,19 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from rlpost._version import __version__
 from rlpost.display.text import counted, value_list
 from rlpost.estimators.raw import raw
+from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
+from rlpost.pipeline.signal import GroupSignal, add_signals, group_signal
 from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import (
     countable,
@@ -31,16 +33,21 @@ from rlpost.pipeline.stages.rewards import (
 )
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
+from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.pipeline.signal import Cell
     from rlpost.pipeline.totals import ExactTotals, SummaryCells, Totals
+    from rlpost.recipe.recipe import Recipe
 
 
 REWARDS = "response_level_rewards"
@@ -58,8 +65,8 @@ class GroupFacts:
 
     sizes: Counter[int] = field(default_factory=Counter)
     """Size -> number of groups; responses that are left out of statistics do not count."""
-    zero_variance: int = 0
-    """Groups of several responses with equal rewards."""
+    signal: Mapping[Cell, GroupSignal] = field(default_factory=dict)
+    """Groups with a signal, and with equal rewards, by step and domain."""
     equal_components: Counter[str] = field(default_factory=Counter)
     """Reward component -> groups of several responses in which its values are equal."""
     first_rows: Mapping[int, Position] = field(default_factory=dict)
@@ -72,7 +79,7 @@ class GroupFacts:
         }
         return GroupFacts(
             self.sizes + other.sizes,
-            self.zero_variance + other.zero_variance,
+            add_signals([self.signal, other.signal]),
             self.equal_components + other.equal_components,
             first,
         )
@@ -89,7 +96,8 @@ class GroupFacts:
         """Return the statistics from what `to_json` returned."""
         first = {size: tuple(row) for size, row in table["first_rows"]}
         sizes, equal = (Counter(dict(table[name])) for name in ("sizes", "equal_components"))
-        return cls(sizes, table["zero_variance"], equal, first)
+        signal = {tuple(cell): GroupSignal(*counts) for cell, counts in table["signal"]}
+        return cls(sizes, signal, equal, first)
 
     def located(self, position: Callable[[Position], Position]) -> GroupFacts:
         """Return the same statistics with other positions of rows."""
@@ -97,20 +105,18 @@ class GroupFacts:
             self, first_rows={size: position(row) for size, row in self.first_rows.items()}
         )
 
-    def summary(self, columns: list[str], *, rewarded: bool) -> Json:
+    def summary(self, columns: list[str]) -> Json:
         """Return the entry of the summary.
 
         Args:
             columns: the columns that identify a group.
-            rewarded: the input has rewards.
         """
         if not self.sizes:
-            return {"count": 0, "single": 0, "zero_variance": 0, "size": None, "sizes": {}}
+            return {"count": 0, "single": 0, "size": None, "sizes": {}}
         return {
             "count": self.sizes.total(),
             "by": columns,
             "single": self.sizes[1],
-            "zero_variance": self.zero_variance if rewarded else None,
             "size": {"min": min(self.sizes), "median": self._median(), "max": max(self.sizes)},
             "sizes": dict(sorted(self.sizes.items())[:_MOST_SIZES]),
         }
@@ -186,15 +192,15 @@ def nonfinite(responses: Responses) -> int:
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
-    turns = responses.columns.get("turn_evidence", torch.zeros(0, dtype=torch.int8))
+    turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
         empty=int((tokens == 0).sum()),
         coefficients=_coefficients(plan, responses),
-        unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
+        unwhitened=int(responses.columns.get("unwhitened", np.zeros(0)).sum()),
         over_limit=0 if limit is None else int((tokens > limit).sum()),
         longest=int(tokens.max()) if len(responses) else 0,
-        turns=TurnCounts.of(turns.cpu().numpy()),
+        turns=TurnCounts.of(turns),
         truncated=_truncated(responses),
         unknown_reasons=_unknown_reasons(responses),
     )
@@ -212,7 +218,7 @@ def _unknown_reasons(responses: Responses) -> Counter[str]:
     if UNKNOWN_REASON not in responses:
         return Counter()
     labels = responses.labels[UNKNOWN_REASON]
-    counts = torch.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
+    counts = np.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
     return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
 
@@ -220,42 +226,54 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     recipe = plan.resolved.recipe
     rows, total = countable(responses, recipe), raw_rewards(responses, recipe, process=True)
     moments, constant = group_statistics(responses, total, rows=rows)
-    first = rows.nonzero().squeeze(1)[_first_of_each(responses["group"][rows])]
-    size, equal = moments.number[first].to(torch.int64), constant[first]
-    values, index, counts = torch.unique(size, return_inverse=True, return_counts=True)
-    earliest = first.new_full(values.shape, len(responses)).scatter_reduce(0, index, first, "amin")
+    members, offsets = _by_code(responses["group"], rows)
+    first = members[offsets[:-1]]
+    size = moments.number[first].astype(np.int64)
+    equal, passing = constant[first] & (size > 1), total[first] >= recipe.pass_threshold
+    values, index, counts = np.unique(size, return_inverse=True, return_counts=True)
+    earliest = np.full(values.shape, len(responses))
+    np.minimum.at(earliest, index, first)
     sizes = values.tolist()
     return GroupFacts(
         Counter(dict(zip(sizes, counts.tolist(), strict=True))),
-        int((equal & (size > 1)).sum()),
+        group_signal(responses, members, offsets, equal, passing),
         _equal_components(plan, responses, rows),
         {size: (row,) for size, row in zip(sizes, earliest.tolist(), strict=True)},
     )
 
 
-def _equal_components(plan: Plan, responses: Responses, rows: torch.Tensor) -> Counter[str]:
+def _equal_components(plan: Plan, responses: Responses, rows: NDArray[np.bool_]) -> Counter[str]:
     """Count the groups of several scored responses in which a reward component has one value."""
     recipe, counts = plan.resolved.recipe, Counter[str]()
     for name in recipe.reward_components or ():
         values = of_rollouts(responses, responses[f"component:{name}"], recipe)
-        scored = rows & values.isfinite()
+        scored = rows & np.isfinite(values)
         moments, equal = group_statistics(responses, values, rows=scored)
-        first = scored.nonzero().squeeze(1)[_first_of_each(responses["group"][scored])]
+        first = _first_of_each(responses["group"], scored)
         counts[name] = int((equal[first] & (moments.number[first] > 1)).sum())
     return counts
 
 
-def _first_of_each(codes: torch.Tensor) -> torch.Tensor:
-    """Return the index of one row of each code that occurs."""
-    order = torch.argsort(codes, stable=True)
-    counts = torch.unique_consecutive(codes[order], return_counts=True)[1]
-    return order[offsets_of(counts)[:-1]]
+def _by_code(
+    codes: NDArray[np.int64], rows: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the chosen rows, those of a code together, and the offsets of the codes."""
+    chosen = np.flatnonzero(rows)
+    members = chosen[np.argsort(codes[chosen], kind="stable")]
+    counts = np.unique(codes[members], return_counts=True)[1]
+    return members, offsets_of(counts)
+
+
+def _first_of_each(codes: NDArray[np.int64], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the first of the chosen rows of each code that occurs."""
+    members, offsets = _by_code(codes, rows)
+    return members[offsets[:-1]]
 
 
 def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
     if plan.resolved.recipe.kl_target is None or "beta" not in responses:
         return None
-    first = _first_of_each(responses["batch"])
+    first = _first_of_each(responses["batch"], np.ones_like(responses["valid"]))
     labels = responses.labels["batch"]
     betas = zip(responses["batch"][first].tolist(), responses["beta"][first].tolist(), strict=True)
     return [{"batch": labels[code], "coefficient": beta} for code, beta in betas]
@@ -328,7 +346,10 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         for column, own in rows.items()
     }
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
-    groups = None if facts.groups is None else facts.groups.summary(by, rewarded=resolved.rewarded)
+    groups = None if facts.groups is None else facts.groups.summary(by)
+    whole["signal"] |= {"groups": None, "histogram": _histogram(totals)}
+    if facts.groups is not None:
+        _add_group_signal(facts.groups, resolved, whole, tables)
     for name, one in whole.get("components", {}).items():
         equal = None if facts.groups is None else facts.groups.equal_components[name]
         one["zero_variance"] = equal
@@ -338,6 +359,8 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
+        "computes": recipe_words(resolved),
+        "new_columns": list(resolved.written),
         "roles": roles_of(plan),
         **whole,
         "groups": groups,
@@ -345,11 +368,8 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         **tables,
     }
     if "kl" in summary:
-        one = resolved.recipe.kl_coef
-        summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
-        summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit
-        if facts.coefficients is not None:
-            summary["kl"]["target"] = resolved.recipe.kl_target
+        summary["kl"] |= _penalty(resolved.recipe, facts.coefficients)
+    summary["signal"]["no_signal"] = _no_signal(plan, summary)
     shifted, errors = _shifted(plan, edges["shifted"], summary["responses"])
     summary["errors"] = [
         *zero_advantages(summary["advantage"]),
@@ -369,6 +389,32 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_identical(summary),
     ]
     return summary
+
+
+def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
+    """Return the KL coefficient, that of each batch if it adapts, and where KL is subtracted."""
+    credit = {"credit": recipe.numerics.kl_credit}
+    if coefficients is None:
+        return {"coefficients": recipe.kl_coef, **credit}
+    return {"coefficients": coefficients, **credit, "target": recipe.kl_target}
+
+
+def _histogram(totals: ExactTotals) -> Json:
+    """Return the histogram of advantages other than 0."""
+    return histogram(totals.tallies[0] if totals.tallies else {})._asdict()
+
+
+def _add_group_signal(
+    groups: GroupFacts, resolved: ResolvedRecipe, whole: Json, tables: Mapping[str, list[Json]]
+) -> None:
+    """Add the counts of groups to the signal of the whole, of each step and of each domain."""
+    counts = add_signals({"": one} for one in groups.signal.values())
+    whole["signal"]["groups"] = counts.get("", GroupSignal()).summary(resolved)
+    for number, column in enumerate(("step", "domain")):
+        of_label = add_signals({cell[number]: one} for cell, one in groups.signal.items())
+        for row in tables[f"{column}s"]:
+            own = of_label.get(str(row[column]), GroupSignal())
+            row["signal"]["groups"] = own.summary(resolved)
 
 
 def roles_of(plan: Plan) -> Json:
@@ -423,7 +469,8 @@ def warnings_of(plan: Plan, facts: ResponseFacts, summary: Json, padded: int) ->
     columns, rows = plan.columns, summary["responses"]
     groups = summary["groups"] or {"single": 0, "count": 0}
     old, infer = columns.columns.get("old_log_probs"), columns.columns.get("infer_log_probs")
-    empty = facts.empty
+    empty, signal = facts.empty, summary["signal"]["groups"] or {}
+    equal = signal.get("equal_rewards") or 0
     left_out = summary["masked"]["nonfinite"]["responses"]
     likely = [
         (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
@@ -443,7 +490,7 @@ def warnings_of(plan: Plan, facts: ResponseFacts, summary: Json, padded: int) ->
             f"old and infer log-probs are the same column, `{old}`",
         ),
         (_sums_kl(plan.resolved), _summed_kl(plan.resolved)),
-        (bool(groups.get("zero_variance")) and _divides_kl(plan.resolved), _kl_noise(groups)),
+        (equal > 0 and _divides_kl(plan.resolved), _kl_noise(equal, groups["count"])),
         (
             "token_rewards" in columns and plan.resolved.process is None,
             f"process rewards are not used: {plan.resolved.estimator.name} reads no reward",
@@ -498,20 +545,50 @@ def _divides_kl(resolved: ResolvedRecipe) -> bool:
     return early and not resolved.estimator.rewards and resolved.norm[1] in ("group", "others")
 
 
-def _kl_noise(groups: Json) -> str:
-    number = groups.get("zero_variance") or 0
+def _kl_noise(equal: int, groups: int) -> str:
     return (
-        f"{number:,} of {counted(groups['count'], 'group')} with equal raw rewards: the KL penalty "
+        f"{equal:,} of {counted(groups, 'group')} with equal raw rewards: the KL penalty "
         "is subtracted before normalisation, so their advantages are differences in KL alone, "
         "scaled to deviation 1; --drop-zero-variance drops them"
     )
+
+
+NO_SIGNAL = "all advantages are zero: training on this file would learn nothing"
 
 
 def zero_advantages(advantage: Json) -> list[str]:
     """Return the finding of advantages that are all 0, from their statistics."""
     if advantage["mean"] is None or not advantage["min"] == advantage["max"] == 0:
         return []
-    return ["all advantages are zero: training on this file would learn nothing"]
+    return [NO_SIGNAL]
+
+
+def _no_signal(plan: Plan, summary: Json) -> Json | None:
+    """Return that no advantage is other than 0, with the likely cause; None if one is."""
+    tokens, rejected = summary["signal"]["tokens"], _all_rejected(summary)
+    if tokens["positive"]["tokens"] or tokens["negative"]["tokens"]:
+        return None
+    unit = "response" if summary["tokens"] is None else "policy token"
+    what = f"all {counted(tokens['count'], unit)} have advantage 0"
+    if tokens["count"] == 0:
+        return {"what": f"no {unit} is kept", "cause": rejected[0] if rejected else ""}
+    return {"what": what, "cause": _cause(plan, summary)}
+
+
+def _cause(plan: Plan, summary: Json) -> str:
+    """Return the likely cause of advantages that are all 0; empty for none that is known."""
+    reward, groups = summary.get("reward"), summary["signal"]["groups"]
+    if reward and reward["mean"] is not None and reward["min"] == reward["max"]:
+        column = plan.columns.columns.get("reward")
+        where = f", and that the reward is in `{column}` (--map reward=COLUMN)" if column else ""
+        return f"All rewards are {reward['min']:g}: check the grader{where}."
+    if groups and summary["groups"]["single"] == groups["count"]:
+        column = plan.columns.columns.get("group")
+        return f"Each group has one response: is `{column}` the prompt? (--map group=COLUMN)"
+    if groups and groups["count"] and groups["equal_rewards"] == groups["count"]:
+        passes = f"{groups['all_pass']:,} all pass, {groups['none_pass']:,} none"
+        return f"Each group has equal rewards ({passes}): take harder or easier prompts."
+    return ""
 
 
 def common_warnings(plan: Plan, left_out: int) -> list[str]:

@@ -1,19 +1,20 @@
-"""The summary of a run, and its plan, for terminals and pipes."""
+"""The summary of a run as a page: what trains anything first, whether it was written last."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
-from rich.panel import Panel
-from rich.text import Text
-
+from rlpost.display.charts import bar, spark
 from rlpost.display.console import console
-from rlpost.display.controls import printable_line
-from rlpost.display.tables import TextTable, elided
+from rlpost.display.page import Notice, Page
+from rlpost.display.tables import TextTable
 from rlpost.display.text import (
+    aligned,
     counted,
+    mean_beside,
     number,
     percent,
     plural,
@@ -22,24 +23,22 @@ from rlpost.display.text import (
     run_times,
     size,
 )
-from rlpost.pipeline.update.files import REASONS
+from rlpost.display.trends import Trend, trend_table
+from rlpost.pipeline.summary import NO_SIGNAL
+from rlpost.pipeline.words import mask_flags
+from rlpost.render.update import update_line, update_notices, update_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from rich.console import RenderableType
-
-    from rlpost.pipeline.plan import Plan
+    from rich.console import Console
 
 
 Json = dict[str, Any]
-NONE = "–"
-_ROUNDING = 1e-15
-_FEW = 5  # files that are named
-_MASK_LABELS = {
-    "all": "responses masked, total",
-    "sample_mask": "masked: sample mask of the input",
-}
+_BAR = 20  # characters of the longest bar
+_FEW_STEPS = 8  # fewer have a line, not a table
+_DOMAINS = 5  # those with the least signal
+_SEVERAL = 2
 _PROCESS = {
     "response": "process rewards: summed, part of the response's reward (before any baseline)",
     "token": "process rewards: added to their tokens (after reward normalisation)",
@@ -52,151 +51,127 @@ _ROLLOUT_REWARD = {
 }
 
 
-def show_plan(plan: Plan) -> None:
-    """Print the passes over the input on stdout."""
-    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - torch takes a second to import
-
-    passes = plan.passes(emitted(plan.resolved), keeping=True)
-    rows = [
-        (
-            f"{i} {one.purpose}",
-            size(plan.source.bytes_of(one.columns)),
-            printable_line(", ".join(one.columns)) or NONE,
-        )
-        for i, one in enumerate(passes, 1)
-    ]
-    notes = {i: _kept(plan, one.keeps) for i, one in enumerate(passes) if one.keeps}
-    out = console(sys.stdout)
-    out.print(f"{printable_line(plan.source.name)}: {counted(plan.source.rows, 'response')}")
-    out.print(TextTable(("pass", "reads", "columns"), rows, text=(0, 2), row_notes=notes))
-    out.print(f"Stages: {', '.join(stage.name for stage in plan.stages if stage.runs)}")
-    scope = f"all steps together: {plan.why_one_table}" if plan.why_one_table else "step by step"
-    out.print(f"Response-level statistics on Ray and in shards: {scope}")
-
-
-def _kept(plan: Plan, names: tuple[str, ...]) -> str:
-    """Return what a pass keeps: columns of float64, or of flags, which are smaller."""
-    from rlpost.pipeline.kept import IN_MEMORY  # noqa: PLC0415 - torch takes a second to import
-
-    most = 8 * len(names) * plan.source.values_of(plan.sized_by)
-    where = "in memory" if most <= IN_MEMORY else "in a scratch file"
-    return f"keeps {', '.join(names)}: up to {size(most)} {where}"
-
-
-def show_update(facts: Json, out: Console | None = None) -> None:
-    """Print which files an update writes, on stdout or on another console."""
-    (out or console(sys.stdout)).print(_update(facts))
-
-
-def _update(facts: Json) -> Text:
-    """Return which files an update wrote, or would write, and why."""
-    count = facts["written"] or facts["chosen"]
-    verb = "written" if facts["written"] else "to write"
-    why = [f"{number:,} {REASONS[name]}" for name, number in facts["reasons"].items() if number]
-    files = f"{count:,} of {counted(facts['files'], 'file')} {verb}"
-    lines = [f"{files}: {', '.join(why)}" if why else files]
-    if 0 < count <= _FEW:
-        lines += [
-            f"  {printable_line(name)}: {REASONS[why]}" for name, why in facts["names"].items()
-        ]
-    vanished = "no longer exists, and its output is kept (--delete deletes it)"
-    several = "no longer exist, and their outputs are kept (--delete deletes them)"
-    for name, one, more in (
-        ("incomplete", "file is not complete yet", "files are not complete yet"),
-        ("waiting", "file waits for one before it", "files wait for one before them"),
-        (
-            "skipped",
-            "file is of no format that rlpost reads",
-            "files are of no format that rlpost reads",
-        ),
-        ("missing_inputs", f"input {vanished}", f"inputs {several}"),
-        (
-            "deleted",
-            "output of a vanished input is deleted",
-            "outputs of vanished inputs are deleted",
-        ),
-        (
-            "computed_with_deleted",
-            "output was computed with a deleted one: delete it, too, to write it anew",
-            "outputs were computed with deleted ones: delete them, too, to write them anew",
-        ),
-    ):
-        if paths := facts[name]:
-            what = one if len(paths) == 1 else more
-            lines.append(f"{len(paths):,} {what}: {_first_paths(paths)}")
-    return Text("\n".join(lines))
-
-
-def show_summary(summary: Json, out: Console | None = None) -> None:
+def show_summary(summary: Json, out: Console | None = None, *, verbose: bool = False) -> None:
     """Print the summary of a run on stderr, or on another console."""
-    out = out or console(sys.stderr)
+    summary_page(summary, verbose=verbose).show(out or console(sys.stderr))
+
+
+def _is_idle(summary: Json) -> bool:
+    """Return whether a run is an update that has nothing to write."""
+    return "update" in summary and not summary["update"]["written"]
+
+
+def summary_page(summary: Json, *, verbose: bool = False) -> Page:
+    """Return the page of a run.
+
+    Args:
+        summary: from a run.
+        verbose: with all domains and steps, columns, times and bytes.
+    """
+    if _is_idle(summary):
+        return update_page(summary["update"])
+    dead = summary["signal"]["no_signal"]
+    errors = [Notice("error", text) for text in summary["errors"] if text != NO_SIGNAL or not dead]
+    warnings = [Notice("warning", text) for text in summary["warnings"]]
     if "update" in summary:
-        show_update(summary["update"], out)
-        if not summary["update"]["written"]:
-            return
-        out.print()
-    parts: list[RenderableType] = [
-        _overview(summary),
-        _numbers(summary),
+        warnings += update_notices(summary["update"])
+    parts = [
+        _signal(summary),
+        _numbers(summary, verbose=verbose),
         *_components(summary),
-        _rates(summary),
-        *_penalty(summary),
-        *_correction(summary),
-        *_by(summary, "steps", "step"),
-        *_by(summary, "domains", "domain"),
-        _roles(summary),
-        *(Text(f"✗ {printable_line(text)}", style="red") for text in summary["errors"]),
-        *(Text(f"! {printable_line(text)}", style="yellow") for text in summary["warnings"]),
-        *([_times(summary)] if "seconds" in summary else []),
+        *_funnel(summary),
+        *_clips(summary),
+        *_correction(summary, verbose=verbose),
+        *_domains(summary, verbose=verbose),
+        *_steps(summary),
+        *(_details(summary) if verbose else ()),
     ]
-    spaced = [line for part in parts for line in (part, Text(""))][:-1]
-    title = f"rlpost advantages · {summary.get('requested_estimator', summary['estimator'])}"
-    if summary.get("preset"):
-        title += f" · preset {summary['preset']}"
-    if out.is_terminal:
-        out.print(Panel(Group(*spaced), title=Text(title), title_align="left", border_style="dim"))
-    else:
-        out.print(title, *spaced, sep="\n")
+    return Page(
+        _title(summary),
+        _overview(summary),
+        parts,
+        [*warnings, *errors],
+        _verdict(summary, errors),
+        _next_steps(summary),
+    )
 
 
-def _overview(summary: Json) -> Text:
-    groups = summary["groups"]
-    lines = [f"{counted(summary['responses'], 'response')}, {_tokens(summary)}"]
-    if "inputs" in summary:  # otherwise a table was enriched
-        paths = (_first_paths(summary[key]) for key in ("inputs", "outputs"))
-        lines = ["\n  → ".join(paths), *lines]
+def _title(summary: Json) -> str:
+    return f"rlpost advantages{_transition(summary)}"
+
+
+def _transition(summary: Json) -> str:
+    """Return the inputs and the outputs; empty for a table."""
+    if "inputs" not in summary:
+        return ""
+    inputs, outputs = (_paths(summary[key]) for key in ("inputs", "outputs"))
+    return f" · {inputs} → {outputs}" if outputs else f" · {inputs}"
+
+
+def _paths(paths: Sequence[str]) -> str:
+    """Return the name of one file, or the number of several and their directory."""
+    if len(paths) < _SEVERAL:
+        return "".join(paths)
+    return f"{counted(len(paths), 'file')} of {PurePath(paths[0]).parent}"
+
+
+def _overview(summary: Json) -> list[str]:
+    parts = [counted(summary["responses"], "response"), _tokens(summary)]
+    groups, rule = summary["groups"], _rollout_rule(summary)
     if groups and groups["count"]:
-        sizes = groups["size"]
-        low, high = sizes["min"], sizes["max"]
+        low, high = groups["size"]["min"], groups["size"]["max"]
         span = str(low) if low == high else f"{low} to {high}"
+        unit = f" {plural('rollout')}" if rule else ""
         by = " and ".join(groups["by"])
-        rule = _rollout_rule(summary)
-        unit = "rollout" if rule else "response"
-        of = f"{span} {plural(unit)}" if rule else span
-        lines.append(f"{counted(groups['count'], 'prompt group')} of {of}, by {by}")
-        single = counted(groups["single"], f"single-{unit} group")
-        equal = groups["zero_variance"]
-        constant = "" if equal is None else f", {counted(equal, 'group')} with zero reward variance"
-        lines.append(f"  {single}{constant}")
-        lines += [rule] if rule else []
+        parts.append(f"{counted(groups['count'], 'group')} of {span}{unit} by {by}")
+    lines = [", ".join(parts), _recipe(summary)]
+    lines += [rule] if rule else []
     if "process_reward" in summary:
         lines.append(_PROCESS[summary["process_reward"]["added_per"]])
-    return Text("\n".join(lines))
+    lines += mapped_columns(summary["roles"])
+    if "update" in summary:
+        lines.append(update_line(summary["update"]))
+    return lines
+
+
+def mapped_columns(roles: Json) -> list[str]:
+    """Return a line of the columns that an alias or --map chose, or that others could replace."""
+    chosen = {
+        role: facts
+        for role, facts in roles.items()
+        if facts["found_by"] != "name" or "ignored" in facts
+    }
+    return [f"columns: {role_columns(chosen)}"] if chosen else []
 
 
 def _tokens(summary: Json) -> str:
-    """Return how many tokens there are, or that the input has none."""
+    """Return how many policy tokens there are, or that the input has none."""
     tokens = summary["tokens"]
     if tokens is None:
-        return "without tokens: one advantage per response"
+        return "without tokens"
     if not reads_tokens(summary):
-        count = f"without tokens; {counted(tokens['all'], 'token')}"
         if "response" in summary["roles"]:
             text = summary["roles"]["response"]["column"]
-            return f"{count} in `{text}` by {summary['recipe']['tokenizer']}"
-        return f"{count} by `{summary['roles']['response_length']['column']}`"
-    policy = percent(tokens["policy"] / tokens["all"] if tokens["all"] else 0.0)
-    return f"{counted(tokens['all'], 'token')} ({policy} policy)"
+            by = f"in `{text}` by {summary['recipe']['tokenizer']}"
+        else:
+            by = f"by `{summary['roles']['response_length']['column']}`"
+        return f"without token columns ({counted(tokens['all'], 'token')} {by})"
+    if tokens["policy"] == tokens["all"]:
+        return counted(tokens["policy"], "policy token")
+    share = percent(tokens["policy"] / tokens["all"])
+    return f"{counted(tokens['all'], 'token')} ({share} policy)"
+
+
+def _recipe(summary: Json) -> str:
+    """Return the recipe in words, in the order in which one asks: advantages of which rewards."""
+    words = {**summary["computes"]}
+    words.pop("masks", None)  # the funnel has them
+    parts = [words.pop("advantages")]
+    if words.get("rewards", "").startswith(("(r ", "r ")):  # a formula
+        parts = [f"{parts[0]}: {words.pop('rewards')}"]
+    parts += [f"{stage} {text}" for stage, text in words.items()]
+    preset = f"preset {summary['preset']}, " if summary.get("preset") else ""
+    return preset + "; ".join(parts)
 
 
 def _rollout_rule(summary: Json) -> str:
@@ -207,125 +182,187 @@ def _rollout_rule(summary: Json) -> str:
     return f"reward of a rollout (`{summary['roles']['rollout']['column']}`): {rule}"
 
 
-def _first_paths(paths: list[str]) -> str:
-    rest = f" and {len(paths) - 2:,} more" if len(paths) > 2 else ""  # noqa: PLR2004
-    return printable_line(", ".join(paths[:2])) + rest
+def _signal(summary: Json) -> TextTable:
+    """Return groups with a signal, the shape of the advantages, and tokens by their sign."""
+    signal = summary["signal"]
+    lines = [line for line in (_groups(summary), _shape(summary), _critic(summary)) if line]
+    tokens = signal["tokens"]
+    shares = {sign: tokens[name]["share"] for sign, name in _SIGNS.items()}
+    largest = max((share for share in shares.values() if share is not None), default=0) or 1
+    rows: list[tuple[str, ...]] = [
+        (
+            f"A {sign} 0",
+            f"{tokens[name]['tokens']:,}",
+            percent(shares[sign]),
+            bar(shares[sign] or 0, largest, _BAR),
+            "" if (length := tokens[name]["mean_length"]) is None else f"{length:,.1f}",
+        )
+        for sign, name in _SIGNS.items()
+    ]
+    unit = "responses" if summary["tokens"] is None else "policy tokens"
+    headings: tuple[str, ...] = ("", unit, "share", "", "mean length of response")
+    if not any(row[-1] for row in rows):
+        headings = headings[:-1]
+    cells = [row[: len(headings)] for row in rows]
+    return TextTable(headings, cells, "Learning signal", lines, text=(0, 3))
 
 
-def _numbers(summary: Json) -> TextTable:
-    kept = "kept response" if summary["tokens"] is None else "kept token"
-    statistics = {
-        _raw_reward(summary): "reward",
-        "process rewards, sum": "process_reward",
-        "reward after post-processing": "response_level_reward",
-        "mean KL of a response": "kl",
-        f"advantage per {kept}": "advantage",
-        f"return per {kept}": "return",
-        "sample weight": "sample_weight",
-    }
-    rows = [(name, *_statistic(summary[key])) for name, key in statistics.items() if key in summary]
+_SIGNS = {">": "positive", "<": "negative", "=": "zero"}
+
+
+def _groups(summary: Json) -> str:
+    """Return the line about groups."""
+    facts, groups = summary["signal"]["groups"], summary["groups"]
+    if not facts or not facts["count"]:
+        return ""
+    count, equal = facts["count"], facts["equal_rewards"]
+    parts = []
+    if facts["with_signal"] is not None:
+        parts.append(f"{facts['with_signal']:,} of {counted(count, 'group')} with signal")
+    if equal:
+        passes = f"{facts['all_pass']:,} all pass, {facts['none_pass']:,} none"
+        of = "" if parts else f" of {counted(count, 'group')}"
+        parts.append(f"equal rewards in {equal:,}{of}: {passes}")
+    if groups["single"]:
+        parts.append(f"{groups['single']:,} of one response")
+    return "; ".join(parts)
+
+
+def _shape(summary: Json) -> str:
+    """Return the line about the advantages: their histogram, mean and deviation."""
+    facts, columns = summary["advantage"], summary["signal"]["histogram"]
+    if facts["mean"] is None or not columns["counts"]:
+        return ""
+    low, mean, std, high = aligned([facts["min"], _mean(facts), facts["std"], facts["max"]])
+    blocks = spark(columns["counts"])
+    without = " (without 0)" if summary["signal"]["tokens"]["zero"]["tokens"] else ""
+    return f"advantages {low} {blocks} {high}{without}, mean {mean}, std {std}"
+
+
+def _critic(summary: Json) -> str:
+    facts = summary.get("critic")
+    if not facts or facts["explained_variance"] is None:
+        return ""
+    share = facts["explained_variance"]
+    explained = percent(share) if share >= 0 else f"-{percent(-share)}"
+    return f"critic: the values explain {explained} of the variance of the returns"
+
+
+def _mean(facts: Json) -> float | None:
+    return mean_beside(facts["mean"], facts["std"])
+
+
+def _numbers(summary: Json, *, verbose: bool) -> TextTable:
+    """Return the statistics of rewards, KL, returns and weights, each with its population."""
+    masked, tokens = summary["masked"], summary["signal"]["tokens"]["count"]
+    left_out = masked["nonfinite"]["new"] + masked.get("sample_mask", {"new": 0})["new"]
+    responses = counted(summary["responses"] - left_out, "response")
+    of_tokens = counted(tokens, "response" if summary["tokens"] is None else "policy token")
+    facts = [
+        ("raw reward per row" if _rollout_rule(summary) else "raw reward", "reward", responses),
+        ("process rewards, sum", "process_reward", responses),
+        ("reward after normalisation", "response_level_reward", responses),
+        (f"KL per token ({summary.get('kl', {}).get('estimator')})", "kl", f"{responses}' means"),
+        ("advantage", "advantage", of_tokens),
+        ("return", "return", of_tokens),
+        ("sample weight", "sample_weight", responses),
+    ]
+    chosen = [
+        (name, summary[key], of)
+        for name, key, of in facts
+        if key in summary
+        and (verbose or key not in ("advantage", "response_level_reward"))
+        and not (key == "return" and summary["return"] == summary["advantage"])
+        and summary[key]["mean"] is not None
+    ]
     if "weight" in summary.get("correction", {}):
-        rows.append(("importance weight", *_statistic(summary["correction"]["weight"])))
-    return TextTable(("", "mean", "std", "min", "max"), rows)
+        chosen.append(("importance weight", summary["correction"]["weight"], of_tokens))
+    rows = [
+        (name, *aligned([_mean(row), row["std"], row["min"], row["max"]]), of)
+        for name, row, of in chosen
+    ]
+    return TextTable(("", "mean", "std", "min", "max", "of"), rows, text=(0, 5))
 
 
-def _raw_reward(summary: Json) -> str:
-    """Return the heading of raw rewards, which counts every row of a rollout."""
-    return "raw reward per row" if _rollout_rule(summary) else "raw reward"
-
-
-def _statistic(facts: Json) -> tuple[str, ...]:
-    """Return mean, standard deviation, minimum and maximum; rounding errors around 0 are 0."""
-    largest = max((abs(facts[end]) for end in ("min", "max") if facts[end] is not None), default=0)
-    mean = facts["mean"]
-    if mean is not None and abs(mean) < _ROUNDING * largest:
-        mean = 0.0
-    return number(mean), *(number(facts[name]) for name in ("std", "min", "max"))
-
-
-def _components(summary: Json) -> list[RenderableType]:
+def _components(summary: Json) -> list[TextTable]:
     """Return the table of reward components, and what its columns mean."""
     components = summary.get("components")
     if not components:
         return []
+    columns = [
+        aligned([one[part] for one in components.values()]) for part in ("weight", "mean", "std")
+    ]
     rows = [
         (
             name,
-            *(number(one[part]) for part in ("weight", "mean", "std")),
-            NONE if one["zero_variance"] is None else f"{one['zero_variance']:,}",
-            NONE if one["reward_correlation"] is None else f"{one['reward_correlation']:+.2f}",
+            *(column[i] for column in columns),
+            "–" if one["zero_variance"] is None else f"{one['zero_variance']:,}",
+            "–" if one["reward_correlation"] is None else f"{one['reward_correlation']:+.2f}",
             percent(one["advantage_share"]),
         )
-        for name, one in components.items()
+        for i, (name, one) in enumerate(components.items())
     ]
     headings = ("reward component", "weight", "mean", "std", "equal", "corr.", "share")
     note = "equal: groups with one value; corr.: with the reward; share: of the advantage"
     return [TextTable(headings, rows, notes=[note])]
 
 
-def _rates(summary: Json) -> TextTable:
-    """Return the table of clipped values and masked responses."""
-    clips = {
-        "reward_clip": "response rewards clipped",
-        "token_reward_clip": "token rewards clipped",
-        "advantage_clip": "advantages clipped",
+def _funnel(summary: Json) -> list[TextTable]:
+    """Return what each mask took, in order: `new` adds up to the responses that are kept."""
+    masked, responses = summary["masked"], summary["responses"]
+    flags = mask_flags(summary["recipe"])
+    masks = {
+        name: facts
+        for name, facts in masked.items()
+        if name != "all" and (name in flags or facts["responses"])
     }
-    rows: list[tuple[str, str, str]] = []
-    notes: dict[int, str] = {}
-    for key, name in clips.items():
-        clip = summary[key]
-        if clip:
-            notes[len(rows)] = f"of {clip['of']}, to ±{number(clip['bound'])}"
-            rows.append((name, f"{clip['count']:,}", percent(clip["fraction"])))
-        else:
-            rows.append((name, NONE, NONE))
-    for name, mask in summary["masked"].items():
-        label = _MASK_LABELS.get(name, f"masked: {name.replace('_', ' ')}")
-        if name != "nonfinite" or mask["responses"]:
-            rows.append((label, f"{mask['responses']:,}", percent(mask["rate"])))
-    return TextTable(("clipping and masks", "count", "rate"), rows, row_notes=notes)
-
-
-def _penalty(summary: Json) -> list[Text]:
-    """Return the KL coefficient, and what it does."""
-    kl = summary.get("kl", {})
-    if kl.get("coefficients") is None:
+    if not masks or not responses:
         return []
-    value, note = _coefficient(kl["coefficients"], kl["credit"], kl.get("target"))
-    if not kl.get("measured", True):
-        note = "KL not measured, since no tokens are read; add kl to --emit to measure it"
-    return [Text(f"KL coefficient: {value} (estimator {kl['estimator']}); {note}")]
+    left, rows = responses, [("read", f"{responses:,}", "", bar(1, 1, _BAR))]
+    for name, facts in masks.items():
+        left -= facts["new"]
+        label = flags.get(name) or f"`{_column(summary, name)}` of the input"
+        taken = f"-{facts['new']:,}" if facts["new"] else "0"
+        rows.append((label, taken, f"{facts['responses']:,}", bar(left, responses, _BAR)))
+    kept = responses - masked["all"]["responses"]
+    tokens = ""
+    if summary["tokens"] is not None and reads_tokens(summary):
+        tokens = (
+            f"{summary['signal']['tokens']['count']:,} of {summary['tokens']['policy']:,} tokens"
+        )
+    rows.append(("kept", f"{kept:,}", percent(kept / responses), tokens))
+    return [TextTable(("Responses that train", "new", "matched", ""), rows, text=(0, 3))]
 
 
-_CREDITED = {
-    "return": "subtracted from token rewards",
-    "token": "subtracted from token advantages",
-    "response": "subtracted from rewards before normalisation",
-    "none": "KL measured, not subtracted",
-}
+def _column(summary: Json, mask: str) -> str:
+    return str(summary["roles"].get(mask, {"column": mask})["column"])
 
 
-def _coefficient(
-    coefficient: float | list[Json], credit: str, target: float | None
-) -> tuple[str, str]:
-    """Return the KL coefficient, the last one if it adapts, and a note.
+def _clips(summary: Json) -> list[TextTable]:
+    """Return how many numbers were clipped, and of how many."""
+    recipe, tokens = (
+        summary["recipe"],
+        counted(summary["signal"]["tokens"]["count"], "policy token"),
+    )
+    kept = summary["responses"] - summary["masked"]["all"]["responses"]
+    rows = []
+    for key, name, low in (
+        ("reward_clip", "rewards", recipe["reward_clip_low"]),
+        ("token_reward_clip", "token rewards", recipe["reward_clip_low"]),
+        ("advantage_clip", "advantages", None),
+    ):
+        clip = summary[key]
+        if clip is None or (key == "token_reward_clip" and not clip["count"]):
+            continue
+        bound = number(clip["bound"])
+        to = f"±{bound}" if low is None else f"{number(low)} to {bound}"
+        of = tokens if "token" in clip["of"] else counted(kept, "response")
+        rows.append((f"{name} to {to}", f"{clip['count']:,}", percent(clip["fraction"]), of))
+    return [TextTable(("Clipped", "count", "share", "of"), rows, text=(0, 3))] if rows else []
 
-    Args:
-        coefficient: β, or that of each batch.
-        credit: where the penalty is subtracted, as in the numerics.
-        target: of the mean KL of a response, if the coefficient adapts.
-    """
-    where = _CREDITED[credit]
-    if isinstance(coefficient, float | int):
-        note = _CREDITED["none"] if coefficient == 0 else where
-        return number(coefficient), note
-    first, last = coefficient[0]["coefficient"], coefficient[-1]["coefficient"]
-    adapted = f"adapted from {number(first)} to reach a mean KL of {number(target)}"
-    return number(last), f"{adapted}; {where}"
 
-
-def _correction(summary: Json) -> list[RenderableType]:
-    """Return the table of the off-policy correction, and the divergence between policies."""
+def _correction(summary: Json, *, verbose: bool) -> list[TextTable]:
+    """Return what the off-policy correction changed, and the divergence between policies."""
     facts = summary.get("correction")
     if not facts:
         return []
@@ -337,67 +374,194 @@ def _correction(summary: Json) -> list[RenderableType]:
             f"{row['responses']:,}",
             percent(row["response_rate"]),
         )
-        for name, row in _corrected(facts)
+        for name, row in _corrected(facts, filters=not _in_funnel(summary))
     ]
-    headings = ("off-policy correction", "tokens", "rate", "responses", "rate")
-    divergence = Text("\n".join(_divergence(facts)))
-    return [TextTable(headings, rows), divergence] if rows else [divergence]
+    tokens, responses = facts["tokens"], facts["responses"]
+    notes = [f"of {counted(tokens, 'policy token')} in {counted(responses, 'response')}"]
+    headings = ("Off-policy correction", "tokens", "share", "responses", "share")
+    lines = [*_divergence(facts, verbose=verbose)]
+    return [TextTable(headings, rows, lines=lines, notes=notes if rows else [])]
 
 
-def _corrected(facts: Json) -> Iterator[tuple[str, Json]]:
+def _in_funnel(summary: Json) -> bool:
+    """Return whether the funnel has all filters: one, of whole responses."""
+    return "off_policy" in summary["masked"] and len(summary["correction"]["filters"]) == 1
+
+
+def _corrected(facts: Json, *, filters: bool) -> Iterator[tuple[str, Json]]:
     if facts["truncated"]:
         yield "weights truncated", facts["truncated"]
     if facts["masked"]:
         yield "weights masked", facts["masked"]
-    for one in facts["filters"]:
+    for one in facts["filters"] if filters else ():
         yield f"rejected by {one['filter']}", one
     if len(facts["filters"]) > 1:
         yield "rejected, total", facts["rejected"]
 
 
-def _divergence(facts: Json) -> Iterator[str]:
+def _divergence(facts: Json, *, verbose: bool) -> Iterator[str]:
     kl, chi = facts["kl"], facts["chi_square"]
-    yield f"KL(engine ‖ trainer): {number(kl['k1'])} (k1), {number(kl['k3'])} (k3) nats per token"
-    yield f"χ²: {number(chi['token'])} per token, {number(chi['sequence'])} per response"
-    if facts["ess"] is not None:
-        yield f"effective sample size: {percent(facts['ess'])} of the weighted tokens"
-    surprising = counted(facts["confident_disagreement"], "token")
-    yield f"{surprising} with engine probability ≥ 0.5 and trainer over 2 nats lower"
-
-
-def _by(summary: Json, key: str, column: str) -> list[TextTable]:
-    """Return the table by step or domain, if there are several."""
-    if len(summary[key]) < 2:  # noqa: PLR2004
-        return []
-    rows = [
-        (
-            str(row[column]),
-            f"{row['responses']:,}",
-            number(row.get("reward", {}).get("mean")),
-            number(row.get("kl", {}).get("mean")),
-            _statistic(row["advantage"])[0],
-            number(row["advantage"]["std"]),
-            percent(row["masked"]["all"]["rate"]),
+    ess = "" if facts["ess"] is None else f", effective sample size {percent(facts['ess'])}"
+    yield f"engine ‖ trainer: KL {number(kl['k3'])} per token (k3; k1 {number(kl['k1'])}){ess}"
+    if verbose:
+        yield f"χ² {number(chi['token'])} per token, {number(chi['sequence'])} per response"
+    if count := facts["confident_disagreement"]:
+        few = "is" if count == 1 else "are"
+        yield (
+            f"{counted(count, 'token')} that the engine found likely (≥ 0.5) {few} 7 × less likely "
+            "for the trainer"
         )
-        for row in summary[key]
+
+
+class _Measure:
+    """A number of each step or domain."""
+
+    def __init__(self, name: str, value: Callable[[Json], float | None], *, share: bool) -> None:
+        self.name, self.value, self.share = name, value, share
+
+    def texts(self, rows: Sequence[Json]) -> list[str]:
+        """Return the number of each row as text."""
+        values = [self.value(row) for row in rows]
+        return [*map(percent, values)] if self.share else aligned(values)
+
+
+def _without_signal(row: Json) -> float | None:
+    """Return the share of groups without signal; that of equal rewards if signal is unknown."""
+    groups = row["signal"]["groups"]
+    if not groups or not groups["count"]:
+        return None
+    dead: int | None = groups["equal_rewards"]
+    if groups["with_signal"] is not None:
+        dead = groups["count"] - groups["with_signal"]
+    return None if dead is None else float(dead / groups["count"])
+
+
+def _measures(summary: Json) -> list[_Measure]:
+    """Return what steps and domains are compared by."""
+    groups = summary["signal"]["groups"]
+    known = bool(groups) and groups["with_signal"] is not None
+    return [
+        _Measure("no signal" if known else "equal rewards", _without_signal, share=True),
+        _Measure("A = 0", lambda row: row["signal"]["tokens"]["zero"]["share"], share=True),
+        _Measure("reward", lambda row: _mean_of(row, "reward"), share=False),
+        _Measure("pass", lambda row: row.get("pass_rate"), share=True),
+        _Measure("masked", lambda row: row["masked"]["all"]["rate"], share=True),
+        _Measure("KL per token", lambda row: _mean_of(row, "kl"), share=False),
+        _Measure("length", lambda row: _mean_of(row, "policy_tokens"), share=False),
     ]
-    headings = (
-        f"by {column}",
-        "responses",
-        _raw_reward(summary),
-        "KL",
-        "advantage",
-        "std",
-        "masked",
-    )
-    return [TextTable(headings, elided(rows))]
 
 
-def _roles(summary: Json) -> Text:
-    return Text(f"Columns: {printable_line(role_columns(summary['roles']))}", style="dim")
+def _mean_of(row: Json, key: str) -> float | None:
+    return _mean(row[key]) if key in row else None
 
 
-def _times(summary: Json) -> Text:
-    """Return the time of the whole run with its parts, and what made it slower."""
-    lines = [printable_line(line) for line in run_times(summary)]
-    return Text("\n".join(lines), style="dim")
+def _chosen(summary: Json, rows: Sequence[Json], names: Sequence[str]) -> list[_Measure]:
+    """Return the measures of these names, or of which there are numbers."""
+    measures = [one for one in _measures(summary) if one.name in names]
+    if not summary["masked"]["all"]["responses"]:
+        measures = [one for one in measures if one.name != "masked"]
+    return [one for one in measures if any(one.value(row) is not None for row in rows)]
+
+
+def _domains(summary: Json, *, verbose: bool) -> list[TextTable]:
+    """Return the domains, those with the least signal first."""
+    every = summary["domains"]
+    if len(every) < _SEVERAL:
+        return []
+
+    def dead(row: Json) -> tuple[float, float, str]:
+        zero = row["signal"]["tokens"]["zero"]["share"]
+        return -(_without_signal(row) or 0), -(zero or 0), str(row["domain"])
+
+    rows = sorted(every, key=dead)
+    shown = rows if verbose else rows[:_DOMAINS]
+    names = ("no signal", "equal rewards", "A = 0", "reward", "pass", "masked", "KL per token")
+    measures = _chosen(summary, shown, names)
+    columns = [measure.texts(shown) for measure in measures]
+    groups = [row["signal"]["groups"] for row in shown]
+    if all(groups):
+        columns = [[f"{one['count']:,}" for one in groups], *columns]
+    else:
+        columns = [[f"{row['responses']:,}" for row in shown], *columns]
+    count = "groups" if all(groups) else "responses"
+    headings = ("by domain", count, *(measure.name for measure in measures))
+    table = [(str(row["domain"]), *cells) for row, *cells in zip(shown, *columns, strict=True)]
+    rest = len(rows) - len(shown)
+    notes = [f"{counted(rest, 'domain')} more, with more signal: --verbose"] if rest else []
+    return [TextTable(headings, table, notes=notes)]
+
+
+def _steps(summary: Json) -> list[TextTable]:
+    """Return the trends over steps: a table, or a line for few steps."""
+    rows = summary["steps"]
+    if len(rows) < _SEVERAL:
+        return []
+    labels = [row["step"] for row in rows]
+    if len(rows) >= _FEW_STEPS:
+        names = (
+            "reward",
+            "no signal",
+            "equal rewards",
+            "A = 0",
+            "masked",
+            "KL per token",
+            "length",
+        )
+        measures = _chosen(summary, rows, names)
+        order = sorted(measures, key=lambda one: names.index(one.name))
+        trends = [Trend(one.name, [one.value(row) for row in rows], one.share) for one in order]
+        return [trend_table("step", labels, trends)]
+    parts = []
+    for one in _chosen(summary, rows, ("reward", "no signal", "equal rewards", "KL per token")):
+        values = [value for row in rows if (value := one.value(row)) is not None]
+        low, high, *ends = [min(values), max(values), values[0], values[-1]]
+        first, last = [*map(percent, ends)] if one.share else aligned(ends)
+        parts.append(f"{one.name} {first} {spark(values, (low, high))} {last}")
+    return [TextTable(lines=[f"step {labels[0]} to {labels[-1]}: {', '.join(parts)}"])]
+
+
+def _details(summary: Json) -> Iterator[TextTable]:
+    """Yield what only --verbose prints: columns, all steps, times and bytes."""
+    rows = summary["steps"]
+    if len(rows) >= _SEVERAL:
+        names = ("no signal", "equal rewards", "A = 0", "reward", "pass", "masked", "KL per token")
+        measures = _chosen(summary, rows, names)
+        columns = [[f"{row['responses']:,}" for row in rows], *(x.texts(rows) for x in measures)]
+        headings = ("by step", "responses", *(measure.name for measure in measures))
+        table = [(str(row["step"]), *cells) for row, *cells in zip(rows, *columns, strict=True)]
+        yield TextTable(headings, table)
+    yield TextTable(title="Columns", lines=[role_columns(summary["roles"])])
+    if "seconds" in summary:
+        yield TextTable(title="Times", lines=run_times(summary))
+
+
+def _verdict(summary: Json, errors: Sequence[Notice]) -> Notice | None:
+    """Return the last line: what was written, or that nothing trains."""
+    written = _written(summary)
+    dead = summary["signal"]["no_signal"]
+    if dead is not None:
+        return Notice("error", f"Nothing to learn: {dead['what']}", "", dead["cause"], written)
+    if not written:
+        return None
+    return Notice("warning" if errors else "ok", written)
+
+
+def _written(summary: Json) -> str:
+    columns = counted(len(summary["new_columns"]), "new column")
+    if "inputs" not in summary:
+        return f"enriched: {columns}"
+    if not summary["outputs"]:
+        return ""
+    text = f"{_paths(summary['outputs'])} written: {columns}"
+    if "bytes" in summary and summary["bytes"]["written"]:
+        text += f", {size(summary['bytes']['written'])} in {summary['seconds']['total']:.1f} s"
+    return text
+
+
+def _next_steps(summary: Json) -> list[str]:
+    outputs = summary.get("outputs")
+    if not outputs:
+        return []
+    out = outputs[0] if len(outputs) < _SEVERAL else str(PurePath(outputs[0]).parent)
+    path = shlex.quote(out)
+    return [f"next: rlpost browse {path} · rlpost report {path} -o report.html"]

@@ -60,6 +60,8 @@ RENAMED: dict[str, str] = {
     "earlier code": "earlier_code",
     "estimators and losses of its own": "own_estimators_and_losses",
     **{f"rates.masked: {name}": f"rates.masked_{name}" for name in MASKS},
+    # Part of the learning signal.
+    "groups.zero_variance": "signal.groups.equal_rewards",
 }
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
@@ -76,6 +78,12 @@ ADDED = {
     "recipe_differences",  # of a comparison: why its sides differ
     "most_different.file",
     "most_different.file_row",
+    "positive_share",  # of advantages: the learning signal of a file
+    "search.metadata",  # whether the recipe in the metadata of a file reproduces its columns
+    "search.best.by_metadata",
+    "recipe.words",  # of a replay: what its recipe computes
+    *("signal", "pass_rate", "critic"),  # what trains anything
+    *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
 }
 
 # Columns that were added on purpose, likewise.

@@ -101,7 +101,8 @@ def _constant_groups(fact, _table, recipe):
     """TRL counts responses, by the deviation that it divides by."""
     groups = fact["groups"]
     by_group = recipe.norm_std != "batch" and groups["size"]["min"] == groups["size"]["max"]
-    return groups["zero_variance"] / groups["count"] if by_group else None
+    equal = fact["signal"]["groups"]["equal_rewards"]
+    return equal / groups["count"] if by_group else None
 
 
 COEFFICIENTS = ("critic/kl_coef", "actor/reward_kl_penalty_coeff")

@@ -155,7 +155,7 @@ def test_the_reward_clip_and_penalties_see_the_sum():
 def test_zero_variance_looks_at_the_sum_and_difficulty_at_the_raw_reward():
     _, summary = enriched(ROWS, drop_zero_variance=True)
     assert summary["masked"]["zero_variance"]["responses"] == 0
-    assert summary["groups"]["zero_variance"] == 0
+    assert summary["signal"]["groups"]["equal_rewards"] == 0
     bare = [replace(r, token_rewards=None) for r in ROWS]
     assert enriched(bare, drop_zero_variance=True)[1]["groups"]["zero_variance"] == 1
     _, summary = enriched(ROWS, difficulty_mask=True)

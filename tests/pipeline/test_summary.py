@@ -88,6 +88,41 @@ def share(flags, rows):
     return {"responses": int(flags.sum()), "rate": flags.sum() / rows}
 
 
+def signal(out):
+    """Kept tokens and responses by the sign of the advantage, and the groups of equal rewards."""
+    kept = (
+        out.with_row_index("i")
+        .select("i", "advantages", "final_response_mask")
+        .explode("advantages", "final_response_mask")
+        .filter(pl.col("final_response_mask") == 1)
+    )
+    rows = kept.group_by("i").agg(pl.col("advantages").cast(pl.Float64).sum().sign(), pl.len())
+    found = {"count": kept.height}
+    for name, sign in (("positive", 1), ("negative", -1), ("zero", 0)):
+        tokens = int((kept["advantages"].sign() == sign).sum())
+        own = rows.filter(pl.col("advantages") == sign)
+        found[name] = {
+            "tokens": tokens,
+            "share": tokens / kept.height,
+            "responses": own.height,
+            "mean_length": own["len"].mean(),
+        }
+    valid = out.filter(pl.col("reward").is_finite())
+    groups = valid.group_by("step", "prompt_id").agg(pl.col("reward").first(), "kinds", pl.len())
+    equal = groups.filter(pl.col("kinds").list.first() == 1, pl.col("len") > 1)["reward"]
+    passing = int((equal >= 1).sum())
+    counts = {"count": groups.height, "equal_rewards": len(equal), "all_pass": passing}
+    return {"tokens": found, "groups": counts | {"none_pass": len(equal) - passing}}
+
+
+def explained(out):
+    """The share of the variance of the returns of kept tokens that the values explain."""
+    columns = ["returns", "values", "final_response_mask"]
+    tokens = out.select(columns).explode(columns).filter(pl.col("final_response_mask") == 1)
+    errors = (tokens["returns"].cast(pl.Float64) - tokens["values"]).var()
+    return 1 - errors / tokens["returns"].cast(pl.Float64).var()
+
+
 def facts(out, recipe):
     """What the summary says of these rows, from the columns alone."""
     rows, valid = out.height, out.filter(pl.col("reward").is_finite())
@@ -129,6 +164,9 @@ def facts(out, recipe):
         "return": statistic(kept["returns"]),
         "advantage_clip": saturated(kept["advantages"], recipe.advantage_clip, TOKENS_OF),
     }
+    found |= {"signal": signal(out), "pass_rate": (valid["reward"] >= 1).sum() / valid.height}
+    if recipe.estimator == "gae":
+        found["critic"] = {"explained_variance": explained(out)}
     if "kl" in out.columns:
         found["kl"] = statistic(valid["kl"].list.sum() / valid["response_mask"].list.sum())
     if "sample_weight" in out.columns:
@@ -204,7 +242,6 @@ def test_groups_are_counted(tmp_path):
     assert summary["groups"] == {
         "count": groups.height,
         "single": 1,
-        "zero_variance": groups.filter(pl.col("len") > 1, pl.col("kinds") == 1).height,
         "size": {"min": 1, "median": groups["len"].median(), "max": 8},
         "sizes": dict(sizes.iter_rows()),
         "by": ["step", "prompt_id"],

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.compare.sides import Side
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import TableSource
+    from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -55,7 +56,7 @@ Json = dict[str, Any]
 
 
 def compare_files(
-    paths: Sequence[str],
+    paths: Sequence[PathText],
     columns_map: Mapping[str, str],
     *,
     column: str | None,
@@ -72,7 +73,7 @@ def compare_files(
             f"{paths[0]}: a comparison needs another input, or --recipe, --preset or --estimator"
         )
     sides = [file_side(_source([path]), columns_map, column) for path in paths]
-    short = [Path(path).name for path in names or paths]
+    short = [Path(str(path)).name for path in names or paths]
     if len(set(short)) == len(short):
         sides = [replace(side, name=name) for side, name in zip(sides, short, strict=True)]
     rows = [matching.read_keys(side.source, side.columns) for side in sides]
@@ -80,7 +81,7 @@ def compare_files(
 
 
 def compare_recipes(
-    paths: Sequence[str],
+    paths: Sequence[PathText],
     named_recipes: Sequence[tuple[str, Recipe]],
     columns_map: Mapping[str, str],
     *,
@@ -93,7 +94,7 @@ def compare_recipes(
     The recipes run in parallel, chunk by chunk, and write no files.
     """
     from rlpost.api import Options  # noqa: PLC0415 - torch takes a second to import
-    from rlpost.pipeline.engine import single_threaded_torch  # noqa: PLC0415
+    from rlpost.pipeline.device import single_threaded  # noqa: PLC0415
     from rlpost.pipeline.run import bind  # noqa: PLC0415
 
     source = _source(paths)
@@ -108,12 +109,12 @@ def compare_recipes(
     elif all(_mask(source, plan.columns) == mask for plan in plans):
         mask = None  # no side keeps another token
     rows = matching.read_keys(source, columns)
-    with single_threaded_torch():
+    with single_threaded():
         return compare(sides, [rows], mask, count, reporter)
 
 
-def _source(paths: Sequence[str]) -> Source:
-    return Source(find_inputs(list(paths)))
+def _source(paths: Sequence[PathText]) -> Source:
+    return Source(find_inputs(paths))
 
 
 def _mask(source: Source, columns: ColumnMap) -> tuple[Source, str] | None:

@@ -12,12 +12,11 @@ import numpy as np
 from rlpost.analysis.compare.matching import CHUNK_TOKENS, column_chunk
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import is_list, is_number
 from rlpost.io.parquet.inputs import RECIPE_KEY
 from rlpost.io.threads import prefetch
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -220,10 +219,11 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
     names = NAMES["advantage"] if column is None else (column,)
     chosen = next((name for name in names if name in source.columns), None)
     if chosen is None:
-        hint = closest(names[0], source.columns)
         raise DataError(
-            f"{source.name}: no column {names[0]!r} to compare{hint}; write it with `rlpost "
-            "advantages`, name another with --column, or compute it with --estimator or --preset"
+            f"{source.name}: no column {names[0]!r} to compare",
+            candidates=closest(names[0], source.columns),
+            tip="write it with `rlpost advantages`, name another with --column, or compute it "
+            "with --estimator or --preset",
         )
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to compare")

@@ -14,7 +14,7 @@ from rlpost.analysis.responses.columns import is_text, log_probs_of, named
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import (
     CellLocation,
     is_list,
@@ -33,7 +33,6 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from rlpost.display.reporter import Reporter
     from rlpost.io.parquet.source import RowChunk
+    from rlpost.io.paths import PathText
     from rlpost.recipe.roles import ColumnMap
 
     Numbers = NDArray[np.float64]
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
+MOST_NAMED = 3  # files in an error
 _KL_CLAMP = Numerics().log_ratio_clamp
 
 
@@ -171,14 +172,13 @@ class Index:
             i for i, path in enumerate(paths) if not name or path.endswith(f"/{name}")
         ]
         if len(files) > 1:
-            some = ", ".join(f"--row {paths[i]}:{number}" for i in files[:2])
-            raise UsageError(
-                f"--row {text}: {counted(len(files), 'file')} may be meant, each with rows from 0; "
-                f"name one: {some}{', ...' if len(files) > 2 else ''}"  # noqa: PLR2004
-            )
+            tip = " or ".join(f"--row {paths[i]}:{number}" for i in files[:MOST_NAMED])
+            tip += ", ..." if len(files) > MOST_NAMED else ""
+            text = f"--row {text}: {counted(len(files), 'file')} may be meant, each with such rows"
+            raise UsageError(text, tip=tip)
         if not files:
-            hint = closest(name, paths) or f"; files: {', '.join(paths[:3])}"
-            raise DataError(f"--row {text}: the input has no file {name!r}{hint}")
+            text = f"--row {text}: the input has no file {name!r}"
+            raise DataError(no_such(text, name, paths, f"files: {', '.join(paths[:3])}"))
         first, end = self.source.first_rows[files[0] :][:2]
         if int(number) >= end - first:
             rows = counted(end - first, "row")
@@ -256,7 +256,7 @@ def _means(table: pa.RecordBatch, columns: list[str], mask: str | None) -> Numbe
 
 
 def build_index(
-    inputs: Sequence[str], columns_map: Mapping[str, str], reporter: Reporter | None = None
+    inputs: Sequence[PathText], columns_map: Mapping[str, str], reporter: Reporter | None = None
 ) -> Index:
     """Return the index of an input; reads only keys, rewards and masks.
 

@@ -167,6 +167,8 @@ class ResponseReader:
                     first += chunk.num_rows
                     if first > last:
                         return
+        except MemoryError:  # an ArrowException, too, but not about the data
+            raise
         except (pa.ArrowException, OSError) as error:
             path, why = source.files[file].path, str(error).splitlines()[0]
             raise ReadWriteError(f"{path}: is no longer readable: {why}") from None

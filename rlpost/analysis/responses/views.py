@@ -21,8 +21,7 @@ from rlpost.display.console import console
 from rlpost.display.controls import printable, printable_line
 from rlpost.display.tables import show_markdown
 from rlpost.display.text import counted, number
-from rlpost.errors import DataError, UsageError
-from rlpost.recipe.roles import closest
+from rlpost.errors import DataError, UsageError, no_such
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.responses.index import Index, Numbers
     from rlpost.analysis.responses.reader import Response
+    from rlpost.io.paths import PathText
 
 
 _MOST_COMPARED = 10_000  # names to search for the closest one
@@ -58,7 +58,7 @@ Json = dict[str, Any]
 
 
 def show(
-    inputs: Sequence[str],
+    inputs: Sequence[PathText],
     *,
     columns_map: Mapping[str, str],
     names: Mapping[str, str] | None = None,
@@ -91,11 +91,11 @@ def show(
         ReadWriteError: an input cannot be read.
     """
     if top is not None and top not in MEASURES:
-        hint = closest(top, MEASURES) or f"; measures: {', '.join(MEASURES)}"
-        raise UsageError(f"--top {top}: no such measure{hint}")
+        every = f"the measures are {', '.join(MEASURES)}"
+        raise UsageError(no_such(f"--top {top}: no such measure", top, MEASURES, every))
     if colour is not None and colour not in COLOURS:
-        hint = closest(colour, COLOURS) or f"; measures: {', '.join(COLOURS)}"
-        raise UsageError(f"--colour {colour}: no such measure{hint}")
+        every = f"the measures are {', '.join(COLOURS)}"
+        raise UsageError(no_such(f"--colour {colour}: no such measure", colour, COLOURS, every))
     if (prompt is not None) + (row is not None) + (top is not None or worst) != 1:
         raise UsageError("use exactly one of --prompt, --row, and --top or --worst")
     index = replace(build_index(inputs, columns_map), shown=names or {})
@@ -158,8 +158,9 @@ def _no_prompt(index: Index, prompt: str) -> DataError:
             f"{index.source.name}: no column for the group; name one with --map group=COLUMN"
         )
     labels = [str(label) for label in index.prompt.labels[:_MOST_COMPARED].to_pylist()]
-    hint = closest(prompt, labels) or f"; prompts: {', '.join(labels[:5])} ..."
-    return DataError(f"{index.source.name}: no prompt {prompt!r}{hint}")
+    first = f"prompts: {', '.join(labels[:5])} ..."
+    text = f"{index.source.name}: no prompt {prompt!r}"
+    return DataError(no_such(text, prompt, labels, first))
 
 
 def _single(index: Index, row: int) -> tuple[str, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,9 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings, expected
 from rlpost.cli.commands import plan as sharded
 from rlpost.cli.help_screen import EXECUTION, SHARDS, command
-from rlpost.cli.options import option, with_recipe_options
+from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import check_summary, echo, reporting, write_json
-from rlpost.errors import FindingsError, ReadWriteError, UsageError
+from rlpost.errors import ReadWriteError, SummaryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_recipe_options
 def advantages(
     context: typer.Context,
@@ -51,7 +53,7 @@ def advantages(
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
     show_plan: Annotated[
-        bool, option("--plan", help="Print the passes over IN; write nothing.")
+        bool, option("--plan", help="Print what would be computed; write nothing.")
     ] = False,
     resume: Annotated[
         bool,
@@ -96,6 +98,7 @@ def advantages(
     fail_on: declared.FailOn = None,
     expect: declared.Expect = None,
     quiet: declared.Quiet = False,
+    verbose: declared.Verbose = False,
     engine: Annotated[
         str,
         option(
@@ -169,44 +172,52 @@ def advantages(
         fail_on=None if fail_on is None else fail_on.value, expect=facts,
     )  # fmt: skip
     if show_plan:
-        _show_plan(paths, recipe, run, quiet=quiet)
+        _show_plan(paths, recipe, run, quiet=quiet, verbose=verbose)
         return
     check_summary(summary_json)
+    show = partial(_show, summary_json=summary_json, quiet=quiet, verbose=verbose)
     try:
         if shard is not None:
             with reporting(quiet=quiet) as reporter:
                 run = replace(run, reporter=reporter, chunk_tokens=None, asked={})
                 summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
             if summary is not None:
-                _show(summary, summary_json, quiet=quiet)
+                show(summary)
             return
         *inputs, output = paths
         with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
             summary = functions.advantages(inputs, output, recipe, run, progress=reporter)
-    except FindingsError as error:
-        _show(error.summary | names, summary_json, quiet=quiet)
+    except SummaryError as error:
+        show(error.summary | names)
         raise
-    _show(summary | names, summary_json, quiet=quiet)
+    show(summary | names)
 
 
-def _show_plan(paths: list[str], recipe: Recipe, run: Options, *, quiet: bool) -> None:
-    """Print the passes of a run, or the files that an update would write."""
+def _show_plan(
+    paths: list[str], recipe: Recipe, run: Options, *, quiet: bool, verbose: bool
+) -> None:
+    """Print what a run would compute, or the files that an update would write."""
     from rlpost import api  # noqa: PLC0415 - pyarrow
+    from rlpost.display.page import show_page  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.pipeline.update.files import planned  # noqa: PLC0415
-    from rlpost.render import summary  # noqa: PLC0415
+    from rlpost.render.plan import plan_page  # noqa: PLC0415
+    from rlpost.render.update import update_page  # noqa: PLC0415
 
     if run.update:
-        found = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
-        summary.show_update(found.facts())
+        update = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
+        show_page(update_page(update.facts()), "table")
         return
-    from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
+    from rlpost.pipeline.device import check_device, check_name  # noqa: PLC0415
 
-    (devices_named if run.engine == "local" else check_name)(run.device)
+    (check_device if run.engine == "local" else check_name)(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]
+    target = None if len(paths) == 1 else parse_path(paths[-1])
     with reporting(quiet=quiet) as reporter, open_inputs(inputs, reporter=reporter) as own:
-        summary.show_plan(api.plan(own.paths, recipe))
+        plan = api.plan(own.paths, recipe)
+        page = plan_page(plan, target, overwrite=run.overwrite, verbose=verbose)
+    show_page(page, "table")
 
 
 @contextmanager
@@ -224,10 +235,10 @@ def _with_hint_to_resume(output: str, *, resume: bool) -> Iterator[None]:
         raise
 
 
-def _show(summary: dict[str, Any], summary_json: str | None, *, quiet: bool) -> None:
+def _show(summary: dict[str, Any], *, summary_json: str | None, quiet: bool, verbose: bool) -> None:
     """Print the summary of a run, and write it as JSON if requested."""
     from rlpost.render.summary import show_summary  # noqa: PLC0415
 
     if not quiet:
-        show_summary(summary)
+        show_summary(summary, verbose=verbose)
     write_json(summary, summary_json)

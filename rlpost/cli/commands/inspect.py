@@ -9,8 +9,14 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, expected, name_values
-from rlpost.cli.help_screen import SINGLE, command
-from rlpost.cli.options import OutputFormat, RolloutRewards, option, with_component_options
+from rlpost.cli.help_screen import SINGLE, command, usage_of
+from rlpost.cli.options import (
+    OutputFormat,
+    RolloutRewards,
+    option,
+    reads_data,
+    with_component_options,
+)
 from rlpost.cli.output import reporting
 from rlpost.errors import FindingsError, UsageError
 from rlpost.recipe.flags import flag_of
@@ -39,6 +45,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_component_options
 def inspect(
     context: typer.Context,
@@ -133,7 +140,7 @@ def inspect(
         _check_about(about, has_input=bool(paths), json=how is OutputFormat.json)
     if not paths:
         if about is None:
-            context.fail("Missing argument 'IN...'.")
+            raise UsageError("IN... is missing", tip=usage_of(context))
         _show_about(about, None, how.value)
         return
     columns_map, facts = name_values(roles or [], "--map"), expected(expect)
@@ -196,7 +203,8 @@ def _check_about(name: str, *, has_input: bool, json: bool) -> None:
 
     about.check_name(name)
     if about.needs_input(name) and not has_input:
-        raise UsageError(f"--about {name}: needs an input: rlpost inspect IN --about {name}")
+        text = f"--about {name}: an input is needed"
+        raise UsageError(text, tip=f"rlpost inspect IN --about {name}")
     if about.needs_input(name) and json:
         raise UsageError(f"--about {name}: has no effect with --format json, which has everything")
 

@@ -10,7 +10,13 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
+from rlpost.cli.options import (
+    OutputFormat,
+    option,
+    reads_data,
+    with_loss_options,
+    with_recipe_options,
+)
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -55,6 +61,7 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
 
 
 @command(app, epilog=EPILOG, allow_extra_args=True)
+@reads_data
 @with_loss_options
 @with_recipe_options
 def loss(

@@ -100,15 +100,15 @@ def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--sweep", "pg_clp=1,2"], "losses have no option 'pg_clp'; did you mean pg_clip"),
+        (["--sweep", "pg_clp=1,2"], "losses have no option 'pg_clp'\n  tip: did you mean pg_clip"),
         (["--sweep", "pg_clip"], "write it NAME=VALUE,VALUE"),
         (["--sweep", "pg_clip=0.1,x"], "pg_clip"),
         (["--sweep", "pg_clip=0.1,0.1"], "a value is repeated"),
-        (["--sweep", "loss=ppo,gpso"], "no policy loss 'gpso'; did you mean gspo"),
+        (["--sweep", "loss=ppo,gpso"], "no policy loss 'gpso'\n  tip: did you mean gspo"),
         (["--sweep", "pg_clip=1", "--sweep", "pg_clip=2"], "pg_clip is named twice"),
         (["--loss", "pp"], "no policy loss 'pp'"),
-        (["--pg-clip", "-1"], "--pg-clip is"),
-        (["--preset", "verk"], "no preset 'verk'; did you mean verl"),
+        (["--pg-clip", "-1"], "--pg-clip -1: "),
+        (["--preset", "verk"], "no preset 'verk'\n  tip: did you mean verl"),
     ],
 )
 def test_a_wrong_command_line_exits_2_and_names_the_error(tmp_path, words, text):
@@ -288,7 +288,7 @@ def test_an_error_names_the_closest_column(tmp_path):
     path = save(table.rename_columns(names), tmp_path / "in.parquet")
     ran = run("loss", path)
     assert ran.code == 3
-    assert "did you mean logprobs_now? use --map log_probs=logprobs_now" in ran.err
+    assert "tip: --map log_probs=logprobs_now" in ran.err
     assert run("loss", path, "--map", "log_probs=logprobs_now").code == 0
 
 
@@ -518,6 +518,6 @@ def test_a_third_path_is_rejected():
     ran = run("loss", "a.parquet", "b.parquet", "c.parquet", "d.parquet", "--pg-clip", "0.1")
     assert ran.code == 2
     assert ran.err.startswith(
-        "rlpost: 4 paths, a.parquet to d.parquet: one IN and at most one OUT are"
+        "error: 4 paths, a.parquet to d.parquet: one IN and at most one OUT are"
     )
     assert run("loss", "a.parquet", "b.parquet", "--pg-clop", "1").code == 2

@@ -27,8 +27,7 @@ from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
 from rlpost.analysis.inspect.about.base import TOPICS
 from rlpost.analysis.inspect.about.checks import check_page, list_page
 from rlpost.analysis.inspect.findings import FINDINGS
-from rlpost.errors import UsageError
-from rlpost.recipe.roles import closest
+from rlpost.errors import UsageError, no_such
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
@@ -40,11 +39,9 @@ __all__ = ["TOPICS", "about", "check_name", "needs_input"]
 def check_name(name: str) -> None:
     """Raise UsageError unless a topic or a check has the name."""
     if name not in TOPICS and name not in FINDINGS:
-        hint = closest(name, [*TOPICS, *FINDINGS]) or f"; topics: {', '.join(TOPICS)}"
-        raise UsageError(
-            f"--about {name}: no topic or check {name!r}{hint}; `rlpost inspect --about checks` "
-            "lists the checks"
-        )
+        every = f"`--about checks` lists the checks; topics: {', '.join(TOPICS)}"
+        text = f"--about {name}: no topic or check {name!r}"
+        raise UsageError(no_such(text, name, [*TOPICS, *FINDINGS], every))
 
 
 def needs_input(name: str) -> bool:

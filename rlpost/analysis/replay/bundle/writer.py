@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.bundle.columns import BundledTable
     from rlpost.analysis.replay.bundle.recipes import BundledRecipe
     from rlpost.analysis.replay.bundle.rows import ChosenRows, RowChoice
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -51,7 +51,7 @@ _LIBRARIES = ("torch", "pyarrow", "numpy")
 
 
 def bundle(
-    inputs: Sequence[str],
+    inputs: Sequence[PathText],
     output: str | Path,
     choice: RowChoice,
     computation: BundledRecipe,
@@ -75,11 +75,12 @@ def bundle(
     """
     choice.check()
     target, named = parse_path(output), NamedColumns.of(columns_map or {})
-    source = Source(find_inputs([*inputs]))
+    source = Source(find_inputs(inputs))
     _check_output(target, source, overwrite=overwrite)
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to bundle")
-    computation = computation if computation.recipe is not None else recipe_of_files(source)
+    if computation.recipe is None:
+        computation = recipe_of_files(source).without_names(source.name)
     recipe = _with_columns(computation.recipe or Recipe(), columns_map or {})
     _check_recipe(recipe, with_texts=with_texts)
     columns = columns_of(source, recipe)

@@ -1,0 +1,77 @@
+"""Histograms of numbers of any size, which add exactly.
+
+A number is counted under the leading bits of its float32: sign, exponent and three bits of the
+mantissa. So chunks can be counted before the range of all numbers is known, and columns whose width
+is a power of two still have exact counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rlpost.kernels.arrays import Array, namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+
+_DROPPED = 20  # bits of a float32, whose mantissa has 23
+_CODES = 1 << (32 - _DROPPED)
+_NEGATIVE = _CODES // 2  # codes from here are of negative numbers
+SMALLEST = 2.0**-126
+"""Of float32, by size; smaller numbers count as 0, and have no column."""
+
+
+class SignedHistogram(NamedTuple):
+    """Columns of equal width, which is a power of two."""
+
+    edges: list[float]
+    """One more than columns, ascending. A number at an edge belongs to the column away from 0."""
+    counts: list[int]
+
+
+def tally(values: Array, counts: Array | None = None) -> Array:
+    """Count numbers under their leading bits.
+
+    Args:
+        values: [T], finite.
+        counts: [T] int64, how often each one counts; None: once.
+
+    Returns:
+        [4096] int64.
+    """
+    xp = namespace(values)
+    bits = xp.reinterpreted(xp.astype(values, xp.float32), xp.int32)
+    return xp.count_codes((bits >> _DROPPED) & (_CODES - 1), _CODES, counts)
+
+
+def nonzero_tally(numbers: NDArray[np.int64]) -> dict[int, int]:
+    """Return the counts of codes that occur, without that of 0."""
+    codes = np.flatnonzero(numbers)
+    pairs = zip(codes.tolist(), numbers[codes].tolist(), strict=True)
+    return {code: count for code, count in pairs if code % _NEGATIVE}
+
+
+def histogram(counts: Mapping[int, int]) -> SignedHistogram:
+    """Return the histogram of tallied numbers, of 8 to 32 columns; none for no numbers.
+
+    >>> histogram(nonzero_tally(tally(np.array([-1.0, 0.0, 0.75, 1.5, 1.5]))))[1]
+    [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2]
+    """
+    if not counts:
+        return SignedHistogram([], [])
+    codes = np.array([*counts], dtype=np.int64)
+    bits = (codes % _NEGATIVE << _DROPPED).astype(np.int32)
+    sizes = bits.view(np.float32).astype(np.float64)  # the lower ends of the codes, without sign
+    width = 2.0 ** (np.frexp(sizes.max())[1] - 4)  # the largest is below 16 widths
+    column = (sizes / width).astype(np.int64)
+    column = np.where(codes < _NEGATIVE, column, -column - 1)
+    first, last = int(column.min()), int(column.max())
+    numbers = np.zeros(last - first + 1, dtype=np.int64)
+    np.add.at(numbers, column - first, np.array([*counts.values()], dtype=np.int64))
+    edges = [width * at for at in range(first, last + 2)]
+    return SignedHistogram([float(edge) for edge in edges], numbers.tolist())
