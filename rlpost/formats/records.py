@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.column_names import column_names_of
+from rlpost.io.ranges import arrow_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -296,7 +297,10 @@ def table_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
         ReadWriteError: it cannot be read.
     """
     try:
-        with pq.ParquetFile(path, metadata=read_metadata(path), pre_buffer=False) as file:
+        with (
+            arrow_file(path) as opened,
+            pq.ParquetFile(opened, metadata=read_metadata(path), pre_buffer=False) as file,
+        ):
             names = file.schema_arrow.names
             for name in columns:
                 if name.partition(".")[0] not in names:
