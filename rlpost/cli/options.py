@@ -382,10 +382,10 @@ def reads_data(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(max_memory: str | None, **values: Any) -> None:
-        from rlpost.io.memory_limit import set_memory_limit  # noqa: PLC0415 - help needs no limit
+        from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415 - help needs no limit
 
-        set_memory_limit(max_memory)
-        function(**values)
+        with limited_memory(max_memory):
+            function(**values)
 
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

@@ -399,6 +399,8 @@ def _cast(array: pa.Array, kind: pa.DataType, location: CellLocation) -> pa.Arra
         return pa.array(values, kind)
     try:
         return array.cast(kind)
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except pa.ArrowException:
         raise location.error(0, f"is {array.type}", f"{kind} is needed") from None
 

@@ -17,6 +17,7 @@ from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL
 from rlpost.formats.records import describe
 from rlpost.io.arrow import dtype_of
+from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rlpost.io.arrow import CellLocation
 
 
+_LARGE, _COPIES = 1 << 20, 4  # bytes of a vector, and how often it is in memory
 MOST_TOKENS = 1 << 27
 """Of one response: more than any model produces; 128 MB of mask."""
 
@@ -112,6 +114,7 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
 
     Raises:
         DataError: the value is not a list, is a list of lists, or has other entries than numbers.
+        NotEnoughMemoryError: it does not fit into the memory of the run.
     """
     needed = "a flat list of numbers, one per token, is needed"
     if isinstance(value, np.ndarray):
@@ -128,6 +131,8 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         what = f"nested {array.ndim} deep" if array.ndim != 1 else "not a list of numbers"
         raise DataError(f"{where}: `{name}` is {what}; {needed}")
+    if array.nbytes > _LARGE:  # of a tensor, it may be more than its file has
+        memory_limit().check(_COPIES * array.nbytes, f"{where}: `{name}`")
     return array
 
 

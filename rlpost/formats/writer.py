@@ -143,6 +143,8 @@ class CanonicalFile:
         tables = [pa.Table.from_batches([batch]) for batch in self._batches]
         try:
             table = pa.concat_tables(tables, promote_options="permissive")
+        except MemoryError:  # an ArrowException, too, but not about the data
+            raise
         except pa.ArrowException as error:
             raise DataError(
                 f"{', '.join(self._sources)}: a column has values of incompatible types: "
@@ -179,6 +181,8 @@ class CanonicalFile:
             if name in columns:
                 try:
                     arrays.append(columns[name].cast(column_field.type))
+                except MemoryError:  # an ArrowException, too, but not about the data
+                    raise
                 except pa.ArrowException:
                     raise DataError(
                         f"{source}: the column {name} is {columns[name].type} here and "

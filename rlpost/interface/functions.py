@@ -176,6 +176,7 @@ def inspect(
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
+    evidence: int = 5,
     progress: Progress = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
@@ -195,6 +196,7 @@ def inspect(
         ignore: names of checks that are not run.
         expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`; one
             that is not met is part of the finding `unmet_expectations`.
+        evidence: rows to list for each finding, at most.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -219,6 +221,7 @@ def inspect(
             reward_components=_weights(reward_components),
             ignore=ignore,
             expect=expect,
+            evidence=evidence,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)

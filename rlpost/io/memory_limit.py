@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,13 +39,16 @@ class MemoryLimit:
 
     Args:
         size: bytes that the process may use.
-        used: bytes that it used before it read any data.
         text: the limit as it was typed; empty for the default.
     """
 
     size: int
-    used: int
     text: str = ""
+
+    @cached_property
+    def used(self) -> int:
+        """The bytes that the process uses when it first asks: before it reads any data."""
+        return _resident()
 
     @property
     def room(self) -> int:
@@ -114,26 +118,17 @@ class MemoryGate:
                 self._changed.notify_all()
 
 
-_typed: str | None = None
-_default: MemoryLimit | None = None
 _current: ContextVar[MemoryLimit | None] = ContextVar("memory_limit", default=None)
 
 
 def memory_limit() -> MemoryLimit:
-    """Return the limit of the current run, else that of the process."""
-    global _default  # noqa: PLW0603 - computed once, after the libraries are imported
-    if (limit := _current.get()) is not None:
-        return limit
-    if _default is None:
-        _default = _limit(None)
-    return _default
+    """Return the limit of the current run, else the default."""
+    return _current.get() or _default()
 
 
-def set_memory_limit(size: str | None) -> None:
-    """Set the limit of the process; None is the default. Raises UsageError as `parse_limit`."""
-    global _default, _typed
-    parse_limit(size)
-    _default, _typed = None, size
+@cache
+def _default() -> MemoryLimit:
+    return MemoryLimit(parse_limit(None))
 
 
 @contextmanager
@@ -146,16 +141,11 @@ def limited_memory(size: str | int | None) -> Iterator[None]:
     if size is None:
         yield
         return
-    token = _current.set(_limit(str(size)))
+    token = _current.set(MemoryLimit(parse_limit(str(size)), str(size)))
     try:
         yield
     finally:
         _current.reset(token)
-
-
-def _limit(size: str | None) -> MemoryLimit:
-    size = _typed if size is None else size
-    return MemoryLimit(parse_limit(size), _resident(), size or "")
 
 
 def parse_limit(size: str | None) -> int:

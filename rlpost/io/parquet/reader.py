@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
-from rlpost.io.memory_limit import PARTS, memory_limit
+from rlpost.io.memory_limit import PARTS, is_out_of_memory, memory_limit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.decoded_size import decoded_size, dense_bytes
 from rlpost.io.parquet.footer import FooterError
@@ -184,7 +184,9 @@ class ParquetReader:
                     ]
                     yield part if same else _with_texts(part, kinds)
                 first += batch.num_rows
-        except MemoryError:
+        except (MemoryError, OSError) as error:  # codecs raise OSErrors
+            if not is_out_of_memory(error):
+                raise
             text = "there is not enough memory to decode it; --chunk-tokens makes chunks smaller"
             raise NotEnoughMemoryError(f"{self._name(group)}: {text}") from None
 
@@ -288,6 +290,8 @@ def damaged_columns(
     damaged: dict[str, str] = {}
     try:
         opened = ParquetReader(path, checksums=True)
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from None
     with opened as reader:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
+from rlpost.io.memory_limit import is_out_of_memory
 from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded, read_metadata
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
@@ -390,7 +391,7 @@ def _schema(file: InputFile, footer: pq.FileMetaData) -> pa.Schema:
 
 
 def _unreadable(file: InputFile, error: Exception) -> RlpostError:
-    if isinstance(error, MemoryError):
+    if is_out_of_memory(error):
         return NotEnoughMemoryError(f"{file.path}: there is not enough memory to read it")
     if isinstance(error, OSError) and error.errno is not None:
         return ReadWriteError(f"{file.path}: cannot be read: {error.strerror}")

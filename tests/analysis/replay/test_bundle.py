@@ -304,7 +304,7 @@ def test_bytes_depend_on_the_input_alone(enriched, tmp_path):
         (["--rows", "5", "--groups", "1"], "--rows and --groups: both choose the rows"),
         (["--groups", "0"], "--groups 0: at least 1 is needed"),
         (["--prompt-id", "sum0"], "--prompt-id sum0: no row has this prompt_id"),
-        (["--map", "klx=values"], "no role 'klx'; did you mean kl"),
+        (["--map", "klx=values"], "did you mean kl"),
         (["-o", "case.parquet"], "case.parquet: the name of a bundle ends in .zip"),
         (["--estimator", "a.py:f"], "is code in a file, and a bundle has no code"),
         (["--tokenizer", "gpt2"], "counts the tokens of texts, which the bundle leaves out"),

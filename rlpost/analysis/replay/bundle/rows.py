@@ -223,6 +223,8 @@ def _labels(source: Source, columns: ColumnMap) -> dict[str, pa.ChunkedArray]:
             column = chunk.table.column(name)
             try:
                 parts[role].append(key_text(column))
+            except MemoryError:  # an ArrowException, too, but not about the data
+                raise
             except pa.ArrowException:
                 raise DataError(
                     f"{source.name}: `{name}` is {column.type}; {role} needs a text or an integer "
@@ -256,6 +258,8 @@ def read_rows(source: Source, names: Sequence[str], numbers: Integers) -> pa.Tab
     tables = [pa.Table.from_batches([batch]) for batch in batches]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except pa.ArrowException as error:
         raise DataError(
             f"{source.name}: a column has other types in other files: {str(error).splitlines()[0]}"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.analysis.replay.metrics.definitions import METRICS, metric_of
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
+from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ STEP_KEYS = (
     "step", "global_step", "_step", "training/global_step", "train/global_step", "train/step",
     "trainer/global_step", "rollout/step", "training_step", "system/global_step", "iteration",
 )  # fmt: skip
+_COPIES = 20  # times the bytes of a log: its text, lines and numbers
 _CONSOLE = re.compile(r"\bstep:(-?\d+) - (.+)")
 _PAIR = re.compile(r"([^\s:]+):(?:np\.\w+\()?([-+.\deEinfa]+)\)?")
 
@@ -68,6 +70,7 @@ def read_log(path: Path) -> MetricLog:
     """
     needed = "a file of a logger is needed: JSON lines or CSV with a line for each training step"
     try:
+        memory_limit().check(_COPIES * path.stat().st_size, f"--metrics {path}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ReadWriteError(f"--metrics {path}: {error.strerror or error}; {needed}") from None
