@@ -44,7 +44,7 @@ def commands(top):
     loss, as_json = ("--map", "log_probs=ref_log_probs"), ("--format", "json")
     return [
         ("inspect", rows), ("inspect", one, *as_json), ("inspect", rows, "--footer"),
-        ("inspect", rows, "--row", "1"), ("inspect", top / "parts", "--format", "markdown"),
+        ("inspect", one, "--row", "1"), ("inspect", top / "parts", "--format", "markdown"),
         ("advantages", rows, "--plan"), ("advantages", rows, out, "--summary-json", "-"),
         ("advantages", rows, out, "--overwrite", "--verify", "--summary-json", named(top, b"\xff")),
         ("advantages", rows, top / "res", "--resume"), ("advantages", top / "parts", top / "p"),
