@@ -32,6 +32,7 @@ from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
 from rlpost.io.memory_limit import limited_memory
 from rlpost.io.publish import write_file
+from rlpost.io.ranges import arrow_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
@@ -747,7 +748,7 @@ def join(
             overwrite=overwrite,
             reporter=run.reporter,
         )
-        joined = None if output is not None else pq.read_table(target)
+        joined = None if output is not None else pq.read_table(arrow_file(Path(target)))
     found = without_paths(found, own.names)
     if joined is None:
         return Join(found)
