@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.measure import Measurement, measure_renderables
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -170,19 +171,20 @@ class TextTable:
                         return widths, gap
         return {}, 0
 
-    def _body(self, out: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def _body(self, out: Console, options: ConsoleOptions) -> RenderResult:
         widths, gap = self._layout(out, options)
         headings = [Text(printable_line(str(heading)), style="bold") for heading in self.headings]
         below = [column for column in range(1, len(self.rows[0])) if column not in widths]
         if widths and headings:
-            yield self._row(headings, widths, gap)
+            yield from _without_blanks(self._row(headings, widths, gap), out, options)
         for i, row in enumerate(self.rows):
             if widths:
-                yield self._row(row, widths, gap)
+                yield from _without_blanks(self._row(row, widths, gap), out, options)
             else:
                 label = f"{headings[0]} " if headings else ""
                 yield Text(f"{label}{printable_line(str(row[0]))}".strip())
-            yield self._below(row, below, label=len(below) > 1 or not widths)
+            beneath = self._below(row, below, label=len(below) > 1 or not widths)
+            yield from _without_blanks(beneath, out, options)
             if i in self.row_notes:
                 note = Text(printable_line(self.row_notes[i]), style="dim")
                 yield Padding(note, (0, 0, 0, _INDENT), expand=False)
@@ -220,26 +222,50 @@ def _fitted(sizes: Mapping[int, Measurement], room: int) -> dict[int, int]:
     return widths(most - 1) if most else {}
 
 
-class _Hanging(Table):
-    """A text whose further lines are indented."""
+def hanging(text: Text, indent: int = _INDENT) -> HangingText:
+    """Return text whose further lines are indented, beyond its own indentation."""
+    return HangingText(text, indent)
+
+
+@dataclass(frozen=True)
+class HangingText:
+    """A text whose further lines are indented, beyond its own indentation."""
 
     text: Text
     indent: int
+
+    def _grid(self) -> Table:
+        own = self.indent + len(self.text.plain) - len(self.text.plain.lstrip())
+        grid = Table.grid()
+        grid.add_column(width=self.text[:own].cell_len, no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(self.text[:own], self.text[own:])
+        return grid
+
+    def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
+        """Return the widths of the text."""
+        return Measurement.get(out, options, self._grid())
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines of the text."""
+        yield from _without_blanks(self._grid(), out, options)
 
     def wrapped(self, columns: int) -> Text:
         """Return the text in lines of at most so many columns."""
         return Text(wrap(self.text.plain, columns, self.indent))
 
 
-def hanging(text: Text, indent: int = _INDENT) -> Table:
-    """Return text whose further lines are indented, beyond its own indentation."""
-    own = indent + len(text.plain) - len(text.plain.lstrip())
-    grid = _Hanging(box=None, padding=0, collapse_padding=True, show_header=False, pad_edge=False)
-    grid.text, grid.indent = text, indent
-    grid.add_column(width=text[:own].cell_len, no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(text[:own], text[own:])
-    return grid
+def _without_blanks(
+    renderable: RenderableType, out: Console, options: ConsoleOptions
+) -> Iterator[Segment]:
+    """Yield the lines of a renderable without the blanks at their ends, with which rich pads."""
+    for line in out.render_lines(renderable, options, pad=False):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            line[-1] = line[-1]._replace(text=line[-1].text.rstrip())
+        yield from line
+        yield Segment.line()
 
 
 class _Labelled(Table):

@@ -85,7 +85,7 @@ def compare_recipes(
     The recipes run in parallel, chunk by chunk, and write no files.
     """
     from rlpost.api import Options  # noqa: PLC0415 - torch takes a second to import
-    from rlpost.pipeline.engine import single_threaded_torch  # noqa: PLC0415
+    from rlpost.pipeline.device import single_threaded  # noqa: PLC0415
     from rlpost.pipeline.run import bind  # noqa: PLC0415
 
     source = _source(paths)
@@ -100,7 +100,7 @@ def compare_recipes(
     elif all(_mask(source, plan.columns) == mask for plan in plans):
         mask = None  # no side keeps another token
     rows = matching.read_keys(source, columns)
-    with single_threaded_torch():
+    with single_threaded():
         return compare(sides, [rows], mask, count, reporter)
 
 

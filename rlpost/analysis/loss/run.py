@@ -15,7 +15,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
@@ -70,7 +70,7 @@ def loss(
         names = (*computed, *LOSS_COLUMNS) if targets else ()
         check_clash(plan, names)
         engine = engine_for(plan, options, outputs.folder)
-        with single_threaded_torch():
+        with single_threaded():
             responses = engine.responses(names)
             metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
             totals, rewritten = write_files(

@@ -466,7 +466,7 @@ def test_markdown_on_stdout_and_json_in_a_file(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     ran = run("loss", path, "--format", "markdown", "--summary-json", tmp_path / "run.json")
     assert ran.code == 0
-    assert ran.out.startswith("# rlpost loss · ppo (arXiv 1707.06347)\n")
+    assert ran.out.startswith("# rlpost loss · ppo (arXiv:1707.06347)\n")
     assert f"- {path}\n" in ran.out
     assert "- advantages: column advantages of the input\n" in ran.out
     assert "\n| token outcomes | count | share | of A > 0 | of A &lt; 0 |\n" in ran.out
