@@ -69,7 +69,7 @@ def closest(
     """
     import difflib  # noqa: PLC0415 - only errors need it
 
-    names = [str(one) for one in known]
+    names = list(dict.fromkeys(map(str, known)))
     first, *others = difflib.get_close_matches(name, names, n=3, cutoff=least) or [""]
     if not first:
         return ()
