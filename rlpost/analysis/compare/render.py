@@ -145,6 +145,8 @@ def _recipes(comparison: Json) -> Iterator[TextTable]:
     rows = [[one["field"], *map(_value, one["values"])] for one in fields[:MOST_FIELDS]]
     more = len(fields) - len(rows)
     notes = [f"{more:,} more: --format json"] if more else []
+    if _verdict(comparison["pairs"]).severity == "ok":
+        notes.append("without effect on these numbers")
     text = range(len(names) + 1)
     yield TextTable(("recipe", *names), rows, notes=notes, text=text)
 
