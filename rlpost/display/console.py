@@ -9,16 +9,15 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rich.color import parse_rgb_hex
-from rich.console import Console, Group, RenderHook
-from rich.panel import Panel
+from rich.console import Console, RenderHook
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from rlpost.display.charts import ascii_chart
-from rlpost.display.controls import printable, printable_line
+from rlpost.display.controls import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from rich.console import ConsoleOptions, ConsoleRenderable, RenderableType, RenderResult
 
@@ -126,16 +125,6 @@ def _recording(columns: int, colors: Literal["truecolor"] | None) -> Console:
     )  # fmt: skip
     out.push_render_hook(_ShowControlCharacters())
     return out
-
-
-def print_page(out: Console, title: str, parts: Sequence[RenderableType]) -> None:
-    """Print parts with a blank line between them: in a box on a terminal, else below the title."""
-    heading = Text(printable_line(title))
-    spaced = [one for part in parts for one in (part, Text(""))][:-1]
-    if out.is_terminal:
-        out.print(Panel(Group(*spaced), title=heading, title_align="left", border_style="dim"))
-    else:
-        out.print(heading, *spaced, sep="\n")
 
 
 class _ShowControlCharacters(RenderHook):

@@ -56,7 +56,7 @@ from rlpost.io.publish import StagedFiles, write_file
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.pipeline.device import check_device, check_name
+from rlpost.pipeline.device_choice import check_device, check_name
 from rlpost.pipeline.expectations import check_findings, expectations_of
 from rlpost.pipeline.output.files import check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state

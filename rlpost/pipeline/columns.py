@@ -82,11 +82,10 @@ def _read_by_name(source: Source | TableSource, recipe: Recipe) -> dict[str, str
             declared = estimator.parameters.get(parameter)
             if declared is not None and declared.default is not declared.empty:
                 advice = f"an option is keyword-only: write `*, {declared}`"
-            raise DataError(
-                f"{where}: no column {column!r}. {columns_here(source.columns)}",
-                candidates=closest(column, [*source.columns, *estimator.known_columns]),
-                tip=advice,
-            )
+            candidates = closest(column, [*source.columns, *estimator.known_columns])
+            tip = advice if candidates else f"{advice}; {columns_here(source.columns)}"
+            text = f"{where}: no column {column!r}"
+            raise DataError(text, candidates=candidates, tip=tip)
         kinds = {_type_of(source, schema, column) for schema in source.schemas}
         found[f"{_kind_by_name(kinds, where, column)}:{parameter}"] = column
     return found

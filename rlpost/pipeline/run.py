@@ -17,7 +17,8 @@ from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of, mask_is_result
-from rlpost.pipeline.device import devices_for, single_threaded
+from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.device_choice import devices_for
 from rlpost.pipeline.engine import Engine, row_name
 from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
