@@ -73,10 +73,9 @@ TITLES = {
     "verify": "rlpost verify · ",
     "loss": "rlpost loss · ",
     "sweep": "rlpost loss · ",
-    "compare": "",
+    "compare": "rlpost compare · ",
     "replay": "rlpost replay · ",
 }
-PAGES = {"advantages", "enrich", "inspect", "verify", "replay"}
 STEPS = [
     "Mean raw reward",
     "Groups with signal",
@@ -100,10 +99,9 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     assert max(map(len, text.splitlines())) <= 90
     assert "\x1b" not in text
     html = found[name]._repr_html_()
-    if name in PAGES:
-        assert html.startswith("<style>")
-        assert html.count('<section class="rlpost-page">') == 1
-        assert "<pre" not in html
+    assert html.startswith("<style>")
+    assert html.count('<section class="rlpost-page">') == 1
+    assert "<pre" not in html
     assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == (
         CHARTS.get(name, [])
     )
