@@ -22,7 +22,7 @@ from rlpost.errors import UnavailableError, UsageError
 from rlpost.io.machine import core_limit, cpu_model, memory
 from rlpost.io.paths import without_home
 from rlpost.io.system import cores
-from rlpost.pipeline.device import NO_FLOAT64, accelerators, devices_named, memory_of
+from rlpost.pipeline.accelerators import NO_FLOAT64, accelerators, devices_named, memory_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.run import check_scratch_dir, enrich
 from rlpost.recipe.flags import PREFIX

@@ -31,7 +31,7 @@ from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.pipeline.columns import columns_of
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.metadata import FileMetadata, cut
@@ -298,7 +298,7 @@ def _compare(
     """Recompute the columns of all files of a run, and compare those that decode."""
     engine = engine_for(plan, options)
     assert isinstance(plan.source, _EnrichedInputs)
-    with single_threaded_torch(), _as_data_error(run[0]):
+    with single_threaded(), _as_data_error(run[0]):
         responses = engine.responses(plan.source.written, part=True)
         options.reporter.start("compare", plan.source.rows)
         return [

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 LEAST_SECONDS = 0.005
@@ -37,11 +37,15 @@ def aligned(values: Sequence[float | None]) -> list[str]:
     (['0.5000', '0.1235', '0.0000', '0'], ['12.50', '–', '0.00'], ['2.000e-06', '1.000e-05'])
     """
     sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
-    largest = max(sizes, default=0.0)
+    return [*map(column_format(max(sizes, default=0.0)), values)]
+
+
+def column_format(largest: float) -> Callable[[float | None], str]:
+    """Return what writes the numbers of a column, by the largest size of them; see `aligned`."""
     if largest and not _PLAIN[0] <= largest < _PLAIN[1]:
-        return [number(value) for value in values]
+        return number
     decimals = _DIGITS - 1 - math.floor(math.log10(largest)) if largest else 0
-    return [_fixed(value, max(decimals, 0)) for value in values]
+    return lambda value: _fixed(value, max(decimals, 0))
 
 
 def _fixed(value: float | None, decimals: int) -> str:

@@ -56,7 +56,7 @@ from rlpost.io.publish import StagedFiles, write_file
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.pipeline.device import check_name, devices_named
+from rlpost.pipeline.device_choice import check_device, check_name
 from rlpost.pipeline.expectations import check_findings, expectations_of
 from rlpost.pipeline.output.files import check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
@@ -263,7 +263,7 @@ def _device(state_dir: Path, manifest: Manifest, options: Options) -> str:
     if options.device != "auto":
         return options.device
     try:
-        devices_named(manifest.context.device)
+        check_device(manifest.context.device)
     except UnavailableError as error:
         raise UnavailableError(
             f"--state-dir {state_dir}: planned with {error}. A --device of this shard overrides "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,9 +30,12 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
-    """Return a value of a type from JSON; raise ValueError if it is of another one."""
+    """Return a value of a type from JSON; raise ValueError if it is of another one.
+
+    Texts may have the escapes of file names that are not UTF-8, which msgspec's parser rejects.
+    """
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.convert(json.loads(text), kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
@@ -38,11 +36,12 @@ def dro(tokens: Tokens, *, dro_beta: float = 0.1) -> Surrogate:
 
 
 def _penalised(tokens: Tokens, tau: float) -> Surrogate:
-    advantages, none = tokens.masked_advantages, torch.zeros_like(tokens.mask)
-    penalty = tau / 2 * tokens.log_ratio.square()
+    advantages, none = tokens.masked_advantages, tokens.xp.zeros_like(tokens.mask)
+    penalty = tau / 2 * tokens.log_ratio**2
     values = tokens.negated_advantages * tokens.masked_log_probs + penalty
     zero_gradient = tau * tokens.log_ratio == advantages
-    return Surrogate(values, clip_states(none, none), zero_gradient, torch.ones_like(advantages))
+    ratio = tokens.xp.ones_like(advantages)
+    return Surrogate(values, clip_states(none, none), zero_gradient, ratio)
 
 
 KIMI15 = Loss(

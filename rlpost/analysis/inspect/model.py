@@ -324,6 +324,7 @@ class AdvantageSlice:
     max: float | None
     zero_share: float | None
     """Share of exactly 0: these have no gradient."""
+    positive_share: float | None
 
 
 @dataclass(frozen=True)

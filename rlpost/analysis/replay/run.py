@@ -34,7 +34,7 @@ from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
 from rlpost.recipe.estimators import NAMES, installed
 from rlpost.recipe.named import NamedByUser, named_in
-from rlpost.recipe.presets import DEFAULT, PRESETS
+from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES, columns_here
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.bundle.reader import OpenBundle
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.analysis.replay.search.candidates import Candidate
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
@@ -200,38 +199,19 @@ def _framework(source: Source) -> str:
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
 
 
-def _recipe_in_metadata(source: Source) -> Candidate | None:
-    """Return the recipe in the metadata of enriched files, as the user typed its options.
-
-    One that names code or a tokenizer is left out.
-    """
-    from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
-    from rlpost.analysis.replay.search.candidates import ORDER, Candidate, value_of  # noqa: PLC0415
-    from rlpost.analysis.replay.search.fields import FIELDS  # noqa: PLC0415
-
-    found = recipe_of_files(source).without_names(source.name)
-    recipe, preset = found.recipe, found.preset or DEFAULT
-    if recipe is None or preset not in ORDER:
-        return None
-    plain = Candidate(preset, found.estimator or recipe.estimator)
-    names = {*FIELDS} - {"estimator", "estimator_name", "columns"}
-    try:
-        return plain.changed({name: value_of(recipe, name) for name in names})
-    except UsageError:  # the recipe is of an estimator that this preset has not
-        return None
-
-
 def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
+        from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
         from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
+        from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
 
         found = search.search(
             sample,
             tolerance=request.tolerance,
             given=request.given,
-            metadata=_recipe_in_metadata(source),
+            metadata=candidate_of(recipe_of_files(source).without_names(source.name)),
             framework=_framework(source),
             reporter=request.reporter,
         )
@@ -295,7 +275,7 @@ def from_start_alone(
     first = next((one["stage"] for one in stages if not one["equal"]), None)
     return {
         **facts_of(sample, tolerance),
-        "recipe": recipe_facts(recipe, named),
+        "recipe": recipe_facts(recipe, named, Replayer(sample)),
         "reproduced": first is None,
         "stages": stages,
         "not_computed": not_computed(sample, {one["stage"] for one in stages}),

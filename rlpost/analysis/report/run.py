@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
-from rlpost.analysis.inspect.about.checks import checks_ran
+from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
-from rlpost.analysis.report.page import all_plain, cut, page_of
+from rlpost.analysis.report.page import all_plain, cut, page_of, plain
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.display.page import MARKS, Notice, Page
 from rlpost.display.reporter import SilentReporter
+from rlpost.display.text import counted, size
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -98,8 +100,9 @@ def build(
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     data = data_of(
-        facts, names, index, clips.counts, section(found, names), count=examples, seed=seed
-    )
+        facts, names, index, clips.counts, section(found, names),
+        recipe=found.words if found else "", count=examples, seed=seed,
+    )  # fmt: skip
     return names, page_of(data)
 
 
@@ -130,7 +133,7 @@ def check_output(target: Path, files: Sequence[AnyPath], *, overwrite: bool) -> 
 
 def data_of(
     facts: Facts, named: Facts, index: Index, clips: clipping.ClipCounts,
-    replayed: Section | None = None, *, count: int, seed: int,
+    replayed: Section | None = None, *, recipe: str = "", count: int, seed: int,
 ) -> Json:  # fmt: skip
     """Return the content of the page as plain data: sections, findings, examples.
 
@@ -140,14 +143,16 @@ def data_of(
         index: of the responses.
         clips: counts of clipped values.
         replayed: the section about recorded columns.
+        recipe: that of the recorded columns, in words; empty if it is unknown.
         count: number of the best, of the worst and of random responses.
         seed: of the random responses.
     """
     groups = Groups(index)
     choice = chosen(index, groups, facts, count, seed)
     parts = [
+        sections.signal(facts),
         sections.overview(named),
-        sections.steps(facts),
+        sections.steps(facts, clips.shares()),
         sections.distributions(facts),
         sections.groups(facts),
         sections.engine(facts),
@@ -156,17 +161,33 @@ def data_of(
         sections.checks(facts),
         sections.storage(named),
     ]
+    found = verdict(facts)
     threshold = facts.groups.pass_threshold if facts.groups else 1.0
     return {
         "version": __version__,
         "inputs": all_plain(_inputs(named)),
+        "recipe": plain(cut(recipe, _MOST_TEXT)),
+        "verdict": {
+            "severity": found.severity,
+            "text": f"{MARKS[found.severity]} {found.text}",
+        },
         "sections": [_section(one) for one in parts if one is not None],
-        "checks": checks_ran(facts),
         "findings": all_plain(_findings(facts, index)),
         "groups": examples(index, groups, choice, threshold),
         "reasons": REASONS,
         "scales": scales(),
     }
+
+
+def written_page(facts: Facts, output: str) -> Page:
+    """Return what the command prints: the page that it wrote, and the findings in it."""
+    bytes_of = size(Path(output).stat().st_size)
+    text = f"{output} written: {counted(facts.responses, 'response')}, {bytes_of}"
+    return Page(
+        f"rlpost report · {', '.join(_inputs(facts))}",
+        lines=[verdict(facts).text],
+        verdict=Notice("ok", text),
+    )
 
 
 def _section(section: Section) -> Json:
@@ -199,5 +220,5 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
 def _evidence(one: FindingEvidence) -> str:
     parts = [f"group {one.group}" if one.group is not None else "", one.text]
     name = Path(one.file).name
-    parts.append(f"{name}, row {one.row:,}" if one.row is not None else name)
+    parts.append(f"{name}:{one.row}" if one.row is not None else name)
     return " · ".join(part for part in parts if part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -15,7 +16,14 @@ from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.decoded_size import decoded_size, dense_bytes
 from rlpost.io.parquet.footer import FooterError
 from rlpost.io.paths import RemotePath
-from rlpost.io.ranges import PrefetchedFile, RemoteFile, close_file, open_file, read_at
+from rlpost.io.ranges import (
+    PrefetchedFile,
+    RemoteFile,
+    arrow_file,
+    close_file,
+    open_file,
+    read_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -83,7 +91,9 @@ class ParquetReader:
         path = self._path
         with _memory_of_c_library() if self._frugal else nullcontext():
             return pq.ParquetFile(
-                path if self._prefetched is None else pa.PythonFile(self._prefetched, mode="r"),
+                arrow_file(path)
+                if isinstance(path, Path)
+                else pa.PythonFile(self._prefetched, mode="r"),
                 metadata=metadata,
                 read_dictionary=list(with_dictionary),
                 buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,

@@ -15,6 +15,7 @@ from rich.console import Console
 import rlpost
 from rlpost.analysis.replay.metrics import replay as work
 from rlpost.analysis.replay.metrics.findings import FINDINGS
+from rlpost.analysis.replay.metrics.logs import read_log
 from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
 from rlpost.analysis.replay.render import page
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -590,3 +591,33 @@ def test_files_are_read_in_chunks_with_the_numbers_of_a_table(tmp_path, monkeypa
     assert found["reproduced"]
     assert found["metrics"] == expected["metrics"]
     assert found["description"] == expected["description"]
+
+
+LINE = '{"step": 1, "actor/pg_loss": 0.1}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINE[:-1] + ', "sample": "a\u2028b\u0085c"}\n' + LINE,
+        "step,actor/pg_loss,sample\n1,0.1," + "x" * 300_000,
+        '{"log_history": 3, "step": 1, "actor/pg_loss": 0.1}',
+        LINE[:-1] + ', "big": 1.5e-' + "9" * 600 + ', "none": 0.0e' + "9" * 5000 + "}",
+        f"{LINE}\n{LINE.replace('0.1', '1e308')}\n{LINE.replace('0.1', '1e308')}",
+        f"{LINE}\n{LINE.replace('0.1', 'Infinity')}\n{LINE.replace('0.1', '-Infinity')}",
+    ],
+    ids=["line ends in texts", "long cell", "no history", "exponents", "overflow", "infinities"],
+)
+def test_hostile_logs_are_read(text, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(text, encoding="utf-8")
+    log = read_log(path)
+    assert "1" in log.keys["actor/pg_loss"]
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, '{"a":' * 5_000 + "1" + "}" * 5_000], ids=len)
+def test_logs_that_are_nested_too_deeply_are_errors(text, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"--metrics {path}"):
+        read_log(path)
