@@ -121,11 +121,9 @@ def _reduce(values: Tensor, offsets: Tensor, how: str, empty: float) -> Tensor:
 
 def count_true(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return the number of true elements of each segment, [N] int64."""
-    if mask.device.type != "cpu":
-        return segment_sum(mask.to(torch.int64), offsets)
-    if is_all_true(mask):
+    if mask.device.type == "cpu" and is_all_true(mask):
         return lengths(offsets)
-    return torch.searchsorted(mask.nonzero().squeeze(1), offsets).diff()
+    return segment_sum(mask.to(torch.int64), offsets)
 
 
 def positions_of(mask: Tensor) -> Tensor:

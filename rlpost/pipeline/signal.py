@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 
 from rlpost.kernels.histogram import SMALLEST, tally
-from rlpost.kernels.segments import count_true, segment_min
+from rlpost.kernels.segments import count_true, segment_min, segment_sum
 from rlpost.pipeline.totals import SPREADS
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def signal_of_tokens(
     """
     numbers = advantages.to(torch.float32)
     signs = {"positive": numbers >= SMALLEST, "negative": numbers <= -SMALLEST}
-    counts = {f"{sign}.tokens": count_true(hit, offsets) for sign, hit in signs.items()}
+    counts = {
+        f"{sign}.tokens": segment_sum(hit.to(torch.int64), offsets) for sign, hit in signs.items()
+    }
     return SignalSums(counts | _by_sign(total, tokens), tally(numbers))
 
 

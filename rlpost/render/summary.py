@@ -101,9 +101,9 @@ def _title(summary: Json) -> str:
 
 
 def _transition(summary: Json) -> str:
-    """Return the inputs and the outputs; empty for a table."""
+    """Return the inputs and the outputs."""
     if "inputs" not in summary:
-        return ""
+        return " · a table in memory"
     inputs, outputs = (_paths(summary[key]) for key in ("inputs", "outputs"))
     return f" · {inputs} → {outputs}" if outputs else f" · {inputs}"
 

@@ -67,8 +67,8 @@ def found(tmp_path_factory):
 
 
 TEXTS = {
-    "advantages": "rlpost advantages · grpo",
-    "enrich": "rlpost advantages · grpo",
+    "advantages": "rlpost advantages · ",
+    "enrich": "rlpost advantages · ",
     "inspect": "rlpost inspect · ",
     "verify": "columns equal bit for bit",
     "loss": "rlpost loss · ppo",
