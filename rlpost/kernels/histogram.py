@@ -27,7 +27,7 @@ SMALLEST = 2.0**-126
 """Of float32, by size; smaller numbers count as 0, and have no column."""
 
 
-class Histogram(NamedTuple):
+class BinCounts(NamedTuple):
     """Columns of equal width, which is a power of two."""
 
     edges: list[float]
@@ -60,14 +60,14 @@ def nonzero_tally(counts: Tensor) -> dict[int, int]:
     return {code: count for code, count in pairs if code % _NEGATIVE}
 
 
-def histogram(counts: Mapping[int, int]) -> Histogram:
+def histogram(counts: Mapping[int, int]) -> BinCounts:
     """Return the histogram of tallied numbers, of 8 to 32 columns; none for no numbers.
 
     >>> histogram(nonzero_tally(tally(torch.tensor([-1.0, 0.0, 0.75, 1.5, 1.5]))))[1]
     [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2]
     """
     if not counts:
-        return Histogram([], [])
+        return BinCounts([], [])
     codes = np.array([*counts], dtype=np.int64)
     bits = (codes % _NEGATIVE << _DROPPED).astype(np.int32)
     sizes = bits.view(np.float32).astype(np.float64)  # the lower ends of the codes, without sign
@@ -78,4 +78,4 @@ def histogram(counts: Mapping[int, int]) -> Histogram:
     numbers = np.zeros(last - first + 1, dtype=np.int64)
     np.add.at(numbers, column - first, np.array([*counts.values()], dtype=np.int64))
     edges = [width * at for at in range(first, last + 2)]
-    return Histogram([float(edge) for edge in edges], numbers.tolist())
+    return BinCounts([float(edge) for edge in edges], numbers.tolist())

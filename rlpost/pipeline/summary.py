@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.signal import Cell
     from rlpost.pipeline.totals import ExactTotals, SummaryCells, Totals
+    from rlpost.recipe.recipe import Recipe
 
 
 REWARDS = "response_level_rewards"
@@ -347,14 +348,11 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     for name, one in whole.get("components", {}).items():
         equal = None if facts.groups is None else facts.groups.equal_components[name]
         one["zero_variance"] = equal
-    edges = {name: every.count(name) for name in ("padded", "shifted")}
-    if every.lows.get("length") != every.highs.get("length"):  # padding makes lists equally long
-        edges["padded"] = 0
+    edges = _edge_counts(every)
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
-        "new_columns": list(resolved.written),
         "roles": roles_of(plan),
         **whole,
         "groups": groups,
@@ -362,11 +360,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         **tables,
     }
     if "kl" in summary:
-        one = resolved.recipe.kl_coef
-        summary["kl"]["coefficients"] = one if facts.coefficients is None else facts.coefficients
-        summary["kl"]["credit"] = resolved.recipe.numerics.kl_credit
-        if facts.coefficients is not None:
-            summary["kl"]["target"] = resolved.recipe.kl_target
+        summary["kl"] |= _penalty(resolved.recipe, facts)
     summary["signal"]["no_signal"] = _no_signal(plan, summary)
     shifted, errors = _shifted(plan, edges["shifted"], summary["responses"])
     summary["errors"] = [
@@ -387,6 +381,21 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_identical(summary),
     ]
     return summary
+
+
+def _edge_counts(totals: Totals) -> dict[str, int]:
+    """Return how many responses look padded, and shifted; padding makes lists equally long."""
+    counts = {name: totals.count(name) for name in ("padded", "shifted")}
+    equally_long = totals.lows.get("length") == totals.highs.get("length")
+    return counts if equally_long else {**counts, "padded": 0}
+
+
+def _penalty(recipe: Recipe, facts: ResponseFacts) -> Json:
+    """Return the coefficients of the KL penalty, and where it is subtracted."""
+    credit = {"credit": recipe.numerics.kl_credit}
+    if facts.coefficients is None:
+        return {"coefficients": recipe.kl_coef, **credit}
+    return {"coefficients": facts.coefficients, **credit, "target": recipe.kl_target}
 
 
 def _histogram(totals: ExactTotals) -> Json:

@@ -547,11 +547,11 @@ def _verdict(summary: Json, errors: Sequence[Notice]) -> Notice | None:
 
 
 def _written(summary: Json) -> str:
+    if not summary.get("outputs", True) or "new_columns" not in summary:  # findings failed the run
+        return ""
     columns = counted(len(summary["new_columns"]), "new column")
     if "inputs" not in summary:
         return f"enriched: {columns}"
-    if not summary["outputs"]:
-        return ""
     text = f"{_paths(summary['outputs'])} written: {columns}"
     if "bytes" in summary and summary["bytes"]["written"]:
         text += f", {size(summary['bytes']['written'])} in {summary['seconds']['total']:.1f} s"
