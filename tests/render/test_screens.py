@@ -1,7 +1,6 @@
 """The screens of `advantages`: any recipe on any rollouts fits the terminal, and adds up."""
 
 import io
-import math
 import os
 import re
 
@@ -38,9 +37,7 @@ def cases(draw):
         "reward_clip": 0.5, "advantage_clip": 0.75, "is_weight": "token",
         "is_filter": ("sequence:ratio:0.9:1.1",), "nonfinite": "mask",
     }  # fmt: skip
-    for name in switches:
-        if draw(st.integers(0, 3)) == 0:
-            options[name] = switches[name]
+    options |= {name: x for name, x in switches.items() if draw(st.integers(0, 3)) == 0}
     return rows, options
 
 
@@ -81,6 +78,8 @@ def test_any_run_fits_the_terminal_and_adds_up(case):
         summary = rlpost.enrich(table, recipe)[1]
     except RlpostError:
         return
+    if LAW:
+        print("ran", summary["responses"])  # noqa: T201
     add_up(summary)
     pages = [summary_page(summary, verbose=verbose) for verbose in (False, True)]
     pages.append(plan_page(bind(TableSource(table), recipe), None, verbose=True))
@@ -90,4 +89,4 @@ def test_any_run_fits_the_terminal_and_adds_up(case):
             assert max(map(len, lines)) <= width, lines
             numbers_are_numbers(lines)
         assert page.verdict is not None
-        assert all(math.isfinite(len(part)) for part in (page.markdown(), page.html()))
+        assert page.markdown().startswith("# rlpost advantages")
