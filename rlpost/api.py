@@ -22,12 +22,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost.errors import DataError, ReadWriteError, RlpostError, UsageError
+from rlpost.errors import (
+    BlockedError,
+    DataError,
+    ErrorPart,
+    ReadWriteError,
+    RlpostError,
+    UsageError,
+)
 from rlpost.io.memory import arrow_table, is_table, like
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import PathText, parse_path
+from rlpost.io.ranges import arrow_file
 from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
@@ -53,7 +61,7 @@ __all__ = ["Options", "advantages", "enrich", "plan"]
 
 
 def plan(
-    inputs: Sequence[str | Path],
+    inputs: Sequence[PathText],
     recipe: Recipe,
     state: RunState | None = None,
 ) -> Plan:
@@ -63,14 +71,14 @@ def plan(
         ReadWriteError: an input cannot be read.
         DataError: it is not Parquet, has no rows, or lacks a column that the recipe needs.
     """
-    source = Source(find_inputs([str(path) for path in inputs]))
+    source = Source(find_inputs(inputs))
     from rlpost.pipeline import run  # noqa: PLC0415
 
     return run.bind(source, recipe, state)
 
 
 def advantages(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: PathText | Sequence[PathText],
     output: str | Path,
     recipe: Recipe | None = None,
     options: Options | None = None,
@@ -85,12 +93,12 @@ def advantages(
         raise UsageError(
             f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
         )
-    paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
     if options.update:
         return _update(paths, parse_path(output), recipe, options)
     if options.delete:
         raise UsageError("--delete: needs --update, which finds the outputs of vanished inputs")
-    files = find_inputs([str(path) for path in paths])
+    files = find_inputs(paths)
     if options.engine != "local":
         return _on_other_engine(files, paths, parse_path(output), recipe, options)
     source = Source(files, keep_footers=True)
@@ -113,7 +121,7 @@ def advantages(
 
 
 def _update(
-    paths: Sequence[str | Path],
+    paths: Sequence[PathText],
     output: AnyPath,
     recipe: Recipe,
     options: Options,
@@ -124,19 +132,42 @@ def _update(
     }
     summary: Json = {"responses": 0, **lists, "recipe": recipe.model_dump(mode="json")}
     with updating(paths, output, recipe, options) as update:
-        if update.chosen:
-            with UpdateInputs.of(update, options.reporter.note) as inputs:
-                if inputs.files():
-                    summary |= _write_update(update, inputs, recipe, options)
-                    summary["inputs"] = [str(found.path) for found in update.chosen]
+        while update.chosen:
+            try:
+                with UpdateInputs.of(update, options.reporter.note) as inputs:
+                    if inputs.files():
+                        summary |= _write_update(update, inputs, recipe, options)
+                        summary["inputs"] = [str(found.path) for found in update.chosen]
+                break
+            except (DataError, ReadWriteError):
+                if not update.leave_out_changed():
+                    raise
         if options.delete:
             update.delete()
-        return {**summary, "update": update.facts()}
+        summary["update"] = update.facts()
+        if update.blocked:
+            raise _blocked(update, summary)
+        return summary
+
+
+def _blocked(update: Update, summary: Json) -> BlockedError:
+    """Return the error of an update that did not write all files."""
+    first, *others = map(update.target, update.blocked)
+    more = f" and {len(others):,} more" if others else ""
+    text = (
+        f"{first}{more}: exists already, and `rlpost advantages` did not write it, or it is "
+        "damaged, so --update does not replace it"
+    )
+    part = ErrorPart(text, tip="remove it, or choose another OUT")
+    return BlockedError(part, summary=summary)
 
 
 def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options: Options) -> Json:
     """Write the chosen files of an update, and those that must be computed with them."""
     source = Source(inputs.files(), keep_footers=True)
+    if not source.rows:
+        update.leave_out_empty()
+        return {}
     while update.kept or update.vanished or update.incomplete:
         from rlpost.pipeline import run  # noqa: PLC0415
         from rlpost.pipeline.update import checks  # noqa: PLC0415
@@ -150,12 +181,13 @@ def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options:
         found = checks.coupled(update, plan)
         if not found:
             break
-        if not options.overwrite:
+        why = next(iter(found.values()))
+        if why and not options.overwrite:
             raise UsageError(
-                f"{next(iter(found.values()))}: add --overwrite, which writes what is up to date, "
+                f"{why}: add --overwrite, which writes what is up to date, "
                 "too, as far as that is needed"
             )
-        update.choose(found)
+        update.choose(dict.fromkeys(found, "coupled" if why else "damaged"))
         source = Source(inputs.files(), keep_footers=True)
     targets: list[AnyPath] = [update.target(found) for found in update.chosen]
     journal = journal_of(
@@ -170,7 +202,7 @@ def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options:
 
 def _on_other_engine(
     files: Sequence[InputFile],
-    paths: Sequence[str | Path],
+    paths: Sequence[PathText],
     output: AnyPath,
     recipe: Recipe,
     options: Options,
@@ -273,7 +305,7 @@ def enrich_batches(
         except OSError as error:
             raise ReadWriteError(f"{folder}: {error.strerror or error}") from None
         # The directory is deleted, and the open file stays readable until it is closed.
-        reader = _reader(pa.OSFile(str(enriched)))
+        reader = _reader(arrow_file(enriched))
     return reader, {name: x for name, x in summary.items() if name not in _FILE_KEYS}
 
 
@@ -292,7 +324,10 @@ def _spill(batches: Iterable[pa.RecordBatch], path: Path) -> None:
         raise UsageError(f"{NAME}: {type(first).__name__} came; record batches are needed")
     pending: list[pa.RecordBatch] = []
     # The file is temporary, so compressing it well would only cost time.
-    with pq.ParquetWriter(path, first.schema, compression="lz4", use_dictionary=False) as writer:
+    with (
+        arrow_file(path, "wb") as file,
+        pq.ParquetWriter(file, first.schema, compression="lz4", use_dictionary=False) as writer,
+    ):
         for number, batch in enumerate(chain([first], remaining)):
             if not batch.schema.equals(first.schema):
                 raise DataError(

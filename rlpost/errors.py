@@ -4,20 +4,156 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from rlpost.redaction import without_secrets
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+
+SIMILAR = 0.6
+"""Similarity of two names, 0 to 1, from which one is suggested for the other."""
+_NEAR = 0.12
+"""How much less similar than the closest name another one may be."""
+
+
+@dataclass(frozen=True)
+class ErrorPart:
+    """One thing that is wrong, in one sentence; the names that could be meant, and what to do.
+
+    >>> print(ErrorPart("no option --gama", ("--gamma",)))
+    no option --gama; did you mean --gamma?
+    >>> ErrorPart("no reward column", ("scores", "rew"), "--map reward=COLUMN").advice
+    ['candidates: scores, rew', 'tip: --map reward=COLUMN']
+    """
+
+    text: str
+    """Where, what came, what is needed."""
+    candidates: tuple[str, ...] = ()
+    """Names that exist and could be meant, the closest first."""
+    tip: str = ""
+    """What to do."""
+
+    @property
+    def advice(self) -> list[str]:
+        """The lines below the sentence."""
+        if not self.candidates:
+            return [f"tip: {self.tip}"] if self.tip else []
+        if self.tip:
+            return [f"candidates: {', '.join(self.candidates)}", f"tip: {self.tip}"]
+        return [f"tip: did you mean {series(self.candidates)}?"]
+
+    def __str__(self) -> str:
+        return "; ".join([self.text, *(line.removeprefix("tip: ") for line in self.advice)])
+
+    def changed(self, change: Callable[[str], str]) -> ErrorPart:
+        """Return the part with its texts changed."""
+        names = tuple(map(change, self.candidates))
+        return ErrorPart(change(self.text), names, change(self.tip))
+
+
+def closest(name: str, known: Iterable[str], prefix: str = "") -> tuple[str, ...]:
+    """Return at most three names that are similar to a name, the closest first.
+
+    A name is left out if it is much less similar than the closest.
+
+    Args:
+        name: the unknown name.
+        known: names that exist.
+        prefix: of each result.
+    """
+    import difflib  # noqa: PLC0415 - only errors need it
+
+    names = [str(one) for one in known]
+    first, *others = difflib.get_close_matches(name, names, n=3, cutoff=SIMILAR) or [""]
+    if not first:
+        return ()
+    least = difflib.SequenceMatcher(None, first, name).ratio() - _NEAR
+    near = difflib.get_close_matches(name, others, n=2, cutoff=max(least, SIMILAR))
+    return tuple(prefix + match for match in (first, *near))
+
+
+def no_such(text: str, name: str, known: Iterable[str], otherwise: str = "") -> ErrorPart:
+    """Return the part of an error that a name does not exist, with the closest names.
+
+    Args:
+        text: the sentence.
+        name: the unknown name.
+        known: names that exist.
+        otherwise: what to do if none is close.
+    """
+    candidates = closest(name, known)
+    return ErrorPart(text, candidates, "" if candidates else otherwise)
+
+
+class OptionValueError(ValueError):
+    """A wrong value in a validator of pydantic, which accepts a ValueError only."""
+
+    def __init__(self, part: ErrorPart) -> None:
+        super().__init__(str(part))
+        self.part = part
+
+
+def series(words: Sequence[str], joint: str = "or") -> str:
+    """Return words as one reads them.
+
+    >>> series(["a"]), series(["a", "b"]), series(["a", "b", "c"], "and")
+    ('a', 'a or b', 'a, b and c')
+    """
+    *first, last = words or [""]
+    return f"{', '.join(first)} {joint} {last}" if first else last
 
 
 class RlpostError(Exception):
-    """An expected error; its text has where, what came, what is needed, and what to do."""
+    """An expected error; its parts have where, what came, what is needed, and what to do.
+
+    Its text has a line for each part. URLs in it, also those that a library's error has, are
+    printed without their secrets.
+    """
 
     exit_code = 2
 
+    def __init__(
+        self, *parts: str | ErrorPart, candidates: Iterable[str] = (), tip: str = ""
+    ) -> None:
+        """Store the parts.
+
+        Args:
+            parts: each an `ErrorPart`, or a text with a line for each.
+            candidates: of the last part.
+            tip: of the last part.
+        """
+        self.parts = tuple(part for one in parts for part in _split(one))
+        if candidates or tip:
+            *first, last = self.parts
+            last = replace(last, candidates=(*last.candidates, *candidates), tip=tip or last.tip)
+            self.parts = (*first, last)
+        self.parts = tuple(part.changed(without_secrets) for part in self.parts)
+        super().__init__(*self.parts)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts))
+
+    def with_parts(self, parts: Iterable[ErrorPart]) -> Self:
+        """Return an error of the same kind with other parts."""
+        return type(self)(*parts)
+
+    def after(self, where: str) -> Self:
+        """Return the same error; each sentence begins with its place, such as `--preset: `."""
+        return self.with_parts(replace(one, text=f"{where}{one.text}") for one in self.parts)
+
     def reworded(self, change: Callable[[str], str]) -> Self:
         """Return the same error with its texts changed, such as names of temporary files."""
-        return type(self)(change(str(self)))
+        return self.with_parts(one.changed(change) for one in self.parts)
+
+
+def _split(problem: str | ErrorPart) -> list[ErrorPart]:
+    """Return the parts that a problem, or a text with a line for each, stands for."""
+    if isinstance(problem, ErrorPart):
+        return [problem]
+    return [ErrorPart(line) for line in problem.splitlines()] or [ErrorPart("")]
 
 
 class UsageError(RlpostError):
@@ -26,19 +162,41 @@ class UsageError(RlpostError):
     exit_code = 2
 
 
-class FindingsError(RlpostError):
-    """A run has findings that fail it, so nothing was published (exit code 1)."""
+class SummaryError(RlpostError):
+    """The error of a run that has a summary."""
 
-    exit_code = 1
-
-    def __init__(self, text: str, summary: dict[str, Any]) -> None:
-        super().__init__(text)
+    def __init__(self, *parts: str | ErrorPart, summary: dict[str, Any]) -> None:
+        super().__init__(*parts)
         self.summary = summary
-        """As of a run that is published, but without outputs."""
+        """As of a run without an error."""
+
+    def __reduce__(self) -> Any:
+        return _summary_error, (type(self), self.parts, self.summary)
+
+    def with_parts(self, parts: Iterable[ErrorPart]) -> Self:
+        """Return the same findings with other parts."""
+        return type(self)(*parts, summary=self.summary)
 
     def reworded(self, change: Callable[[str], str]) -> Self:
         """Return the same error with its texts changed, those of the summary, too."""
-        return type(self)(change(str(self)), _reworded(self.summary, change))
+        parts = (one.changed(change) for one in self.parts)
+        return type(self)(*parts, summary=_reworded(self.summary, change))
+
+
+def _summary_error(
+    kind: type[SummaryError], parts: Sequence[ErrorPart], summary: dict[str, Any]
+) -> SummaryError:
+    return kind(*parts, summary=summary)
+
+
+class FindingsError(SummaryError):
+    """A run has findings that fail it; its summary has no outputs (exit code 1)."""
+
+    exit_code = 1
+
+
+class BlockedError(SummaryError, UsageError):
+    """An update wrote what it could, and must not replace some files of OUT (exit code 2)."""
 
 
 class DataError(RlpostError):
@@ -57,6 +215,10 @@ class UnavailableError(RlpostError):
     """A requested device, engine or library is missing on this machine (exit code 5)."""
 
     exit_code = 5
+
+
+class NotEnoughMemoryError(UnavailableError):
+    """Data needs more memory than `--max-memory` permits, or than there is (exit code 5)."""
 
 
 def _reworded(value: Any, change: Callable[[str], str]) -> Any:

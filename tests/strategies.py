@@ -186,7 +186,16 @@ def rollouts(
             members = group_of(
                 draw, max_group_size=max_group_size, max_tokens=max_tokens, extreme=extreme
             )
-            rows += [replace(r, group=f"p{prompt}", batch=batch, domain=domain) for r in members]
+            rows += [
+                replace(
+                    r,
+                    group=f"p{prompt}",
+                    batch=batch,
+                    domain=domain,
+                    traj_id=f"{batch}-{r.traj_id}",  # a rollout is of one batch
+                )
+                for r in members
+            ]
     if draw(st.booleans()):
         rng = np.random.default_rng(draw(_SEEDS))
         rows = [rows[i] for i in rng.permutation(len(rows))]

@@ -41,7 +41,7 @@ ROOMS = (
     "formats",  # other tools' dumps
     "estimators",
     "losses",
-    "kernels",  # arithmetic on tensors
+    "kernels",  # arithmetic on arrays
     "recipe",  # options, presets, roles
     "manual",  # the pages of `rlpost help`
     "io",  # files, Parquet, locks, signals, threads
@@ -49,6 +49,7 @@ ROOMS = (
     "cleanups",  # what is undone if the process ends early
     "optional",  # extras that may not be installed
     "errors",
+    "redaction",  # URLs without their secrets
     "_version",
 )
 
@@ -59,7 +60,7 @@ HOMES = {
     "obstore": ("io",),
     "botocore": ("io",),
     "ray": ("distributed.ray", "ray"),
-    "msgspec": ("formats",),
+    "msgspec": ("formats", "io.own_files"),
     "textual": ("analysis.browse",),
     "typer": ("cli",),
     "pyarrow": (
@@ -81,13 +82,12 @@ HOMES = {
     "torch": (
         "formats.pickles",
         "formats.targets.verl",
-        "kernels",
-        "estimators",
-        "losses",
-        "functional",
-        "pipeline",
-        "distributed",
-        "analysis",
+        "kernels.arrays.torch_arrays",
+        "estimators.own",
+        "pipeline.accelerators",
+        "pipeline.device_transfers",
+        "analysis.doctor",
+        "analysis.peers",
         "training",
     ),
 }
@@ -95,12 +95,13 @@ HOMES = {
 TENSORS = {"torch", "numpy"}
 ALLOWED = {
     "kernels": TENSORS,
-    "estimators": {"torch", "kernels", "errors", "recipe"},
-    "losses": {"torch", "kernels", "errors", "recipe"},
+    "estimators": {*TENSORS, "kernels", "errors", "recipe"},
+    "losses": {"numpy", "kernels", "errors", "recipe"},
     "recipe": {"pydantic", "errors"},
     "display": {"rich", "cleanups"},
     "cleanups": set(),
-    "errors": set(),
+    "errors": {"redaction"},
+    "redaction": set(),
     "optional": {"errors"},
     "_version": set(),
 }

@@ -5,9 +5,8 @@ from __future__ import annotations
 import codecs
 import io
 import os
-import re
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -17,34 +16,52 @@ from typer.completion import install_callback, show_callback
 from typer.core import TyperCommand
 
 from rlpost._version import __version__
-from rlpost.cli.help_screen import NAMES, Group
+from rlpost.cli.errors import expected, print_error
+from rlpost.cli.help_screen import NAMES, Group, HelpAll, show_program_help
 from rlpost.cli.shells import REQUEST, completion
-from rlpost.display.controls import ascii_signs, printable
-from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.display.controls import ascii_signs
+from rlpost.errors import UsageError
 from rlpost.io.shutdown import INTERRUPTED
 
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
-COMMANDS = {
-    "inspect": "Inspect rollout files: contents, statistics and problems.",
-    "advantages": "Post-process rewards, compute advantages, write Parquet.",
-    "loss": "Compute policy-loss diagnostics: clipping, ratios, KL.",
-    "compare": "Compare the advantages of files, or of several recipes.",
-    "replay": "Compare a trainer's recorded numbers with a recipe's.",
-    "report": "Write an HTML report about rollout files.",
-    "browse": "Browse responses in the terminal.",
-    "convert": "Convert dumps of RL frameworks to Parquet.",
-    "export": "Export rollouts to files that a training framework reads.",
-    "bundle": "Write a few groups and a recipe to a zip file for a bug report.",
-    "join": "Add the new columns of a sidecar to the file they are of.",
-    "verify": "Recompute enriched columns, compare with the stored ones.",
-    "plan": "Compute response-level statistics for a sharded run.",
-    "estimators": "List estimators: formula, required columns, source.",
-    "losses": "List policy losses: formula, columns, options, source.",
-    "presets": "List, show and compare the framework presets.",
-    "config": "Show the resolved recipe and the source of each value.",
-    "schema": "Print the JSON Schema of recipe files, for editors.",
-    "doctor": "Check installation, machine and devices.",
-    "help": "Print a page of the manual, or the list of its pages.",
+GROUPS = {
+    "Compute": {
+        "advantages": "Post-process rewards, compute advantages, write Parquet.",
+        "loss": "Compute policy-loss diagnostics: clipping, ratios, KL.",
+    },
+    "Look": {
+        "inspect": "Inspect rollout files: contents, statistics and problems.",
+        "browse": "Browse responses in the terminal.",
+        "report": "Write an HTML report about rollout files.",
+        "compare": "Compare the advantages of files, or of several recipes.",
+    },
+    "Check": {
+        "verify": "Recompute enriched columns, compare with the stored ones.",
+        "replay": "Compare a trainer's recorded numbers with a recipe's.",
+        "bundle": "Write a few groups and a recipe to a zip for a bug report.",
+    },
+    "Files": {
+        "convert": "Convert dumps of RL frameworks to Parquet.",
+        "export": "Export rollouts to files that a training framework reads.",
+        "join": "Add columns from a sidecar file.",
+        "plan": "Compute response-level statistics for a sharded run.",
+    },
+    "About": {
+        "estimators": "List estimators: formula, required columns, source.",
+        "losses": "List policy losses: formula, columns, options, source.",
+        "presets": "List, show and compare the framework presets.",
+        "config": "Show the resolved recipe and the source of each value.",
+        "schema": "Print the JSON Schema of recipe files, for editors.",
+        "doctor": "Check installation, machine and devices.",
+        "help": "Print a page of the manual, or the list of its pages.",
+    },
+}
+"""Commands with their descriptions, by what one wants to do, the job first."""
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+EXAMPLES = {
+    "rlpost inspect in.parquet": "is it fit for training?",
+    "rlpost advantages in.parquet out.parquet": "compute advantages (grpo)",
+    "rlpost report out.parquet -o report.html": "look at the result",
 }
 HOMES = {
     "estimators": ("catalogue", "estimators_app"),
@@ -94,71 +111,22 @@ class Commands(Group):
             COMPLETION_FLAGS[flag](ctx, self.params[0], shell)
         return super().parse_args(ctx, args)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments begin with; raises UsageError if it is unknown."""
-        if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from rlpost.recipe.roles import closest  # noqa: PLC0415 - only this error needs it
-
-            hint = closest(args[0], COMMANDS) or "; `rlpost --help` lists the commands"
-            raise UsageError(f"no command {args[0]!r}{hint}")
-        return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: Any) -> object:
-        """Run the command; errors name the environment variable that set a wrong value."""
-        try:
-            return super().invoke(ctx)
-        except typer.TyperException as error:
-            text = error.message.removeprefix("Value error, ")
-            if isinstance(error, typer.BadParameter):
-                error.param_hint = _variable(error) or error.param_hint
-                value = _value(error)
-                if value is not None and repr(value) not in text:
-                    text = f"{value!r}: {text[:1].lower()}{text[1:]}"
-            error.message = printable(text)
-            raise
-
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Return the names of commands and options."""
         self._listing = True
         return super().shell_complete(ctx, incomplete)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
-        self._listing = True
-        super().format_help(ctx, formatter)
-
-
-def _variable(error: typer.BadParameter) -> str | None:
-    """Return the environment variable that set a wrong value, if it was one."""
-    from rlpost.cli.environment import variable_behind  # noqa: PLC0415 - only errors need it
-
-    if error.ctx is None or error.param is None:
-        return None
-    return variable_behind(error.ctx, str(error.param.name))
-
-
-def _value(error: typer.BadParameter) -> str | None:
-    """Return the wrong value as it was typed or as a variable set it; None if that is unknown."""
-    variable = _variable(error)
-    if variable is not None:
-        return os.environ.get(variable)
-    if error.param is None:
-        return None
-    for flag in error.param.opts:
-        for index, word in enumerate(sys.argv):
-            if word == flag:
-                return " ".join(sys.argv[index + 1 :][: error.param.nargs])
-            if word.startswith(f"{flag}="):
-                return word.partition("=")[2]
-    return None
+    def print_help(self, ctx: Any, *, every: bool) -> None:
+        """Print the help: what the commands do, and with `every` also the options."""
+        del ctx
+        show_program_help(self, GROUPS, EXAMPLES, every=every)
 
 
 app = typer.Typer(
     cls=Commands,
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": NAMES},
-    epilog="Example:\n  rlpost advantages in.parquet out.parquet --estimator grpo",
 )
 
 
@@ -170,11 +138,16 @@ def _version(requested: bool) -> None:  # noqa: FBT001
 
 @app.callback()
 def rlpost(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    help_all: HelpAll = False,
 ) -> None:
-    """Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
+    """From rollouts of RL to advantages: Parquet in, Parquet out."""
+    del version, help_all  # eager: they end the program
+    if context.invoked_subcommand is None:
+        show_program_help(context.command, GROUPS, EXAMPLES, every=False)
 
 
 def main(started: float | None = None) -> None:
@@ -194,7 +167,7 @@ def main(started: float | None = None) -> None:
     try:
         _run(started)
     except KeyboardInterrupt:
-        _print_error("interrupted")
+        typer.echo("rlpost: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except SystemExit as end:  # typer and rich make 1 of a closed pipe
         if end.code != 1 or not isinstance(end.__context__, BrokenPipeError):
@@ -203,18 +176,18 @@ def main(started: float | None = None) -> None:
     except BrokenPipeError:
         _end_without_output()
     except Exception as error:
-        text_and_code = _expected(error)
-        if debug or text_and_code is None:
+        own = expected(error)
+        if debug or own is None:
             raise
-        text, code = text_and_code
-        _print_error(text)
-        sys.exit(code)
+        print_error(own)
+        sys.exit(own.exit_code)
 
 
 def _run(started: float | None) -> None:
     """Run the command; its context has the start of the process as `obj`."""
     with completion(os.environ) if REQUEST in os.environ else nullcontext():
-        app(prog_name="rlpost", obj=started)
+        code = app(prog_name="rlpost", obj=started, standalone_mode=False)
+    sys.exit(code if isinstance(code, int) else 0)  # the code of typer.Exit
 
 
 def _end_without_output() -> NoReturn:
@@ -228,31 +201,6 @@ def _end_without_output() -> NoReturn:
     sys.exit(BROKEN_PIPE)
 
 
-def _expected(error: Exception) -> tuple[str, int] | None:
-    """Return the text and the exit code of an error; None if it is a bug."""
-    if isinstance(error, RlpostError):
-        return str(error), error.exit_code
-    if _is_out_of_memory(error):
-        text = "there is not enough memory; smaller chunks need less: --chunk-tokens INT"
-        return text, UnavailableError.exit_code
-    if isinstance(error, OSError):
-        text = f"{error.filename or 'standard output'}: {error.strerror}"
-        return text, ReadWriteError.exit_code
-    return None
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out: several libraries have no exception class for it."""
-    return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
-
-
-_NO_MEMORY = re.compile(
-    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory"
-    r"|std::bad_alloc",
-    re.IGNORECASE,
-)
-
-
 def _repair_streams() -> None:
     """Replace characters that a stream can't encode by ASCII, closed streams by /dev/null."""
     codecs.register_error("rlpost", ascii_signs)
@@ -262,10 +210,3 @@ def _repair_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="rlpost")
-
-
-def _print_error(text: str) -> None:
-    """Print an error on stderr, without color and traceback."""
-    with suppress(BrokenPipeError):
-        for line in printable(text).splitlines():
-            typer.echo(f"rlpost: {line}", err=True)

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
@@ -22,7 +22,6 @@ from rlpost.recipe.presets import (
     variants,
 )
 from rlpost.recipe.recipe import TABLES, Recipe, load_toml
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +129,7 @@ class Settings:
         try:
             file_of(name)
         except UsageError as error:
-            raise UsageError(f"{source}: {error}") from None
+            raise error.after(f"{source}: ") from None
         return name
 
     @property
@@ -332,8 +331,8 @@ def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:
         if not (equals and values):
             raise UsageError(f"--sweep {text}: write it NAME=VALUE,VALUE,...")
         if name not in LossOptions.model_fields:
-            hint = closest(name, LossOptions.model_fields)
-            raise UsageError(f"--sweep {text}: losses have no option {name!r}{hint}")
+            problem = f"--sweep {text}: losses have no option {name!r}"
+            raise UsageError(no_such(problem, name, LossOptions.model_fields))
         if name in axes:
             raise UsageError(f"--sweep: {name} is named twice; join its values with commas")
         if len(set(values)) < len(values):

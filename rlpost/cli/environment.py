@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError, RlpostError
+from rlpost.errors import DataError, ErrorPart, RlpostError, closest
 from rlpost.recipe.flags import PREFIX, field_of, variable_of
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -31,7 +31,11 @@ def unknown_variables(environment: Mapping[str, str], options: Collection[str]) 
     names = {variable_of(name).removeprefix(PREFIX) for name in options}
     in_use = [name[len(PREFIX) :] for name in sorted(environment) if name.startswith(PREFIX)]
     return [
-        f"{PREFIX}{name} is set, but no option reads it{closest(name, names, PREFIX)}"
+        str(
+            ErrorPart(
+                f"{PREFIX}{name} is set, but no option reads it", closest(name, names, PREFIX)
+            )
+        )
         for name in in_use
         if name not in names
     ]
@@ -45,12 +49,10 @@ def naming_variables(context: typer.Context) -> Iterator[None]:
     except DataError:
         raise
     except RlpostError as error:
-        other = error.reworded(
-            lambda text: "\n".join(with_variable(line, context) for line in text.splitlines())
-        )
-        if str(other) == str(error):
+        parts = [replace(one, text=with_variable(one.text, context)) for one in error.parts]
+        if parts == [*error.parts]:
             raise
-        raise other from error.__cause__
+        raise error.with_parts(parts) from error.__cause__
 
 
 def with_variable(line: str, context: typer.Context) -> str:

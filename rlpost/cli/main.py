@@ -36,8 +36,8 @@ def leave() -> NoReturn:
         code = _run()
     except (KeyboardInterrupt, SystemExit) as end:  # a signal came before the command, or after
         code = _code(end)
-    except BaseException:  # noqa: BLE001 - a bug: printed as the interpreter does
-        sys.excepthook(*sys.exc_info())
+    except BaseException:  # noqa: BLE001 - a bug, or --debug
+        _print_traceback()
         code = 1
     atexit._run_exitfuncs()  # noqa: SLF001 - the interpreter's own way would do all the rest, too
     for stream in (sys.stdout, sys.stderr):
@@ -46,6 +46,15 @@ def leave() -> NoReturn:
         except (OSError, ValueError):
             code = code or BROKEN_PIPE
     os._exit(code)
+
+
+def _print_traceback() -> None:
+    """Print the traceback of the current exception, without the secrets of URLs."""
+    import traceback  # noqa: PLC0415 - only a bug and --debug need it
+
+    from rlpost.redaction import without_secrets  # noqa: PLC0415
+
+    sys.stderr.write(without_secrets(traceback.format_exc()))
 
 
 def _end_at_signals() -> None:

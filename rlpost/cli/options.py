@@ -26,6 +26,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli.arguments import LISTS, Settings
 from rlpost.cli.environment import unknown_variables, variable_behind
+from rlpost.cli.errors import print_warning
 from rlpost.cli.help_screen import (
     ADVANTAGES,
     CORRECTION,
@@ -39,7 +40,7 @@ from rlpost.cli.help_screen import (
     HelpAll,
     Panel,
 )
-from rlpost.cli.output import echo, silence_warnings
+from rlpost.cli.output import silence_warnings
 from rlpost.recipe.base import Bound
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions, defaults_of, word
@@ -274,6 +275,17 @@ Workers = Annotated[
         help="Threads (default: one per core, at most 8).",
     ),
 ]
+MaxMemory = Annotated[
+    str | None,
+    option(
+        "--max-memory",
+        metavar="SIZE",
+        panel=EXECUTION,
+        common=False,
+        variable=True,
+        help="Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
+    ),
+]
 ScratchDir = Annotated[
     Path | None,
     option(
@@ -293,6 +305,19 @@ State = Annotated[
         common=False,
         help="JSON: running statistics, adaptive KL; loaded and saved.",
     ),
+]
+NamedEstimator = Annotated[
+    str | None,
+    option(
+        "--estimator",
+        metavar="NAME",
+        help="Run this estimator, if metadata names code.",
+        complete=completion.estimators,
+    ),
+]
+NamedTokenizer = Annotated[
+    str | None,
+    option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
 ]
 RolloutId = Annotated[
     str | None,
@@ -341,7 +366,7 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
             silence_warnings()
         else:
             for text in unknown_variables(os.environ, (*RECIPE, *LOSS_OPTIONS, *RUN)):
-                echo(f"rlpost: {text}")
+                print_warning(text)
         variables = {name: by for name in values if (by := variable_behind(context, name))}
         settings = Settings(values, config, preset, variables)
         every = {"context": context, "settings": settings, **values}
@@ -349,6 +374,25 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
     shared = [_parameter("preset", Preset), _parameter("config", Config)]
     _replace_signature(run, function, [*_fields(Recipe, RECIPE), *shared])
+    return run
+
+
+def reads_data(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --max-memory to a command, which runs under that limit."""
+
+    @wraps(function)
+    def run(max_memory: str | None, **values: Any) -> None:
+        from rlpost.io.memory_limit import limited_memory  # noqa: PLC0415 - help needs no limit
+
+        with limited_memory(max_memory):
+            function(**values)
+
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+    ]
+    limit = _parameter("max_memory", MaxMemory)
+    run.__signature__ = inspect.Signature([*own, limit])  # type: ignore[attr-defined]
     return run
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
 from rich.padding import Padding
@@ -99,17 +100,30 @@ class Page:
         ]
         return "\n".join(part for part in parts if part)
 
-    def html(self) -> str:
-        """Return the page as a fragment of HTML, whose classes begin with `rlpost-`."""
-        verdict = () if self.verdict is None else (self.verdict,)
+    def html(self, figures: str = "") -> str:
+        """Return the page as a fragment of HTML, which `stylesheet` styles.
+
+        A page of HTML is read from its top: the verdict stands below the title, and the most severe
+        notice is the first.
+
+        Args:
+            figures: drawings as HTML, above the tables.
+        """
         parts = [
             f"<h2>{html_line(self.title)}</h2>",
+            "" if self.verdict is None else _html_notice(self.verdict, whole=True),
             "".join(f"<p>{html_line(line)}</p>" for line in self.lines),
+            *map(_html_notice, reversed(self.notices)),
+            figures,
             *(part.html() for part in self.parts),
-            *map(_html_notice, (*self.notices, *verdict)),
             "".join(f'<p class="rlpost-next">{html_line(step)}</p>' for step in self.next_steps),
         ]
         return f'<section class="rlpost-page">{"".join(parts)}</section>'
+
+
+def stylesheet() -> str:
+    """Return the style of `Page.html`, for light and dark pages."""
+    return (files("rlpost.display") / "page.css").read_text(encoding="utf-8")
 
 
 def show_page(page: Page, how: str, out: Console | None = None) -> None:
@@ -154,11 +168,10 @@ def _markdown_notice(notice: Notice) -> str:
     return head + "".join(f"  - {escaped(line)}\n" for line in notice.details)
 
 
-def _html_notice(notice: Notice) -> str:
-    name = f"<b>{html_line(notice.name)}</b> " if notice.name else ""
-    details = "".join(f"<br>{html_line(line)}" for line in notice.details)
-    mark = MARKS[notice.severity]
-    return (
-        f'<p class="rlpost-notice rlpost-{notice.severity}">'
-        f"{mark} {name}{html_line(notice.text)}{details}</p>"
-    )
+def _html_notice(notice: Notice, *, whole: bool = False) -> str:
+    """Return a notice as a paragraph; the sentence of a whole one is bold."""
+    mark, text = MARKS[notice.severity], html_line(notice.text)
+    name = f"{html_line(notice.name)}</b> {text}" if notice.name else f"</b> {text}"
+    details = "".join(f"<br><span>{html_line(line)}</span>" for line in notice.details)
+    kind = f"rlpost-notice rlpost-{notice.severity}{' rlpost-verdict' if whole else ''}"
+    return f'<p class="{kind}"><b>{mark} {name}{details}</p>'

@@ -18,6 +18,7 @@ from rlpost.distributed import tasks
 from rlpost.distributed.executor import BatchRef, Call
 from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
 from rlpost.io.keys import step_order
+from rlpost.io.memory_limit import memory_limit
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
@@ -86,6 +87,7 @@ def prepare(
         options.workers or 1,
         str(Path.cwd()),
         options.verify,
+        memory_limit().text or None,
     )
     return Prepared(plan, context, partition_files(survey, targets, slots))
 

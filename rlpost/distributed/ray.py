@@ -43,12 +43,13 @@ from rlpost.distributed.partition import (
 from rlpost.distributed.staging import StagedOutputs
 from rlpost.errors import RlpostError, UnavailableError, UsageError
 from rlpost.io.clock import Clock
+from rlpost.io.memory_limit import memory_limit
 from rlpost.io.parquet.inputs import join_metadata
 from rlpost.io.parquet.source import TableSource, input_metadata
 from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
-from rlpost.pipeline.device import device_kind
+from rlpost.pipeline.device import CPU
 from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
@@ -158,8 +159,10 @@ def card_resource(device: str) -> str | None:
     Raises:
         UsageError: torch has no such device; the name has a number, but Ray chooses the card.
     """
-    if device == "auto":
+    if device in ("auto", CPU):
         return None
+    from rlpost.pipeline.accelerators import device_kind  # noqa: PLC0415 - torch
+
     kind, number = device_kind(device)
     if number is not None:
         raise UsageError(
@@ -394,6 +397,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
             device="cpu" if options.device == "auto" else options.device,
             chunk_tokens=options.chunk_tokens,
             workers=options.workers or 1,
+            max_memory=memory_limit().text or None,
         )
         partitions = [
             TablePartition(ref, rows) for ref, (_, rows) in zip(refs, tables, strict=True) if rows

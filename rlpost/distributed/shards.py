@@ -51,12 +51,12 @@ from rlpost.io.clock import Clock
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
-from rlpost.io.paths import parse_path, resolved
+from rlpost.io.paths import PathText, RemotePath, location_of, parse_path, resolved
 from rlpost.io.publish import StagedFiles, write_file
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.pipeline.device import check_name, devices_named
+from rlpost.pipeline.device_choice import check_device, check_name
 from rlpost.pipeline.expectations import check_findings, expectations_of
 from rlpost.pipeline.output.files import check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
@@ -82,7 +82,7 @@ _SLOTS = 64  # the input is divided finely enough for so many shards
 
 
 def plan(
-    inputs: Sequence[str | Path],
+    inputs: Sequence[PathText],
     output: str | Path,
     state_dir: Path,
     recipe: Recipe,
@@ -107,7 +107,8 @@ def plan(
         )
     check_name(options.device)  # other machines compute on it
     expectations_of(options.expect)
-    paths = [str(path) for path in inputs]
+    paths = [location_of(path) for path in inputs]
+    _check_public([*paths, output])
     _check_apart(state_dir, paths, output)
     check_writable(options.state)
     files = find_inputs(paths)
@@ -120,7 +121,17 @@ def plan(
         return _planned(files, targets, state_dir, recipe, options)
 
 
-def _check_apart(state_dir: Path, inputs: Sequence[str], output: str | Path) -> None:
+def _check_public(paths: Sequence[PathText]) -> None:
+    """Raise UsageError for a URL with secrets: a plan stores the URLs that its shards read."""
+    for path in map(parse_path, paths):
+        if isinstance(path, RemotePath) and path.has_secrets:
+            raise UsageError(
+                f"{path}: has a password or a query, and a plan would store it for its shards",
+                tip="name a URL without, with credentials in the environment, or a copy",
+            )
+
+
+def _check_apart(state_dir: Path, inputs: Sequence[PathText], output: str | Path) -> None:
     """Raise UsageError if the state would be stored among the files of the input or the output."""
     own = resolved(state_dir)
     for text in (*inputs, str(output)):
@@ -252,7 +263,7 @@ def _device(state_dir: Path, manifest: Manifest, options: Options) -> str:
     if options.device != "auto":
         return options.device
     try:
-        devices_named(manifest.context.device)
+        check_device(manifest.context.device)
     except UnavailableError as error:
         raise UnavailableError(
             f"--state-dir {state_dir}: planned with {error}. A --device of this shard overrides "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlpost.errors import UsageError
+from rlpost.errors import OptionValueError, UsageError
 from rlpost.estimators import (
     agentic_reinforce,
     custom,
@@ -67,13 +67,8 @@ def estimator_named(name: str) -> Estimator:
         return custom.from_file(name)
     try:
         return custom.from_entry_point(installed()[check_name(name)])
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    except OptionValueError as error:
+        raise UsageError(error.part) from None
 
 
-def all_estimators() -> list[Estimator]:
-    """Return the estimators of rlpost and those of installed packages."""
-    return [*ESTIMATORS.values(), *map(custom.from_entry_point, installed().values())]
-
-
-__all__ = ["ESTIMATORS", "Credit", "Estimator", "all_estimators", "estimator_named"]
+__all__ = ["ESTIMATORS", "Credit", "Estimator", "estimator_named"]

@@ -7,10 +7,9 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.estimators.base import STRUCTURE, Estimator
 from rlpost.estimators.own import OwnEstimator
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +33,8 @@ def from_file(name: str) -> OwnEstimator:
     except (Exception, SystemExit) as error:
         raise UsageError(f"--estimator {name}: {path} cannot be imported: {error!r}") from error
     if not hasattr(module, function):
-        hint = closest(function, vars(module))
-        raise UsageError(f"--estimator {name}: {path} has no {function!r}{hint}")
+        text = f"--estimator {name}: {path} has no {function!r}"
+        raise UsageError(no_such(text, function, vars(module)))
     return as_estimator(getattr(module, function), name, str(path))
 
 

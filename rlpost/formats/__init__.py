@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.formats import (
     areal,
     generic,
@@ -22,7 +22,6 @@ from rlpost.formats import (
     verl,
 )
 from rlpost.formats.exported import has_schema
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,8 +58,8 @@ FORMATS: dict[str, Format] = {
 def format_named(name: str) -> Format:
     """Return the format of that name; raise UsageError with the closest names if unknown."""
     if name not in FORMATS:
-        hint = closest(name, FORMATS) or f" (formats: {', '.join(FORMATS)})"
-        raise UsageError(f"--from {name}: no such format{hint}")
+        every = f"the formats are {', '.join(FORMATS)}"
+        raise UsageError(no_such(f"--from {name}: no such format", name, FORMATS, every))
     return FORMATS[name]
 
 

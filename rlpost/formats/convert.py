@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
@@ -18,11 +17,12 @@ from rlpost.formats.exported import is_exported
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
 from rlpost.io.input_paths import without_paths
-from rlpost.io.paths import check_target, parse_path
+from rlpost.io.paths import PathText, check_target, parse_path
 from rlpost.io.publish import StagedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 def convert(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: PathText | Sequence[PathText],
     output: str | Path,
     source: str | None = None,
     options: ReadOptions | None = None,
@@ -50,7 +50,7 @@ def convert(
         overwrite: as of `rlpost.convert`.
         reporter: gets the number of responses; their total is unknown.
     """
-    paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
     target, options, reporter = (
         parse_path(output),
         options or ReadOptions(),
@@ -64,7 +64,7 @@ def convert(
 
 
 def _convert(
-    paths: Sequence[str | Path],
+    paths: Sequence[PathText],
     output: AnyPath,
     source: str | None,
     options: ReadOptions,
@@ -146,7 +146,7 @@ def _layout_warnings(options: ReadOptions) -> list[str]:
 
 
 def plan_targets(
-    dumps: Sequence[Dump], inputs: Sequence[str | Path], output: AnyPath, *, overwrite: bool
+    dumps: Sequence[Dump], inputs: Sequence[PathText], output: AnyPath, *, overwrite: bool
 ) -> dict[AnyPath, list[Dump]]:
     """Return the dumps of each output file: all in one `.parquet`, or a file for each dump.
 
@@ -154,7 +154,7 @@ def plan_targets(
         UsageError: a target is an input, exists already, or would be of two dumps.
         ReadWriteError: a target cannot be accessed.
     """
-    single = len(inputs) == 1 and Path(inputs[0]).is_file()
+    single = len(inputs) == 1 and parse_path(inputs[0]).is_file()
     try:
         if not output.is_dir() and (single or output.suffix == ".parquet"):
             plan: dict[AnyPath, list[Dump]] = {output: list(dumps)}

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.exported import is_beside
 from rlpost.formats.pickles import first_texts, is_cut_archive
 from rlpost.formats.records import first_fields, parquet_columns
 from rlpost.io.arrow import CellLocation
-from rlpost.io.paths import relative_to_glob
+from rlpost.io.paths import missing_error, relative_to_glob
 from rlpost.io.tokenizer import token_counts
-from rlpost.recipe.roles import ROLES, closest
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.writer import CanonicalFile
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
 
 
 _WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl")
@@ -69,7 +69,7 @@ class FoundDumps:
         self.skipped += other.skipped
 
 
-def find_dumps(inputs: Sequence[str | Path], dump_format: Format | None) -> FoundDumps:
+def find_dumps(inputs: Sequence[PathText], dump_format: Format | None) -> FoundDumps:
     """Return the dumps of files, directories and globs; each directory and glob is sorted.
 
     Args:
@@ -99,7 +99,7 @@ def _expand(text: str, dump_format: Format | None) -> FoundDumps:
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
     if not glob.has_magic(text):
-        raise ReadWriteError(f"{text}: no such file or directory")
+        raise missing_error(path, text)
     matches = sorted(Path(match) for match in glob.glob(text, recursive=True))  # noqa: PTH207
     dumps = [
         _single(file, dump_format, relative_to_glob(path, file))
@@ -301,4 +301,4 @@ def check_options(dump_format: Format, options: ReadOptions) -> None:
     for role, source in options.map.items():
         if role not in ROLES and role not in CANONICAL and source != "none":
             names = {**ROLES, **CANONICAL}
-            raise UsageError(f"--map {role}={source}: no role {role!r}{closest(role, names)}")
+            raise UsageError(no_such(f"--map {role}={source}: no role {role!r}", role, names))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rlpost.display.reporter import Reporter
     from rlpost.formats.targets.base import ExportColumns, ExportSink, ExportTarget, Writable
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
 
 Json = dict[str, Any]
 WEIGHTS = ("sample_weight", "is_weight")
@@ -45,7 +45,7 @@ CHUNK_TOKENS = 1 << 16
 
 
 def export(
-    inputs: Sequence[str | Path],
+    inputs: Sequence[PathText],
     output: str | Path,
     to: str,
     columns_map: Mapping[str, str] | None = None,
@@ -68,7 +68,7 @@ def export(
     started, reporter, target = time.perf_counter(), reporter or SilentReporter(), target_named(to)
     target.available()
     path = _output(output, target)
-    source = Source(find_inputs([str(path) for path in inputs]))
+    source = Source(find_inputs(inputs))
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to export")
     held = held_columns(source, target, columns_map or {}, lossy=lossy)

@@ -118,6 +118,8 @@ def _jsonl_batch(
     for name, kind in zip(schema.names, schema.types, strict=True):
         try:
             columns[name] = _array([record.fields[name] for record in rows], kind)
+        except MemoryError:  # an ArrowException, too, but not about the data
+            raise
         except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
             raise DataError(
                 f"{rows[0].where} or later: `{name}` has a value that is not {kind} ({error}); if "

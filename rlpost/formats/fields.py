@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.layout import as_vector
 from rlpost.formats.records import as_float, rounded_sum
-from rlpost.recipe.roles import ROLES, closest, kind_of
+from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def column_of(role: str) -> str:
         return ROLES[role].aliases[0]
     if role not in CANONICAL:
         known = {**ROLES, **CANONICAL}
-        raise UsageError(f"--map {role}=...: no role or column {role!r}{closest(role, known)}")
+        raise UsageError(no_such(f"--map {role}=...: no role or column {role!r}", role, known))
     return role
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, Format
 from rlpost.formats.exported import is_exported, jsonl_batches, schema_of
 from rlpost.formats.fields import as_count, column_of, read_key, read_role
@@ -32,7 +32,7 @@ from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import plain_reasons, truncations
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import Source
-from rlpost.recipe.roles import ROLES, closest, kind_of, resolve
+from rlpost.recipe.roles import ROLES, kind_of, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -120,8 +120,9 @@ def bind(names: Collection[str], options: ReadOptions, where: str) -> Binding:
         column_of(role)
         if path not in names and path.partition(".")[0] not in names:
             raise DataError(
-                f"{where}: --map {role}={path}: no field {path!r}{closest(path, names)}; "
-                f"fields: {first_names(sorted(names))}"
+                f"{where}: --map {role}={path}: no field {path!r}; fields: "
+                f"{first_names(sorted(names))}",
+                candidates=closest(path, names),
             )
     fields = _match_fields(names, mapped, options, where)
     if options.layout is not None and "mask" not in fields:
@@ -398,6 +399,8 @@ def _cast(array: pa.Array, kind: pa.DataType, location: CellLocation) -> pa.Arra
         return pa.array(values, kind)
     try:
         return array.cast(kind)
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except pa.ArrowException:
         raise location.error(0, f"is {array.type}", f"{kind} is needed") from None
 

@@ -23,10 +23,10 @@ from rlpost.io.paths import (
     RemotePath,
     glob_files,
     list_files,
+    missing_error,
     parse_path,
     relative_to_glob,
     remote_errors,
-    why_missing,
 )
 from rlpost.io.staged import StagedFile
 from rlpost.io.stores import HTTP_SCHEMES
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from rlpost.formats.dumps import Dump
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
 
 
 JOINED = "dumps.parquet"
@@ -45,7 +45,7 @@ JOINED = "dumps.parquet"
 
 @contextmanager
 def canonical_inputs(
-    paths: Sequence[str | Path],
+    paths: Sequence[PathText],
     beside: AnyPath | None = None,
     *,
     overwrite: bool = True,
@@ -71,7 +71,7 @@ def canonical_inputs(
             yield local
             return
         if beside is not None and beside.is_file() and not overwrite:
-            raise UsageError(f"{beside}: exists already; --overwrite replaces it")
+            raise UsageError(f"{beside}: exists already", tip="--overwrite replaces it")
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
         with _staging(beside) as folder, naming_errors(names := _names(folder, local.paths)):
             named = partial(without_paths, names=local.names)
@@ -82,12 +82,12 @@ def canonical_inputs(
 
 
 def convert_inputs(
-    paths: Sequence[str | Path],
+    paths: Sequence[PathText],
     staging: Path,
     note: Callable[[str], None] = lambda _: None,
     *,
     joined: bool = False,
-) -> list[str]:
+) -> list[PathText]:
     """Return inputs as Parquet paths: dumps are converted into `staging`, others unchanged.
 
     Args:
@@ -101,15 +101,15 @@ def convert_inputs(
     """
     if joined and all(_is_dump(path) for path in paths):
         dumps = find_dumps(paths, None).dumps
-        if len(dumps) > 1 or not Path(paths[0]).is_file():
+        if len(dumps) > 1 or not parse_path(paths[0]).is_file():
             file = convert_dumps(dumps, staging / JOINED)
             note(converted_line(dumps, [file], joined=True))
             return [str(staging / JOINED)]
-    converted: list[str] = []
+    converted: list[PathText] = []
     noted = {""}
     for number, path in enumerate(paths):
         if not _is_dump(path):
-            converted.append(str(path))
+            converted.append(path)
             continue
         dumps = find_dumps([path], None).dumps
         top = staging / str(number)
@@ -118,12 +118,12 @@ def convert_inputs(
         line, _, about = converted_line(dumps, files).partition("\n")
         note(line if about in noted else f"{line}\n{about}")
         noted.add(about)
-        single = len(dumps) == 1 and Path(path).is_file()
+        single = len(dumps) == 1 and parse_path(path).is_file()
         converted.append(str(targets[0] if single else top))
     return converted
 
 
-def _is_dump(path: str | Path) -> bool:
+def _is_dump(path: PathText) -> bool:
     """Return whether an input needs conversion; remote dumps were fetched before."""
     location = parse_path(path)
     if isinstance(location, RemotePath):
@@ -192,19 +192,19 @@ def _staging(beside: AnyPath | None) -> Iterator[Path]:
         yield folder
 
 
-def _names(folder: Path, paths: Sequence[str]) -> dict[str, str]:
+def _names(folder: Path, paths: Sequence[PathText]) -> dict[str, str]:
     """Return the input by the path of each file and folder of `convert_inputs`."""
-    names = {str(folder / JOINED): ", ".join(paths)}
+    names = {str(folder / JOINED): ", ".join(map(str, paths))}
     for number, path in enumerate(paths):
         top = folder / str(number)
-        names[str(top)] = path
-        if Path(path).is_file():
-            names[str(top / Path(path).with_suffix(".parquet").name)] = path
+        names[str(top)] = str(path)
+        if isinstance(file := parse_path(path), Path) and file.is_file():
+            names[str(top / file.with_suffix(".parquet").name)] = str(path)
     return names
 
 
 @contextmanager
-def fetched_inputs(paths: Sequence[str | Path], *, tables: bool) -> Iterator[InputPaths]:
+def fetched_inputs(paths: Sequence[PathText], *, tables: bool) -> Iterator[InputPaths]:
     """Yield inputs with local copies in place of URLs, which exist until the block ends.
 
     Errors from within the block name the URLs.
@@ -219,9 +219,9 @@ def fetched_inputs(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Inp
             full.
     """
     if not any(isinstance(parse_path(path), RemotePath) for path in paths):
-        yield InputPaths([*map(str, paths)])
+        yield InputPaths([*paths])
         return
-    local: list[str] = []
+    local: list[PathText] = []
     urls: dict[str, str] = {}
     with scratch_folder(None) as folder, naming_errors(urls):
         for number, path in enumerate(paths):
@@ -229,7 +229,7 @@ def fetched_inputs(paths: Sequence[str | Path], *, tables: bool) -> Iterator[Inp
             if isinstance(url, RemotePath) and (tables or not _has_tables(url)):
                 local += _fetch(url, folder / str(number), urls)
             else:
-                local.append(str(path))
+                local.append(path)
         yield InputPaths(local, urls)
 
 
@@ -244,7 +244,7 @@ def _files(url: RemotePath) -> list[tuple[AnyPath, Path]]:
     """Return the files of a URL, and their paths relative to its directory."""
     if url.is_file():
         return [(url, Path(url.name))]
-    if glob.has_magic(url.url):
+    if url.is_pattern:
         return [(file, relative_to_glob(url, file)) for file in glob_files(url)]
     return list_files(url) if url.is_dir() else []
 
@@ -267,22 +267,22 @@ def _fetch_schema(file: RemotePath, copy: Path) -> None:
 def _fetch(url: RemotePath, top: Path, urls: dict[str, str]) -> list[str]:
     """Fetch the files of a URL; return the local file, directory or glob, or all its files."""
     files = _files(url)
-    if not files and glob.has_magic(url.url):
+    if not files and url.is_pattern:
         raise ReadWriteError(f"{url}: the pattern matches no file")
     if not files:
-        raise ReadWriteError(f"{url}: {why_missing(url)}")
-    urls[str(top)] = url.url.rstrip("/")
+        raise missing_error(url, str(url))
+    urls[str(top)] = str(url).rstrip("/")
     for file, relative in files:
         assert isinstance(file, RemotePath)
         copy = top / relative
-        urls[str(copy)] = file.url
+        urls[str(copy)] = str(file)
         copy.parent.mkdir(parents=True, exist_ok=True)
         with remote_errors(file, "cannot be read"):
             file.store.fetch(file.path, copy)
         _fetch_schema(file, copy)
     if url.is_file():
         return [str(top / url.name)]
-    if not glob.has_magic(url.url):
+    if not url.is_pattern:
         return [str(top)]
     pattern = top / relative_to_glob(url, url)
     copies = sorted(str(top / relative) for _, relative in files)

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL
 from rlpost.formats.records import describe
 from rlpost.io.arrow import dtype_of
-from rlpost.recipe.roles import closest
+from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rlpost.io.arrow import CellLocation
 
 
+_LARGE, _COPIES = 1 << 20, 4  # bytes of a vector, and how often it is in memory
 MOST_TOKENS = 1 << 27
 """Of one response: more than any model produces; 128 MB of mask."""
 
@@ -103,10 +104,8 @@ LAYOUTS = {
 def check_layout(name: str) -> str:
     """Return the layout's name; raise UsageError with the known names if it is unknown."""
     if name not in LAYOUTS:
-        raise UsageError(
-            f"--layout {name}: no such layout{closest(name, LAYOUTS) or ''} "
-            f"(layouts: {', '.join(LAYOUTS)})"
-        )
+        every = f"the layouts are {', '.join(LAYOUTS)}"
+        raise UsageError(no_such(f"--layout {name}: no such layout", name, LAYOUTS, every))
     return name
 
 
@@ -115,6 +114,7 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
 
     Raises:
         DataError: the value is not a list, is a list of lists, or has other entries than numbers.
+        NotEnoughMemoryError: it does not fit into the memory of the run.
     """
     needed = "a flat list of numbers, one per token, is needed"
     if isinstance(value, np.ndarray):
@@ -131,6 +131,8 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         what = f"nested {array.ndim} deep" if array.ndim != 1 else "not a list of numbers"
         raise DataError(f"{where}: `{name}` is {what}; {needed}")
+    if array.nbytes > _LARGE:  # of a tensor, it may be more than its file has
+        memory_limit().check(_COPIES * array.nbytes, f"{where}: `{name}`")
     return array
 
 

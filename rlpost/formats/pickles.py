@@ -14,16 +14,24 @@ import struct
 import warnings
 import zipfile
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError, ReadWriteError
+from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
+from rlpost.io.memory_limit import is_out_of_memory, memory_limit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+    from typing import IO
 
 
 _SNIFFED = 1 << 16
+_BLOCK = 1 << 20
+# Memory for a byte of a pickle, and for an operation that makes a list, a dict or a tuple, or that
+# keeps an object for later. The bytes of numbers look like these now and then.
+_PICKLED_BYTES, _OBJECT_BYTES = 6, 100
+_OBJECTS = (b"]", b"}", b")", b"q", b"r", b"\x94")
 # Errors of torch's unpickler and of zipfile for damaged bytes.
 _DAMAGE = (
     RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError,
@@ -36,6 +44,7 @@ def load(path: Path) -> Any:
 
     Raises:
         DataError: the object cannot be rebuilt safely, or the file is damaged.
+        NotEnoughMemoryError: its lists do not fit into the memory of the run.
         ReadWriteError: the file cannot be read.
     """
     import torch  # noqa: PLC0415 - takes a second, and few formats need it
@@ -48,6 +57,7 @@ def load(path: Path) -> Any:
 
     try:
         stored = _stored_sizes(path)
+        _check_fits(path, mapped=stored is not None)
         with torch.serialization.safe_globals(_numpy_values()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # rejected objects are an error below
             mapped = stored is not None
@@ -57,11 +67,38 @@ def load(path: Path) -> Any:
     except OSError as error:
         raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
+        if is_out_of_memory(error):
+            raise NotEnoughMemoryError(f"{path}: there is not enough memory to read it") from None
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path}: not a torch.save file, or damaged: {first[:120]}") from None
     if stored is not None and Counter(requested) - stored:  # a tensor would read foreign bytes
         raise DataError(f"{path}: damaged: the size of a tensor is wrong")
     return loaded
+
+
+def _check_fits(path: Path, *, mapped: bool) -> None:
+    """Raise NotEnoughMemoryError if the objects of a pickle, without tensors, do not fit."""
+    limit, size, objects = memory_limit(), 0, 0
+    with _pickle_of(path, mapped=mapped) as file:
+        while block := file.read(_BLOCK):
+            size += len(block)
+            objects += sum(map(block.count, _OBJECTS))
+            limit.check(_PICKLED_BYTES * size + _OBJECT_BYTES * objects, f"{path}: its objects")
+
+
+@contextmanager
+def _pickle_of(path: Path, *, mapped: bool) -> Iterator[IO[bytes]]:
+    """Open the pickle of a file: the member of an archive, or the file itself."""
+    if not mapped:
+        with path.open("rb") as file:
+            yield file
+        return
+    with zipfile.ZipFile(path) as archive:
+        name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)
+        if name is None:
+            raise RuntimeError("it has no data.pkl")
+        with archive.open(name) as file:
+            yield file
 
 
 def save(dump: Any, path: Path) -> None:

@@ -12,24 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rlpost.errors import DataError, ReadWriteError
-from rlpost.io.parquet.checks import read_metadata
+from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
+from rlpost.io.memory_limit import memory_limit
 from rlpost.io.parquet.column_names import column_names_of
+from rlpost.io.parquet.reader import ParquetReader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from rlpost.io.memory_limit import MemoryLimit
     from rlpost.io.paths import AnyPath
 
 
 MOST_SNIFFED = 64 << 20
 """Most bytes of a first line that a sniff reads."""
-_MOST_ARRAY = 1 << 30
 _BUFFER = 1 << 20  # bytes: a line with token lists has 10 to 500 kB
 _SHOWN = 60
+_TEXT_BYTES, _VALUE_BYTES = 4, 100  # memory for a byte of JSON, and for one of its values
+_VALUES = (b",", b"[", b"{", b":")
+_MOST_VALUE_BYTES = _TEXT_BYTES + _VALUE_BYTES
 _DIGITS = re.compile(r"-?\d{1,400}")
 _MOST_DIGITS = 1000  # of an integer that stays exact; Python itself rejects more than 4300
 
@@ -148,6 +151,7 @@ def json_records(path: Path) -> Iterator[Record]:
 
     Raises:
         DataError: a line is not JSON, is incomplete, or is not an object; the line is named.
+        NotEnoughMemoryError: a line, or the array, does not fit into the memory of the run.
         ReadWriteError: the file cannot be read.
     """
     if _is_array(path):
@@ -184,10 +188,24 @@ def _is_array(path: Path) -> bool:
 
 def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the lines that are not empty, and their positions."""
+    limit = memory_limit()
+    most = limit.room // _TEXT_BYTES
     with _read_errors(path), path.open("rb", buffering=_BUFFER) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
+            where = f"{path}, line {number}"
+            if len(line) > most:
+                limit.check(_TEXT_BYTES * len(line), f"{where}: {len(line):,} bytes of it and more")
             if not line.isspace():
-                yield f"{path}, line {number}", line
+                _check_fits(limit, where, line)
+                yield where, line
+
+
+def _check_fits(limit: MemoryLimit, where: str, text: bytes) -> None:
+    """Raise NotEnoughMemoryError if the values of a JSON text do not fit."""
+    if _MOST_VALUE_BYTES * len(text) > limit.room:  # counting takes a tenth of the time of parsing
+        values = sum(map(text.count, _VALUES))
+        needed = _TEXT_BYTES * len(text) + _VALUE_BYTES * values
+        limit.check(needed, f"{where}: {len(text):,} bytes with {values:,} values")
 
 
 @contextmanager
@@ -206,14 +224,11 @@ def as_record(where: str, value: object) -> Record:
 
 
 def _array(path: Path) -> Iterator[Record]:
-    size = path.stat().st_size
-    if size > _MOST_ARRAY:
-        raise DataError(
-            f"{path}: one JSON array of {size / 1e9:.1f} GB, too large to read at once; write one "
-            "object per line (JSONL), for instance with jq -c '.[]'"
-        )
-    values = parse_json(str(path), path.read_bytes())
-    for i, value in enumerate(values):
+    limit, where = memory_limit(), f"{path}: one JSON array, not one object per line (jq -c '.[]')"
+    limit.check(_TEXT_BYTES * path.stat().st_size, where)
+    text = path.read_bytes()
+    _check_fits(limit, where, text)
+    for i, value in enumerate(parse_json(str(path), text)):
         yield as_record(f"{path}, element {i} of the array", value)
 
 
@@ -267,8 +282,9 @@ def _first_fields(path: Path, size: int, modified: int) -> Mapping[str, Any]:  #
     if line.startswith(b"[") and size <= MOST_SNIFFED:
         line = path.read_bytes()
     try:
+        _check_fits(memory_limit(), str(path), line)
         value = parse_json(str(path), line)
-    except DataError:
+    except (DataError, NotEnoughMemoryError):
         return {}
     if isinstance(value, list):
         value = value[0] if value else None
@@ -296,16 +312,17 @@ def table_records(path: Path, columns: Sequence[str]) -> Iterator[Record]:
         ReadWriteError: it cannot be read.
     """
     try:
-        with pq.ParquetFile(path, metadata=read_metadata(path), pre_buffer=False) as file:
-            names = file.schema_arrow.names
+        with ParquetReader(path) as reader:
+            names = reader.file.schema_arrow.names
             for name in columns:
                 if name.partition(".")[0] not in names:
                     raise DataError(f"{path}: no column {name!r}; columns: {', '.join(names)}")
             row = 0
-            for batch in file.iter_batches(_ROWS, columns=list(columns)):
-                for values in batch.to_pylist():
-                    yield Record(f"{path}, row {row}", values)
-                    row += 1
+            for group in range(reader.file.num_row_groups):
+                for batch in reader.batches(_ROWS, group, columns):
+                    for values in batch.to_pylist():
+                        yield Record(f"{path}, row {row}", values)
+                        row += 1
     except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None

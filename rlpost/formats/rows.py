@@ -388,6 +388,8 @@ def _column(name: str, rows: list[Row], earlier: _EarlierRows) -> pa.Array:
         values = [x if x is None or isinstance(x, str) else _key_text(x) for x in values]
     try:
         array = pa.array(values, kind)
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         raise _type_error(name, rows, kind) from None
     if kind is None and not pa.types.is_null(array.type):
@@ -405,6 +407,8 @@ def _type_error(name: str, rows: list[Row], kind: pa.DataType | None) -> DataErr
     for row in rows:
         try:
             pa.array([row.values.get(name)], kind)
+        except MemoryError:  # an ArrowException, too, but not about the data
+            raise
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return DataError(
                 f"{row.where}: `{name}` is {row.values.get(name)!r:.60}; {kind} is needed"

@@ -90,6 +90,8 @@ def _exported(path: Path, dump: dict[str, Any], options: ReadOptions) -> Iterato
             if options.nonfinite == "error":
                 check_finite(batch, [one.where for one in part].__getitem__)
             yield batch
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path}: damaged: `{EXPORTED}` does not describe the samples ({error})"

@@ -66,7 +66,7 @@ def _has_footer(file: OpenFile, size: int) -> bool:
 
 def _is_json(data: bytes) -> bool:
     try:
-        msgspec.json.decode(data)
+        msgspec.json.decode(data, type=msgspec.Raw)  # builds no values
     except (msgspec.DecodeError, RecursionError):
         return _lines_of(data)
     return True
@@ -88,7 +88,7 @@ def _has_last_line(file: OpenFile, size: int) -> bool:
     if not last or data.endswith((b"\n", b"\r")):
         return bool(last)
     try:
-        msgspec.json.decode(last)
+        msgspec.json.decode(last, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeGuard, Union
 
 import pyarrow.parquet as pq
 
@@ -15,7 +15,8 @@ from rlpost.formats.inputs import canonical_inputs
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import ArrowStream, arrow_table, is_table
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import location_of, parse_path
+from rlpost.io.ranges import arrow_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.display.reporter import Reporter
+    from rlpost.io.paths import RemotePath
 
 Input = Union[str, Path, ArrowStream, "pl.LazyFrame"]
 Inputs = Input | Sequence[Input]
@@ -91,7 +93,7 @@ def table_paths(inputs: Sequence[Input]) -> Iterator[OpenInputs]:
     names = [_name(one, number) for number, one in enumerate(inputs)]
     tables = {name for name, one in zip(names, inputs, strict=True) if not _is_path(one)}
     if not tables:
-        yield OpenInputs(names, inputs=names)
+        yield OpenInputs([location_of(one) for one in inputs if _is_path(one)], inputs=names)
         return
     with scratch_folder(None) as folder:
         files = {str(folder / name): name for name in tables}
@@ -104,11 +106,11 @@ def _listed(inputs: Inputs) -> list[Any]:
     return [*inputs] if isinstance(inputs, list | tuple) else [inputs]
 
 
-def _is_path(one: object) -> bool:
+def _is_path(one: object) -> TypeGuard[str | Path]:
     return isinstance(one, str | Path)
 
 
-def path_names(inputs: Inputs, where: str, of: str) -> list[str]:
+def path_names(inputs: Inputs, where: str, of: str) -> list[str | RemotePath]:
     """Return inputs that are all paths.
 
     Args:
@@ -125,13 +127,13 @@ def path_names(inputs: Inputs, where: str, of: str) -> list[str]:
             raise UsageError(
                 f"{where}: {type(one).__name__} came; a path is needed, or a list of paths, of {of}"
             )
-    return [str(one) for one in several]
+    return [location_of(one) for one in several]
 
 
-def _path(one: Any, file: Path) -> str:
+def _path(one: Any, file: Path) -> str | RemotePath:
     """Return a path as it is; write a table to the file, and return its path."""
     if _is_path(one):
-        return str(one)
+        return location_of(one)
     if not is_table(one):
         raise UsageError(
             f"{type(one).__name__} came; a path or a table with Arrow's interface (polars, pandas, "
@@ -140,12 +142,13 @@ def _path(one: Any, file: Path) -> str:
     table = arrow_table(one)
     if not table.num_columns:
         raise DataError(f"{file.name}: there are no columns, so there is nothing to read")
-    pq.write_table(table, file, compression="lz4", use_dictionary=False)
+    with arrow_file(file, "wb") as written:
+        pq.write_table(table, written, compression="lz4", use_dictionary=False)
     return str(file)
 
 
 def _name(one: object, number: int) -> str:
     """Return what results call an input: its path, or its type and number."""
     if _is_path(one):
-        return str(one)
+        return str(location_of(one))
     return f"{type(one).__name__} {number}" if number else type(one).__name__

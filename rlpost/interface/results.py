@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from rlpost.display.page import Page
     from rlpost.io.paths import AnyPath
 
 Json = dict[str, Any]
@@ -22,9 +23,13 @@ Json = dict[str, Any]
 class View:
     """Shows a result as its command prints it: at the prompt, and in notebooks with charts."""
 
+    def page(self) -> Page:
+        """Return what the command prints."""
+        raise NotImplementedError
+
     def show(self, out: Console) -> None:
         """Print the result as the command does."""
-        raise NotImplementedError
+        self.page().show(out)
 
     def charts(self) -> str:
         """Return charts for notebooks as HTML; empty if there are none."""
@@ -36,10 +41,15 @@ class View:
         return as_text(self.show)
 
     def _repr_html_(self) -> str:
-        """Return charts and the command's output for a notebook."""
+        """Return the command's page with charts for a notebook."""
         from rlpost.display.console import as_html  # noqa: PLC0415
+        from rlpost.display.page import stylesheet  # noqa: PLC0415
 
-        return self.charts() + as_html(self.show)
+        try:
+            page = self.page().html(self.charts())
+        except NotImplementedError:
+            return self.charts() + as_html(self.show)
+        return f"<style>{stylesheet()}</style>{page}"
 
 
 class Inspection(View, Facts):
@@ -49,11 +59,11 @@ class Inspection(View, Facts):
         """Return what `rlpost inspect --format json` prints."""
         return self.as_json()
 
-    def show(self, out: Console) -> None:
-        """Print the statistics as `rlpost inspect` does."""
-        from rlpost.analysis.inspect.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost inspect` prints."""
+        from rlpost.analysis.inspect.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
     def charts(self) -> str:
         """Return the report's distributions and charts of groups as HTML."""
@@ -66,8 +76,8 @@ class Inspection(View, Facts):
 class Report(Inspection):
     """A page about rollouts, and the statistics that it shows. A notebook shows the page."""
 
-    page: str
-    """HTML; it needs no network."""
+    html: str
+    """The page; it needs no network."""
     files: Sequence[AnyPath]
     """Of the input, which `save` does not overwrite."""
 
@@ -86,13 +96,13 @@ class Report(Inspection):
         from rlpost.io.publish import write_file  # noqa: PLC0415
 
         run.check_output(Path(output), self.files, overwrite=overwrite)
-        write_file(Path(output), self.page.encode())
+        write_file(Path(output), self.html.encode())
 
     def _repr_html_(self) -> str:
         """Return the page in a frame for a notebook."""
         from rlpost.analysis.report.views import frame  # noqa: PLC0415
 
-        return frame(self.page)
+        return frame(self.html)
 
 
 class Result(View, Json):
@@ -146,11 +156,11 @@ class Summary(Result):
             return None
         return super().__getattr__(name)
 
-    def show(self, out: Console) -> None:
-        """Print the summary as `rlpost advantages` does."""
-        from rlpost.render.summary import show_summary  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost advantages` prints."""
+        from rlpost.render.summary import summary_page  # noqa: PLC0415
 
-        show_summary(self, out)
+        return summary_page(self)
 
     def charts(self) -> str:
         """Return trends over the steps as HTML."""
@@ -202,7 +212,7 @@ class Replay(Result):
     stages: list[Json]
     """In order: recorded column, counts, differences, and the verdict equal, differs or follows."""
     findings: list[Json]
-    """What the difference looks like: `finding`, `text`, `options`, `explains`."""
+    """What the difference is: `name`, `text`, `advice`, `options`, `explains`."""
     examples: list[Json]
     recipe: Json
     """`named` and `toml`, which `--config` reads."""
@@ -210,11 +220,11 @@ class Replay(Result):
     """Stage -> recorded column."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the replay as `rlpost replay` does."""
-        from rlpost.analysis.replay.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost replay` prints."""
+        from rlpost.analysis.replay.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
 
 class Verification(Result):
@@ -223,11 +233,11 @@ class Verification(Result):
     ok: bool
     files: list[Json]
 
-    def show(self, out: Console) -> None:
-        """Print the verdicts as `rlpost verify` does."""
-        from rlpost.render.verify import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost verify` prints."""
+        from rlpost.render.verify import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
 
 class Conversion(Result):
@@ -236,11 +246,11 @@ class Conversion(Result):
     inputs: list[str]
     outputs: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the conversion as `rlpost convert` does."""
-        from rlpost.render.convert import show_converted  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost convert` prints."""
+        from rlpost.render.convert import page  # noqa: PLC0415
 
-        show_converted(self, out)
+        return page(self)
 
 
 class Export(Result):
@@ -257,11 +267,11 @@ class Export(Result):
     """Column -> why the target does not hold it."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the export as `rlpost export` does."""
-        from rlpost.render.export import show_exported  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost export` prints."""
+        from rlpost.render.export import page  # noqa: PLC0415
 
-        show_exported(self, out)
+        return page(self)
 
 
 class Bundle(Result):
@@ -279,11 +289,11 @@ class Bundle(Result):
     """Column -> why."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the bundle as `rlpost bundle` does."""
-        from rlpost.render.bundle import show_bundled  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost bundle` prints."""
+        from rlpost.render.bundle import page  # noqa: PLC0415
 
-        show_bundled(self, out)
+        return page(self)
 
 
 class Join(Result):
@@ -298,8 +308,8 @@ class Join(Result):
     """Columns of both whose values are equal."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the join as `rlpost join` does."""
-        from rlpost.render.join import show_join  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost join` prints."""
+        from rlpost.render.join import page  # noqa: PLC0415
 
-        show_join(self, out)
+        return page(self)

@@ -105,12 +105,13 @@ class CellLocation:
     path: str
     first_row: int
     column: str
+    tip: str = ""
+    """What finds the other problems of the file."""
 
     def error(self, row: int, problem: str, needed: str) -> DataError:
         """Return an error `path, row N: column problem; needed`; N counts from the file's start."""
-        return DataError(
-            f"{self.path}, row {self.first_row + row}: `{self.column}` {problem}; {needed}"
-        )
+        where = f"{self.path}, row {self.first_row + row}"
+        return DataError(f"{where}: `{self.column}` {problem}; {needed}", tip=self.tip)
 
 
 def is_list(kind: pa.DataType) -> bool:

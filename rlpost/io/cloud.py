@@ -16,9 +16,11 @@ import logging
 import os
 import socket
 import threading
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from rlpost.errors import ReadWriteError, UnavailableError
 
@@ -341,7 +343,18 @@ def open_azure(scheme: str, container: str) -> Any:
 
 
 def open_http(scheme: str, host: str) -> Any:
-    """Return obstore's store of an HTTP server; the host may have a query behind it."""
+    """Return obstore's store of an HTTP server.
+
+    Args:
+        scheme: http or https.
+        host: may have `user:password@` before it, and a query behind it.
+    """
     from obstore.store import HTTPStore  # noqa: PLC0415
 
-    return HTTPStore.from_url(f"{scheme}://{host}", **_options(http=scheme == "http"))
+    server, slash, query = host.partition("/")
+    user, at, server = server.rpartition("@")
+    options = _options(http=scheme == "http")
+    if at:  # the client does not send it itself
+        login = b64encode(unquote_to_bytes(user)).decode()
+        options["client_options"]["default_headers"] = {"Authorization": f"Basic {login}"}
+    return HTTPStore.from_url(f"{scheme}://{server}{slash}{query}", **options)

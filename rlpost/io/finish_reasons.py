@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rlpost.io.arrow import (
+    fill_nulls,
     is_number,
     is_string,
     is_true,
@@ -119,7 +120,7 @@ def truncations(array: pa.Array, location: CellLocation) -> Truncations:
         return Truncations(np.zeros(len(array), np.bool_), string_array([NULL] * len(array)))
     encoded = array.dictionary_encode()
     values = encoded.dictionary.to_pylist()
-    codes = np.where(_is_null(array), len(values), to_numpy(encoded.indices.fill_null(0)))
+    codes = fill_nulls(encoded.indices, len(values))
     reasons = [_reason(value) for value in values]
     truncated = np.array([reason in TRUNCATED for reason in reasons] + [False])
     known = [reason in TRUNCATED or reason in FINISHED for reason in reasons]
@@ -136,7 +137,7 @@ def plain_reasons(array: pa.Array) -> pa.Array:
 
 
 def _is_null(array: pa.Array) -> NDArray[np.bool_]:
-    return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
+    return to_numpy(array.is_null())
 
 
 def _texts(values: NDArray[Any]) -> pa.Array:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rlpost.errors import RlpostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rlpost.io.paths import PathText
 
 T = TypeVar("T")
 
@@ -19,7 +21,7 @@ T = TypeVar("T")
 class InputPaths:
     """Paths of files, directories and globs, and what the temporary ones among them stand for."""
 
-    paths: list[str]
+    paths: Sequence[PathText]
     names: Mapping[str, str] = field(default_factory=dict)
     """Temporary path -> the dump, URL or table that it is made of."""
 

@@ -13,6 +13,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -188,6 +189,12 @@ def temporary_name(name: str, token: str) -> str:
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.rlpost-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
+def is_temporary(name: str, of: str) -> bool:
+    """Return whether a name is a temporary one of an output of this name."""
+    match = _TEMPORARY.fullmatch(name)
+    return match is not None and match["name"] == of
+
+
 @contextmanager
 def scratch_folder(parent: Path | None) -> Iterator[Path]:
     """Create a temporary folder for the block; remove the folders of killed runs beside it.
@@ -206,12 +213,12 @@ def scratch_folder(parent: Path | None) -> Iterator[Path]:
         folder, file = _new_scratch(top)
     except OSError as error:
         raise ReadWriteError(f"{top}: cannot be written: {error.strerror}") from None
-    register_cleanup(folder, lambda: shutil.rmtree(folder, ignore_errors=True))
+    register_cleanup(folder, lambda: _delete_scratch(folder))
     try:
         yield folder
     finally:
         os.close(file)  # Windows removes no open file
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete_scratch(folder)
         unregister_cleanup(folder)
 
 
@@ -220,15 +227,15 @@ def _new_scratch(top: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=top))
         with suppress(FileNotFoundError):
-            file, locked = _lock_scratch(folder)
+            file, locked = _lock_scratch(folder, os.O_CREAT)
             if locked is not False and is_same_file(folder / LOCK_NAME, file):
                 return folder, file
             os.close(file)
 
 
-def _lock_scratch(folder: Path) -> tuple[int, bool | None]:
+def _lock_scratch(folder: Path, create: int = 0) -> tuple[int, bool | None]:
     """Open and lock a folder's lock file; False if it is locked, None if there are no locks."""
-    file = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o600)
+    file = os.open(folder / LOCK_NAME, os.O_RDWR | create | NO_FOLLOW, 0o600)
     try:
         return file, lock_byte(file, 0)
     except OSError:
@@ -236,12 +243,38 @@ def _lock_scratch(folder: Path) -> tuple[int, bool | None]:
 
 
 def _remove_scratch(top: Path) -> None:
-    """Remove the folders of killed runs: those that no process has locked."""
+    """Remove the folders of killed runs: those with a lock file that no process has locked.
+
+    Another user's folder, a link, and a folder without a lock file and with other files are no
+    scratch folders.
+    """
     for folder in top.glob(f"{SCRATCH_PREFIX}*"):
         with suppress(OSError):
+            if not _is_own_folder(folder):
+                continue
+            if not (folder / LOCK_NAME).is_file():
+                folder.rmdir()  # if it is empty: the run was killed before it locked it
+                continue
             file, locked = _lock_scratch(folder)
             if locked:
-                shutil.rmtree(folder, ignore_errors=True)
+                _delete_scratch(folder)
             os.close(file)
             if locked:  # Windows removes no open file
-                shutil.rmtree(folder, ignore_errors=True)
+                _delete_scratch(folder)
+
+
+def _delete_scratch(folder: Path) -> None:
+    """Delete a folder, its lock file last: without it a later run would not delete the rest."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.name != LOCK_NAME:
+                shutil.rmtree(path, ignore_errors=True)
+                with suppress(OSError):
+                    path.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Return whether a path is a folder of this user, and no link."""
+    facts = path.lstat()
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == getattr(os, "geteuid", int)()

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote
 
 from rlpost.display.controls import printable
-from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError, closest
 from rlpost.io.stores import FOLDER, HTTP_SCHEMES, OBJECT_SCHEMES, FsspecStore, object_store
 from rlpost.optional import need
+from rlpost.redaction import HIDDEN, public_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -45,9 +47,9 @@ class _LastWarning:
 
 
 @contextmanager
-def warn_if_slow(url: str, seconds: float) -> Iterator[None]:
+def warn_if_slow(path: RemotePath, seconds: float) -> Iterator[None]:
     """Log a warning if the block takes longer than this, but not for every slow request."""
-    timer = threading.Timer(seconds, _warn, (url, seconds))
+    timer = threading.Timer(seconds, _warn, (path, seconds))
     timer.daemon = True
     timer.start()
     try:
@@ -56,7 +58,7 @@ def warn_if_slow(url: str, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _warn(url: str, seconds: float) -> None:
+def _warn(path: RemotePath, seconds: float) -> None:
     with _LastWarning.lock:
         now = time.monotonic()
         if now - _LastWarning.time < _INTERVAL:
@@ -64,12 +66,14 @@ def _warn(url: str, seconds: float) -> None:
         _LastWarning.time = now
     _LOG.warning(
         "rlpost: %s: no answer for %g s; still trying, and retrying if the connection fails",
-        printable(url),
+        printable(str(path)),
         seconds,
     )
 
 
 _URL = re.compile(r"[A-Za-z][\w+.-]+(::[A-Za-z][\w+.-]+)*://")  # one letter is a drive
+
+_SHORTEST_SECRET = 4  # characters: shorter ones are parts of words
 
 _DRIVE = re.compile(r"/[A-Za-z]:")  # file:///C:/dumps
 
@@ -107,6 +111,9 @@ class FileSize(NamedTuple):
 class RemotePath:
     """A URL, with the methods of `Path` that rlpost uses.
 
+    It is printed and stored without its secrets (`str`): with scheme, host and path. `url` has
+    them, and is for requests alone.
+
     Raises:
         UnavailableError: the client package of the store is not installed.
         UsageError: the URL's scheme is unknown.
@@ -119,7 +126,26 @@ class RemotePath:
         _ = self._store_and_path
 
     def __str__(self) -> str:
-        return self.url
+        return public_url(self.url)
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether the URL has a user name, a password or a query, which is not printed."""
+        return str(self) != self.url
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text of a client without the URL's user name, password and query."""
+        rest = self.url.partition("://")[2]
+        query, authority = re.split(r"[?#]", rest, maxsplit=1)[1:], rest.partition("/")[0]
+        user = authority.rpartition("@")[0]
+        secrets = [*query, user, user.partition(":")[2]] if self.has_secrets else []
+        for secret in [one for one in secrets if len(one) >= _SHORTEST_SECRET]:
+            for form in (secret, unquote(secret), quote(secret)):
+                text = text.replace(form, HIDDEN)
+        return text
 
     def __truediv__(self, below: str | PurePath) -> RemotePath:
         return RemotePath(f"{self.url.rstrip('/')}/{below}")
@@ -127,7 +153,7 @@ class RemotePath:
     @cached_property
     def _store_and_path(self) -> tuple[Store, str]:
         if client := _CLIENTS.get(self.scheme):
-            need(f"{self.url}: {self.scheme}://", client.extra, *client.modules)
+            need(f"{self}: {self.scheme}://", client.extra, *client.modules)
         if self.scheme in OBJECT_SCHEMES:
             return object_store(self.scheme), self.url.partition("://")[2].rstrip("/")
         return self._by_fsspec()
@@ -140,11 +166,11 @@ class RemotePath:
         try:
             client, path = url_to_fs(self.url)
         except ImportError as error:
-            raise UnavailableError(f"{self.url}: {error}; install it with pip") from None
+            raise UnavailableError(f"{self}: {error}; install it with pip") from None
         except ValueError as error:
-            raise UsageError(f"{self.url}: {error}") from None
+            raise UsageError(f"{self}: {error}") from None
         except Exception as error:  # noqa: BLE001 - clients raise anything
-            raise ReadWriteError(f"{self.url}: {_reason(self, error)}") from None
+            raise ReadWriteError(f"{self}: {_reason(self, error)}") from None
         return FsspecStore(client), str(path)
 
     def __reduce__(self) -> tuple[type[RemotePath], tuple[str]]:
@@ -170,6 +196,11 @@ class RemotePath:
         """The path, without the query of a URL of an HTTP server."""
         is_http = self.scheme in HTTP_SCHEMES
         return PurePosixPath(self.path.partition("?")[0] if is_http else self.path)
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether the path is a glob."""
+        return glob.has_magic(str(self._pure))
 
     @property
     def name(self) -> str:
@@ -220,7 +251,7 @@ class RemotePath:
 
     def info(self) -> ObjectInfo | None:
         """Return the store's metadata of the object; `FOLDER` for objects below it, else None."""
-        with remote_errors(self, "cannot be accessed"), warn_if_slow(self.url, SLOW_LOOKUP):
+        with remote_errors(self, "cannot be accessed"), warn_if_slow(self, SLOW_LOOKUP):
             return self.store.info(self.path)
 
     def forget(self) -> None:
@@ -231,13 +262,22 @@ class RemotePath:
 AnyPath = Path | RemotePath
 
 
-def parse_path(text: str | AnyPath) -> AnyPath:
+def is_url(text: str) -> bool:
+    """Return whether a text is a URL; `C:/dumps` is a path."""
+    return _URL.match(text) is not None
+
+
+PathText = str | AnyPath
+"""A path as the user typed it, or parsed."""
+
+
+def parse_path(text: PathText) -> AnyPath:
     """Parse a local path or a URL; a file:// URL is a local path.
 
     Raises:
         UnavailableError, UsageError: as `RemotePath`.
     """
-    if not isinstance(text, str) or not _URL.match(text):
+    if not isinstance(text, str) or not is_url(text):
         return Path(text) if isinstance(text, str) else text
     scheme, _, rest = text.partition("://")
     if scheme.lower() not in ("file", "local"):
@@ -245,11 +285,21 @@ def parse_path(text: str | AnyPath) -> AnyPath:
     return Path(rest[1:] if _DRIVE.match(rest) and os.name == "nt" else rest)
 
 
+def location_of(path: PathText) -> str | RemotePath:
+    """Return a local path as it was typed, and a URL as a location that prints without secrets.
+
+    Raises:
+        UnavailableError, UsageError: as `RemotePath`.
+    """
+    location = parse_path(path)
+    return location if isinstance(location, RemotePath) else str(path)
+
+
 def list_files(top: AnyPath) -> list[tuple[AnyPath, Path]]:
     """List the files below a directory, sorted, each with its path relative to the directory."""
     if isinstance(top, Path):
         return [(file, file.relative_to(top)) for file in sorted(top.rglob("*")) if file.is_file()]
-    with remote_errors(top, "cannot be listed"), warn_if_slow(top.url, SLOW_READ):
+    with remote_errors(top, "cannot be listed"), warn_if_slow(top, SLOW_READ):
         paths = sorted(top.store.find(top.path))
     own = PurePosixPath(top.path)
     relatives = [Path(PurePosixPath(path).relative_to(own)) for path in paths]
@@ -261,7 +311,7 @@ def glob_files(pattern: AnyPath) -> list[AnyPath]:
     if isinstance(pattern, Path):
         matches = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
         return [Path(match) for match in matches if Path(match).is_file()]
-    with remote_errors(pattern, "cannot be listed"), warn_if_slow(pattern.url, SLOW_READ):
+    with remote_errors(pattern, "cannot be listed"), warn_if_slow(pattern, SLOW_READ):
         return [pattern.sibling(path) for path in sorted(pattern.store.glob(pattern.path))]
 
 
@@ -308,20 +358,41 @@ def check_target(
         OSError: it cannot be accessed.
     """
     if resolved(target) in inputs:
-        raise UsageError(f"{target}: output and input are the same file; name another")
+        raise UsageError(f"{target}: output and input are the same file", tip="name another output")
     exists = target.exists() if existing is None else str(target) in existing
     if exists and not overwrite:
-        raise UsageError(f"{target}: exists already; --overwrite replaces it")
+        raise UsageError(f"{target}: exists already", tip="--overwrite replaces it")
 
 
-def why_missing(path: AnyPath) -> str:
-    """Return why a path does not exist, for errors."""
+def missing_error(path: AnyPath, text: str) -> ReadWriteError:
+    """Return the error for a path that does not exist, with files of similar names beside it.
+
+    Args:
+        path: the path.
+        text: how it was typed.
+    """
     if isinstance(path, Path):
-        return "no such file or directory"
+        return ReadWriteError(f"{text}: no such file or directory", candidates=_similar(path))
     client = _CLIENTS.get(path.scheme)
     if client and client.buckets and not path.sibling(path.parts[0]).exists():
-        return f"the bucket {path.parts[0]} does not exist"
-    return "no such object, and no objects below it"
+        return ReadWriteError(f"{text}: the bucket {path.parts[0]} does not exist")
+    return ReadWriteError(f"{text}: no such object, and no objects below it")
+
+
+def _similar(path: Path) -> list[str]:
+    """Return the paths beside a path whose names are similar to its name."""
+    try:
+        names = [one.name for one in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return []
+    return [str(path.parent / name) for name in closest(path.name, names)]
+
+
+def without_home(path: Path) -> str:
+    """Return a local path, with `~` for the home directory, which has the user's name."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - `Path.home` raises without a home
+    inside = home.name and path.is_relative_to(home)
+    return str(Path("~") / path.relative_to(home)) if inside else str(path)
 
 
 @contextmanager
@@ -334,14 +405,14 @@ def remote_errors(path: RemotePath, what: str) -> Iterator[None]:
     except FileNotFoundError as error:
         written = "written" in what or "bucket" in str(error)
         absent = "bucket" if written else "object"
-        raise ReadWriteError(f"{path.url}: {what}: the {absent} does not exist") from error
+        raise ReadWriteError(f"{path}: {what}: the {absent} does not exist") from error
     except Exception as error:  # clients raise anything
-        raise ReadWriteError(f"{path.url}: {what}: {_reason(path, error)}") from error
+        raise ReadWriteError(f"{path}: {what}: {_reason(path, error)}") from error
 
 
 def _reason(path: RemotePath, error: BaseException) -> str:
     """Return the reason of a client's exception and what to do, in one line."""
-    text = _plain(str(error)) or type(error).__name__
+    text = path.without_secrets(_plain(str(error))) or type(error).__name__
     kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
     if _DENIED.search(f"{kinds} {text}"):
         client = _CLIENTS.get(path.scheme)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ class Prefetcher(Generic[T]):
         self._error: BaseException | None = None
         self._ended = self._stopped = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="rlpost-read", daemon=True)
+        context = copy_context()  # it has the memory limit of the run
+        self._thread = threading.Thread(
+            target=context.run, args=(self._run,), name="rlpost-read", daemon=True
+        )
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:
@@ -114,7 +118,7 @@ def map_ordered(work: Callable[[T], R], items: Iterator[T], workers: int) -> Ite
     with ThreadPoolExecutor(workers, thread_name_prefix="rlpost-work") as pool:
         try:
             for item in items:
-                pending.append(pool.submit(work, item))
+                pending.append(pool.submit(copy_context().run, work, item))
                 if len(pending) > workers:
                     yield pending.popleft().result()
             while pending:

@@ -167,7 +167,7 @@ class Multipart(ObjectTransfer):
     def _call(
         self, operation: str, patience: float, needed: str = "", **request: Any
     ) -> dict[str, Any]:
-        with remote_errors(self.target, _CANNOT), warn_if_slow(self.target.url, patience):
+        with remote_errors(self.target, _CANNOT), warn_if_slow(self.target, patience):
             return _s3(self.target).call(operation, needed, **request)
 
     def _send(self, parts: Iterator[bytes], size: int) -> None:  # noqa: ARG002
@@ -249,7 +249,7 @@ class Streamed(ObjectTransfer):
             last = b""
             for part in parts:
                 if last:
-                    with warn_if_slow(self.target.url, SLOW_UPLOAD):  # until obstore can send more
+                    with warn_if_slow(self.target, SLOW_UPLOAD):  # until obstore can send more
                         yield last
                 last = part
             file.write(last)
@@ -265,7 +265,7 @@ class Streamed(ObjectTransfer):
         self._publish = True
         self._decided.set()
         assert self._thread is not None
-        with warn_if_slow(self.target.url, SLOW_UPLOAD):
+        with warn_if_slow(self.target, SLOW_UPLOAD):
             self._thread.join()
         if self._error is not None:
             raise self._error
@@ -338,7 +338,7 @@ class Put:
 
     def _put(self, path: str) -> None:
         assert self._path is not None
-        with warn_if_slow(self._target.url, SLOW_UPLOAD):
+        with warn_if_slow(self._target, SLOW_UPLOAD):
             self._target.store.put(path, self._path)
 
     def abort(self) -> None:

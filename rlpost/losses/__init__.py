@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.losses import cispo, covariance, dppo, geo_mean, gspo, kimi15, pg, ppo, sapo, tis, topr
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
 from rlpost.losses.kl import kl_loss
-from rlpost.recipe.roles import closest
 
 __all__ = [
     "DUAL",
@@ -49,6 +48,6 @@ LOSSES: dict[str, Loss] = {
 def loss_named(name: str) -> Loss:
     """Return the loss of this name; raises UsageError with the closest names if there is none."""
     if name not in LOSSES:
-        hint = closest(name, LOSSES) or f"; the losses are {', '.join(LOSSES)}"
-        raise UsageError(f"no policy loss {name!r}{hint}")
+        every = f"the losses are {', '.join(LOSSES)}"
+        raise UsageError(no_such(f"no policy loss {name!r}", name, LOSSES, every))
     return LOSSES[name]

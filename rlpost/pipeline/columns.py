@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import content_kind, is_number, is_tokens
 from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MISSING_ROLES, RECIPE_KEY
 from rlpost.io.parquet.source import partition_types
@@ -17,15 +17,7 @@ from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.input_columns import is_enriched, resolve_input
 from rlpost.recipe.recipe import EXTRA, ROW_COLUMNS, WRITTEN, Recipe
-from rlpost.recipe.roles import (
-    LOG_PROBS,
-    ROLES,
-    ColumnMap,
-    closest,
-    columns_here,
-    kind_of,
-    missing,
-)
+from rlpost.recipe.roles import LOG_PROBS, ROLES, ColumnMap, columns_here, kind_of, missing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -86,13 +78,14 @@ def _read_by_name(source: Source | TableSource, recipe: Recipe) -> dict[str, str
         column = recipe.columns.get(parameter, parameter)
         where = f"{source.name}: --estimator {recipe.estimator}: parameter `{parameter}`"
         if column not in source.columns:
-            hint = closest(column, [*source.columns, *estimator.known_columns])
             advice = f"--map {parameter}=COLUMN names another column"
             declared = estimator.parameters.get(parameter)
             if declared is not None and declared.default is not declared.empty:
                 advice = f"an option is keyword-only: write `*, {declared}`"
             raise DataError(
-                f"{where}: no column {column!r}{hint}; {advice}. {columns_here(source.columns)}"
+                f"{where}: no column {column!r}. {columns_here(source.columns)}",
+                candidates=closest(column, [*source.columns, *estimator.known_columns]),
+                tip=advice,
             )
         kinds = {_type_of(source, schema, column) for schema in source.schemas}
         found[f"{_kind_by_name(kinds, where, column)}:{parameter}"] = column

@@ -65,19 +65,20 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
 
 
 def group_reasons(resolved: ResolvedRecipe) -> list[str]:
-    """Return the parts of a recipe that need groups."""
+    """Return the parts of a recipe that need groups: options that are set, or the estimator."""
     recipe, estimator = resolved.recipe, resolved.estimator
     mean_of, std_of = resolved.norm
+    name = f"estimator {estimator.name}"
     on_groups = estimator.level == "response" and "offsets" in estimator.parameters
-    grouped = {
-        f"--norm-mean {mean_of}": mean_of in ("group", "others"),
-        f"--norm-std {std_of}": std_of in ("group", "others"),
-        f"estimator {estimator.name}": on_groups
-        or not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs),
-        "--difficulty-mask": recipe.difficulty_mask,
-        "--drop-zero-variance": recipe.drop_zero_variance,
-        "--drop-single": recipe.drop_single,
-        "--group-length-penalty": recipe.group_length_penalty is not None,
-        "--emit of a group column": bool({*GROUP_COLUMNS} & {*(recipe.emit or ())}),
-    }
-    return [why for why, needs in grouped.items() if needs]
+    grouped = [
+        (f"--norm-mean {mean_of}" if recipe.norm_mean else name, mean_of in ("group", "others")),
+        (f"--norm-std {std_of}" if recipe.norm_std else name, std_of in ("group", "others")),
+        (name, on_groups),
+        (name, not {"group", "cohort", "position_baseline"}.isdisjoint(estimator.needs)),
+        ("--difficulty-mask", recipe.difficulty_mask),
+        ("--drop-zero-variance", recipe.drop_zero_variance),
+        ("--drop-single", recipe.drop_single),
+        ("--group-length-penalty", recipe.group_length_penalty is not None),
+        ("--emit of a group column", bool({*GROUP_COLUMNS} & {*(recipe.emit or ())})),
+    ]
+    return list(dict.fromkeys(why for why, needs in grouped if needs))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from rlpost.errors import UsageError
+from rlpost.errors import ErrorPart, UsageError
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_of, stages_of
+from rlpost.pipeline.stages import stages_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
@@ -15,6 +15,9 @@ from rlpost.recipe.roles import ROLES, ColumnMap
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+_MOST = 4
+"""Estimators that an error names."""
 
 
 def fields_with_effect(recipe: Recipe) -> frozenset[str]:
@@ -26,12 +29,18 @@ def fields_with_effect(recipe: Recipe) -> frozenset[str]:
     Raises:
         UsageError: the estimator does not support an option.
     """
+    return frozenset(fields_by_stage(recipe))
+
+
+def fields_by_stage(recipe: Recipe) -> list[str]:
+    """Return the fields of `fields_with_effect`, in the order of the stages that read them."""
     columns = ColumnMap({role: role for role in ROLES}, dict.fromkeys(ROLES, "name"))
     numerics = recipe.numerics
     if numerics.kl_credit == "none":
         numerics = numerics.model_copy(update={"kl_credit": "return"})
     every = recipe.model_copy(update={"emit": (*WRITTEN, *EXTRA), "numerics": numerics})
-    return fields_of(stages_of(resolve_recipe(every, columns), RunState()))
+    stages = stages_of(resolve_recipe(every, columns), RunState())
+    return list(dict.fromkeys(name for stage in stages for name in sorted(stage.fields)))
 
 
 def check_effects(recipe: Recipe, fields: Collection[str], *, any_estimator: bool = False) -> None:
@@ -47,7 +56,7 @@ def check_effects(recipe: Recipe, fields: Collection[str], *, any_estimator: boo
     read = _fields_of_all(recipe) if any_estimator else fields_with_effect(recipe)
     unread = next((name for name in fields if name not in read), None)
     if unread is not None:
-        raise UsageError(f"{flag_of(unread)}: {_reason(recipe, unread)}")
+        raise UsageError(_without_effect(recipe, unread))
 
 
 def _fields_of_all(recipe: Recipe) -> frozenset[str]:
@@ -62,14 +71,19 @@ def _with(recipe: Recipe, **values: Any) -> frozenset[str]:
         return frozenset()
 
 
-def _reason(recipe: Recipe, name: str) -> str:
-    """Return why a field has no effect, and the estimators or options with which it has one."""
+def _without_effect(recipe: Recipe, name: str) -> ErrorPart:
+    """Return the error for a field without effect: the estimators or options that read it."""
+    text = f"{flag_of(name)} has no effect"
     estimators = [other for other in NAMES if name in _with(recipe, estimator=other)]
     if estimators:
-        return (
-            f"estimator {recipe.estimator} does not read it; leave it out, or choose an "
-            f"--estimator that does: {', '.join(estimators)}"
+        only = (
+            f"only {estimators[0]} reads"
+            if len(estimators) == 1
+            else f"{', '.join(estimators[:-1])} and {estimators[-1]} read"
         )
+        if len(estimators) > _MOST:
+            only = f"{len(estimators)} other estimators read"
+        return ErrorPart(f"{text} with estimator {recipe.estimator}: {only} it", tip="leave it out")
     switches = {other: _on(other) for other, x in recipe if x in (None, False)}
     needs = [
         flag_of(other)
@@ -78,8 +92,9 @@ def _reason(recipe: Recipe, name: str) -> str:
     ]
     if needs:
         options = " or ".join(needs)
-        return f"no effect without {options}; add {options}, or leave {flag_of(name)} out"
-    return "no effect with the other options; leave it out"
+        tip = f"add {options}, or leave {flag_of(name)} out"
+        return ErrorPart(f"{text} without {options}", tip=tip)
+    return ErrorPart(f"{text} with the other options", tip="leave it out")
 
 
 def _on(name: str) -> Any:

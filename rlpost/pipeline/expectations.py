@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rlpost.display.text import counted
-from rlpost.errors import FindingsError, UsageError
-from rlpost.recipe.roles import closest
+from rlpost.errors import FindingsError, UsageError, no_such
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 Json = dict[str, Any]
 FailOn = Literal["error", "warning"]
@@ -65,8 +64,8 @@ class Expectation:
         """
         text = f"{name}={value}"
         if name not in FACTS:
-            hint = closest(name, FACTS) or f"; there are {', '.join(FACTS)}"
-            raise UsageError(f"--expect {text}: no fact {name!r}{hint}")
+            every = f"there are {', '.join(FACTS)}"
+            raise UsageError(no_such(f"--expect {text}: no fact {name!r}", name, FACTS, every))
         low, dots, high = str(value).partition("..")
         try:
             bounds = float(low or -math.inf), float((high or math.inf) if dots else low)
@@ -202,12 +201,6 @@ def check_findings(
     errors = summary["errors"] if fail_on else [*failed]
     warnings = summary["warnings"] if fail_on == "warning" else []
     if errors or warnings:
-        raise FindingsError(_text(errors, warnings), summary | {"outputs": []})
-
-
-def _text(errors: Sequence[str], warnings: Sequence[str]) -> str:
-    findings = counted(len(errors) + len(warnings), "finding")
-    lines = [f"{findings}, so nothing was published:"]
-    return "\n".join(
-        [*lines, *(f"  ✗ {text}" for text in errors), *(f"  ! {text}" for text in warnings)]
-    )
+        findings = counted(len(errors) + len(warnings), "finding")
+        last = f"nothing was published because of {findings}"
+        raise FindingsError(*errors, *warnings, last, summary=summary | {"outputs": []})

@@ -24,6 +24,9 @@ class Options:
         chunk_tokens: approximate tokens per chunk; None: 2^19 on the CPU, what the memory of a GPU
             allows.
         workers: threads that compute; None: one per core, at most 8.
+        max_memory: bytes that the process may use, or a text such as `4GB` or `50%` (of the
+            machine); None: 75% of the machine, or of the limit of its container. What cannot fit
+            raises NotEnoughMemoryError.
         overwrite: replace an existing output.
         state: file of the running reward statistics and of the adaptive KL coefficient: read at the
             start, written at the end.
@@ -65,6 +68,7 @@ class Options:
     fail_on: FailOn | None = None
     expect: Mapping[str, object] = field(default_factory=dict)
     cpu_started: float = 0.0
+    max_memory: str | int | None = None
 
     def at_start(self) -> Options:
         """Return these options with a start time: their own, or now."""

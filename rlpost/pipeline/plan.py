@@ -50,9 +50,8 @@ from rlpost.recipe.roles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor
-
     from rlpost.io.parquet.source import Source, TableSource
+    from rlpost.kernels.arrays import Array
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -102,7 +101,7 @@ class Plan:
     row_roles: tuple[str, ...]
     count: Callable[[Batch], Counted]
     """Counts what a batch to which all stages were applied adds to the totals."""
-    observe: Callable[[Batch], dict[str, Tensor]] = lambda _: {}
+    observe: Callable[[Batch], dict[str, Array]] = lambda _: {}
     """Returns the numbers of responses that `count` needs of columns of the file."""
     no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
     """The totals of no responses."""
@@ -125,6 +124,12 @@ class Plan:
         if self.resolved.lengths == "texts":
             return self.columns.column(TEXT)
         return "" if self.length_role is None else self.columns.column(self.length_role)
+
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of the columns that passes over tokens read, as the input stores them."""
+        columns = {name for step in self.passes()[1:] for name in step.columns}
+        return self.source.bytes_of(sorted(columns))
 
     def passes(self, names: Sequence[str] = (), *, keeping: bool = False) -> list[Pass]:
         """Return the passes over the input, in order.

@@ -351,7 +351,8 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
 def compares_rows(estimator: Estimator) -> bool:
     """Return whether an estimator compares rows, so that a rollout would count several times."""
     of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
-    kinds = {kind_of(role) for role in estimator.needs if role in ROLES or is_read_by_name(role)}
+    needs = {*estimator.needs} - {"batch"}  # that of a rollout is that of each of its rows
+    kinds = {kind_of(role) for role in needs if role in ROLES or is_read_by_name(role)}
     # A rollout of a group has the mean of its rows, and codes and flags have none.
     without_mean = "offsets" in estimator.parameters and estimator.level == "response"
     return bool(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from rlpost._version import __version__
 from rlpost.display.text import counted, percent, value_list
@@ -38,6 +38,8 @@ from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
@@ -192,15 +194,15 @@ def nonfinite(responses: Responses) -> int:
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
-    turns = responses.columns.get("turn_evidence", torch.zeros(0, dtype=torch.int8))
+    turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
         empty=int((tokens == 0).sum()),
         coefficients=_coefficients(plan, responses),
-        unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
+        unwhitened=int(responses.columns.get("unwhitened", np.zeros(0)).sum()),
         over_limit=0 if limit is None else int((tokens > limit).sum()),
         longest=int(tokens.max()) if len(responses) else 0,
-        turns=TurnCounts.of(turns.cpu().numpy()),
+        turns=TurnCounts.of(turns),
         truncated=_truncated(responses),
         unknown_reasons=_unknown_reasons(responses),
     )
@@ -218,7 +220,7 @@ def _unknown_reasons(responses: Responses) -> Counter[str]:
     if UNKNOWN_REASON not in responses:
         return Counter()
     labels = responses.labels[UNKNOWN_REASON]
-    counts = torch.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
+    counts = np.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
     return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
 
@@ -228,10 +230,11 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     moments, constant = group_statistics(responses, total, rows=rows)
     members, offsets = _by_code(responses["group"], rows)
     first = members[offsets[:-1]]
-    size = moments.number[first].to(torch.int64)
+    size = moments.number[first].astype(np.int64)
     equal, passing = constant[first] & (size > 1), total[first] >= recipe.pass_threshold
-    values, index, counts = torch.unique(size, return_inverse=True, return_counts=True)
-    earliest = first.new_full(values.shape, len(responses)).scatter_reduce(0, index, first, "amin")
+    values, index, counts = np.unique(size, return_inverse=True, return_counts=True)
+    earliest = np.full(values.shape, len(responses))
+    np.minimum.at(earliest, index, first)
     sizes = values.tolist()
     return GroupFacts(
         Counter(dict(zip(sizes, counts.tolist(), strict=True))),
@@ -241,27 +244,29 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     )
 
 
-def _equal_components(plan: Plan, responses: Responses, rows: torch.Tensor) -> Counter[str]:
+def _equal_components(plan: Plan, responses: Responses, rows: NDArray[np.bool_]) -> Counter[str]:
     """Count the groups of several scored responses in which a reward component has one value."""
     recipe, counts = plan.resolved.recipe, Counter[str]()
     for name in recipe.reward_components or ():
         values = of_rollouts(responses, responses[f"component:{name}"], recipe)
-        scored = rows & values.isfinite()
+        scored = rows & np.isfinite(values)
         moments, equal = group_statistics(responses, values, rows=scored)
         first = _first_of_each(responses["group"], scored)
         counts[name] = int((equal[first] & (moments.number[first] > 1)).sum())
     return counts
 
 
-def _by_code(codes: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_code(
+    codes: NDArray[np.int64], rows: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the chosen rows, those of a code together, and the offsets of the codes."""
-    chosen = rows.nonzero().squeeze(1)
-    members = chosen[torch.argsort(codes[chosen], stable=True)]
-    counts = torch.unique_consecutive(codes[members], return_counts=True)[1]
+    chosen = np.flatnonzero(rows)
+    members = chosen[np.argsort(codes[chosen], kind="stable")]
+    counts = np.unique(codes[members], return_counts=True)[1]
     return members, offsets_of(counts)
 
 
-def _first_of_each(codes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _first_of_each(codes: NDArray[np.int64], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the first of the chosen rows of each code that occurs."""
     members, offsets = _by_code(codes, rows)
     return members[offsets[:-1]]
@@ -270,7 +275,7 @@ def _first_of_each(codes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
     if plan.resolved.recipe.kl_target is None or "beta" not in responses:
         return None
-    first = _first_of_each(responses["batch"], torch.ones_like(responses["valid"]))
+    first = _first_of_each(responses["batch"], np.ones_like(responses["valid"]))
     labels = responses.labels["batch"]
     betas = zip(responses["batch"][first].tolist(), responses["beta"][first].tolist(), strict=True)
     return [{"batch": labels[code], "coefficient": beta} for code, beta in betas]
@@ -362,7 +367,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         **tables,
     }
     if "kl" in summary:
-        summary["kl"] |= _penalty(resolved.recipe, facts)
+        summary["kl"] |= _penalty(resolved.recipe, facts.coefficients)
     summary["signal"]["no_signal"] = _no_signal(plan, summary)
     shifted, errors = _shifted(plan, edges["shifted"], summary["responses"])
     summary["errors"] = [
@@ -393,12 +398,12 @@ def _edge_counts(totals: Totals) -> dict[str, int]:
     return counts if equally_long else {**counts, "padded": 0}
 
 
-def _penalty(recipe: Recipe, facts: ResponseFacts) -> Json:
-    """Return the coefficients of the KL penalty, and where it is subtracted."""
+def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
+    """Return the KL coefficient, that of each batch if it adapts, and where KL is subtracted."""
     credit = {"credit": recipe.numerics.kl_credit}
-    if facts.coefficients is None:
+    if coefficients is None:
         return {"coefficients": recipe.kl_coef, **credit}
-    return {"coefficients": facts.coefficients, **credit, "target": recipe.kl_target}
+    return {"coefficients": coefficients, **credit, "target": recipe.kl_target}
 
 
 def _histogram(totals: ExactTotals) -> Json:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
@@ -16,10 +18,10 @@ from pydantic import (
     field_validator,
 )
 
-from rlpost.errors import UsageError
+from rlpost.errors import ErrorPart, OptionValueError, UsageError, closest, no_such
+from rlpost.recipe.accepted import AlsoAccepts, accepted, choices_of, field_kind
 from rlpost.recipe.documented import Documented, own_docstring
 from rlpost.recipe.flags import FLAG, field_of, flag_of, variable_of
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +62,7 @@ Bound = Annotated[
         _bound, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["never"]
     ),
     PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
+    AlsoAccepts("never"),
 ]
 
 PLAIN = (bool, int, float, str)
@@ -136,7 +139,32 @@ def _tuple_length(annotation: Any) -> int | None:
     return next((length for length in lengths if length is not None), None)
 
 
-_LIST_ERRORS = ("missing", "too_long", "tuple_type")
+def as_typed(value: Any) -> str:
+    """Return a value as one types it after a flag.
+
+    >>> as_typed(-1.0), as_typed((1, 2.5)), as_typed("abc"), as_typed("a b"), as_typed(True)
+    ('-1', '1 2.5', 'abc', "'a b'", 'true')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, list | tuple):
+        return " ".join(map(as_typed, value))
+    return shlex.quote(str(value))
+
+
+def wrong_value(text: str, value: Any, kind: Any) -> ErrorPart:
+    """Return the problem that an option does not accept a value.
+
+    Args:
+        text: the option with its value.
+        value: the value, of which the closest word is a candidate.
+        kind: the type of the option.
+    """
+    needed = accepted(kind)
+    sentence = f"{text}: must be {needed}" if needed else f"{text}: this value is not accepted"
+    return ErrorPart(sentence, closest(str(value), choices_of(kind)))
 
 
 class OptionModel(BaseModel, metaclass=Documented):
@@ -172,8 +200,7 @@ class OptionModel(BaseModel, metaclass=Documented):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                text = "\n".join(self._problems(error, type(self).__name__))
-                raise UsageError(text) from None
+                raise UsageError(*self._problems(error, type(self).__name__)) from None
 
         # With this attribute pydantic's model_validate does not call __init__, and so raises
         # ValidationError, which `of` needs.
@@ -200,42 +227,52 @@ class OptionModel(BaseModel, metaclass=Documented):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError("\n".join(cls._problems(error, where, origins))) from None
+            raise UsageError(*cls._problems(error, where, origins)) from None
 
     @classmethod
     def _problems(
         cls, error: ValidationError, where: str, origins: Mapping[str, str] | None = None
-    ) -> list[str]:
-        """Return one line for each problem: the source, the value, what is needed.
+    ) -> list[ErrorPart]:
+        """Return the problems: the source, the value, what is needed.
 
         Args:
             error: of this model.
             where: the source of the values; empty on the command line.
             origins: the sources of single fields, or of TABLE.NAME, if they differ.
         """
-        lines = []
-        for item in error.errors():
-            loc, text = item["loc"], item["msg"].removeprefix("Value error, ")
-            name = cls._called(loc)
-            flag, source = _option_of(loc, text, where, origins or {})
-            typed = source == flag
-            prefix = "" if typed or not source else f"{source}: "
-            if item["type"] == "extra_forbidden":
-                hint = cls._owner(*loc[:-1]).hint(loc[-1])
-                what = f"{flag} {loc[-1]}: no such field" if typed else f"no option {name!r}"
-                lines.append(f"{prefix}{what}{hint}")
-            elif item["type"] == "value_error":
-                named = text.startswith(flag) or not typed
-                lines.append(f"{prefix}{text}" if named else f"{flag}: {text}")
-            elif item["type"] in _LIST_ERRORS and loc[0] in cls.model_fields:
-                length = _tuple_length(cls.model_fields[str(loc[0])].annotation)
-                needed = "a list is needed" if length is None else f"a list of {length} is needed"
-                lines.append(f"{prefix}{flag if typed else loc[0]} is {item['input']!r}: {needed}")
-            else:
-                if typed:
-                    name = f"{flag}{name.removeprefix(str(loc[0])).replace('.', ' ', 1)}"
-                lines.append(f"{prefix}{name} is {item['input']!r}: {text.lower()}")
-        return list(dict.fromkeys(lines))
+        problems = [
+            cls._problem(item, *_option_of(item["loc"], item["msg"], where, origins or {}))
+            for item in error.errors()
+        ]
+        return list(dict.fromkeys(problems))
+
+    @classmethod
+    def _problem(cls, item: Any, flag: str, source: str) -> ErrorPart:
+        """Return the problem of an item of a ValidationError, with its flag and its source."""
+        loc, value = item["loc"], item["input"]
+        typed = source == flag
+        prefix = "" if typed or not source else f"{source}: "
+        if item["type"] == "extra_forbidden":
+            text = (
+                f"{flag} {loc[-1]}: no such field" if typed else f"no option {cls._called(loc)!r}"
+            )
+            return cls._owner(*loc[:-1]).no_option(f"{prefix}{text}", loc[-1])
+        if item["type"] == "value_error":
+            wrong = item["ctx"]["error"]
+            problem = wrong.part if isinstance(wrong, OptionValueError) else ErrorPart(str(wrong))
+            named = problem.text.startswith(flag) or not typed
+            return replace(problem, text=f"{prefix if named else f'{flag}: '}{problem.text}")
+        if item["type"] == "missing":  # an item of a list, which is the value
+            loc = loc[:1]
+        if typed:
+            name = f"{flag} {loc[1]}=" if loc[1:] and isinstance(loc[1], str) else f"{flag} "
+            text = f"{name}{as_typed(value)}"
+        else:
+            text = f"{prefix}{cls._called(loc)} is {value!r}"
+        if item["type"] == "finite_number":
+            return ErrorPart(f"{text}: must be a finite number")
+        kind = field_kind(cls.model_fields, loc)
+        return wrong_value(text, value, kind)
 
     @classmethod
     def _called(cls, loc: tuple[int | str, ...]) -> str:
@@ -243,9 +280,9 @@ class OptionModel(BaseModel, metaclass=Documented):
         return ".".join(str(part) for part in loc)
 
     @classmethod
-    def hint(cls, name: Any) -> str:
-        """Return a hint at the fields whose names are closest to an unknown name."""
-        return closest(str(name), cls.model_fields)
+    def no_option(cls, text: str, name: Any) -> ErrorPart:
+        """Return the problem of an unknown name: a sentence, and the closest fields."""
+        return no_such(text, str(name), cls.model_fields)
 
     @classmethod
     def _owner(cls, *path: Any) -> type[OptionModel]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
-from rlpost.recipe.roles import closest
+from rlpost.errors import OptionValueError, no_such
 
 NAMES = (
     "gae",
@@ -35,20 +35,23 @@ GROUP = "rlpost.estimators"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Return the entry points of the group `rlpost.estimators`, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    """Return the entry points of the group `rlpost.estimators`, by name; none is imported.
+
+    One with the name of an estimator of rlpost is left out.
+    """
+    return {one.name: one for one in entry_points(group=GROUP) if one.name not in NAMES}
 
 
 def check_name(name: str) -> str:
     """Return the name of an estimator, or `path/to/file.py:function`.
 
     Raises:
-        ValueError: there is no estimator of this name (with the closest names).
+        OptionValueError: there is no estimator of this name (with the closest names).
     """
     if name not in NAMES and ":" not in name:
         others = installed()
         if name not in others:
             names = (*NAMES, *others)
-            hint = closest(name, names) or f"; there are {', '.join(names)}"
-            raise ValueError(f"no estimator {name!r}{hint}")
+            every = f"there are {', '.join(names)}"
+            raise OptionValueError(no_such(f"no estimator {name!r}", name, names, every))
     return name

@@ -10,7 +10,7 @@ FLAGS = {"columns": "--map", "options": "--option", "teachers": "--teacher"}
 """Options that are not called like their field."""
 PREFIX = "RLPOST_"
 """How the names of environment variables begin."""
-OF_RUNS = ("device", "chunk_tokens", "workers", "engine")
+OF_RUNS = ("device", "chunk_tokens", "workers", "max_memory", "engine")
 """Options that change how a run is done, and no number; they are no fields of a recipe."""
 
 

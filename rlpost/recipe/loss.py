@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from rlpost.errors import OptionValueError, no_such
 from rlpost.recipe.base import (
     Bound,
     Count,
@@ -27,7 +28,6 @@ from rlpost.recipe.base import (
     Share,
     Unit,
 )
-from rlpost.recipe.roles import closest
 
 ABOUT = {
     "ppo": "PPO's clipped surrogate, with separate bounds and dual clip",
@@ -329,8 +329,8 @@ class LossOptions(OptionModel):
     @classmethod
     def _listed(cls, name: str) -> str:
         if name not in ABOUT:
-            hint = closest(name, ABOUT) or f"; the losses are {', '.join(ABOUT)}"
-            raise ValueError(f"no policy loss {name!r}{hint}")
+            every = f"the losses are {', '.join(ABOUT)}"
+            raise OptionValueError(no_such(f"no policy loss {name!r}", name, ABOUT, every))
         return name
 
     @model_validator(mode="after")

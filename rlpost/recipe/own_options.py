@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 
 from pydantic import TypeAdapter, ValidationError
 
-from rlpost.errors import UsageError
+from rlpost.errors import ErrorPart, UsageError, closest, no_such
 from rlpost.recipe.base import PLAIN, is_plain
 from rlpost.recipe.documented import type_text
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -161,7 +160,8 @@ def typed_options(
         origin = origins.get(f"options.{name}", flag)
         what = f"{'' if origin == flag else f'{origin}: '}{flag} {name}={_word(value)}"
         if name not in own:
-            raise UsageError(f"{what}: estimator {estimator} {_no_option(name, own)}")
+            text = f"{what}: estimator {estimator} has no option {name!r} of its own"
+            raise UsageError(_no_option(text, name, own))
         try:
             values[name] = own[name].parsed(value)
         except ValueError as error:
@@ -169,17 +169,15 @@ def typed_options(
     return values
 
 
-def _no_option(name: str, own: Mapping[str, OwnOption]) -> str:
-    """Return why an estimator has no option, and what to do."""
-    text = f"has no option {name!r} of its own"
+def _no_option(text: str, name: str, own: Mapping[str, OwnOption]) -> ErrorPart:
+    """Return the problem that an estimator has no option, with what to do."""
     if is_recipe_field(name):
         flag = flag_of(name) if name in Recipe.model_fields else f"--numerics {name}=VALUE"
-        return f"{text}: it is a field of the recipe; use {flag}"
+        return ErrorPart(f"{text}: it is a field of the recipe", tip=f"use {flag}")
     if not own:
         needed = "only keyword-only parameters of an --estimator path/to/file.py:function are"
-        return f"{text}: {needed}; leave it out"
-    every = ", ".join(own)
-    return text + (closest(name, own) or f"; it has {every}")
+        return ErrorPart(f"{text}: {needed}", tip="leave it out")
+    return no_such(text, name, own, f"it has {', '.join(own)}")
 
 
 def with_defaults(
@@ -193,10 +191,10 @@ def with_defaults(
     missing = [one for one in own.values() if one.required and one.name not in options]
     if missing:
         name, kind = missing[0].name, missing[0].type_name
-        hint = closest(name, [*Recipe.model_fields, *Numerics.model_fields])
         raise UsageError(
-            f"--estimator {estimator}: its option {name!r} has no default; add "
-            f"{flag_of('options')} {name}=VALUE, of type {kind}{hint}"
+            f"--estimator {estimator}: its option {name!r} has no default",
+            candidates=closest(name, [*Recipe.model_fields, *Numerics.model_fields]),
+            tip=f"add {flag_of('options')} {name}=VALUE, of type {kind}",
         )
     defaults = {one.name: one.default for one in own.values() if is_plain(one.default)}
     return {**defaults, **options}

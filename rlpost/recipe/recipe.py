@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 
 from pydantic import AfterValidator, Field, model_validator
 
-from rlpost.errors import ReadWriteError, UsageError
+from rlpost.errors import ErrorPart, OptionValueError, ReadWriteError, UsageError, no_such
 from rlpost.recipe.base import (
     Count,
     Finite,
@@ -24,7 +24,6 @@ from rlpost.recipe.estimators import check_name
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -402,8 +401,9 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
             if (self.emit or ()).count(name) > 1:
                 raise ValueError(f"--emit: {name!r} is named twice")
             if name not in columns:
-                hint = closest(name, columns) or f"; there are {', '.join(sorted(columns))}"
-                raise ValueError(f"--emit: no column {name!r} to write{hint}")
+                every = f"there are {', '.join(sorted(columns))}"
+                text = f"--emit: no column {name!r} to write"
+                raise OptionValueError(no_such(text, name, columns, every))
         return self
 
     def _conflicts(self) -> Conflicts:
@@ -428,14 +428,15 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         ]
 
     @classmethod
-    def hint(cls, name: Any) -> str:
-        """Return a hint at what an unknown name means: another option, or a close name."""
+    def no_option(cls, text: str, name: Any) -> ErrorPart:
+        """Return what an unknown name means: another option, or a close name."""
         if name in LossOptions.model_fields:
-            return ": it is an option of the policy loss, in the table [loss]"
+            tip = "write it in the table [loss]"
+            return ErrorPart(f"{text}: it is an option of the policy loss", tip=tip)
         if name in OF_RUNS:
             ways = f"use {flag_of(name)} or {variable_of(name)} (Python: rlpost.Options)"
-            return f": it is no part of a recipe; {ways}"
-        return super().hint(name)
+            return ErrorPart(f"{text}: it is no part of a recipe", tip=ways)
+        return super().no_option(text, name)
 
     @classmethod
     def from_toml(cls, path: Path) -> Recipe:

@@ -6,14 +6,13 @@ import difflib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import SIMILAR, DataError, ErrorPart, UsageError, no_such
 from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
-_SIMILAR = 0.6  # similarity of two names from which one is suggested for the other
 _FIELDS = {"rollout": "rollout_id", "component": "reward_components", "teacher": "teachers"}
 Kind = Literal["key", "number", "flag", "tokens", "text"]
 _CONTENTS: dict[Kind, tuple[str, ...]] = {
@@ -157,12 +156,6 @@ FRAMEWORK_ALIASES: tuple[tuple[str, str, frozenset[str]], ...] = (
 )
 
 
-def closest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return `; did you mean a or b?` with the closest names, each after the prefix, or nothing."""
-    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=_SIMILAR)
-    return f"; did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
-
-
 def kind_of(role: str) -> Kind:
     """Return the kind of a role; of components, teachers, recorded, named and id columns, too."""
     if role in ROLES:
@@ -266,7 +259,7 @@ def resolve(
         if role in ROLES and column == "none" and column not in available:
             continue  # the role has no column, whatever the names
         if role not in ROLES:
-            raise UsageError(f"--map {role}={column}: no role {role!r}{closest(role, ROLES)}")
+            raise UsageError(no_such(f"--map {role}={column}: no role {role!r}", role, ROLES))
         if column not in available:
             absent.append((f"--map {role}={column}: ", column))
         columns[role], how[role] = column, "map"
@@ -323,7 +316,9 @@ def _in_some_files(
     return {role: (name, lacking[name]) for role, name in names.items() if name is not None}
 
 
-_NEEDED_IN_ALL = "all files of an input need it; write it there, or leave the file out"
+_NEEDED_IN_ALL = "write it there, or leave the file out: all files of an input need it"
+MOST_CANDIDATES = 6
+"""Columns that an error names as candidates for a role."""
 
 
 def _absent_columns(
@@ -333,18 +328,16 @@ def _absent_columns(
     lacking: Mapping[str, str],
 ) -> DataError:
     """Return the error for columns that do not exist: the option that names each, the column."""
-    lines, unexplained = [], False
-    for option, column in absent:
+
+    def part(option: str, column: str) -> ErrorPart:
         if column in lacking:
-            lines.append(
-                f"{lacking[column]}: {option}no column {column!r}, which other files have: "
-                f"{_NEEDED_IN_ALL}"
-            )
-            continue
-        hint = closest(column, available)
-        unexplained |= not hint
-        lines.append(f"{where}: {option}no column {column!r}{hint}")
-    return _error(lines, where, available if unexplained else [])
+            text = f"{lacking[column]}: {option}no column {column!r}, which other files have"
+            return ErrorPart(text, tip=_NEEDED_IN_ALL)
+        return no_such(f"{where}: {option}no column {column!r}", column, available)
+
+    parts = [part(option, column) for option, column in absent]
+    explained = all(one.advice for one in parts)
+    return DataError(*parts, tip="" if explained else columns_here(available))
 
 
 def _use_framework_aliases(
@@ -378,7 +371,7 @@ def missing(
     holds: Mapping[str, str],
     in_some_files: Mapping[str, tuple[str, str]],
 ) -> DataError:
-    """Return the error for roles that have no column, a line each, with the closest column.
+    """Return the error for roles that have no column, with columns that could serve each.
 
     Args:
         needs: the missing roles, and what needs each.
@@ -389,48 +382,47 @@ def missing(
         in_some_files: as `ColumnMap.in_some_files`.
     """
 
-    def line(role: str, why: str) -> str:
+    def part(role: str, why: str) -> ErrorPart:
         need = f"no column for {role} ({why})"
         if role in in_some_files:
             column, file = in_some_files[role]
-            return f"{file}: {need}: other files have `{column}`; {_NEEDED_IN_ALL}"
+            return ErrorPart(f"{file}: {need}: other files have `{column}`", tip=_NEEDED_IN_ALL)
         if role in dumps:
-            return f"{where}: {need}: {dumps[role]}; if a column has it, use --map {role}=COLUMN"
-        return f"{where}: {need}: {_expected(role, available, holds)}"
+            tip = f"if a column has it, use --map {role}=COLUMN"
+            return ErrorPart(f"{where}: {need}: {dumps[role]}", tip=tip)
+        text = f"{where}: {need}; looked for {', '.join(ROLES[role].aliases[:4])}"
+        candidates = _candidates(role, available, holds)
+        column = candidates[0] if len(candidates) == 1 else "COLUMN"
+        tip = f"--map {role}={column}"
+        return ErrorPart(
+            text, candidates, tip if candidates else f"{tip}; {columns_here(available)}"
+        )
 
-    lines = [line(role, why) for role, why in needs.items()]
-    return _error(lines, where, [] if in_some_files.keys() >= needs.keys() else available)
-
-
-def _error(lines: Sequence[str], where: str, available: Collection[str]) -> DataError:
-    """Return an error of these lines, with the first available columns, if there are any."""
-    if not available:
-        return DataError("\n".join(lines))
-    here = columns_here(available)
-    if len(lines) == 1:
-        return DataError(f"{lines[0]}. {here}")
-    return DataError("\n".join([*lines, f"{where}: {here}"]))
+    return DataError(*(part(role, why) for role, why in needs.items()))
 
 
 def columns_here(available: Collection[str]) -> str:
-    """Return the end of an error: the first columns of an input."""
+    """Return the first columns of an input, for the end of an error."""
     names = sorted(available)
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""  # noqa: PLR2004
-    return f"Columns here: {', '.join(names[:12])}{more}"
+    return f"columns here: {', '.join(names[:12])}{more}"
 
 
-def _expected(role: str, available: Collection[str], holds: Mapping[str, str]) -> str:
-    """Return the expected names of a missing role, and the column that is probably meant."""
+def _candidates(role: str, available: Collection[str], holds: Mapping[str, str]) -> tuple[str, ...]:
+    """Return columns that could serve a role, those with the most similar names first.
+
+    Their content fits. If no name is similar, all that fit are returned, if they are few. A column
+    with a role of its own is not returned, however similar its name is.
+    """
     aliases = ROLES[role].aliases
-    # A column with a role of its own is not suggested, however similar its name is.
     taken = {alias for other in ROLES.values() for alias in other.aliases}
     fitting = [name for name in available if name not in holds or fits(role, holds[name])]
     free = [name for name in fitting if name not in taken]
-    similar = max(free, key=lambda name: _similarity(name, aliases), default="")
-    hint = f"use --map {role}=COLUMN for another name"
-    if similar and _similarity(similar, aliases) >= _SIMILAR:
-        hint = f"did you mean {similar}? use --map {role}={similar}"
-    return f"expected {' or '.join(aliases[:4])}; {hint}"
+    similar = [name for name in free if _similarity(name, aliases) >= SIMILAR]
+    if not similar and len(free) > MOST_CANDIDATES:
+        return ()
+    order = sorted(similar or free, key=lambda name: -_similarity(name, aliases))
+    return tuple(order[:MOST_CANDIDATES])
 
 
 def _similarity(name: str, aliases: Sequence[str]) -> float:

@@ -53,9 +53,7 @@ _ROLLOUT_REWARD = {
 
 def show_summary(summary: Json, out: Console | None = None, *, verbose: bool = False) -> None:
     """Print the summary of a run on stderr, or on another console."""
-    idle = _is_idle(summary)
-    page = update_page(summary["update"]) if idle else summary_page(summary, verbose=verbose)
-    page.show(out or console(sys.stderr))
+    summary_page(summary, verbose=verbose).show(out or console(sys.stderr))
 
 
 def _is_idle(summary: Json) -> bool:
@@ -70,6 +68,8 @@ def summary_page(summary: Json, *, verbose: bool = False) -> Page:
         summary: from a run.
         verbose: with all domains and steps, columns, times and bytes.
     """
+    if _is_idle(summary):
+        return update_page(summary["update"])
     dead = summary["signal"]["no_signal"]
     errors = [Notice("error", text) for text in summary["errors"] if text != NO_SIGNAL or not dead]
     warnings = [Notice("warning", text) for text in summary["warnings"]]

@@ -19,6 +19,8 @@ _OTHERS = {
     "incomplete": ("file", "not complete yet"),
     "waiting": ("file", "after an incomplete one: the next update writes it"),
     "skipped": ("file", "of no format that rlpost reads"),
+    "empty": ("file", "without rows yet"),
+    "blocked": ("output", "kept: damaged, or not written by rlpost advantages"),
     "missing_inputs": ("input", "gone; the output is kept (--delete deletes it)"),
     "deleted": ("output", "deleted, since the input is gone"),
     "computed_with_deleted": ("output", "computed with a deleted one: delete it to write it anew"),
@@ -60,3 +62,6 @@ def update_notices(facts: Json) -> Iterator[Notice]:
             more = f" and {len(paths) - 2:,} more" if len(paths) > 2 else ""  # noqa: PLR2004
             text = f"{counted(len(paths), noun)} {why}"
             yield Notice("warning", text, places=", ".join(paths[:2]) + more)
+    if unproven := facts["unproven"]:
+        text = f"{counted(len(unproven), 'output')} kept, though no input was found"
+        yield Notice("warning", text, "", next(iter(unproven.values())), next(iter(unproven)))

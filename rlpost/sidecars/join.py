@@ -20,7 +20,7 @@ import pyarrow as pa
 from rlpost._version import __version__
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.parquet.checks import read_decoded
 from rlpost.io.parquet.checksums import CHECKSUMS_KEY
 from rlpost.io.parquet.fingerprint import (
@@ -33,11 +33,10 @@ from rlpost.io.parquet.footer import key_values
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.parquet.splice_plan import ARROW_SCHEMA, SPARK_SCHEMA, encode_arrow_schema
-from rlpost.io.paths import check_target, parse_path
+from rlpost.io.paths import PathText, check_target, location_of, parse_path
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SIDECAR_KEY
 from rlpost.recipe.recipe import EXTRA, WRITTEN
-from rlpost.recipe.roles import closest
 from rlpost.sidecars.output import JoinedFile, write_joined
 from rlpost.sidecars.rows import FileRows, check_order, is_key, match_by_key
 
@@ -122,8 +121,8 @@ class _JoinNotes:
 
 
 def join(
-    inputs: str | Path,
-    sidecar: str | Path,
+    inputs: PathText,
+    sidecar: PathText,
     output: str | Path,
     on: Sequence[str] = (),
     *,
@@ -152,7 +151,7 @@ def join(
         ReadWriteError: reading or writing failed; no output is left behind.
     """
     started, reporter, found = time.perf_counter(), reporter or SilentReporter(), _JoinNotes()
-    pairs = _pairs(str(inputs), str(sidecar), tuple(dict.fromkeys(on)), replace=replace)
+    pairs = _pairs(inputs, sidecar, tuple(dict.fromkeys(on)), replace=replace)
     source, sidecars = pairs[0].input.source, pairs[0].sidecar.source
     targets = targets_of(source.files, [inputs], parse_path(output), overwrite=overwrite)
     paths = {file.path.resolve() for file in sidecars.files}
@@ -199,11 +198,13 @@ def join(
     }
 
 
-def _pairs(inputs: str, sidecar: str, on: tuple[str, ...], *, replace: bool) -> list[Pair]:
+def _pairs(
+    inputs: PathText, sidecar: PathText, on: tuple[str, ...], *, replace: bool
+) -> list[Pair]:
     """Return each input file with its sidecar, and the columns of both."""
     source = Source(find_inputs([inputs]), keep_footers=True)
     sidecars = Source(find_inputs([sidecar]))
-    numbers = _matching_files(source.files, sidecars.files, sidecar, on)
+    numbers = _matching_files(source.files, sidecars.files, location_of(sidecar), on)
     shared = len(source.files) > len(sidecars.files)
     pairs = []
     for number, other in enumerate(numbers):
@@ -221,7 +222,7 @@ def _pairs(inputs: str, sidecar: str, on: tuple[str, ...], *, replace: bool) -> 
 
 
 def _matching_files(
-    inputs: Sequence[InputFile], sidecars: Sequence[InputFile], sidecar: str, on: Sequence[str]
+    inputs: Sequence[InputFile], sidecars: Sequence[InputFile], sidecar: PathText, on: Sequence[str]
 ) -> list[int]:
     """Return the number of the sidecar of each input file."""
     if len(sidecars) == 1 and (on or len(inputs) == 1):
@@ -247,7 +248,8 @@ def _columns_of(left: FileRows, right: FileRows, on: Sequence[str], *, replace: 
         if absent is not None:
             raise DataError(
                 f"{file.name}: --on {absent}: there is no such column; --on needs columns of IN "
-                f"and of SIDECAR{closest(absent, file.schema.names)}"
+                "and of SIDECAR",
+                candidates=closest(absent, file.schema.names),
             )
         odd = next((name for name in on if not is_key(file.schema.field(name).type)), None)
         if odd is not None:

@@ -69,6 +69,12 @@ class FileRows(NamedTuple):
         """Read columns in batches; raises as `Source`."""
         return (chunk.table for chunk in self.source.read_file(self.number, columns, _ROWS, ""))
 
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Read columns of all rows, in this order; raises as `Source`."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        batches = (batch.select([*columns]) for batch in self.read(columns))
+        return pa.Table.from_batches(batches, schema)
+
 
 def is_key(kind: pa.DataType) -> bool:
     """Return whether a column's values identify rows: texts, integers, dates, no floats or lists.
@@ -215,7 +221,7 @@ def match_by_key(
             differs; or a column has another type.
     """
     names = [*on, *equal]
-    one, other = (pa.Table.from_batches(f.read(names), _selected(f, names)) for f in (left, right))
+    one, other = left.table(names), right.table(names)
     keys = [_comparable(left, right, name, _joined(one[name]), _joined(other[name])) for name in on]
     for file, table in ((left, one), (right, other)):
         for name in on:
@@ -252,10 +258,6 @@ def match_by_key(
             )
     in_order = left.rows == right.rows and bool((rows == np.arange(len(rows))).all())
     return Matches(rows, left.rows - len(np.unique(rows)), in_order)
-
-
-def _selected(file: FileRows, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([field for field in file.schema if field.name in names])
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:

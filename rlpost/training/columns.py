@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, ErrorPart, UsageError, no_such
 from rlpost.io.arrow import is_list, is_number, is_tokens
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.columns import FINAL_MASK, columns_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
-from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
+from rlpost.recipe.roles import ROLES, TOKEN_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -185,19 +185,20 @@ def _ids(where: str, name: str, kinds: Mapping[str, pa.DataType], column: str | 
         lists = (x for x in TOKEN_IDS[name] if x in kinds and is_list(kinds[x]))
         return next(lists, None)
     if column not in kinds and column != "none":
-        raise DataError(f"{where}: columns_map: no column {column!r}{closest(column, kinds)}")
+        text = f"{where}: columns_map: no column {column!r}"
+        raise DataError(no_such(text, column, kinds))
     return column if column in kinds else None
 
 
-def _hint(name: str, names: Collection[str]) -> str:
-    """Return what to do about a name that is none of the names."""
+def _no_column(text: str, name: str, names: Collection[str]) -> ErrorPart:
+    """Return the problem that a name is none of the names, with what to do."""
     if name in (*WRITTEN, *EXTRA):
         emit = f" --emit {name}" if name in EXTRA else ""
         some = " if its options compute it" if name in _COMPUTED else ""
-        return f"; `rlpost advantages{emit}` writes it{some}: load the output"
+        return ErrorPart(text, tip=f"`rlpost advantages{emit}` writes it{some}: load the output")
     shown = sorted({*names} - RESERVED)
     more = ", ..." if len(shown) > _SHOWN else ""
-    return closest(name, names) or f"; there are {', '.join(shown[:_SHOWN])}{more}"
+    return no_such(text, name, names, f"there are {', '.join(shown[:_SHOWN])}{more}")
 
 
 def _picked(
@@ -245,7 +246,7 @@ def _check_name(
     if name in RESERVED:
         raise UsageError(f"load: columns: {name!r} is in every batch; leave it out")
     if name not in names:
-        raise DataError(f"{where}: columns: no role or column {name!r}{_hint(name, names)}")
+        raise DataError(_no_column(f"{where}: columns: no role or column {name!r}", name, names))
     own = next((one for one in TOKEN_IDS if ids[one] == name), name)
     if own != name:
         raise UsageError(f"load: columns: `{name}` has token ids: name them {own}")

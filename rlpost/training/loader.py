@@ -152,10 +152,10 @@ class TrainingData(IterableDataset[TrainingBatch]):
             rank=rank, world_size=world_size, accumulate=accumulate, epoch=epoch, window=window,
         )  # fmt: skip
         check_columns_map(columns_map)
-        several = list(paths) if isinstance(paths, list | tuple) else [paths]
+        several: list[Any] = list(paths) if isinstance(paths, list | tuple) else [paths]
         if not several or not all(isinstance(path, str | Path) for path in several):
             raise UsageError("load: a path is needed, or a list of paths; tables are not read")
-        self._source = Source(find_inputs([str(path) for path in several]))
+        self._source = Source(find_inputs(several))
         self._source.frugal = True
         self._columns = training_columns(
             self._source, columns, columns_map or {}, packed=layout == "packed"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
-from rlpost.errors import UsageError, warn_caller
+from rlpost.errors import UsageError, no_such, warn_caller
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +79,7 @@ def named_options(where: str) -> Callable[[Callable[P, None]], Callable[P, None]
         def checked(*args: P.args, **kwargs: P.kwargs) -> None:
             for name in kwargs:
                 if name not in known:
-                    raise UsageError(f"{where}: no option {name!r}{closest(name, known)}")
+                    raise UsageError(no_such(f"{where}: no option {name!r}", name, known))
             function(*args, **kwargs)
 
         return checked

@@ -38,7 +38,7 @@ def test_exit_codes(words, code):
 
 def test_errors_go_to_stderr_with_the_programs_name_and_nothing_else():
     ran = run("advantages", "missing.parquet", "out.parquet")
-    assert ran == (4, "", "rlpost: missing.parquet: no such file or directory\n")
+    assert ran == (4, "", "error: missing.parquet: no such file or directory\n")
 
 
 def test_debug_keeps_the_traceback_wherever_it_stands():
@@ -57,23 +57,32 @@ def test_errors_about_unknown_options_name_the_closest_one():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("inspec a", "rlpost: no command 'inspec'; did you mean inspect?"),
-        ("zzz", "rlpost: no command 'zzz'; `rlpost --help` lists the commands"),
-        ("advantages a b --gamma x", "Invalid value for '--gamma': 'x': input should be"),
-        ("advantages a b --gamma=x", "Invalid value for '--gamma': 'x': input should be"),
-        ("advantages a b --overlong-penalty 20 4 x", "'20 4 x': input should be a valid number"),
-        ("advantages a b --chunk-tokens 0", "'--chunk-tokens': '0': input should be greater"),
-        ("inspect a --format jsn", "'--format': 'jsn' is not one of 'table', 'json', 'markdown'"),
-        ("advantages a b --gamma 2", "rlpost: --gamma is 2.0: input should be less"),
-        ("advantages a b --kl-target 1", "rlpost: --kl-target needs --kl-coef above 0"),
-        ("advantages a b --preset verk", "rlpost: --preset: no preset 'verk'; did you mean verl?"),
-        ("loss a --loss pp", "rlpost: --loss: no policy loss 'pp'"),
+        ("inspec a", "error: no command 'inspec' tip: did you mean inspect?"),
+        ("zzz", "error: no command 'zzz' tip: `rlpost --help` lists the commands"),
+        ("advantages a b --gamma x", "error: --gamma x: must be a number from 0 to 1"),
+        ("advantages a b --gamma=x", "error: --gamma x: must be a number from 0 to 1"),
+        (
+            "advantages a b --overlong-penalty 20 4 x",
+            "--overlong-penalty 20 4 x: must be 3 numbers",
+        ),
+        ("advantages a b --chunk-tokens 0", "--chunk-tokens 0: must be an integer of at least 1"),
+        (
+            "inspect a --format jsn",
+            "--format jsn: must be table, json or markdown tip: did you mean json?",
+        ),
+        ("advantages a b --gamma 2", "error: --gamma 2: must be a number from 0 to 1"),
+        ("advantages a b --kl-target 1", "error: --kl-target needs --kl-coef above 0"),
+        (
+            "advantages a b --preset verk",
+            "error: --preset: no preset 'verk' tip: did you mean verl?",
+        ),
+        ("loss a --loss pp", "error: --loss: no policy loss 'pp'"),
     ],
 )
 def test_errors_name_the_flag_and_the_value(words, text):
     ran = run(*words.split())
     assert (ran.code, ran.out) == (2, "")
-    assert text in " ".join(ran.err.replace("│", " ").split())
+    assert text in " ".join(ran.err.split())
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -192,5 +201,5 @@ def test_an_input_that_is_not_there_is_code_4_for_every_command(words, gone, tmp
     Path("empty").mkdir()
     ran = run(*words.format(gone).split())
     assert (ran.code, ran.out) == (4, "")
-    assert ran.err.startswith(f"rlpost: {gone}: ")
+    assert ran.err.startswith(f"error: {gone}: ")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]

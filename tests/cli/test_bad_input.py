@@ -46,7 +46,7 @@ def refused(here):
         assert (ran.code, ran.out) == (code, ""), ran.err
         for text in texts:
             assert text in ran.err
-        assert ran.err.startswith("rlpost: ")
+        assert ran.err.startswith("error: ")
         assert tree(here) == before
 
     return check
@@ -83,11 +83,11 @@ ROW_9 = "bad.parquet, row 9: "
 NAMES = rollout().column_names
 OLD = rollout()["old_log_probs"].to_pylist()[9]
 BAD_TABLES = {
-    "no reward": (without("reward"), "", ["no column for reward", "expected reward"]),
+    "no reward": (without("reward"), "", ["no column for reward", "looked for reward"]),
     "near rewards": (without(reward="rewards"), "",
-        ["no column for reward", "did you mean rewards?", "--map reward=rewards"]),
+        ["no column for reward", "candidates: rewards\n", "tip: --map reward=rewards"]),
     "near promt_id": (without(prompt_id="promt_id"), "",
-        ["no column for group (--norm-mean group and --norm-std group)", "--map group=promt_id"]),
+        ["no column for group (estimator grpo)", "--map group=promt_id"]),
     "no list of a role": (rollout().select(["prompt_id", "reward", "response_mask"])
         .rename_columns(["prompt_id", "reward", "kept"]), "",
         ["no column for mask", "no list column sets the number of tokens"]),
@@ -99,7 +99,7 @@ BAD_TABLES = {
         ["no column for ref_log_probs (--kl-coef 0.1; 0 subtracts no KL)"]),
     "no difficulty": (rollout(), "--difficulty-weight",
         ["no column for difficulty (--difficulty-weight)"]),
-    "no finish reason": (rollout(), "--drop-truncated", ["finish_reason or truncated"]),
+    "no finish reason": (rollout(), "--drop-truncated", ["finish_reason, truncated"]),
     "lengths": (at_9("old_log_probs", [*OLD, 0.5]), "",
         [ROW_9, "`old_log_probs` has 5 values but `response_mask` has 4", "needs the same length"]),
     "mask length": (at_9("response_mask", [1]), "", [ROW_9, "but `response_mask` has 1"]),
@@ -138,26 +138,26 @@ BAD_TABLES = {
     "infinite group": (with_column("prompt_id", [math.inf] * 12), "",
         ["`prompt_id`", "a string or an integer"]),
     "huge group": (with_column("prompt_id", [2**64 - 1] * 12, pa.uint64()), "", ["`prompt_id`"]),
-    "numbers for finish reasons": (with_column("finish_reason", [1] * 12), "--drop-truncated",
-        ["`finish_reason` is int64; a bool or a finish reason"]),
+    "lists for finish reasons": (with_column("finish_reason", [[1]] * 12), "--drop-truncated",
+        ["`finish_reason` is list<element: int64>; a bool or a finish reason"]),
     "no rows": (rollout().slice(0, 0), "", ["there are no rows"]),
     "none left": (with_column("reward", [0.5] * 12, pa.float32()), "--drop-zero-variance",
         ["no response is left of 12", "zero_variance keeps 0", "loosen a mask"]),
     "none finite": (with_column("reward", [math.nan] * 12, pa.float32()), "--nonfinite mask",
         ["no response is left of 12", "none has finite numbers"]),
     "unknown column": (rollout(), "--map reward=rewrd",
-        ["--map reward=rewrd: no column 'rewrd'; did you mean reward?"]),
+        ["--map reward=rewrd: no column 'rewrd'\n  tip: did you mean reward?"]),
     "several roles": (rollout().select(["prompt_id"]), "--estimator gae --difficulty-weight",
         ["no column for reward", "no column for values", "no column for difficulty",
-         "bad.parquet: Columns here: prompt_id"]),
+         "columns here: prompt_id"]),
     "no reward, no lists": (rollout().select(["prompt_id"]), "",
-        ["no column for reward", "Columns here: prompt_id"]),
+        ["no column for reward", "columns here: prompt_id"]),
     "several unknown columns": (rollout(), "--map reward=rewrd --map mask=m --reward-components a",
-        ["--map reward=rewrd: no column 'rewrd'; did you mean reward?\n",
+        ["--map reward=rewrd: no column 'rewrd'\n  tip: did you mean reward?\n",
          "--map mask=m: no column 'm'\n", "--reward-components a: no column 'a'\n",
-         "Columns here: "]),
+         "columns here: "]),
     "unknown rollout": (rollout(), "--rollout-id promt_id",
-        ["--rollout-id promt_id: no column 'promt_id'; did you mean prompt_id?"]),
+        ["--rollout-id promt_id: no column 'promt_id'\n  tip: did you mean prompt_id?"]),
     "two of one name": (with_column("x", [1.0] * 12).rename_columns([*NAMES, "reward"]), "",
         ["reward"]),
 }  # fmt: skip
@@ -217,7 +217,7 @@ def test_a_bundle_that_is_a_named_pipe_is_refused_at_once(here):
 
 def test_an_existing_output_is_kept_without_overwrite(refused, here):
     (here / "out.parquet").write_text("precious")
-    refused(2, "in.parquet out.parquet", "out.parquet: exists already; --overwrite replaces it")
+    refused(2, "in.parquet out.parquet", "out.parquet: exists already\n  tip: --overwrite")
     assert run("advantages", "in.parquet", "out.parquet", "-q", "--overwrite").code == 0
     assert pq.read_metadata(here / "out.parquet").num_rows == 12
 
@@ -325,28 +325,28 @@ def test_what_is_forbidden_is_named(monkeypatch, words):
 @pytest.mark.parametrize(
     ("words", "texts"),
     [
-        ("--estimator grop", ["no estimator 'grop'; did you mean grpo?"]),
-        ("--estimator nosuchthing", ["no estimator 'nosuchthing'; there are gae, "]),
-        ("--kl-coef -1", ["--kl-coef is -1.0", "greater than or equal to 0"]),
-        ("--gamma 2", ["gamma is 2.0", "less than or equal to 1"]),
-        ("--norm-std grup", ["--norm-std is 'grup'", "'group'"]),
+        ("--estimator grop", ["no estimator 'grop'\n  tip: did you mean grpo?"]),
+        ("--estimator nosuchthing", ["no estimator 'nosuchthing'\n  tip: there are gae, "]),
+        ("--kl-coef -1", ["--kl-coef -1: ", "at least 0"]),
+        ("--gamma 2", ["--gamma 2: ", "from 0 to 1"]),
+        ("--norm-std grup", ["--norm-std grup: ", "group"]),
         ("--max-len-mask", ["--max-len-mask needs --max-response-length"]),
         ("--kl-target 1", ["--kl-target needs --kl-coef"]),
         ("--emit-only --replace", ["--emit-only and --replace exclude each other"]),
         ("--difficulty-low 0.9 --difficulty-high 0.1", ["--difficulty-low 0.9 must be under"]),
         ("--overlong-penalty 10 20 1", ["BUFFER must not exceed MAX_LEN"]),
-        ("--map rewrd=reward", ["no role 'rewrd'; did you mean reward?"]),
+        ("--map rewrd=reward", ["no role 'rewrd'\n", "did you mean reward?"]),
         ("--map reward", ["--map reward: write it NAME=VALUE"]),
         ("--numerics single", ["--numerics single: write it NAME=VALUE"]),
-        ("--numerics sinlge=raw", ["--numerics sinlge: no such field; did you mean single?"]),
-        ("--emit advantage", ["no column 'advantage' to write; did you mean advantages"]),
+        ("--numerics sinlge=raw", ["--numerics sinlge: no such field\n", "did you mean single?"]),
+        ("--emit advantage", ["no column 'advantage'", "did you mean advantages"]),
         ("--emit kl,kl", ["kl"]),
         ("--emit sample_weight", ["needs --difficulty-weight or --length-weight"]),
         ("--device tpu", ["--device tpu: auto, cpu, cuda, cuda:N or another"]),
-        ("--plan --device gpu", ["--device gpu: ", "; torch calls cards of NVIDIA and AMD cuda"]),
+        ("--plan --device gpu", ["--device gpu: ", "tip: torch calls cards of"]),
         ("--config run.toml", ["run.toml: no option 'device': it is no part", "or RLPOST_DEVICE"]),
         ("--config broken.toml", ["broken.toml: not valid TOML"]),
-        ("--config unknown.toml", ["unknown.toml: no option 'gama'; did you mean gamma?"]),
+        ("--config unknown.toml", ["unknown.toml: no option 'gama'\n", "did you mean gamma?"]),
         ("--config number.toml --map reward=reward", ["number.toml: columns is 3"]),
         ("--config numerics.toml --numerics single=raw", ["numerics.toml: numerics is 3"]),
     ],
@@ -413,6 +413,6 @@ def test_a_summary_goes_to_a_file_whole_or_not_at_all(here):
 )
 def test_no_command_reads_rollouts_from_standard_input(words, here):
     before = tree(here)
-    text = "rlpost: -: rollouts are not read from standard input: name files\n"
+    text = "error: -: rollouts are not read from standard input: name files\n"
     assert run(*words.split()) == (2, "", text)
     assert tree(here) == before

@@ -1,5 +1,6 @@
 """`rlpost replay`: its screens, its formats, its exit codes and its errors."""
 
+import io
 import json
 import re
 import tomllib
@@ -11,16 +12,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from manual.program import ROOT, run
+from rich.console import Console
 from runs import strict_json
 
 import rlpost
 from rlpost import manual
 from rlpost.analysis.replay import render
 from rlpost.analysis.replay.render_examples import digits_of
+from rlpost.display.console import console
 from rlpost.errors import DataError, UsageError
 
 SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
 STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
+STAGES_BESIDE = ("returns", "response_level_rewards")
 LOG, METRICS = ("--metrics", "log.jsonl"), {"metrics": "log.jsonl"}
 VERL_LOG = (*LOG, "--preset", "verl")
 GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
@@ -66,8 +70,10 @@ def test_a_reproduced_recipe_is_code_0_with_every_stage_equal(folder):
     assert found["recipe"]["named"] == " ".join(GAE)
     keys = {"schema_version", "input", "tolerance", "stages", "first", "findings", "examples"}
     assert keys < found.keys()
-    text = run(["replay", "gae.parquet", *GAE], folder).out
-    assert "Reproduced: 5 recorded columns equal within 0.0001" in text
+    lines = run(["replay", "gae.parquet", *GAE], folder).out.splitlines()
+    assert lines[0] == "rlpost replay · gae.parquet"
+    assert lines[-1].startswith("✓ ")
+    assert "5 recorded columns" in lines[-1]
 
 
 @pytest.fixture(scope="module")
@@ -79,32 +85,51 @@ def parted(folder):
     return strict_json(ran.out)
 
 
-def shown(found, how, capsys):
-    render.show(found, how)
-    return capsys.readouterr().out
+def printed(found, **options):
+    """The lines of the page of a result, in a pipe."""
+    out = console(io.StringIO())
+    render.page(found, **options).show(out)
+    return out.file.getvalue().splitlines()
 
 
-def test_the_first_stage_that_parts_is_named_with_tokens_side_by_side(parted, folder, capsys):
-    found, text = parted, shown(parted, "table", capsys)
-    assert "\x1b" not in text
-    sentence = re.search(r"^Differs at estimator: (\S+) of (\S+) tokens differ", text, re.MULTILINE)
+def block(lines, title):
+    """The lines below a title that begins so, with it, up to the next blank line."""
+    first = next(i for i, line in enumerate(lines) if line.startswith(title))
+    return lines[first : [*lines[first:], ""].index("") + first]
+
+
+def test_the_first_stage_that_parts_is_the_verdict_with_tokens_side_by_side(parted, folder):
+    found, lines = parted, printed(parted)
     (parts,) = [one for one in found["stages"] if one["first"]]
-    assert [sentence[1], sentence[2]] == [f"{parts[k]:,}" for k in ("differing", "compared")]
-    assert re.search(r"^advantages .* follows$", text, re.MULTILINE)
+    (verdict,) = [line for line in lines if line.startswith("✗ ")]
+    counts = re.search(r"(\S+) of (\S+) tokens", verdict)
+    assert [counts[1], counts[2]] == [f"{parts[k]:,}" for k in ("differing", "compared")]
+    assert "`raw_advantages`" in verdict
     first = found["examples"][0]
     table = pq.read_table(folder / "gae.parquet")
     stored = table["raw_advantages"][first["row"]].as_py()[first["first_token"] :]
     np.testing.assert_allclose(first["recorded"], stored[: len(first["recorded"])], rtol=1e-6)
-    heading, columns, _, recorded, computed = text.partition("Largest differences of estimator: ")[
-        2
-    ].splitlines()[:5]
-    assert heading.startswith(f"row {first['row']} · step {first['step']} · {first['group']} ")
-    tokens = columns.split()[1:]
-    assert tokens == [str(first["first_token"] + i) for i in range(len(tokens))]
+    heading, columns, recorded, computed, *_ = block(lines, "Largest differences")
+    assert f"row {first['row']} · step {first['step']} · {first['group']} " in heading
+    places = [int(token) - first["first_token"] for token in columns.split()[1:]]
+    assert places == [*range(places[0], places[0] + len(places))]
     for line, label in ((recorded, "recorded"), (computed, "computed")):
         name, *numbers = line.split()
         assert name == label
-        np.testing.assert_allclose([float(x) for x in numbers], first[label][: len(numbers)], 1e-3)
+        of_tokens = [first[label][place] for place in places]
+        np.testing.assert_allclose([float(x) for x in numbers], of_tokens, 1e-3)
+
+
+def test_what_the_difference_is_stands_on_the_third_line(parted):
+    lines = printed(parted)
+    assert "`--lam 1`" in lines[2]
+    assert next(i for i, line in enumerate(lines) if line == "Stages") > 2
+
+
+def test_counts_medians_and_ulps_are_verbose(parted):
+    for verbose in (False, True):
+        headings = block(printed(parted, verbose=verbose), "Stages")[1]
+        assert all((word in headings) == verbose for word in ("ulps", "median", "compared"))
 
 
 def test_observation_tokens_are_in_parentheses_and_tokens_that_differ_are_marked(tmp_path):
@@ -118,27 +143,22 @@ def test_observation_tokens_are_in_parentheses_and_tokens_that_differ_are_marked
     )
     pq.write_table(table, tmp_path / "in.parquet")
     ran = run(["replay", "in.parquet", "--preset", "trl", "--norm-std", "none"], tmp_path)
-    strip = ran.out.partition("Largest differences of advantages: ")[2].splitlines()[:6]
-    assert strip[0] == "row 0 · a · reward 1 · 4 tokens; observation tokens in parentheses"
-    assert strip[1].split() == ["token", "0", "(1)", "2", "3"]
-    assert strip[3].split() == ["recorded", "0.5", "9", "0.5", "0.75"]
-    assert strip[5].strip() == "≠"
-    assert strip[5].index("≠") == len(strip[3].rstrip()) - 1
+    title, tokens, recorded, _, marks = block(ran.out.splitlines(), "Largest differences")
+    assert "row 0 · a · reward 1 · 4 tokens" in title
+    assert tokens.split() == ["token", "0", "(1)", "2", "3"]
+    assert recorded.split() == ["recorded", "0.5", "9", "0.5", "0.75"]
+    assert marks.index("≠") == len(recorded) - 1
 
 
 def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts):
     words = ["replay", "grpo.parquet", "--estimator", "grpo"]
     ran = run([*words, "--save-config", "found.toml"], folder)
     assert ran.code == 0, ran.err
-    assert re.search(
-        r"^Recipe\n--\S+ .*\n\d+ recipes tried in .* s on 80 responses", ran.out, re.MULTILINE
-    )
-    toml = ran.out.partition("As a recipe file, for --config\n")[2].partition("\n\nTies")[0]
-    assert tomllib.loads(toml) == tomllib.loads((folder / "found.toml").read_text())
-    ties = ran.out.partition("Ties: other recipes with the same numbers")[2].partition("\n\n")[0]
-    assert "\n  differs in --numerics" in ties
-    assert max(map(len, ties.splitlines())) <= 120
-    assert "Data that would separate them" in ran.out
+    recipes = block(ran.out.splitlines(), "Recipes that this file cannot tell apart")[2:]
+    assert recipes[0].startswith("--estimator grpo  ")
+    assert any("--numerics" in line for line in recipes[1:])
+    assert len(block(ran.out.splitlines(), "Data that would tell them apart")) > 2
+    assert tomllib.loads((folder / "found.toml").read_text()) == {"estimator": "grpo"}
     pq.write_table(rollouts, folder / "in.parquet")
     config = ["--config", "found.toml"]
     assert run(["advantages", "in.parquet", "again.parquet", *config, "-q"], folder).code == 0
@@ -149,7 +169,33 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     assert run(["replay", "grpo.parquet", "--config", "found.toml"], folder).code == 0
     ran = run([*words, "--save-config", "found.toml"], folder)
     assert ran.code == 2
-    assert "--save-config found.toml: exists already; --overwrite replaces it" in ran.err
+    assert "--save-config found.toml: exists already\n  tip: --overwrite" in ran.err
+
+
+def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(folder, tmp_path):
+    pq.write_table(
+        pq.read_table(folder / "gae.parquet").drop_columns(STAGES), tmp_path / "in.parquet"
+    )
+    named = ["--preset", "verl", "--estimator", "grpo", "--numerics", "norm_eps=0.01"]
+    assert run(["advantages", "in.parquet", "out.parquet", *named, "-q"], tmp_path).code == 0
+    found = strict_json(run(["replay", "out.parquet", "--format", "json"], tmp_path).out)["search"]
+    assert found["best"]["options"] == named
+    assert found["best"]["by_metadata"]
+    assert found["metadata"] == {"named": " ".join(named), "reproduces": True}
+    assert found["ties"]
+    other = ["--estimator", "rloo", "--preset", "trl"]
+    made = ["advantages", "out.parquet", "out2.parquet", *other, "--replace", "-q"]
+    assert run(made, tmp_path).code == 0
+    table = pq.read_table(tmp_path / "out2.parquet")
+    theirs = pq.read_table(tmp_path / "out.parquet")["advantages"]
+    at = table.schema.get_field_index("advantages")
+    table = table.set_column(at, "advantages", theirs).drop_columns(STAGES_BESIDE)
+    pq.write_table(table, tmp_path / "wrong.parquet")
+    found = strict_json(run(["replay", "wrong.parquet", "--format", "json"], tmp_path).out)[
+        "search"
+    ]
+    assert found["metadata"] == {"named": "--preset trl --estimator rloo", "reproduces": False}
+    assert not found["best"]["by_metadata"]
 
 
 def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_path):
@@ -161,30 +207,41 @@ def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_pat
     fixed = ["--estimator", "raw", "--no-whiten-advantages"]
     ran = run(["replay", "odd.parquet", *fixed], tmp_path)
     assert ran.code == 1
-    assert "No recipe found: the nearest differs at advantages" in ran.out
-    assert "What remains unexplained" in ran.out
+    lines = ran.out.splitlines()
+    (verdict,) = [i for i, line in enumerate(lines) if line.startswith("✗ ")]
+    assert "advantages" in lines[verdict]
+    assert "--map" in lines[verdict + 1]
+    assert len(block(lines, "What remains unexplained")) > 1
 
 
-def test_markdown_has_tables_and_nothing_else_for_a_terminal(parted, capsys):
-    text = shown(parted, "markdown", capsys)
-    assert "\n### Stages\n\n| stage | recorded column |" in text
-    assert "\n### What the difference looks like\n\n- " in text
+def test_markdown_has_the_tables_of_the_page(parted):
+    text = render.page(parted).markdown()
+    assert text.startswith("# rlpost replay · gae.parquet\n")
+    assert "\n## Stages\n\n| recorded column | equal |" in text
     assert "| recorded |" in text
-    assert text.startswith("## rlpost replay · --preset verl --estimator gae")
-    assert "─" not in text
 
 
-def test_a_larger_input_is_compared_everywhere(parted, capsys):
-    text = shown(parted, "table", capsys)
-    assert "40 of 80 responses (whole steps" in text
-    assert "The whole input: 80 responses, from the start" in text
+def test_a_larger_input_is_compared_everywhere(parted):
+    lines = printed(parted)
+    assert lines[1].startswith("40 of 80 responses")
+    assert block(lines, "The whole input: 80 responses")[1:]
+
+
+@pytest.mark.parametrize("words", [("--estimator", "grpo"), (*GAE, "--lam", "0.5")], ids=" ".join)
+def test_no_line_is_wider_than_a_terminal(words, folder):
+    file = "gae.parquet" if "gae" in words else "grpo.parquet"
+    found = strict_json(run(["replay", file, *words, "--format", "json"], folder).out)
+    for verbose in (False, True):
+        out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+        render.page(found, verbose=verbose).show(out)
+        assert max(map(len, out.file.getvalue().splitlines())) <= 80
 
 
 def test_a_column_of_another_name_is_mapped(folder):
     grpo = ["--preset", "verl", "--estimator", "grpo"]
     mapped = run(["replay", "theirs.parquet", *grpo, "--map", "advantages=adv"], folder)
     assert mapped.code == 0, mapped.err
-    assert "1 recorded column equal" in mapped.out
+    assert mapped.out.splitlines()[-1].startswith("✓ ")
 
 
 def of_turns(name):
@@ -248,11 +305,12 @@ def test_a_table_in_memory_is_an_input_like_its_file(folder):
 def test_a_log_is_compared_in_place_of_recorded_columns(folder):
     ran = run(["replay", "gae.parquet", *VERL_LOG], folder)
     assert ran.code == 0, ran.err
-    assert "Reproduced: 1 of 1 metric equal within 1e-05" in ran.out
+    assert ran.out.splitlines()[-1].startswith("✓ ")
+    assert "1 of 1 metric" in ran.out
     loss = rlpost.loss_preset("verl")
     found = rlpost.replay(folder / "gae.parquet", metrics=folder / "log.jsonl", loss=loss)
     assert found.metrics[0]["key"] == "critic/score/mean"
-    assert "Reproduced: 1 of 1 metric equal" in repr(found)
+    assert repr(found).splitlines()[-1] == ran.out.splitlines()[-1]
     for options, text in (
         ({"ranks": 2}, "ranks needs metrics"),
         ({"fixed": {}, **METRICS}, "fixed excludes metrics"),
@@ -283,13 +341,14 @@ ERRORS = {
     ),
     (GAE_FILE, "--tolerance", "-1"): (2, "--tolerance -1.0: a number from 0 on is needed"),
     (GAE_FILE, "--sample", "0"): (2, "--sample 0: at least 1 token is needed"),
+    (GAE_FILE, *GAE, "-v", "--format", "json"): (2, "--verbose: has no effect with --format json"),
     (GAE_FILE, "--emit", "kl"): (2, "--emit: .*leave it out"),
     (GAE_FILE, "--overwrite"): (2, "--overwrite: nothing is written; add --save-config"),
     (GAE_FILE, "--preset", "trl", "--save-config", "a.toml"): (
         2, "--save-config a.toml: .*--preset trl is not searched for",
     ),
     (GAE_FILE, "--save-config", "no/a.toml"): (4, "no/a.toml: cannot be written"),
-    (GAE_FILE, "--lam", "2"): (2, "--lam is 2.0: input should be less than or equal to 1"),
+    (GAE_FILE, "--lam", "2"): (2, "--lam 2: "),
     (GAE_FILE, "--estimator", "no"): (2, "--estimator: no estimator 'no'"),
     (GAE_FILE, "--estimator", "grpo", "--lam", "0.5"): (2, "--lam: estimator grpo does not read"),
     (GAE_FILE, "--preset", "trl", "--reward-components", "a,b"): (

@@ -118,7 +118,7 @@ def test_a_shell_is_set_up_by_its_name(tmp_path):
 def test_an_unknown_shell_is_an_error_that_lists_the_others(flag):
     ran = run(flag, "tcsh")
     assert ran.code == 2
-    assert ran.err.startswith(f"rlpost: {flag} 'tcsh': ")
+    assert ran.err.startswith(f"error: {flag} 'tcsh': ")
     assert "bash, zsh, fish" in ran.err
 
 

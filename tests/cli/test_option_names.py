@@ -61,7 +61,7 @@ def test_a_wrong_value_is_an_error_that_names_the_flag(command, name, path, tmp_
         ran = run(command, path, *out, flag_of(name), *words)
         text = plain(ran.err)
         assert ran.code == 2, text
-        assert re.search(rf"(rlpost: |for '){flag_of(name)}\b", text), text
+        assert re.search(rf"(error: |for '){flag_of(name)}\b", text), text
         if "_" in name:
             assert not re.search(rf"\b{name}\b", text), text
 
@@ -96,8 +96,8 @@ CONFLICTS = {
     "--component-weights 1,2": "--component-weights: as many are needed",
     "--kl-target 1": "--kl-target needs --kl-coef above 0",
     "--difficulty-low 0.99": "--difficulty-low 0.99 must be under --difficulty-high 0.95",
-    "--lam 0.9": "--lam: estimator grpo does not read it; leave it out, or choose an --estimator",
-    "--estimator rloo --gamma 0.9": "--gamma: estimator rloo does not read it",
+    "--lam 0.9": "--lam has no effect with estimator grpo: only gae reads it",
+    "--estimator rloo --gamma 0.9": "--gamma has no effect with estimator rloo",
     "--emit-only --replace": "--emit-only and --replace exclude each other",
     "--estimator gdpo": "--estimator gdpo needs --reward-components",
     "--estimator opd": "--estimator opd needs --teacher COLUMN=WEIGHT",
@@ -149,13 +149,13 @@ def test_an_error_of_a_file_has_its_name(path, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words", "error"),
     [
-        ('preset = "verll"', "", "no preset 'verll'; did you mean verl"),
+        ('preset = "verll"', "", "no preset 'verll' tip: did you mean verl"),
         ("preset = 3", "", "preset is 3: a name is needed, see `rlpost presets`"),
         ('preset = ["verl"]', "", "preset is ['verl']: a name is needed"),
         (
             'preset = "verl"\nestimator = [1]',
             "",
-            "estimator is [1]: input should be a valid string",
+            "estimator is [1]: must be a text",
         ),
         ("[numerics]\nnorm_eps = -1", "--numerics single=raw", "numerics.norm_eps is -1: "),
         ('[teachers]\nbig = "x"', "--teacher small=1", "teachers.big is 'x': "),
@@ -163,7 +163,7 @@ def test_an_error_of_a_file_has_its_name(path, tmp_path):
         ("columns = 3", "--map reward=score", "columns is 3: a table [columns] is needed"),
         ("numerics = 3", "", "numerics is 3: a table [numerics] is needed"),
         ("loss = 3", "", "loss is 3: a table [loss] is needed"),
-        ("[loss]\nloss = [1]", "", "[loss]: loss is [1]: input should be a valid string"),
+        ("[loss]\nloss = [1]", "", "[loss]: loss is [1]: must be a text"),
     ],
 )
 def test_an_error_of_a_file_has_its_name_beside_flags_of_the_same_table(
@@ -173,16 +173,18 @@ def test_an_error_of_a_file_has_its_name_beside_flags_of_the_same_table(
     config.write_text(text)
     ran = run("loss", path, "--config", config, *words.split())
     assert ran.code == 2
-    assert re.match(rf"rlpost: {config}[:,] {re.escape(error)}", " ".join(ran.err.split()))
+    assert re.match(rf"error: {config}[:,] {re.escape(error)}", " ".join(ran.err.split()))
 
 
 def test_a_flag_beside_a_table_of_the_file_is_named(path, tmp_path):
     config = tmp_path / "recipe.toml"
     config.write_text("[numerics]\nnorm_eps = 0.5\n")
     ran = run("loss", path, "--config", config, "--numerics", "norm_eps=-1")
-    assert ran.err.startswith("rlpost: --numerics norm_eps is '-1': ")
+    assert ran.err.startswith("error: --numerics norm_eps=-1: ")
     ran = run("loss", path, "--config", config, "--numerics", "nrm_eps=1")
-    assert ran.err.startswith("rlpost: --numerics nrm_eps: no such field; did you mean norm_eps")
+    assert ran.err.startswith(
+        "error: --numerics nrm_eps: no such field\n  tip: did you mean norm_eps"
+    )
 
 
 def test_the_option_that_is_set_is_named_if_the_other_one_has_its_default(
@@ -191,19 +193,19 @@ def test_the_option_that_is_set_is_named_if_the_other_one_has_its_default(
     error = "--difficulty-low 0.1 must be under --difficulty-high -1.0"
     out = tmp_path / "out.parquet"
     ran = run("advantages", path, out, "--difficulty-high", "-1")
-    assert ran.err.startswith(f"rlpost: {error}")
+    assert ran.err.startswith(f"error: {error}")
     monkeypatch.setenv("RLPOST_DIFFICULTY_HIGH", "-1")
-    assert run("advantages", path, out).err.startswith(f"rlpost: RLPOST_DIFFICULTY_HIGH: {error}")
+    assert run("advantages", path, out).err.startswith(f"error: RLPOST_DIFFICULTY_HIGH: {error}")
     monkeypatch.delenv("RLPOST_DIFFICULTY_HIGH")
     monkeypatch.setenv("RLPOST_DIFFICULTY_LOW", "0.99")
     error = "RLPOST_DIFFICULTY_LOW=0.99 must be under --difficulty-high 0.95"
-    assert run("advantages", path, out).err.startswith(f"rlpost: {error}")
+    assert run("advantages", path, out).err.startswith(f"error: {error}")
 
 
 def test_a_variable_is_not_named_for_the_error_of_another_option(path, tmp_path, monkeypatch):
     monkeypatch.setenv("RLPOST_ESTIMATOR", "gae")
     ran = run("advantages", path, tmp_path / "out.parquet", "--emit", "gae")
-    assert ran.err.startswith("rlpost: --emit: no column 'gae' to write")
+    assert ran.err.startswith("error: --emit: no column 'gae' to write")
 
 
 def texts(path):

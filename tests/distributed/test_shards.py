@@ -189,7 +189,7 @@ def test_a_plan_checks_the_name_of_a_device_and_a_shard_whether_it_is_there(tmp_
     write_files(table, tmp_path / "in", 1)
     plan = ("plan", tmp_path / "in", tmp_path / "out", "--state-dir", tmp_path / "state")
     ran = run_command(*plan, "--device", "gpu")
-    assert (ran.code, ran.err[:21]) == (2, "rlpost: --device gpu:")
+    assert (ran.code, ran.err[:20]) == (2, "error: --device gpu:")
     assert run_command(*plan, "--device", "cuda").code == 0
     shard = ("--state-dir", tmp_path / "state", "--shard-index", 0, "--num-shards", 1)
     ran = run_command("advantages", *shard)

@@ -137,7 +137,7 @@ def test_good_data_is_written(tmp_path):
     written = out.stat().st_mtime_ns
     again = prepare(SAMPLE, out, "--estimator", "rloo")
     assert (again.returncode, out.stat().st_mtime_ns) == (2, written)
-    assert "exists already; --overwrite replaces it" in again.stderr
+    assert "exists already" in again.stderr
     assert prepare(SAMPLE, out, "--estimator", "rloo", "--overwrite").returncode == 0
     assert {path.name for path in tmp_path.iterdir()} == {
         "out.inspect.json", "out.parquet", "out.summary.json",

@@ -104,7 +104,7 @@ def test_an_unwritable_output_is_exit_code_4(dump, tmp_path):
     ("words", "message"),
     [
         (["--layout", "padded"], "--layout: does not apply to nemo-rl"),
-        (["--map", "reword=x"], "no role 'reword'; did you mean reward?"),
+        (["--map", "reword=x"], "no role 'reword'\n  tip: did you mean reward?"),
         (["--map", "reward"], "write it NAME=VALUE"),
         (["--from", "verll"], "did you mean verl?"),
     ],
@@ -149,5 +149,5 @@ def test_the_screen_fits_80_columns(dump, tmp_path):
     out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     render_convert.show_converted(convert(dump, tmp_path / "out.parquet"), out)
     lines = out.file.getvalue().splitlines()
-    assert lines[0].startswith("╭─ rlpost convert · nemo-rl")
-    assert {len(line) for line in lines} == {80}
+    assert lines[0].startswith("rlpost convert · ")
+    assert max(map(len, lines)) <= 80

@@ -290,7 +290,7 @@ def test_parquet_layouts_and_blocks(tmp_path):
         ({"response_mask": [[1], [3]]}, "row 1: `response_mask` has 3"),
         ({"reward": ["a", "b"]}, "`reward` is string"),
         ({"prompt_id": ["a", None]}, "row 1: `prompt_id` is null"),
-        ({"finish_reason": [1.5, 2.0]}, "`finish_reason` is double"),
+        ({"finish_reason": [[1], [2]]}, "`finish_reason` is list"),
         ({"response_length": ["a", "b"]}, "`response_length` is string"),
     ],
 )

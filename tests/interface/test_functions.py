@@ -91,7 +91,7 @@ def test_a_users_script_passes_strict_type_checks(tmp_path):
         "count: int = rlpost.inspect(frame).responses + rlpost.inspect(['a.parquet']).responses\n"
         "fine: bool = rlpost.verify('out.parquet').ok\n"
         "texts: list[str] = rlpost.loss(frame, loss=rlpost.loss_preset('verl')).warnings\n"
-        "page: str = rlpost.report(frame, progress=True).page\n"
+        "html: str = rlpost.report(frame, progress=True).html\n"
         "joined: pl.DataFrame = rlpost.join(frame, lazy, on='uid')[0]\n"
         "new: list[str] = rlpost.join('in.parquet', frame, 'out.parquet').columns\n"
         "rlpost.Recipe(estimator='rloo', gama=0.9)  # type: ignore[call-arg]\n"

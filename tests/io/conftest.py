@@ -8,13 +8,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from base64 import b64encode
 from contextlib import suppress
 from datetime import timedelta
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from cloud_runs import ACCOUNT, KEY, create_container, free_port
+from s3_server import QuietServer
+from store_runs import USER
 
 from rlpost.io import stores
 
@@ -151,3 +156,51 @@ def azure(azurite, monkeypatch):
 def gcs(s3, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", s3.url)
     return s3
+
+
+@pytest.fixture
+def web(tmp_path):
+    """Files of a folder by HTTP, in ranges.
+
+    Those in `private` need a query with `token=1`, those in `user` the password of USER.
+    """
+
+    class Handler(SimpleHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_):
+            pass
+
+        def send(self):
+            path, _, query = self.path.partition("?")
+            file = Path(self.translate_path(path))
+            if not file.is_file():
+                return self.send_error(404)
+            login = "Basic " + b64encode(USER.encode()).decode()
+            if "/private/" in path and "token=1" not in query.split("&"):
+                return self.send_error(403)
+            if "/user/" in path and self.headers["Authorization"] != login:
+                return self.send_error(403)
+            data = file.read_bytes()
+            begin, end = 0, len(data)
+            if span := self.headers["Range"]:
+                first, last = span.removeprefix("bytes=").split("-")
+                begin, end = int(first), min(int(last) + 1, len(data))
+            self.send_response(206 if span else 200)
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
+            self.send_header("Content-Length", str(end - begin))
+            self.send_header("Last-Modified", self.date_time_string(0))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data[begin:end])
+            return None
+
+    Handler.do_GET = Handler.do_HEAD = Handler.send
+    folder = tmp_path / "web"
+    folder.mkdir()
+    httpd = QuietServer(("127.0.0.1", 0), lambda *a: Handler(*a, directory=folder))
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    stores.object_store.cache_clear()
+    yield folder, f"http://127.0.0.1:{httpd.server_port}"
+    httpd.shutdown()
+    httpd.server_close()

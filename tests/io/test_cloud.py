@@ -9,16 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-from http.server import SimpleHTTPRequestHandler
-from pathlib import Path
 
 import fsspec
 import pyarrow.parquet as pq
 import pytest
 from cloud_runs import ACCOUNT
 from runs import long_rollout, rollout, run, save
-from s3_server import QuietServer
 
 from rlpost.io import stores
 from rlpost.io.paths import RemotePath, glob_files, list_files
@@ -62,7 +58,7 @@ def test_a_wrong_key_for_azure_is_an_error(azurite, monkeypatch, tmp_path):
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
     ran = run("advantages", "az://lab/in.parquet", tmp_path / "out.parquet", "-q")
     assert ran.code == 4
-    assert ran.err.startswith("rlpost: az://lab/in.parquet: cannot be accessed: access denied: ")
+    assert ran.err.startswith("error: az://lab/in.parquet: cannot be accessed: access denied: ")
     assert "AZURE_STORAGE_CONNECTION_STRING" in ran.err
     assert ran.err.count("\n") == 1
 
@@ -86,7 +82,7 @@ def test_settings_that_lack_something_are_errors(url, variables, text, monkeypat
         monkeypatch.setenv(name, value)
     ran = run("advantages", url, tmp_path / "out.parquet", "-q")
     assert ran.code == 4
-    assert ran.err.startswith(f"rlpost: {text}")
+    assert ran.err.startswith(f"error: {text}")
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -106,55 +102,11 @@ def test_google_credentials_that_obstore_cannot_read_name_what_they_need(
     stores.object_store.cache_clear()
     ran = run("advantages", "gs://lab/in.parquet", tmp_path / "out.parquet", "-q")
     assert ran.code == 5
-    assert ran.err.startswith(
-        f"rlpost: gs://lab: {file} has credentials of type {kind}, which need"
-    )
+    assert ran.err.startswith(f"error: gs://lab: {file} has credentials of type {kind}, which need")
     assert ran.err.endswith("pip install google-auth requests\n")
 
 
 # HTTP
-
-
-@pytest.fixture
-def web(tmp_path):
-    """Files of a folder by HTTP, in ranges; only with `?token=1` if they are in `private`."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_):
-            pass
-
-        def send(self):
-            path, _, query = self.path.partition("?")
-            file = Path(self.translate_path(path))
-            if not file.is_file():
-                return self.send_error(404)
-            if "/private/" in path and query != "token=1":
-                return self.send_error(403)
-            data = file.read_bytes()
-            begin, end = 0, len(data)
-            if span := self.headers["Range"]:
-                first, last = span.removeprefix("bytes=").split("-")
-                begin, end = int(first), min(int(last) + 1, len(data))
-            self.send_response(206 if span else 200)
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
-            self.send_header("Content-Length", str(end - begin))
-            self.send_header("Last-Modified", self.date_time_string(0))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(data[begin:end])
-            return None
-
-    Handler.do_GET = Handler.do_HEAD = Handler.send
-    folder = tmp_path / "web"
-    folder.mkdir()
-    httpd = QuietServer(("127.0.0.1", 0), lambda *a: Handler(*a, directory=folder))
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    stores.object_store.cache_clear()
-    yield folder, f"http://127.0.0.1:{httpd.server_port}"
-    httpd.shutdown()
-    httpd.server_close()
 
 
 def test_files_of_http_servers_are_read(web, tmp_path):
@@ -174,7 +126,7 @@ def test_files_of_http_servers_are_read(web, tmp_path):
     assert "cannot be accessed: access denied" in ran.err
     ran = run("inspect", f"{url}/gone.parquet")
     absent = "no such object, and no objects below it"
-    assert (ran.code, ran.err) == (4, f"rlpost: {url}/gone.parquet: {absent}\n")
+    assert (ran.code, ran.err) == (4, f"error: {url}/gone.parquet: {absent}\n")
     ran = run("inspect", f"{url}/*.parquet")
     assert "HTTP servers have no listings; pass the URLs of the files" in ran.err
 
@@ -203,7 +155,7 @@ def test_a_profile_that_does_not_exist_is_an_error(aws, tmp_path):
     aws.setenv("AWS_PROFILE", "gone")
     ran = run("advantages", "s3://lab/in.parquet", tmp_path / "out.parquet", "-q")
     reason = "cannot be accessed: The config profile (gone) could not be found"
-    assert (ran.code, ran.err) == (4, f"rlpost: s3://lab/in.parquet: {reason}\n")
+    assert (ran.code, ran.err) == (4, f"error: s3://lab/in.parquet: {reason}\n")
 
 
 @pytest.mark.parametrize("kind", ["default profile", "process", "web identity"])

@@ -287,7 +287,7 @@ def error_of(path: Path) -> str:
     """Return the error of a file that cannot be read; nothing may be left beside it."""
     ran = run("advantages", path, path.with_name("out.parquet"), "--quiet")
     assert ran.code == 3
-    assert ran.err.startswith(f"rlpost: {path}: ")
+    assert ran.err.startswith(f"error: {path}: ")
     assert list(path.parent.iterdir()) == [path]
     return ran.err
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -27,7 +29,7 @@ def test_a_second_run_on_an_output_is_refused_until_the_first_is_dead(tmp_path):
     assert holder.stdout.readline() == b"held\n"
     ran = run("advantages", source, target, "-q")
     assert (ran.code, ran.out) == (4, "")
-    assert ran.err.startswith(f"rlpost: {target}: another rlpost process writes this file; ")
+    assert ran.err.startswith(f"error: {target}: another rlpost process writes this file; ")
     assert run("advantages", source, tmp_path / "other.parquet", "-q").code == 0
     holder.kill()
     holder.communicate()
@@ -52,6 +54,8 @@ def test_the_folders_of_killed_conversions_go_and_those_in_use_stay(tmp_path):
     dead = tmp_path / f"{SCRATCH_PREFIX}dead"
     (dead / "0").mkdir(parents=True)
     (dead / "0" / "part.parquet").write_text("x")
+    (dead / LOCK_NAME).touch()
+    (tmp_path / f"{SCRATCH_PREFIX}new").mkdir()  # killed before it was locked
     with scratch_folder(tmp_path) as mine:
         assert not dead.exists()
         (mine / "file").write_text("x")
@@ -59,3 +63,26 @@ def test_the_folders_of_killed_conversions_go_and_those_in_use_stay(tmp_path):
             assert {*tmp_path.iterdir()} == {mine, other}
         assert (mine / "file").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_links_and_folders_of_others_are_no_scratch_folders(tmp_path):
+    (tmp_path / "other").mkdir()
+    top = tmp_path / "tmp"
+    named = {name: top / f"{SCRATCH_PREFIX}{name}" for name in ("link", "mine", "file", "theirs")}
+    (named["mine"] / "sub").mkdir(parents=True)
+    named["theirs"].mkdir()
+    named["link"].symlink_to(tmp_path / "other")
+    for path in (
+        tmp_path / "other/a",
+        named["mine"] / "sub/a",
+        named["file"],
+        named["theirs"] / "a",
+    ):
+        path.write_text("precious")
+    for folder in (tmp_path / "other", named["theirs"]):
+        (folder / LOCK_NAME).touch()
+    os.chown(named["theirs"], 12345, -1) if os.geteuid() == 0 else shutil.rmtree(named["theirs"])
+    before = sorted(tmp_path.rglob("*"))
+    with scratch_folder(top):
+        pass
+    assert sorted(tmp_path.rglob("*")) == before

@@ -165,7 +165,7 @@ def test_an_output_is_replaced_only_with_overwrite(s3, tmp_path):
     url = s3.put("out.parquet", b"kept")
     ran = run("advantages", source, url, "-q")
     assert (ran.code, ran.err) == (
-        2, "rlpost: s3://lab/out.parquet: exists already; --overwrite replaces it\n",
+        2, "error: s3://lab/out.parquet: exists already\n  tip: --overwrite replaces it\n",
     )  # fmt: skip
     ran = run("advantages", url, url, "-q", "--overwrite")
     assert ran.code == 3  # it is no Parquet file
@@ -211,7 +211,7 @@ def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
     s3.put("d/a.jsonl", b'{"reward": "much"}\n')
     ran = run("convert", url, "s3://lab/bad.parquet", "--from", "jsonl")
     assert ran.code == 3
-    assert ran.err.startswith("rlpost: s3://lab/d/a.jsonl")
+    assert ran.err.startswith("error: s3://lab/d/a.jsonl")
     assert s3.keys() == ["d/a.jsonl", "e/a.parquet", "far.parquet"]
 
 

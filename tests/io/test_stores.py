@@ -174,7 +174,7 @@ def test_a_store_that_does_not_answer_causes_one_warning(aws, caplog):
     with silent:
         ran = run("inspect", "s3://lab/in.parquet")
     assert ran.code == 4
-    assert ran.err.startswith("rlpost: s3://lab/in.parquet: cannot be accessed: the connection")
+    assert ran.err.startswith("error: s3://lab/in.parquet: cannot be accessed: the connection")
     (line,) = [one.getMessage() for one in caplog.records if one.name == "rlpost"]
     assert line.startswith("rlpost: s3://lab/in.parquet: no answer for 0.05 s; still trying")
 

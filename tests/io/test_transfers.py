@@ -35,7 +35,7 @@ def test_an_upload_to_azure_appears_whole_or_not_at_all(tmp_path):
     ran = run("advantages", source, "az://nowhere/out.parquet", "-q")
     assert (ran.code, ran.err) == (
         4,
-        "rlpost: az://nowhere/out.parquet: cannot be written: the bucket does not exist\n",
+        "error: az://nowhere/out.parquet: cannot be written: the bucket does not exist\n",
     )
 
 

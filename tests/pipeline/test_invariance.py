@@ -244,6 +244,7 @@ def big(size, seed=3):
                 mask=(rng.random(n) < 0.8).astype(int).tolist(), domain=str(rng.integers(2)),
                 old=old.tolist(), ref=(old + rng.normal(0, 0.1, n)).tolist(),
                 values=rng.normal(size=n).tolist(), difficulty=float(rng.random()),
+                traj_id=f"{i % 3}-{rng.integers(2)}",
             )
         )  # fmt: skip
     return rows
@@ -257,7 +258,7 @@ def big(size, seed=3):
         ({"estimator": "dr_grpo", "norm_mean": "running", "norm_std": "running"}, same_bits),
         ({"estimator": "raw", "whiten_rewards": True, "reward_clip": 1.0}, same_bits),
         *(
-            ({"estimator": "rloo", "rollout_id": "domain", "rollout_reward": rule}, same_bits)
+            ({"estimator": "rloo", "rollout_id": "traj_id", "rollout_reward": rule}, same_bits)
             for rule in ("sum", "mean")  # `last` depends on the order
         ),
         ({"estimator": "gae", "gamma": 0.99, "whiten_advantages": True}, same_bits),

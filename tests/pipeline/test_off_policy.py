@@ -211,9 +211,9 @@ def test_a_filter_that_drops_everything_is_an_error():
         rlpost.enrich(to_table(rows), Recipe(is_filter=("max:k2::0.1",)))
 
 
-def test_a_filter_that_rejects_every_token_is_warned_of():
+def test_a_filter_that_rejects_every_token_is_an_error():
     _, summary = enriched([row([-1.0], [-3.0])], is_filter=["token:ratio::2"])
-    assert any("rejects every policy token" in text for text in summary["warnings"])
+    assert any("--is-filter" in text for text in summary["errors"])
 
 
 def test_equal_log_probs_are_warned_of():

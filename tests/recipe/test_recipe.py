@@ -16,10 +16,7 @@ from rlpost.recipe.recipe import EXTRA, WRITTEN, Numerics, Recipe
 def test_a_reward_of_rollouts_needs_their_ids():
     code, _, err = run("advantages", "in.parquet", "out.parquet", "--rollout-reward", "sum")
     assert code == 2
-    assert (
-        "--rollout-reward: no effect without --rollout-id; add --rollout-id, or leave"
-        in " ".join(err.split())
-    )
+    assert "--rollout-reward has no effect without --rollout-id\n" in err
     assert Recipe(rollout_reward="sum").rollout_id is None  # as presets have it
 
 
@@ -122,8 +119,8 @@ def test_a_file_and_python_give_the_same_recipe(tmp_path):
     ("values", "said"),
     [
         ({"gama": 1}, "Recipe: no option 'gama'; did you mean gamma?"),
-        ({"kl_estimator": "k9"}, "Recipe: kl_estimator is 'k9': input should be 'k1', 'abs', "),
-        ({"reward_clip": -1, "lam": 2}, "Recipe: lam is 2: input should be less than or equal to"),
+        ({"kl_estimator": "k9"}, "Recipe: kl_estimator is 'k9': must be k1, abs, "),
+        ({"reward_clip": -1, "lam": 2}, "Recipe: lam is 2: must be a number from 0 to 1"),
         ({"numerics": {"norm_esp": 1}}, "'numerics.norm_esp'; did you mean norm_eps?"),
         ({"kl_target": 1}, "Recipe: --kl-target needs --kl-coef above 0"),
         ({"emit": ("advantage",)}, "Recipe: --emit: no column 'advantage' to write; did you mean"),
@@ -134,7 +131,9 @@ def test_python_gets_the_same_errors(values, said):
         Recipe(**values)
     assert said in str(refused.value)
     assert len(str(refused.value).splitlines()) == len(values)
-    with pytest.raises(UsageError, match=r"^Numerics: norm_eps is -1: input should be greater"):
+    with pytest.raises(
+        UsageError, match=r"^Numerics: norm_eps is -1: must be a number of at least 0"
+    ):
         Numerics(norm_eps=-1)
 
 
@@ -160,17 +159,17 @@ def test_kl_estimators_have_synonyms_of_other_frameworks(name, means):
         ({"gama": 1}, ["no option 'gama'", "did you mean", "gamma"]),
         ({"clip": 1}, ["no option 'clip'"]),
         ({"numerics": {"nrm_eps": 1}}, ["no option 'numerics.nrm_eps'", "norm_eps"]),
-        ({"gamma": 2}, ["gamma is 2", "less than or equal to 1"]),
+        ({"gamma": 2}, ["gamma is 2", "from 0 to 1"]),
         ({"gamma": math.nan}, ["gamma is nan"]),
         ({"difficulty_low": math.nan}, ["difficulty_low is nan"]),
         ({"difficulty_high": math.nan}, ["difficulty_high is nan"]),
-        ({"kl_coef": -1}, ["kl_coef is -1", "greater than or equal to 0"]),
+        ({"kl_coef": -1}, ["kl_coef is -1", "at least 0"]),
         ({"kl_coef": math.inf}, ["kl_coef is inf", "finite"]),
-        ({"reward_clip": 0}, ["reward_clip is 0", "greater than 0"]),
+        ({"reward_clip": 0}, ["reward_clip is 0", "above 0"]),
         ({"max_response_length": 1.5}, ["max_response_length is 1.5"]),
-        ({"norm_mean": "grup"}, ["norm_mean is 'grup'", "'group'"]),
-        ({"estimator": 3}, ["estimator is 3", "string"]),
-        ({"columns": 3}, ["columns is 3", "dictionary"]),
+        ({"norm_mean": "grup"}, ["norm_mean is 'grup'", "group, "]),
+        ({"estimator": 3}, ["estimator is 3", "text"]),
+        ({"columns": 3}, ["columns is 3", "table"]),
         ({"overlong_penalty": [100, 20]}, ["overlong_penalty"]),
         ({"overlong_penalty": [10, 20, 1]}, ["BUFFER", "MAX_LEN"]),
         ({"max_len_mask": True}, ["--max-len-mask", "--max-response-length"]),
@@ -221,10 +220,10 @@ def test_an_unknown_estimator_is_no_recipe():
 @pytest.mark.parametrize(
     ("name", "value", "needed"),
     [
-        ("emit", "kl", "a list is needed"),
-        ("overlong_penalty", [1], "a list of 3 is needed"),
-        ("overlong_penalty", [1, 2, 3, 4], "a list of 3 is needed"),
-        ("overlong_penalty", 2, "a list of 3 is needed"),
+        ("emit", "kl", "must be a list"),
+        ("overlong_penalty", [1], "must be 3 numbers"),
+        ("overlong_penalty", [1, 2, 3, 4], "must be 3 numbers"),
+        ("overlong_penalty", 2, "must be 3 numbers"),
     ],
 )
 def test_a_list_of_the_wrong_length_is_one_plain_error(name, value, needed):

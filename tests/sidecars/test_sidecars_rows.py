@@ -43,6 +43,21 @@ def test_a_sidecar_of_prompts_serves_all_rows_of_all_files(tmp_path):
     )
 
 
+@pytest.mark.parametrize("on", [("uid",), ("turn",), ("turn", "uid")])
+@pytest.mark.parametrize("names", [("step", "uid", "turn"), ("turn", "uid", "step")])
+def test_shared_keys_may_come_in_any_order_in_either_file(tmp_path, names, on):
+    keys = pl.DataFrame(
+        {"step": [1, 1, 2], "uid": ["a", "b", "c"], "turn": [3, 4, 5], "reward": [1.0, 0.0, 1.0]}
+    )
+    source = written(keys, tmp_path / "in.parquet")
+    new = keys.select(*names).reverse().with_columns(score=pl.Series([0.3, 0.2, 0.1]))
+    result = rlpost.join(
+        source, written(new, tmp_path / "side.parquet"), tmp_path / "out.parquet", on=on
+    )
+    assert sorted(result.equal_columns) == ["step", "turn", "uid"]
+    assert pl.read_parquet(tmp_path / "out.parquet")["score"].to_list() == [0.1, 0.2, 0.3]
+
+
 @pytest.mark.parametrize(
     ("side", "on", "text"),
     [

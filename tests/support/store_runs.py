@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from runs import run
 
+USER = "lab:correct-horse"
+"""User name and password of a web server."""
+
 
 def local_run(source, tmp_path, *options):
     """Return the bytes that a run from disk to disk writes."""
@@ -17,4 +20,4 @@ def error_of(code, *words):
     ran = run("advantages", *words, "-q")
     assert ran.code == code, ran.err
     assert ran.err.count("\n") == 1
-    return ran.err.removeprefix("rlpost: ").strip()
+    return ran.err.removeprefix("error: ").strip()

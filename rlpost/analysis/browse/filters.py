@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 from rlpost.analysis.responses.columns import is_text, text_of
 from rlpost.analysis.responses.index import stream_chunks
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import without_dictionary
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +35,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "!=": operator.ne,
 }
 _OF_GROUPS = ("n", "mean", "std")
-NUMBERS = ("reward", "length", "kl", "advantage", "row", "cut", *_OF_GROUPS)
+NUMBERS = ("reward", "length", "kl", "advantage", "row", "truncated", *_OF_GROUPS)
 NAMES = ("step", "prompt", "domain")
 
 
@@ -44,8 +43,8 @@ def filter_rows(text: str, index: Index) -> NDArray[np.bool_]:
     """Return the rows that fulfil every condition of a filter line, [N].
 
     Conditions are `FIELD<NUMBER` (also `<=`, `>`, `>=`, `=`, `!=`) of reward, length, kl,
-    advantage, row, cut, and of the row's group n, mean and std (of rewards); and `FIELD=NAME`,
-    `FIELD!=NAME` or `FIELD~PART` of step, prompt and domain.
+    advantage, row, truncated, and of the row's group n, mean and std (of rewards); and
+    `FIELD=NAME`, `FIELD!=NAME` or `FIELD~PART` of step, prompt and domain.
 
     Raises:
         UsageError: a condition has another form, an unknown field, or not a number.
@@ -65,8 +64,8 @@ def filter_rows(text: str, index: Index) -> NDArray[np.bool_]:
             kept &= _numbered(index, field, sign, value)
         else:
             fields = (*NUMBERS, *NAMES)
-            hint = closest(field, fields) or f"; fields: {', '.join(fields)}"
-            raise UsageError(f"{condition}: no field {field!r}{hint}")
+            every = f"the fields are {', '.join(fields)}"
+            raise UsageError(no_such(f"{condition}: no field {field!r}", field, fields, every))
     return kept
 
 
@@ -85,7 +84,7 @@ def field_numbers(index: Index, field: str) -> NDArray[np.float64]:
     """Return a field of NUMBERS for each row, [N]."""
     if field == "row":
         return np.arange(len(index), dtype=np.float64)
-    if field == "cut":
+    if field == "truncated":
         return np.zeros(len(index)) if index.truncated is None else index.truncated.astype(float)
     if field not in _OF_GROUPS:
         if not index.columns_for(field):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -12,7 +13,14 @@ import numpy as np
 
 from rlpost.analysis.compare import matching
 from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
-from rlpost.analysis.compare.sides import POPULATION, RESPONSES, RecipeSide, file_side
+from rlpost.analysis.compare.recipes import recipe_differences
+from rlpost.analysis.compare.sides import (
+    POPULATION,
+    RESPONSES,
+    FileSide,
+    RecipeSide,
+    file_side,
+)
 from rlpost.analysis.responses import columns as lists
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
@@ -30,6 +38,8 @@ if TYPE_CHECKING:
     from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
     from rlpost.analysis.compare.sides import Side
     from rlpost.display.reporter import Reporter
+    from rlpost.io.parquet.source import TableSource
+    from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -46,7 +56,7 @@ Json = dict[str, Any]
 
 
 def compare_files(
-    paths: Sequence[str],
+    paths: Sequence[PathText],
     columns_map: Mapping[str, str],
     *,
     column: str | None,
@@ -63,7 +73,7 @@ def compare_files(
             f"{paths[0]}: a comparison needs another input, or --recipe, --preset or --estimator"
         )
     sides = [file_side(_source([path]), columns_map, column) for path in paths]
-    short = [Path(path).name for path in names or paths]
+    short = [Path(str(path)).name for path in names or paths]
     if len(set(short)) == len(short):
         sides = [replace(side, name=name) for side, name in zip(sides, short, strict=True)]
     rows = [matching.read_keys(side.source, side.columns) for side in sides]
@@ -71,7 +81,7 @@ def compare_files(
 
 
 def compare_recipes(
-    paths: Sequence[str],
+    paths: Sequence[PathText],
     named_recipes: Sequence[tuple[str, Recipe]],
     columns_map: Mapping[str, str],
     *,
@@ -84,7 +94,7 @@ def compare_recipes(
     The recipes run in parallel, chunk by chunk, and write no files.
     """
     from rlpost.api import Options  # noqa: PLC0415 - torch takes a second to import
-    from rlpost.pipeline.engine import single_threaded_torch  # noqa: PLC0415
+    from rlpost.pipeline.device import single_threaded  # noqa: PLC0415
     from rlpost.pipeline.run import bind  # noqa: PLC0415
 
     source = _source(paths)
@@ -99,12 +109,12 @@ def compare_recipes(
     elif all(_mask(source, plan.columns) == mask for plan in plans):
         mask = None  # no side keeps another token
     rows = matching.read_keys(source, columns)
-    with single_threaded_torch():
+    with single_threaded():
         return compare(sides, [rows], mask, count, reporter)
 
 
-def _source(paths: Sequence[str]) -> Source:
-    return Source(find_inputs(list(paths)))
+def _source(paths: Sequence[PathText]) -> Source:
+    return Source(find_inputs(paths))
 
 
 def _mask(source: Source, columns: ColumnMap) -> tuple[Source, str] | None:
@@ -147,8 +157,11 @@ def compare(
     rows = matched.rows[0] if matched else np.arange(inputs[0].count)
     if len(means[0]) != len(rows):
         raise DataError(f"{inputs[0].name}: {len(means[0])} of {len(rows)} rows were read")
+    compared = next((side.column for side in sides if isinstance(side, FileSide)), "advantages")
     return {
         "schema_version": SCHEMA_VERSION,
+        "inputs": [*dict.fromkeys(side.source.name for side in sides)],
+        "recipe_differences": recipe_differences(sides, compared),
         "rows": _row_facts(matched, inputs, len(rows), totals),
         "warnings": [text for side in sides for text in side.warnings()],
         "population": RESPONSES if by_response else POPULATION,
@@ -171,7 +184,7 @@ def compare(
                 },
                 "tokens": None if by_response else agreement.facts(),
                 "most_different": _most_different(
-                    means[left], means[right], rows, inputs[0], count
+                    means[left], means[right], rows, inputs[0], sides[0].source, count
                 ),
             }
             for (left, right), agreement in totals.pairs.items()
@@ -270,7 +283,12 @@ def _row_facts(
 
 
 def _most_different(
-    left: Numbers, right: Numbers, rows: NDArray[np.int64], keys: RowKeys, count: int
+    left: Numbers,
+    right: Numbers,
+    rows: NDArray[np.int64],
+    keys: RowKeys,
+    source: Source | TableSource,
+    count: int,
 ) -> list[Json]:
     """Return the rows whose scaled advantages differ the most; ties in the order of the rows."""
     both = np.isfinite(left) & np.isfinite(right)
@@ -280,6 +298,7 @@ def _most_different(
     return [
         {
             "row": int(rows[i]),
+            **_place(source, int(rows[i])),
             "step": keys.label("batch", int(rows[i])),
             "prompt_id": keys.label("group", int(rows[i])),
             "reward": _finite_or_none(keys.reward[rows[i]]),
@@ -289,6 +308,12 @@ def _most_different(
         }
         for i in order.tolist()
     ]
+
+
+def _place(source: Source | TableSource, row: int) -> Json:
+    """Return the file of a row, and its number in the file."""
+    file = bisect_right(source.first_rows, row) - 1
+    return {"file": str(source.files[file].path), "file_row": row - source.first_rows[file]}
 
 
 def _divided_by_rms(values: Numbers, chosen: NDArray[np.bool_]) -> Numbers:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rlpost.analysis.compare.matching import CHUNK_TOKENS, column_chunk
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.errors import DataError
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import is_list, is_number
+from rlpost.io.parquet.inputs import RECIPE_KEY
 from rlpost.io.threads import prefetch
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.compare.matching import ColumnChunk
     from rlpost.api import Options
-    from rlpost.io.parquet.source import RowChunk, Source
+    from rlpost.io.parquet.source import RowChunk, Source, TableSource
     from rlpost.pipeline.plan import Plan
+    from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -61,6 +62,13 @@ def kept_chunk(advantages: pa.Array, mask: pa.Array | None) -> ColumnChunk:
     else:
         kept = np.repeat(lists.numbers(mask) != 0, chunk.lengths)
     return chunk._replace(values=np.where(kept, chunk.values, np.nan))
+
+
+class EffectiveRecipe(NamedTuple):
+    """A recipe with every default set, and its fields that can change the compared column."""
+
+    recipe: Recipe
+    fields: frozenset[str]
 
 
 @dataclass
@@ -104,6 +112,24 @@ class FileSide:
             return None
         found: Json | None = json.loads(text).get("components")
         return found
+
+    def effective_recipe(self, column: str) -> EffectiveRecipe | None:
+        """Return the recipe in the metadata of the files; None without one, or of several."""
+        from rlpost.pipeline.output.metadata import FileMetadata  # noqa: PLC0415 - torch
+        from rlpost.pipeline.resolved import resolve_recipe  # noqa: PLC0415
+        from rlpost.pipeline.running_state import RunState  # noqa: PLC0415
+        from rlpost.pipeline.stages import fields_behind, stages_of  # noqa: PLC0415
+
+        texts = {(footer.metadata or {}).get(RECIPE_KEY) for footer in self.source.footers}
+        if len(texts) != 1 or texts == {None}:
+            return None
+        try:
+            metadata = FileMetadata.read(self.name, self.source.footers[0].metadata or {})
+            resolved = resolve_recipe(metadata.recipe, self.columns)
+        except (DataError, UsageError):
+            return None  # damaged, of another version, or of an estimator in a file
+        fields = fields_behind(stages_of(resolved, RunState()), column)
+        return EffectiveRecipe(resolved.recipe, fields)
 
     def warnings(self) -> list[str]:
         """Return warnings of advantages with other semantics than this version computes."""
@@ -154,6 +180,17 @@ class RecipeSide:
         """Return the reward components of the run; call `chunks` first."""
         return self.summary.get("components")
 
+    def effective_recipe(self, column: str) -> EffectiveRecipe:
+        """Return the recipe of the run."""
+        from rlpost.pipeline.stages import fields_behind  # noqa: PLC0415 - torch
+
+        return EffectiveRecipe(self.plan.resolved.recipe, fields_behind(self.plan.stages, column))
+
+    @property
+    def source(self) -> Source | TableSource:
+        """The input."""
+        return self.plan.source
+
     def warnings(self) -> list[str]:
         """Return no warnings: those of the run are about its input."""
         return []
@@ -182,10 +219,11 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
     names = NAMES["advantage"] if column is None else (column,)
     chosen = next((name for name in names if name in source.columns), None)
     if chosen is None:
-        hint = closest(names[0], source.columns)
         raise DataError(
-            f"{source.name}: no column {names[0]!r} to compare{hint}; write it with `rlpost "
-            "advantages`, name another with --column, or compute it with --estimator or --preset"
+            f"{source.name}: no column {names[0]!r} to compare",
+            candidates=closest(names[0], source.columns),
+            tip="write it with `rlpost advantages`, name another with --column, or compute it "
+            "with --estimator or --preset",
         )
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to compare")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -39,14 +38,14 @@ from rlpost.analysis.inspect.tokens import (
     duplicates_of,
     mismatch_facts,
 )
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.io.paths import PathText, location_of
 from rlpost.pipeline.columns import LENGTH, without_effect
 from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,14 +59,14 @@ if TYPE_CHECKING:
 
 
 def stored(
-    inputs: Sequence[str | Path], *, columns_map: Mapping[str, str] | None = None
+    inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None
 ) -> tuple[InputFacts, dict[str, RoleFacts]]:
     """Return the contents of the files' footers, and the column of each role; read no rows.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `inspect`.
     """
-    source = Source(find_inputs([str(path) for path in inputs]))
+    source = Source(find_inputs(inputs))
     columns = resolve_input(source, columns_map or {})
     if select_columns(source, columns, with_tokens=False).lengths is None:
         columns = columns.without([LENGTH])
@@ -75,7 +74,7 @@ def stored(
 
 
 def inspect(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: PathText | Sequence[PathText],
     *,
     columns_map: Mapping[str, str] | None = None,
     tokens: bool = True,
@@ -85,6 +84,7 @@ def inspect(
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
+    evidence: int = 5,
     reporter: Reporter | None = None,
 ) -> Facts:
     """Return statistics and findings of rollout files; see `rlpost.inspect`.
@@ -92,9 +92,9 @@ def inspect(
     The files are read once, in chunks of about half a million tokens. Only a few numbers per
     response stay in memory. Numbers that `rlpost advantages` also reports are the same.
     """
-    inputs = [inputs] if isinstance(inputs, (str, Path)) else inputs
+    inputs = [inputs] if isinstance(inputs, PathText) else inputs
     return inspect_source(
-        Source(find_inputs([str(path) for path in inputs])),
+        Source(find_inputs(inputs)),
         inputs,
         columns_map=columns_map or {},
         tokens=tokens,
@@ -104,13 +104,14 @@ def inspect(
         reward_components=reward_components,
         ignore=ignore,
         expect=expect or {},
+        evidence=evidence,
         reporter=reporter,
     )
 
 
 def inspect_source(
     source: Source,
-    inputs: Sequence[str | Path],
+    inputs: Sequence[PathText],
     *,
     columns_map: Mapping[str, str],
     pass_threshold: float,
@@ -120,6 +121,7 @@ def inspect_source(
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] = MappingProxyType({}),
+    evidence: int = 5,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
 ) -> Facts:
@@ -136,6 +138,7 @@ def inspect_source(
         reward_components: columns whose weighted sum is the reward, with their weights.
         ignore: as in `inspect`.
         expect: as in `inspect`.
+        evidence: as in `inspect`.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
 
@@ -172,10 +175,11 @@ def inspect_source(
         turns=turn_kinds(rows),
         rollout_reward=rollout_reward,
         expectations=expectations,
+        evidence=evidence,
     )
     findings, checks = run_checks(data, ignore)
     return Facts(
-        inputs=[str(path) for path in inputs],
+        inputs=[str(location_of(path)) for path in inputs],
         input=data.input,
         roles=role_facts(source, columns),
         responses=len(rows),
@@ -224,8 +228,8 @@ def _check_names(ignore: Sequence[str], *, expects: bool) -> None:
         raise UsageError(f"--ignore {UNMET}: leaves --expect unchecked; leave one of them out")
     for name in ignore:
         if name not in FINDINGS:
-            hint = closest(name, FINDINGS) or "; `rlpost inspect --checks` lists the checks"
-            raise UsageError(f"--ignore {name}: no check {name!r}{hint}")
+            every = "`rlpost inspect --about checks` lists the checks"
+            raise UsageError(no_such(f"--ignore {name}: no check {name!r}", name, FINDINGS, every))
 
 
 def _columns(

@@ -20,6 +20,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import CellLocation, is_true
 from rlpost.io.finish_reasons import truncations
+from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.threads import Prefetcher
 
@@ -74,15 +75,17 @@ def read(
     chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
     reporter = reporter or SilentReporter()
     reporter.start("statistics", source.rows)
-    parts = []
+    parts: list[dict[str, Any]] = []
+    kept = KeptMemory(f"{source.name}: the keys of all responses")
     for chunk in Prefetcher(chunks, AHEAD):
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is counted
             parts.append(_rows(chunk, source, reading))
+        kept.add(sum(parts[-1][name].estimated_size() for name in KEYS if name in parts[-1]))
         for one in beside:
             one.add(chunk)
         reporter.advance(chunk.table.num_rows)
     parts = parts or [_rows(_empty_chunk(source, names), source, reading)]
-    keys = [name for name in (*KEYS, "rollout") if name in parts[0]]
+    keys = [name for name, values in parts[0].items() if isinstance(values, pl.Series)]
     series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}
     others = [name for name in parts[0] if name not in series]
     arrays = {name: np.concatenate([rows[name] for rows in parts]) for name in others}
@@ -175,8 +178,8 @@ def _keys_and_numbers(
         rows["reward"] = decode.numbers_of(*column("reward"))
         rows["reward_null"] = is_true(column("reward")[0].is_null())
     if "truncated" in selection.columns:
-        found = truncations(*column("truncated"))
-        rows["truncated"], rows["unknown_reason"] = found
+        rows["truncated"], unknown = truncations(*column("truncated"))
+        rows["unknown_reason"] = pl.Series(pl.from_arrow(unknown))
     return rows
 
 

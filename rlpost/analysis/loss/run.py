@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
+from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
-from rlpost.io.paths import parse_path
+from rlpost.io.paths import PathText, parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
@@ -29,6 +29,7 @@ from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
@@ -40,7 +41,7 @@ Json = dict[str, Any]
 
 
 def loss(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: PathText | Sequence[PathText],
     output: str | Path | None = None,
     recipe: Recipe | None = None,
     configs: Sequence[LossConfig] = (),
@@ -57,8 +58,8 @@ def loss(
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]
-    paths = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    source = Source(find_inputs([str(path) for path in paths]))
+    paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
+    source = Source(find_inputs(paths))
     targets: list[AnyPath] = []
     if output is not None:
         targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
@@ -70,7 +71,7 @@ def loss(
         names = (*computed, *LOSS_COLUMNS) if targets else ()
         check_clash(plan, names)
         engine = engine_for(plan, options, outputs.folder)
-        with single_threaded_torch():
+        with single_threaded():
             responses = engine.responses(names)
             metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
             totals, rewritten = write_files(
@@ -120,7 +121,7 @@ def _metadata(
     return {
         "rlpost.version": __version__,
         **(recipe if summary["estimator"] else {}),  # else those of the input's advantages stay
-        "rlpost.input": plan.source.files[index].path.name,
+        "rlpost.input": in_utf8(plan.source.files[index].path.name),
         **mask,
         "rlpost.loss": json.dumps(configs[0].resolved()),
         "rlpost.loss_summary": json.dumps(summary),

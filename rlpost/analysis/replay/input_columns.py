@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from rlpost.analysis.replay.stages import STAGE_COLUMNS, STAGES
 from rlpost.analysis.responses.columns import holds_numbers
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import common_type, content_kind, is_list, is_number, is_string
 from rlpost.io.parquet.inputs import COMPUTED
 from rlpost.pipeline.turns import ROLLOUT_NAMES
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import ROLES, ColumnMap, closest
+from rlpost.recipe.roles import ROLES, ColumnMap
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ class NamedColumns:
         both = {**ROLES, **STAGES}
         for name, column in columns_map.items():
             if name not in both:
-                raise UsageError(f"--map {name}={column}: no role {name!r}{closest(name, both)}")
+                raise UsageError(no_such(f"--map {name}={column}: no role {name!r}", name, both))
         stages = {*STAGES} - {"sample_mask"}  # a mask that the user names is an input
         recorded = {name: column for name, column in columns_map.items() if name in stages}
         return cls({k: v for k, v in columns_map.items() if k not in recorded}, recorded)
@@ -129,9 +129,8 @@ def recorded_columns(
     for stage in STAGES.values():
         chosen = named.recorded.get(stage.name)
         if chosen is not None and chosen != "none" and chosen not in available:
-            raise DataError(
-                f"{where}: --map {stage.name}={chosen}: no such column{closest(chosen, available)}"
-            )
+            text = f"{where}: --map {stage.name}={chosen}: no such column"
+            raise DataError(no_such(text, chosen, available))
         names = stage.names if chosen is None else (chosen,)
         free = [name for name in names if name in available and name not in used]
         if free:

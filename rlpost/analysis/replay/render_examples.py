@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 _LABEL = 10
 """Columns of the label of a row and of the gap after it."""
-_GAP = 2
+_GAP, _WIDTH = 2, 80
 _DIGITS = range(4, 10)
 _DIFFERS, _OBSERVED = "bold red", "dim"
 
 
-def examples(result: Json, width: int) -> Iterator[TextTable]:
+def examples(result: Json, *, verbose: bool = False) -> Iterator[TextTable]:
     """Yield tables of the responses that differ the most.
 
     Args:
         result: of `replay`.
-        width: columns of the terminal; long strips of tokens are cut into several tables.
+        verbose: all tokens of all examples, not only those around the largest difference of the
+            first that fit 80 columns.
     """
     found = result["examples"]
     if not found:
@@ -35,8 +36,9 @@ def examples(result: Json, width: int) -> Iterator[TextTable]:
     if found[0]["first_token"] is None or all(map(_is_constant, found)):
         yield _of_responses(found, title)
         return
-    for i, one in enumerate(found):
-        yield from _strip(one, "" if i else f"{title}: ", width)
+    for i, one in enumerate(found if verbose else found[:1]):
+        strips = [*_strip(one, "" if i else f"{title}: ")]
+        yield from strips if verbose else strips[:1]
 
 
 def _is_constant(one: Json) -> bool:
@@ -72,23 +74,28 @@ def _tokens(one: Json) -> str:
     return f"{first}–{first + count - 1} of {one['tokens']:,}"
 
 
-def _strip(one: Json, before: str, width: int) -> Iterator[TextTable]:
-    """Yield the tokens of a response, as many in a table as the width has room for."""
+def _strip(one: Json, before: str) -> Iterator[TextTable]:
+    """Yield the tokens of a response, as many in a table as 80 columns have room for.
+
+    The first table begins with the first token that differs, or a little before it.
+    """
     pairs = list(zip(one["recorded"], one["computed"], strict=True))
     digits = digits_of([pair for pair, wrong in zip(pairs, one["differs"], strict=True) if wrong])
     names = [_index(one, i) for i in range(len(pairs))]
     cells = [(shown(left, digits), shown(right, digits)) for left, right in pairs]
     widest = max(len(text) for column in (*cells, names) for text in column)
-    count = max(1, (width - _LABEL) // (widest + _GAP))
-    for start in range(0, len(pairs), count):
-        part = range(start, min(start + count, len(pairs)))
+    count = max(1, (_WIDTH - _LABEL) // (widest + _GAP))
+    first = max(0, min(one["differs"].index(True) - 1, len(pairs) - count))
+    for start in (*range(first, len(pairs), count), *range(0, first, count)):
+        end = first if start < first else len(pairs)
+        part = range(start, min(start + count, end))
         rows: list[tuple[str | Text, ...]] = [
             (label, *(_cell(one, i, cells[i][side]) for i in part))
             for side, label in enumerate(("recorded", "computed"))
         ]
         if not all(one["differs"]) and any(one["differs"][i] for i in part):
             rows.append(("", *("≠" if one["differs"][i] else "" for i in part)))
-        title = "" if start else f"{before}{_heading(one)}"
+        title = f"{before}{_heading(one)}" if start == first else ""
         yield TextTable(("token", *(names[i] for i in part)), rows, title=title)
 
 

@@ -1,8 +1,7 @@
-"""The result of a search: the recipe, its ties, and what it leaves unexplained."""
+"""The result of a search on a page: the recipe, its ties, and what it leaves unexplained."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.search.fields import FIELDS
@@ -15,76 +14,104 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Json = dict[str, Any]
-_MOST_TIES = 8
+_MOST_TIES = 5
+_BY_METADATA = "← named by the metadata of the file"
 
 
-@dataclass(frozen=True)
-class CodeBlock:
-    """Lines to copy: a command, or a file."""
-
-    title: str
-    text: str
-    language: str
-    notes: tuple[str, ...] = ()
-
-
-def found_blocks(result: Json) -> Iterator[TextTable | CodeBlock]:
-    """Yield the recipe of a search as options and as a file, ties, and what it leaves open."""
+def search_verdict(result: Json) -> str:
+    """Return by which recipe the columns were reproduced, or that none was found."""
     found = result["search"]
-    best, reproduced = found["best"], result["reproduced"]
-    title = (
-        "Nearest recipe"
-        if found["near"]
-        else "No recipe is near; of the presets without changes this is the nearest"
-    )
-    yield CodeBlock("Recipe" if reproduced else title, best["named"], "text", (_tried(found),))
-    yield CodeBlock("As a recipe file, for --config", best["toml"], "toml")
-    if reproduced and found["ties"]:
-        yield from _ties(found)
-    if found["unexplained"]:
+    if not result["reproduced"]:
+        return (
+            "No recipe found: the nearest differs"
+            if found["near"]
+            else "No recipe is near: the nearest differs"
+        )
+    if found["tie_count"]:
+        return f" by {found['tie_count'] + 1} recipes that this file cannot tell apart"
+    return f" by `{found['best']['named']}`"
+
+
+def search_lines(result: Json) -> Iterator[str]:
+    """Yield the recipe of a search if a table does not have it, and that in the metadata."""
+    found, metadata = result["search"], result["search"]["metadata"]
+    best = found["best"]["named"]
+    if not result["reproduced"]:
+        # Not its share of equal numbers: a single option, on the line above, may reproduce all.
+        share = "" if result["findings"] else f"; {percent(found['share_equal'])} of its numbers"
+        yield f"the nearest recipe: `{best}`{f'{share} are equal' if share else ''}"
+    if metadata is not None and not metadata["reproduces"]:
+        yield f"not reproduced by the recipe in the metadata of the file, `{metadata['named']}`"
+
+
+def search_parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
+    """Yield the recipes of a search, the data that would tell them apart, and what is left open.
+
+    Args:
+        result: of `replay`, with a search.
+        verbose: all ties that the search lists, and its time.
+    """
+    found = result["search"]
+    if result["reproduced"] and found["ties"]:
+        yield from _ties(found, verbose=verbose)
+    if found["unexplained"] and not any(one["options"] for one in result["findings"]):
         yield _unexplained(found)
+    if verbose:
+        yield _search_facts(found)
 
 
-def _tried(found: Json) -> str:
+def _search_facts(found: Json) -> TextTable:
+    """Return how a search went, and its recipe as a file."""
     sample = found["sample"]
     scope = "" if sample["scope"] == "everything" else f" ({sample['scope']})"
-    rows = f"{counted(sample['responses'], 'response')}{scope}"
-    return (
-        f"{counted(found['tried'], 'recipe')} tried in {found['seconds']:.1f} s on {rows}; "
-        f"{percent(found['share_equal'])} of the numbers equal, largest difference "
-        f"{number(found['largest'])}"
-    )
-
-
-def _ties(found: Json) -> Iterator[TextTable]:
-    """Yield the recipes with the same numbers, and the data that would separate them."""
-    shown = found["ties"][:_MOST_TIES]
-    rows = [(one["named"], str(one["changes"])) for one in shown]
-    differs = [_flags(one["differs"]) for one in shown]
-    more = found["tie_count"] - len(rows)
-    yield TextTable(
-        ("recipe", "changes"),
-        rows,
-        title="Ties: other recipes with the same numbers",
-        notes=[f"… {more} more, see --format json"] if more else [],
-        row_notes={
-            i: f"differs in {one}" if one else "the same on all data"
-            for i, one in enumerate(differs)
-        },
-    )
-    kinds = dict.fromkeys(kind for one in shown for kind in one["kinds"])
-    fields = dict.fromkeys(name for one in shown for name in one["differs"])
+    largest = number(found["largest"])
     rows = [
-        (_flags([n for n in fields if kind in [one.text for one in FIELDS[n].data]]), kind)
-        for kind in kinds
+        ("recipes", f"{found['tried']:,} tried in {found['seconds']:.1f} s"),
+        ("sample", f"{counted(sample['responses'], 'response')}{scope}"),
+        ("numbers", f"{percent(found['share_equal'])} equal, largest difference {largest}"),
     ]
-    if rows:
-        yield TextTable(
-            ("option", "data"),
-            rows,
-            title="Data that would separate them, not in this sample",
-            text=(0, 1),
-        )
+    return TextTable((), rows, "Search", text=(0, 1), notes=[found["best"]["toml"]])
+
+
+def _ties(found: Json, *, verbose: bool) -> Iterator[TextTable]:
+    """Yield the recipes with the same numbers, and the data that would tell them apart."""
+    shown = found["ties"][: None if verbose else _MOST_TIES]
+    best = found["best"]
+    mark = _BY_METADATA if best["by_metadata"] else "the fewest options"
+    rows = [(best["named"], mark)]
+    rows += [
+        (one["named"], _flags(one["differs"]) or "no option: the same recipe") for one in shown
+    ]
+    more = found["tie_count"] - len(shown)
+    hint = "--format json has them" if verbose else "--verbose prints more"
+    yield TextTable(
+        ("recipe", "differs from the first in"),
+        rows,
+        title="Recipes that this file cannot tell apart",
+        text=(0, 1),
+        notes=[f"… {more} more: {hint}"] if more else [],
+    )
+    separating = _separating(shown)
+    if separating is not None:
+        yield separating
+
+
+def _separating(ties: Sequence[Json]) -> TextTable | None:
+    """Return the data that would tell ties from the first recipe, with the options that it tests.
+
+    The file may have all data that is listed for an option, and still too little of it.
+    """
+    left = dict.fromkeys(name for one in ties for name in one["differs"])
+    rows = []
+    for kind in dict.fromkeys(kind for one in ties for kind in one["kinds"]):
+        names = [name for name in left if kind in [one.text for one in FIELDS[name].data]]
+        rows.append((kind, _flags(names)))
+    known = {kind for one in ties for kind in one["kinds"]}
+    rest = [name for name in left if known.isdisjoint(one.text for one in FIELDS[name].data)]
+    if rest:
+        rows.append(("other numbers: the file has all data that is listed", _flags(rest)))
+    title = "Data that would tell them apart"
+    return TextTable(("data", "option"), rows, title, text=(0, 1)) if rows else None
 
 
 def _flags(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.bundle.reader import is_bundle, open_bundle
+from rlpost.analysis.replay.bundle.reader import RECIPE, is_bundle, open_bundle
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE, check_tolerance
 from rlpost.analysis.replay.full_comparison import replay_whole_input
@@ -29,17 +29,21 @@ from rlpost.errors import DataError, UsageError
 from rlpost.estimators import estimator_named
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
+from rlpost.pipeline.columns import TEXT
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
-from rlpost.recipe.estimators import installed
+from rlpost.recipe.estimators import NAMES, installed
+from rlpost.recipe.named import NamedByUser, named_in
 from rlpost.recipe.presets import PRESETS
-from rlpost.recipe.roles import columns_here
+from rlpost.recipe.roles import ROLES, columns_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from rlpost.analysis.replay.bundle.reader import OpenBundle
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.display.reporter import Reporter
+    from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
@@ -70,7 +74,7 @@ class ReplayRequest:
             raise UsageError(f"--sample {self.sample_tokens}: at least 1 token is needed")
 
 
-def replay(paths: Sequence[str], request: ReplayRequest) -> Json:
+def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
 
     Without a recipe, that of a bundle is compared, else the best one of a search. An input that is
@@ -88,17 +92,34 @@ def replay(paths: Sequence[str], request: ReplayRequest) -> Json:
         raise UsageError(f"{bundles[0]}: a bundle has a recipe of its own, so it is the only input")
     with open_bundle(bundles[0]) as bundle:
         own = replace(request, columns_map={**bundle.columns_map, **request.columns_map})
-        if bundle.recipe is not None and request.recipe is None and not request.given:
-            recipe = bundle.recipe.model_copy(update={"columns": {}})  # those of the map
-            own = replace(own, recipe=recipe, named="the recipe of the bundle")
+        recipe = _recipe_of(bundle, request)
+        if recipe is not None:
+            recipe = recipe.model_copy(update={"columns": {}})  # those of the map
+            own = replace(own, recipe=recipe, named="the recipe of the bundle", given={})
         result = _replay([str(bundle.path)], own)
     warnings = [*result["warnings"], *bundle.warnings]
     return result | {"input": str(bundles[0]), "warnings": warnings}
 
 
-def _replay(paths: Sequence[str], request: ReplayRequest) -> Json:
+def _recipe_of(bundle: OpenBundle, request: ReplayRequest) -> Recipe | None:
+    """Return the recipe of a bundle; None if it has none, or the request has another.
+
+    What the recipe names (`named_in`), the user names again.
+
+    Raises:
+        UsageError: the recipe names code or a tokenizer, and the request does not.
+    """
+    if bundle.recipe is None or request.recipe is not None:
+        return None
+    given = request.given
+    if not given.keys() <= named_in(bundle.recipe).keys() or given.get("estimator") in NAMES:
+        return None  # a search
+    return NamedByUser(**given).completed(bundle.recipe, f"{bundle.file}: {RECIPE}")
+
+
+def _replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     """Compare the recorded columns of Parquet files with a recipe."""
-    source = Source(find_inputs(list(paths)))
+    source = Source(find_inputs(paths))
     sample = _sample(source, request)
     with _named(source):
         return _compared(source, sample, request)
@@ -182,12 +203,15 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
+        from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
         from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
+        from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
 
         found = search.search(
             sample,
             tolerance=request.tolerance,
             given=request.given,
+            metadata=candidate_of(recipe_of_files(source).without_names(source.name)),
             framework=_framework(source),
             reporter=request.reporter,
         )
@@ -251,7 +275,7 @@ def from_start_alone(
     first = next((one["stage"] for one in stages if not one["equal"]), None)
     return {
         **facts_of(sample, tolerance),
-        "recipe": recipe_facts(recipe, named),
+        "recipe": recipe_facts(recipe, named, Replayer(sample)),
         "reproduced": first is None,
         "stages": stages,
         "not_computed": not_computed(sample, {one["stage"] for one in stages}),
@@ -266,6 +290,8 @@ def _columns_named(fields: Mapping[str, Any]) -> list[str]:
     """Return columns that fields of a recipe name themselves, besides roles."""
     names = [*(fields.get("reward_components") or ()), *(fields.get("teachers") or ())]
     names += _named_by(fields.get("estimator"))
+    if fields.get("tokenizer"):
+        names += [(fields.get("columns") or {}).get(TEXT), TEXT, *ROLES[TEXT].aliases]
     return [*names, *([fields["rollout_id"]] if fields.get("rollout_id") else [])]
 
 

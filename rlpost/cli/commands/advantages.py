@@ -14,9 +14,9 @@ from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotati
 from rlpost.cli.arguments import Settings, expected
 from rlpost.cli.commands import plan as sharded
 from rlpost.cli.help_screen import EXECUTION, SHARDS, command
-from rlpost.cli.options import option, with_recipe_options
+from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import check_summary, echo, reporting, write_json
-from rlpost.errors import FindingsError, ReadWriteError, UsageError
+from rlpost.errors import ReadWriteError, SummaryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +38,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_recipe_options
 def advantages(
     context: typer.Context,
@@ -186,7 +187,7 @@ def advantages(
         *inputs, output = paths
         with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
             summary = functions.advantages(inputs, output, recipe, run, progress=reporter)
-    except FindingsError as error:
+    except SummaryError as error:
         show(error.summary | names)
         raise
     show(summary | names)
@@ -208,9 +209,9 @@ def _show_plan(
         update = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
         show_page(update_page(update.facts()), "table")
         return
-    from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
+    from rlpost.pipeline.device_choice import check_device, check_name  # noqa: PLC0415
 
-    (devices_named if run.engine == "local" else check_name)(run.device)
+    (check_device if run.engine == "local" else check_name)(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]
     target = None if len(paths) == 1 else parse_path(paths[-1])
     with reporting(quiet=quiet) as reporter, open_inputs(inputs, reporter=reporter) as own:

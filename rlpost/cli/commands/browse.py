@@ -13,7 +13,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import option
+from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
@@ -37,6 +37,7 @@ Keys: arrows or hjkl move, enter opens, ] and [ are the next and previous step, 
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 def browse(
     paths: Annotated[
         list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")

@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat, option, with_recipe_options
+from rlpost.cli.options import OutputFormat, option, reads_data, with_recipe_options
 from rlpost.cli.output import reporting
 
 app = typer.Typer(add_completion=False)
@@ -23,6 +23,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_recipe_options
 def bundle(
     settings: Settings,

@@ -12,7 +12,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import OutputFormat, option
+from rlpost.cli.options import OutputFormat, option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 
@@ -38,6 +38,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 def compare(
     paths: Annotated[
         list[str],

@@ -11,7 +11,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat, option
+from rlpost.cli.options import OutputFormat, option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -40,6 +40,7 @@ LAYOUTS = ("response", "padded", "shifted", "compact", "left-padded")
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 def convert(
     paths: Annotated[
         list[str] | None,
@@ -97,7 +98,7 @@ def convert(
     ] = Nonfinite.keep,
     overwrite: declared.Overwrite = False,
     listed: Annotated[
-        bool, option("--list", help="List the formats and the roles that they have.")
+        bool, option("--list", help="List the formats; with --from NAME: all about it.")
     ] = False,
     how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
@@ -108,14 +109,14 @@ def convert(
     OUT has rlpost's column names and types; its lists have one entry per response token.
     """
     if not listed and len(paths or []) < 2:  # noqa: PLR2004
-        raise UsageError("IN and OUT are needed: rlpost convert IN... OUT, or --list")
+        raise UsageError("IN and OUT are missing", tip="rlpost convert IN... OUT, or --list")
     # Pyarrow takes a while to import; a wrong command line is answered before that.
     from rlpost.render import convert as render_convert  # noqa: PLC0415
 
     if listed and summary_json is not None:
         raise UsageError("--summary-json needs a conversion; for the list use --list --format json")
     if listed:
-        render_convert.show_formats(how.value)
+        render_convert.show_formats(how.value, source)
         return
     from rlpost.interface import functions  # noqa: PLC0415
 

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from rlpost.cli.help_screen import command
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.manual import OF_COMMANDS, TOPICS, page, topics_of
-from rlpost.recipe.roles import closest
 
 WIDEST = 100
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
@@ -47,10 +46,11 @@ def show_help(
         return
     names = topics_of(topic)
     if len(names) > 1:
-        raise UsageError(f"no manual page {topic!r}; did you mean {' or '.join(names)}?")
+        raise UsageError(f"no manual page {topic!r}", candidates=names)
     if not names:
-        hint = closest(topic, (*TOPICS, *OF_COMMANDS)) or "; `rlpost help` lists the pages"
-        raise UsageError(f"no manual page {topic!r}{hint}")
+        every = "`rlpost help` lists the pages"
+        pages = (*TOPICS, *OF_COMMANDS)
+        raise UsageError(no_such(f"no manual page {topic!r}", topic, pages, every))
     _show_page(_COMMENT.sub("", page(names[0])))
 
 
@@ -70,10 +70,12 @@ def _show_page(text: str) -> None:
 
     from rlpost.display.console import console  # noqa: PLC0415
     from rlpost.display.markdown import MarkdownPage  # noqa: PLC0415
+    from rlpost.display.pager import paged  # noqa: PLC0415
 
     out = console(sys.stdout)
     out.width = min(out.width, WIDEST)
-    with out.use_theme(Theme({"markdown.code": "cyan", "markdown.code_block": "default"})):
+    theme = Theme({"markdown.code": "cyan", "markdown.code_block": "default"})
+    with out.use_theme(theme), paged(out):
         out.print(
             MarkdownPage(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"), crop=False
         )

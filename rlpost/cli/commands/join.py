@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import option
+from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
 
 app = typer.Typer(add_completion=False)
@@ -25,6 +25,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 def join(
     source: Annotated[
         str, typer.Argument(metavar="IN", help="Parquet file, directory, glob or URL.")

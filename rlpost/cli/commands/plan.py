@@ -10,7 +10,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, expected
 from rlpost.cli.help_screen import SHARDS, command
-from rlpost.cli.options import option, with_recipe_options
+from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import echo, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -30,6 +30,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_recipe_options
 def plan(
     context: typer.Context,
@@ -123,9 +124,11 @@ def run_shard(
     """Write a shard; return the summary of the run if this was the last one.
 
     Raises:
-        UsageError: there are paths, another recipe or options that belong to `rlpost plan`.
+        UsageError: there are paths, another recipe or options that belong to `rlpost plan`; or the
+            plan names code or a tokenizer, and the options do not.
     """
     from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.recipe.named import NamedByUser, named_in  # noqa: PLC0415
     from rlpost.recipe.recipe import Recipe  # noqa: PLC0415
 
     if paths:
@@ -135,10 +138,11 @@ def run_shard(
     _check_options(options)
     context = shards.planned(shard.state_dir).context
     planned = context.recipe
-    if recipe not in (Recipe(), planned):
+    if recipe not in (Recipe(), planned, Recipe.of(named_in(planned))):
         raise UsageError(
             f"{shard.state_dir}: planned with another recipe; leave recipe options out"
         )
+    NamedByUser(**named_in(recipe)).completed(planned, f"--state-dir {shard.state_dir}")
     summary = shards.shard(*shard, options)
     if summary is None:
         if not quiet:

@@ -11,7 +11,13 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
-from rlpost.cli.options import OutputFormat, option, with_loss_options, with_recipe_options
+from rlpost.cli.options import (
+    OutputFormat,
+    option,
+    reads_data,
+    with_loss_options,
+    with_recipe_options,
+)
 from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
 from rlpost.recipe.flags import field_of, flag_of
@@ -37,6 +43,7 @@ EPILOG = """Examples:
 
 
 @command(app, epilog=EPILOG)
+@reads_data
 @with_loss_options
 @with_recipe_options
 def replay(
@@ -97,6 +104,7 @@ def replay(
         ),
     ] = None,
     how: declared.Output = OutputFormat.table,
+    verbose: declared.Verbose = False,
 ) -> None:
     """Compare the numbers that a trainer recorded with those of a recipe.
 
@@ -106,6 +114,8 @@ def replay(
     of the loss. Exit code 0: reproduced; 1: a stage, or a metric, differs.
     """
     _check_outputs(settings)
+    if verbose and how is OutputFormat.json:
+        raise UsageError("--verbose: has no effect with --format json, which has everything")
     if str(metrics) == "-":
         raise UsageError("--metrics -: a log is not read from standard input: name a file")
     of_log: Json = {
@@ -119,13 +129,14 @@ def replay(
         }
         _reject(others, "no effect with --metrics; leave one of them out")
         request = _metric_request(settings, metrics, tolerance, of_log)
-        result = _replayed(paths, request, how, metrics=True)
+        result = _replayed(paths, request, metrics=True, bars=how is OutputFormat.table)
     else:
         _check_no_metrics(settings, of_log)
         request = _request(settings, tolerance, sample)
         _check_save(save_config, request, overwrite=overwrite)
-        result = _replayed(paths, request, how)
+        result = _replayed(paths, request, bars=how is OutputFormat.table)
         _save(result, save_config, paths)
+    _show(result, how, verbose=verbose)
     if not result["reproduced"]:
         raise typer.Exit(EXIT_DIFFERS)
 
@@ -151,14 +162,24 @@ def _reject(options: Json, why: str) -> None:
             raise UsageError(f"{flag}: {why}")
 
 
-def _replayed(paths: list[str], request: Json, how: OutputFormat, *, metrics: bool = False) -> Json:
-    """Compare, print, and return the result."""
+def _show(result: Json, how: OutputFormat, *, verbose: bool) -> None:
+    from rlpost.analysis.replay.render import page  # noqa: PLC0415 - it imports torch
+    from rlpost.display.page import show_page  # noqa: PLC0415
+    from rlpost.display.tables import show_json  # noqa: PLC0415
+
+    if how is OutputFormat.json:
+        show_json(result)
+    else:
+        show_page(page(result, verbose=verbose), how.value)
+
+
+def _replayed(paths: list[str], request: Json, *, metrics: bool = False, bars: bool) -> Json:
+    """Return the result of a comparison."""
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
-    from rlpost.analysis.replay import render as render_replay  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
     with (
-        reporting(bars=how is OutputFormat.table) as reporter,
+        reporting(bars=bars) as reporter,
         open_inputs(paths, reporter=reporter) as own,
     ):
         if metrics:
@@ -169,8 +190,7 @@ def _replayed(paths: list[str], request: Json, how: OutputFormat, *, metrics: bo
             from rlpost.analysis.replay import run as work  # noqa: PLC0415
 
             result = work.replay(own.paths, work.ReplayRequest(**request, reporter=reporter))
-    result["input"] = ", ".join(paths) if own.names else result["input"]
-    render_replay.show(result, how.value)
+    result["input"] = ", ".join(own.inputs) if own.names else result["input"]
     return result
 
 
@@ -222,7 +242,7 @@ def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:
         )
     check_writable(path)
     if path.exists() and not overwrite:
-        raise UsageError(f"--save-config {path}: exists already; --overwrite replaces it")
+        raise UsageError(f"--save-config {path}: exists already", tip="--overwrite replaces it")
 
 
 def _save(result: Json, path: Path | None, paths: list[str]) -> None:

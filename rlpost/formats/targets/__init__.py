@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.formats.targets import jsonl, prime_rl, slime, tinker, verl
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from rlpost.formats.targets.base import ExportTarget
@@ -27,6 +26,6 @@ TARGETS: dict[str, ExportTarget] = {
 def target_named(name: str) -> ExportTarget:
     """Return the target of that name; raise UsageError with the closest names if unknown."""
     if name not in TARGETS:
-        hint = closest(name, TARGETS)
-        raise UsageError(f"--to {name}: no such target{hint} (targets: {', '.join(TARGETS)})")
+        every = f"the targets are {', '.join(TARGETS)}"
+        raise UsageError(no_such(f"--to {name}: no such target", name, TARGETS, every))
     return TARGETS[name]

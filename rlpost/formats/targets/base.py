@@ -10,12 +10,12 @@ import msgspec
 import pyarrow as pa
 
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import common_type, is_list, is_number, is_string
 from rlpost.io.staged import StandardOutput
 from rlpost.io.uploads import OutputFile
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import ROLES, TOKEN_IDS, closest
+from rlpost.recipe.roles import ROLES, TOKEN_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +148,7 @@ def held_columns(
     found = _found(source, target, columns_map)
     missing = [_missing(item, target, source) for item in target.needs if item not in found]
     if missing:
-        raise DataError("\n".join(missing))
+        raise DataError(*missing)
     target.check(source, found)
     kinds, mixed = _kinds(source)
     left = [name for name in source.columns if name not in found.values()]
@@ -171,9 +171,10 @@ def held_columns(
     }
     if lost and not lossy:
         of_all = f"{len(lost)} of {counted(len({*source.columns, *lost}), 'column')}"
+        kept = len({*source.columns, *lost}) - len(lost)
         raise UsageError(
-            f"{source.name}: --to {target.name} loses {of_all}: {lost_text(lost)}; --lossy leaves "
-            f"{'it' if len(lost) == 1 else 'them'} out"
+            f"{source.name}: --to {target.name} cannot hold {of_all}: {lost_text(lost)}",
+            tip=f"--lossy writes the other {kept}",
         )
     others = tuple(name for name in left if name not in lost)
     written = [name for name in source.columns if name not in lost]
@@ -221,7 +222,7 @@ def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str])
     known = {*ROLES, *target.fields}
     for name, column in columns_map.items():
         if name not in known:
-            raise UsageError(f"--map {name}={column}: no role {name!r}{closest(name, known)}")
+            raise UsageError(no_such(f"--map {name}={column}: no role {name!r}", name, known))
         if name not in target.fields:
             place = f"place for {name}"
             if target.others:
@@ -231,10 +232,8 @@ def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str])
                 "leave it out"
             )
         if column not in available and column != "none":
-            raise DataError(
-                f"{source.name}: --map {name}={column}: no column {column!r}"
-                f"{closest(column, available)}"
-            )
+            where = f"{source.name}: --map {name}={column}: no column {column!r}"
+            raise DataError(no_such(where, column, available))
     roles = {role: column for role, column in columns_map.items() if role in ROLES}
     columns = resolve_input(source, roles).columns
     if FINAL_MASK in available and FINAL_MASK not in target.fields and "mask" not in columns_map:

@@ -7,18 +7,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from rlpost.display.controls import in_utf8
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.paths import (
     RemotePath,
     glob_files,
     list_files,
+    missing_error,
     parse_path,
     relative_to_glob,
-    why_missing,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.io.parquet.fingerprint import FileFingerprint
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class InputFile:
     """Hive partitions of its path: ("step", "3") for `step=3/`."""
 
 
-def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
+def find_inputs(inputs: Sequence[PathText]) -> list[InputFile]:
     """Return the files of some paths, URLs, directories and globs: each file once.
 
     The files of each directory and of each glob are sorted.
@@ -65,8 +66,9 @@ def find_inputs(inputs: Sequence[str]) -> list[InputFile]:
     return files
 
 
-def _expand(text: str) -> list[InputFile]:
+def _expand(text: PathText) -> list[InputFile]:
     path = parse_path(text)
+    text = text if isinstance(text, str) and isinstance(path, Path) else str(path)
     if isinstance(path, RemotePath):
         path.forget()
     try:
@@ -78,14 +80,14 @@ def _expand(text: str) -> list[InputFile]:
             return [InputFile(path, Path(path.name), partitions_of(path))]
     except OSError as error:
         raise ReadWriteError(f"{text}: cannot be read: {error.strerror}") from None
-    if glob.has_magic(text):
+    if path.is_pattern if isinstance(path, RemotePath) else glob.has_magic(text):
         files = glob_files(path)
         if not files:
             raise ReadWriteError(f"{text}: the pattern matches no file")
         return [
             InputFile(file, relative_to_glob(path, file), partitions_of(file)) for file in files
         ]
-    raise ReadWriteError(f"{text}: {why_missing(path)}")
+    raise missing_error(path, text)
 
 
 def _directory(top: AnyPath) -> list[InputFile]:
@@ -102,10 +104,14 @@ def _directory(top: AnyPath) -> list[InputFile]:
     return files
 
 
-def partitions_of(path: AnyPath) -> tuple[tuple[str, str], ...]:
+def partitions_of(path: AnyPath | PurePath) -> tuple[tuple[str, str], ...]:
     """Return the hive partitions of a path: ("step", "3") for `step=3/`."""
     pairs = (part.partition("=") for part in path.parts[:-1])
-    return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
+    return tuple(
+        (in_utf8(unquote(key)), in_utf8(unquote(value)))
+        for key, equals, value in pairs
+        if equals and key
+    )
 
 
 # Keys of the key-value metadata that a plan reads.

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlpost.errors import DataError, ReadWriteError
+from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
+from rlpost.io.memory_limit import PARTS, is_out_of_memory, memory_limit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
+from rlpost.io.parquet.decoded_size import decoded_size, dense_bytes
+from rlpost.io.parquet.footer import FooterError
 from rlpost.io.paths import RemotePath
-from rlpost.io.ranges import PrefetchedFile, RemoteFile
+from rlpost.io.ranges import (
+    PrefetchedFile,
+    RemoteFile,
+    arrow_file,
+    close_file,
+    open_file,
+    read_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from rlpost.io.memory_limit import MemoryLimit
+    from rlpost.io.parquet.decoded_size import DecodedSize
     from rlpost.io.paths import AnyPath
 
 
+COPIES = 8
+"""Work on decoded columns needs so many times their bytes, as measured."""
 _STREAM_BUFFER = 1 << 20  # bytes to read at a time of a column chunk, which may be large
 # pyarrow reads the chunks of smaller files whole. So a page header that claims gigabytes gets none.
 _SMALL_FILE = 64 << 20
@@ -35,6 +51,9 @@ class ParquetReader:
         checksums: verify the checksums of pages that have them.
         frugal: decode in one thread, into memory of the C library. Each thread has a part of
             pyarrow's own pool, which keeps a multiple of what is in use if another thread frees it.
+        copies: how many times the bytes of decoded columns the work on them needs.
+        first: the numbers, in the whole file, of the first row group and the first row of
+            `metadata`.
 
     Raises:
         pyarrow.ArrowException, OSError: the file is damaged or no Parquet file, or a local file
@@ -49,22 +68,38 @@ class ParquetReader:
         *,
         checksums: bool = False,
         frugal: bool = False,
+        copies: int = COPIES,
+        first: tuple[int, int] = (0, 0),
     ) -> None:
+        self._path = path
+        self._checksums = checksums
         self._frugal = frugal
+        self._copies = copies
+        self._first = first
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
         try:
-            with _memory_of_c_library() if frugal else nullcontext():
-                self.file = pq.ParquetFile(
-                    path if self._prefetched is None else pa.PythonFile(self._prefetched, mode="r"),
-                    metadata=read_metadata(path) if metadata is None else metadata,
-                    buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,
-                    pre_buffer=False,
-                    page_checksum_verification=checksums,
-                )
+            self.file = self._open(read_metadata(path) if metadata is None else metadata)
         except BaseException:
             self._close()
             raise
+
+    def _open(
+        self, metadata: pq.FileMetaData, with_dictionary: Sequence[str] = ()
+    ) -> pq.ParquetFile:
+        """Open the file with pyarrow; some columns of texts are decoded as dictionaries."""
+        path = self._path
+        with _memory_of_c_library() if self._frugal else nullcontext():
+            return pq.ParquetFile(
+                arrow_file(path)
+                if isinstance(path, Path)
+                else pa.PythonFile(self._prefetched, mode="r"),
+                metadata=metadata,
+                read_dictionary=list(with_dictionary),
+                buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,
+                pre_buffer=False,
+                page_checksum_verification=self._checksums,
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -78,28 +113,116 @@ class ParquetReader:
     ) -> Iterator[pa.RecordBatch]:
         """Read columns of a row group in batches.
 
+        What does not fit into the memory of the run is not decoded. Numbers are checked before, as
+        values times width, and so are texts as they are stored. Texts that a dictionary repeats
+        are checked batch by batch.
+
         Args:
-            rows: of a batch.
+            rows: most rows of a batch; those of large rows have fewer.
             group: the row group.
             columns: to decode.
             ahead: of a remote file, prefetch the next row group, too.
 
         Raises:
             pyarrow.ArrowInvalid: the group has other rows than the footer, which pyarrow accepts.
+            NotEnoughMemoryError: a row, or a page, does not fit into the memory of the run.
         """
         metadata = self.file.metadata
         if self._prefetched is not None:
             self._prefetched.forget(group)
             for number in range(group, min(group + 1 + ahead, metadata.num_row_groups)):
                 self._prefetched.announce(number, column_extents(metadata, number, columns))
-        batches = self.file.iter_batches(
-            rows, [group], columns=columns, use_threads=not self._frugal
-        )
-        return _check_rows(batches, group, metadata.row_group(group).num_rows)
+        limit, expected = memory_limit(), metadata.row_group(group).num_rows
+        size = self._decoded_size(group, columns)
+        rows = self._rows_that_fit(limit, size, rows, group)
+        batches = self._decoded(limit, size, rows, group, columns)
+        return _check_rows(self._fitting(limit, batches, group), group, expected)
+
+    def _decoded_size(self, group: int, columns: Sequence[str]) -> DecodedSize:
+        """Return the size of columns of a row group; of a remote file, as its footer states it."""
+        row_group = self.file.metadata.row_group(group)
+        if self._prefetched is not None:
+            return decoded_size(row_group, columns, None)
+        file, _ = open_file(self._path)
+        try:
+            return decoded_size(row_group, columns, partial(read_at, file))
+        except FooterError as error:
+            raise pa.ArrowInvalid(f"row group {group}: {error}") from None
+        finally:
+            close_file(file)
+
+    def _rows_that_fit(self, limit: MemoryLimit, size: DecodedSize, most: int, group: int) -> int:
+        """Return how many rows of average size fit into the part of a chunk, at most `most`."""
+        rows = self.file.metadata.row_group(group).num_rows
+        limit.check(size.largest_page, self._name(group))
+        needed = self._copies * (size.numbers + size.texts) / max(rows, 1)
+        limit.check(needed, self._name(group, None if rows > 1 else 0))
+        return max(1, min(most, int(limit.room / PARTS / needed))) if needed else most
+
+    def _decoded(
+        self, limit: MemoryLimit, size: DecodedSize, rows: int, group: int, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode batches; as dictionaries if the texts that they repeat may not fit."""
+        repeated = size.repeated * rows / max(self.file.metadata.row_group(group).num_rows, 1)
+        threads = not self._frugal
+        if self._copies * repeated <= limit.room / PARTS:
+            yield from self.file.iter_batches(rows, [group], columns=columns, use_threads=threads)
+            return
+        file = self._open(self.file.metadata, size.with_dictionary)
+        yield from file.iter_batches(rows, [group], columns=columns, use_threads=threads)
+
+    def _fitting(
+        self, limit: MemoryLimit, batches: Iterator[pa.RecordBatch], group: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield decoded batches in parts that fit, with texts in place of dictionaries."""
+        kinds, first = self.file.schema_arrow, 0
+        try:
+            for batch in batches:
+                for part in self._parts(limit, batch, group, first):
+                    same = part.schema.types == [
+                        kinds.field(name).type for name in part.schema.names
+                    ]
+                    yield part if same else _with_texts(part, kinds)
+                first += batch.num_rows
+        except (MemoryError, OSError) as error:  # codecs raise OSErrors
+            if not is_out_of_memory(error):
+                raise
+            text = "there is not enough memory to decode it; --chunk-tokens makes chunks smaller"
+            raise NotEnoughMemoryError(f"{self._name(group)}: {text}") from None
+
+    def _parts(
+        self, limit: MemoryLimit, batch: pa.RecordBatch, group: int, first: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield slices of a batch that fit; `first` is its first row in the row group."""
+        needed = self._copies * sum(map(dense_bytes, batch.columns))
+        if needed <= limit.room / PARTS:
+            yield batch
+        elif batch.num_rows == 1:
+            limit.check(needed, self._name(group, first))
+            yield batch
+        else:
+            middle = batch.num_rows // 2
+            yield from self._parts(limit, batch.slice(0, middle), group, first)
+            yield from self._parts(limit, batch.slice(middle), group, first + middle)
+
+    def _name(self, group: int, row: int | None = None) -> str:
+        """Return the name of a row group, and of a row of it, in errors."""
+        first_group, first_row = self._first
+        name = f"{self._path}: row group {first_group + group}"
+        if row is None:
+            return name
+        before = (self.file.metadata.row_group(number).num_rows for number in range(group))
+        return f"{name}, row {first_row + sum(before) + row}"
 
     def _close(self) -> None:
         if self._prefetched is not None:
             self._prefetched.close()
+
+
+def _with_texts(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the types of a schema, which has no dictionaries for texts."""
+    fields = [schema.field(name) for name in batch.schema.names]
+    return batch.cast(pa.schema(fields, batch.schema.metadata))
 
 
 @contextmanager
@@ -167,6 +290,8 @@ def damaged_columns(
     damaged: dict[str, str] = {}
     try:
         opened = ParquetReader(path, checksums=True)
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from None
     with opened as reader:

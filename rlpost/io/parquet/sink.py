@@ -120,6 +120,8 @@ class SourceReader:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except MemoryError:  # an ArrowException, too, but not about the data
+            raise
         except (pa.ArrowException, OSError, FooterError, UnicodeDecodeError) as error:
             raise DataError(f"{self._path}: cannot be read as Parquet: {error}") from None
 

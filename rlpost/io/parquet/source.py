@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rlpost.errors import DataError, ReadWriteError
+from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.arrow import is_list, string_array, to_arrow
+from rlpost.io.memory_limit import is_out_of_memory
 from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded, read_metadata
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
@@ -34,7 +35,7 @@ from rlpost.io.parquet.inputs import (
     lacking_columns,
     share_schemas,
 )
-from rlpost.io.parquet.reader import ParquetReader, column_extents
+from rlpost.io.parquet.reader import COPIES, ParquetReader, column_extents
 from rlpost.io.parquet.splice_plan import plan_splice
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import close_file, open_file
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
+    from rlpost.errors import RlpostError
     from rlpost.io.parquet.footer import DecodedFooter, Struct
     from rlpost.io.paths import AnyPath
 
@@ -158,6 +160,8 @@ class Source:
     """Verify the checksums of pages that have them."""
     frugal = False
     """Decode in one thread, into memory of the C library (`ParquetReader`)."""
+    copies = COPIES
+    """How many times the bytes of decoded columns the work on them needs."""
 
     def __init__(self, files: Sequence[InputFile], *, keep_footers: bool = False) -> None:
         self.files = list(files)
@@ -322,7 +326,14 @@ class Source:
         physical = [name for name in columns if name in self.schemas[index].names]
         try:
             with (
-                ParquetReader(file.path, footer, checksums=self.page_checksums, frugal=self.frugal)
+                ParquetReader(
+                    file.path,
+                    footer,
+                    checksums=self.page_checksums,
+                    frugal=self.frugal,
+                    copies=self.copies,
+                    first=(self.first_groups[index], self.starts[index]),
+                )
                 if physical
                 else nullcontext()
             ) as reader:
@@ -379,7 +390,9 @@ def _schema(file: InputFile, footer: pq.FileMetaData) -> pa.Schema:
     return schema
 
 
-def _unreadable(file: InputFile, error: Exception) -> ReadWriteError | DataError:
+def _unreadable(file: InputFile, error: Exception) -> RlpostError:
+    if is_out_of_memory(error):
+        return NotEnoughMemoryError(f"{file.path}: there is not enough memory to read it")
     if isinstance(error, OSError) and error.errno is not None:
         return ReadWriteError(f"{file.path}: cannot be read: {error.strerror}")
     size = file.path.stat().st_size if file.path.exists() else 0

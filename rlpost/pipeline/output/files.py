@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.sink import Sink
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
     from rlpost.io.uploads import OutputFile
     from rlpost.pipeline.output.journal import FinishedFile, Journal
     from rlpost.pipeline.totals import ExactTotals
 
 
 def targets_of(
-    files: Sequence[InputFile], inputs: Sequence[str | Path], output: AnyPath, *, overwrite: bool
+    files: Sequence[InputFile], inputs: Sequence[PathText], output: AnyPath, *, overwrite: bool
 ) -> list[AnyPath]:
     """Return the output of each file: OUT itself for one input file, else a file in OUT.
 

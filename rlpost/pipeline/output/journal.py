@@ -253,8 +253,6 @@ def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> 
     Raises:
         ReadWriteError: an input cannot be read.
     """
-    import torch  # noqa: PLC0415 - it takes a second; copying begins before
-
     plan = engine.plan
     recipe = plan.resolved.recipe
     own = Path(recipe.estimator.rpartition(":")[0])
@@ -262,8 +260,8 @@ def run_identity(engine: Engine, names: tuple[str, ...], state: Path | None) -> 
         return {
             "rlpost": __version__,
             "semantics": SEMANTICS,
-            "torch": torch.__version__,
-            "device": engine.devices.here.type,
+            "library": engine.devices.library,
+            "device": engine.devices.kind,
             "chunk_tokens": engine.chunk_tokens,
             "columns": [*names],
             "recipe": recipe.model_dump(mode="json"),
@@ -285,7 +283,7 @@ def _digest(path: Path) -> str:
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
     """Yield what differs, in words."""
-    for name in ("rlpost", "semantics", "torch", "device"):
+    for name in ("rlpost", "semantics", "library", "device"):
         if before.get(name) != now[name]:
             yield f"{name} was {before.get(name)} and is {now[name]}"
     if before.get("chunk_tokens") != now["chunk_tokens"]:

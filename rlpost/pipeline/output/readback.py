@@ -92,6 +92,8 @@ class _Different(Exception):  # noqa: N818 - it never leaves this module
 def _difference_errors(target: Path) -> Iterator[None]:
     try:
         yield
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except (_Different, pa.ArrowException, OSError) as error:
         text = str(error).splitlines()[0]
         raise ReadWriteError(
@@ -165,12 +167,24 @@ def _check_decoded(before: ParquetReader, after: ParquetReader, names: Sequence[
     """Compare every kept column that was encoded again, value by value."""
     kept = [name for name in after.file.schema_arrow.names if name not in names]
     for group in range(after.file.metadata.num_row_groups) if kept else ():
-        for left, right in zip(
-            before.batches(_BATCH, group, kept), after.batches(_BATCH, group, kept), strict=True
+        for left, right in _aligned(
+            before.batches(_BATCH, group, kept), after.batches(_BATCH, group, kept)
         ):
             for name in kept:
                 if not same_values(left.column(name), right.column(name)):
                     raise _Different(f"{name} of row group {group} is not as in the source")
+
+
+def _aligned(
+    left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """Yield the rows of two readers, of as many rows in all, in parts of equal length."""
+    ours, theirs = next(left, None), next(right, None)
+    while ours is not None and theirs is not None:
+        rows = min(ours.num_rows, theirs.num_rows)
+        yield ours.slice(0, rows), theirs.slice(0, rows)
+        ours = ours.slice(rows) if rows < ours.num_rows else next(left, None)
+        theirs = theirs.slice(rows) if rows < theirs.num_rows else next(right, None)
 
 
 def same_values(left: pa.Array, right: pa.Array) -> bool:

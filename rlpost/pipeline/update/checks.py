@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlpost.errors import UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.inputs import InputFile, partitions_of
 from rlpost.io.parquet.source import Source
 from rlpost.pipeline.coupled_files import Keys
@@ -18,18 +19,27 @@ if TYPE_CHECKING:
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.running_state import RunState
-    from rlpost.pipeline.update.files import Update, UpdateFile
+    from rlpost.pipeline.update.entry import UpdateFile
+    from rlpost.pipeline.update.files import Update
 
 
 class _Written(NamedTuple):
-    """An output that is up to date, or whose input no longer exists."""
+    """An output that is up to date, or whose input was not found."""
 
     name: str
     """The input."""
     file: InputFile
     """The output."""
     found: UpdateFile | None
-    """None if the input no longer exists."""
+    """None if the input was not found."""
+
+
+class _DamagedOutputError(Exception):
+    """An output cannot be read."""
+
+    def __init__(self, found: UpdateFile) -> None:
+        super().__init__()
+        self.found = found
 
 
 def roles_of(plan: Plan) -> dict[str, str]:
@@ -45,12 +55,15 @@ def is_carried(plan: Plan) -> bool:
 def coupled(update: Update, plan: Plan) -> dict[UpdateFile, str]:
     """Return the files that are up to date and must be computed with the chosen ones, with reasons.
 
+    If the output of one is damaged, it is returned alone, with an empty reason.
+
     Args:
         update: has the files.
         plan: of a run over the chosen ones.
 
     Raises:
-        UsageError: the input of such a file no longer exists.
+        UsageError: the input of such a file was not found.
+        DataError: the output of one that was not found is damaged.
     """
     roles, coupling = roles_of(plan), coupling_of(plan.resolved)
     found = {
@@ -60,13 +73,16 @@ def coupled(update: Update, plan: Plan) -> dict[UpdateFile, str]:
     }
     if coupling.carried == coupling.why:  # then `check_steps` checks what follows what
         return found
-    for written, why in _sharing(update, plan, coupling):
-        if written.found is None:
-            raise UsageError(
-                f"{why}, but its input {written.name} no longer exists; restore it, or --delete "
-                "deletes the output"
-            )
-        found.setdefault(written.found, why)
+    try:
+        for written, why in _sharing(update, plan, coupling):
+            if written.found is None:
+                raise UsageError(
+                    f"{why}, but its input {written.name} was not found; restore it, or delete "
+                    f"the output {written.file.path}"
+                )
+            found.setdefault(written.found, why)
+    except _DamagedOutputError as error:
+        return {error.found: ""}
     return found
 
 
@@ -87,9 +103,10 @@ def _written(update: Update) -> Iterator[_Written]:
         partitions = partitions_of(found.path)
         file = InputFile(update.target(found), found.relative, partitions)
         yield _Written(str(found.path), file, found)
-    for path, entry in ({} if update.deletes else update.vanished).items():
-        own = entry.input_of(path)
-        yield _Written(str(own), InputFile(path, path, partitions_of(own)), None)
+    for one in update.vanished:
+        if one.unproven or not update.deletes:
+            own = partitions_of(PurePath(one.input))
+            yield _Written(one.input, InputFile(one.output, one.output, own), None)
 
 
 def _sharing(update: Update, plan: Plan, coupling: Coupling) -> Iterator[tuple[_Written, str]]:
@@ -108,13 +125,7 @@ def _sharing(update: Update, plan: Plan, coupling: Coupling) -> Iterator[tuple[_
     touched = _touched(update, keys, coupling)
     batches = {label.rpartition("\x1f")[0] for label in touched}
     for written in _written(update):
-        source = Source([written.file])
-        if coupling.scope == "batch":
-            own = keys.batches(source, 0)
-        elif keys.batch and batches.isdisjoint(keys.batches(source, 0)):
-            continue
-        else:
-            own = keys.groups(source, 0)
+        own = _labels(written, keys, coupling, batches)
         shared = sorted(own & touched.keys())
         if shared:
             label = keys.name_of(shared[0])
@@ -125,6 +136,20 @@ def _sharing(update: Update, plan: Plan, coupling: Coupling) -> Iterator[tuple[_
                 "and one run must write both"
             )
             yield written, text
+
+
+def _labels(written: _Written, keys: Keys, coupling: Coupling, batches: set[str]) -> set[str]:
+    """Return the labels of batches or groups of an output; none if it has none of some batches."""
+    try:
+        source = Source([written.file])
+        if coupling.scope == "batch":
+            return keys.batches(source, 0)
+        other_batches = keys.batch and batches.isdisjoint(keys.batches(source, 0))
+        return set() if other_batches else keys.groups(source, 0)
+    except DataError:
+        if written.found is None:
+            raise
+        raise _DamagedOutputError(written.found) from None
 
 
 def _one_batch(plan: Plan) -> str:
@@ -143,7 +168,7 @@ def _touched(update: Update, keys: Keys, coupling: Coupling) -> dict[str, str]:
     for index, found in enumerate(update.chosen):
         labels |= dict.fromkeys(read(keys.source, index), str(found.path))
         target = update.target(found)
-        if target.exists():
+        if target.exists() and update.chosen[found] != "damaged":
             before = Source([InputFile(target, found.relative, partitions_of(found.path))])
             for label in read(before, 0):
                 labels.setdefault(label, f"{found.path} (before it was changed)")

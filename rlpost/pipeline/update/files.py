@@ -11,22 +11,19 @@ a file to be written shares with one that is up to date is an error, or both are
 from __future__ import annotations
 
 import json
-import os
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS
 from rlpost.formats.whole import is_whole
+from rlpost.io.own_files import is_below
 from rlpost.io.parquet.checks import read_metadata
-from rlpost.io.parquet.fingerprint import FileFingerprint, fingerprint_of, footer_digest, last_entry
 from rlpost.io.parquet.inputs import find_inputs
-from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.io.paths import (
-    RemotePath,
     glob_files,
     list_files,
     parse_path,
@@ -36,15 +33,17 @@ from rlpost.io.paths import (
 from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
-from rlpost.pipeline.output.metadata import RUN_KEY
+from rlpost.pipeline.update.entry import Entry, Identity, UpdateFile, recorded_path
 from rlpost.pipeline.update.marker import MARKER, recover, stopped_files
+from rlpost.pipeline.update.vanished import outputs_of_runs, vanished_outputs
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.io.paths import AnyPath
+    from rlpost.io.paths import AnyPath, PathText
     from rlpost.pipeline.options import Options
+    from rlpost.pipeline.update.vanished import Vanished
     from rlpost.recipe.recipe import Recipe
 
 
@@ -57,83 +56,11 @@ REASONS = {
     "unknown": "without a fingerprint",
     "stopped": "of a stopped run",
     "coupled": "with shared batches or groups",
+    "damaged": "with a damaged output",
 }
 """Why a file is written, in words."""
 _MOST_NAMES = 20  # in the summary
 _DUMPS = {suffix for one in FORMATS.values() for suffix in one.suffixes} - {".parquet"}
-
-
-class UpdateFile(NamedTuple):
-    """A file of the input."""
-
-    path: AnyPath
-    relative: Path
-    """Its path below IN."""
-    table: bool
-    """It is Parquet."""
-
-    @property
-    def name(self) -> str:
-        """The path of its output below OUT."""
-        return (self.relative if self.table else self.relative.with_suffix(".parquet")).as_posix()
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What an output records about its input, and about how it was made."""
-
-    name: str
-    """The path of the output below OUT."""
-    file: str
-    """The input: its path from the folder of the output, or its URL."""
-    size: int
-    changed: str
-    """Its time of change, or its ETag."""
-    footer: str | None
-    """The digest of its footer, if it is Parquet."""
-    recipe: str
-    """The digest of the recipe."""
-    semantics: int
-    roles: dict[str, str]
-    """The column of each role that was read."""
-
-    @classmethod
-    def read(cls, output: Path) -> Self | None:
-        """Return the entry of an output; None if it has none."""
-        try:
-            text = last_entry(output, SOURCE_KEY)
-            entry = None if text is None else cls(**json.loads(text))
-        except (OSError, ValueError, TypeError):
-            return None
-        texts = () if entry is None else (entry.name, entry.file)
-        return entry if all(isinstance(one, str) for one in texts) else None
-
-    def input_of(self, output: Path) -> AnyPath:
-        """Return the path of the input of an output."""
-        path = parse_path(self.file)
-        return (
-            path if isinstance(path, RemotePath) else Path(os.path.normpath(output.parent / path))
-        )
-
-
-class Identity(NamedTuple):
-    """The identity of an input."""
-
-    fingerprint: FileFingerprint | None
-    footer: str | None
-
-    @classmethod
-    def of(cls, found: UpdateFile) -> Self:
-        """Return the identity of a file as it is now; raises ReadWriteError."""
-        with file_errors(found.path, "cannot be read"):
-            local_table = found.table and isinstance(found.path, Path)
-            footer = footer_digest(found.path) if local_table else None
-            return cls(fingerprint_of(found.path), footer)
-
-    def is_of(self, entry: Entry) -> bool:
-        """Return whether an output was made of this."""
-        same = (entry.size, entry.changed) == self.fingerprint
-        return same and entry.footer == self.footer
 
 
 def recipe_digest(recipe: Recipe) -> str:
@@ -170,10 +97,14 @@ class Update:
     """Those that must be written after an incomplete one."""
     skipped: list[UpdateFile] = field(default_factory=list)
     """Those that are no rollouts, as far as is known."""
-    vanished: dict[Path, Entry] = field(default_factory=dict)
-    """Outputs whose input no longer exists."""
+    empty: list[UpdateFile] = field(default_factory=list)
+    """Those without rows, if there are no others to write."""
+    blocked: list[UpdateFile] = field(default_factory=list)
+    """Those whose output cannot be replaced: `rlpost advantages` did not write what is there."""
+    vanished: list[Vanished] = field(default_factory=list)
+    """Outputs whose input was not found."""
     deletes: bool = False
-    """Those outputs are deleted at the end."""
+    """Those whose input is gone for certain are deleted at the end."""
     deleted: list[Path] = field(default_factory=list)
     computed_with_deleted: list[Path] = field(default_factory=list)
     """Outputs that were computed together with deleted ones, and keep their numbers."""
@@ -187,49 +118,77 @@ class Update:
 
     def entry(self, found: UpdateFile, roles: Mapping[str, str]) -> str:
         """Return the entry of the output of a chosen file, for its metadata."""
-        source, path = self.sources[found], found.path
-        if isinstance(path, Path):
-            folder = self.target(found).parent
-            file = Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
-        else:
-            file = str(path)
+        source, target = self.sources[found], self.target(found)
         size, changed = source.fingerprint or (-1, "")
-        own = Entry(
-            found.name, file, size, changed, source.footer, self.recipe, SEMANTICS, dict(roles)
-        )
-        return json.dumps(asdict(own))
+        return Entry(
+            found.name,
+            recorded_path(found.path, target),
+            size,
+            changed,
+            source.footer,
+            self.recipe,
+            SEMANTICS,
+            dict(roles),
+        ).to_json()
 
-    def choose(self, coupled: Iterable[UpdateFile]) -> None:
-        """Choose more files, which are up to date."""
-        for found in coupled:
-            self.chosen[found] = "coupled"
+    def choose(self, more: Mapping[UpdateFile, str]) -> None:
+        """Choose more files, which are up to date, for reasons of `REASONS`."""
+        for found, reason in more.items():
+            self.chosen[found] = reason
             del self.kept[found]
         self.chosen = {one: self.chosen[one] for one in self.files if one in self.chosen}
 
     def wait(self) -> bool:
-        """Leave out chosen files that come after an incomplete one; return whether there are any.
+        """Leave out chosen files that come after one that must wait; return whether there are any.
 
-        The incomplete one may have an earlier step, which has to be written first.
+        That one may have an earlier step, which has to be written first.
         """
         position = {found: index for index, found in enumerate(self.files)}
-        first = min((position[one] for one in self.incomplete), default=len(self.files))
+        first = min(
+            (position[one] for one in [*self.incomplete, *self.blocked]), default=len(self.files)
+        )
         late = [found for found in self.chosen if position[found] > first]
         for found in late:
             del self.chosen[found]
         self.waiting += late
         return bool(late)
 
+    def leave_out_empty(self) -> None:
+        """Leave out the chosen files, none of which has a row."""
+        self.empty += self.chosen
+        self.chosen = {}
+
+    def leave_out_changed(self) -> bool:
+        """Leave out chosen files that another program writes; return whether there are any."""
+        changed = [found for found in self.chosen if self._is_changing(found)]
+        for found in changed:
+            del self.chosen[found]
+        self.incomplete += changed
+        return bool(changed)
+
+    def _is_changing(self, found: UpdateFile) -> bool:
+        """Return whether a file changed since it was read, or is not complete any more."""
+        try:
+            source = self.sources.get(found)
+            same = source is None or Identity.of(found) == source
+            return not (same and is_whole(found.path, table=found.table))
+        except ReadWriteError:
+            return True
+
+    @property
+    def gone(self) -> list[Path]:
+        """The outputs whose input is gone for certain."""
+        return [one.output for one in self.vanished if not one.unproven]
+
     def delete(self) -> None:
-        """Delete the outputs whose input no longer exists; note those of the same runs."""
-        runs = {_run_of(path) for path in self.vanished} - {None}
-        if runs:
-            outputs = map(self.target, self.kept)
-            self.computed_with_deleted = [output for output in outputs if _run_of(output) in runs]
-        for path in self.vanished:
+        """Delete the outputs whose input is gone; note those of the same runs."""
+        self.deleted = self.gone
+        outputs = [self.target(found) for found in self.kept]
+        self.computed_with_deleted = outputs_of_runs(outputs, self.deleted)
+        for path in self.deleted:
             with file_errors(path, "cannot be deleted"):
                 path.unlink(missing_ok=True)
-            self.deleted.append(path)
-        self.vanished = {}
+        self.vanished = [one for one in self.vanished if one.unproven]
 
     def facts(self) -> Json:
         """Return the part of the summary."""
@@ -243,19 +202,13 @@ class Update:
             "incomplete": [str(found.path) for found in self.incomplete],
             "waiting": [str(found.path) for found in self.waiting],
             "skipped": [str(found.path) for found in self.skipped],
-            "missing_inputs": [str(path) for path in self.vanished],
+            "empty": [str(found.path) for found in self.empty],
+            "blocked": [str(self.target(found)) for found in self.blocked],
+            "missing_inputs": [str(path) for path in self.gone],
+            "unproven": {str(one.output): one.unproven for one in self.vanished if one.unproven},
             "deleted": [str(path) for path in self.deleted],
             "computed_with_deleted": [str(path) for path in self.computed_with_deleted],
         }
-
-
-def _run_of(output: Path) -> str | None:
-    """Return the name of the run of an output; None if it has no other file, or is not readable."""
-    try:
-        run = json.loads((read_metadata(output).metadata or {})[RUN_KEY.encode()])
-        return str(run["run"]) if run["files"] > 1 else None
-    except (DataError, ReadWriteError, OSError, ValueError, LookupError, TypeError):
-        return None
 
 
 def check_options(output: AnyPath, options: Options) -> Path:
@@ -278,7 +231,7 @@ def check_options(output: AnyPath, options: Options) -> Path:
     return output
 
 
-def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
+def find(inputs: Sequence[PathText], output: Path) -> list[UpdateFile]:
     """Return the files of an input: Parquet, or dumps; none of an empty directory.
 
     Files whose names begin with a dot or an underscore, or that are in such a folder, are left out,
@@ -290,7 +243,7 @@ def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
     """
     found: dict[AnyPath, UpdateFile] = {}
     for one in inputs:
-        for file in _expand(str(one), output):
+        for file in _expand(one, output):
             found.setdefault(
                 file.path.absolute() if isinstance(file.path, Path) else file.path, file
             )
@@ -304,7 +257,7 @@ def find(inputs: Sequence[str | Path], output: Path) -> list[UpdateFile]:
     return [*names.values()]
 
 
-def _expand(text: str, output: Path) -> list[UpdateFile]:
+def _expand(text: PathText, output: Path) -> list[UpdateFile]:
     path = parse_path(text)
     with file_errors(path, "cannot be read"):
         if not isinstance(path, Path):
@@ -337,34 +290,25 @@ def _directory(top: Path, output: Path) -> list[UpdateFile]:
 
 
 def select(update: Update, stopped: frozenset[str]) -> None:
-    """Sort the files of an update: to be written, up to date, incomplete; find vanished inputs.
+    """Sort the files of an update: to be written, up to date, incomplete, blocked.
 
     Args:
         update: has the files.
         stopped: names of outputs of a run that was killed while it published them.
 
     Raises:
-        UsageError: rlpost did not write an output that exists.
         ReadWriteError: a file cannot be read.
     """
     for found in update.files:
         reason = _reason(update, found, stopped)
         if reason is None:
             continue
-        if is_whole(found.path, table=found.table):
+        if reason == "unknown" and not _is_own(update.target(found)):
+            update.blocked.append(found)
+        elif is_whole(found.path, table=found.table):
             update.chosen[found] = reason
         else:
             update.incomplete.append(found)
-    names = {found.name for found in update.files}
-    inputs = {found.path.absolute() for found in update.files if isinstance(found.path, Path)}
-    for file, relative in list_files(update.output) if update.output.is_dir() else []:
-        name = relative.as_posix()
-        if not isinstance(file, Path) or file.suffix != ".parquet" or name in names:
-            continue
-        hidden = any(part.startswith(".") for part in relative.parts)
-        entry = None if hidden or file.absolute() in inputs else Entry.read(file)
-        if entry is not None and entry.name == name and not entry.input_of(file).exists():
-            update.vanished[file] = entry
 
 
 def _reason(update: Update, found: UpdateFile, stopped: frozenset[str]) -> str | None:
@@ -374,7 +318,6 @@ def _reason(update: Update, found: UpdateFile, stopped: frozenset[str]) -> str |
         return "stopped" if found.name in stopped else "new"
     entry = Entry.read(target)
     if entry is None:
-        _check_own(target)
         return "unknown"
     reasons = {
         "stopped": found.name in stopped,
@@ -388,22 +331,18 @@ def _reason(update: Update, found: UpdateFile, stopped: frozenset[str]) -> str |
     return reason
 
 
-def _check_own(target: Path) -> None:
-    """Raise UsageError if `rlpost advantages` did not write an existing file."""
+def _is_own(target: Path) -> bool:
+    """Return whether `rlpost advantages` wrote an existing file; a damaged one may be anyone's."""
     try:
         metadata = read_metadata(target).metadata or {}
     except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two
-        metadata = {}
-    if b"rlpost.recipe" not in metadata or b"rlpost.loss" in metadata:
-        raise UsageError(
-            f"{target}: exists already, and `rlpost advantages` did not write it, so --update does "
-            "not replace it; choose another OUT, or remove the file"
-        )
+        return False
+    return b"rlpost.recipe" in metadata and b"rlpost.loss" not in metadata
 
 
 @contextmanager
 def updating(
-    inputs: Sequence[str | Path], output: AnyPath, recipe: Recipe, options: Options
+    inputs: Sequence[PathText], output: AnyPath, recipe: Recipe, options: Options
 ) -> Iterator[Update]:
     """Lock OUT for an update, undo a run that was killed, and yield what is to be written.
 
@@ -413,19 +352,33 @@ def updating(
     """
     folder = check_options(output, options)
     with StagedFiles([folder / MARKER]):
-        update = Update(folder, recipe_digest(recipe), find(inputs, folder))
+        stopped = recover(folder, options.state)
+        update = _selected(inputs, folder, recipe, stopped)
         if options.delete and not update.files:
             raise UsageError("--delete: IN has no files at all, so nothing was deleted")
         update.deletes = options.delete
-        select(update, recover(folder, options.state))
         yield update
 
 
 def planned(
-    inputs: Sequence[str | Path], output: AnyPath, recipe: Recipe, options: Options
+    inputs: Sequence[PathText], output: AnyPath, recipe: Recipe, options: Options
 ) -> Update:
     """Return what an update would write; raises as `updating`, and writes nothing."""
     folder = check_options(output, options)
+    return _selected(inputs, folder, recipe, stopped_files(folder))
+
+
+def _selected(
+    inputs: Sequence[PathText], folder: Path, recipe: Recipe, stopped: frozenset[str]
+) -> Update:
     update = Update(folder, recipe_digest(recipe), find(inputs, folder))
-    select(update, stopped_files(folder))
+    for parent in {update.target(found).parent for found in update.files}:
+        with file_errors(parent, "cannot be read"):
+            if not is_below(parent, folder):
+                raise UsageError(
+                    f"{parent}: leads out of {folder} by a symbolic link, and an update writes "
+                    "below OUT alone; replace the link by a directory"
+                )
+    select(update, stopped)
+    update.vanished = [*vanished_outputs(folder, update.files, inputs)]
     return update

@@ -14,13 +14,14 @@ from rlpost.formats.inputs import convert_dumps, converted_line
 from rlpost.io.input_paths import without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.parquet.inputs import InputFile, partitions_of
-from rlpost.pipeline.update.files import Identity
+from rlpost.pipeline.update.entry import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rlpost.formats.writer import CanonicalFile
-    from rlpost.pipeline.update.files import Update, UpdateFile
+    from rlpost.pipeline.update.entry import UpdateFile
+    from rlpost.pipeline.update.files import Update
 
 
 class UpdateInputs:

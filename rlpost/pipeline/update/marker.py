@@ -9,19 +9,64 @@ missing. So no batch is missed or counted twice.
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.errors import DataError, UsageError
+from rlpost.io.locks import is_temporary
+from rlpost.io.own_files import decode, path_below, read_bytes
 from rlpost.io.publish import CompleteFile, publish_files, write_file
 from rlpost.io.staged import file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
-Json = dict[str, Any]
 MARKER = ".rlpost-update.json"
+
+
+class MarkedFile(NamedTuple):
+    """A complete file: its temporary name, and what renaming leaves as it is."""
+
+    staged: str
+    size: int
+    changed: int
+    """Its time of change, in nanoseconds."""
+
+    @classmethod
+    def of(cls, path: Path, staged: str) -> MarkedFile | None:
+        """Return a file as it is now, with a temporary name; None without a file."""
+        with file_errors(path, "cannot be read"):
+            try:
+                stat = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return cls(staged, stat.st_size, stat.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """The state file of a run: its path, and its text before and after the run."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a run publishes."""
+
+    files: dict[str, MarkedFile]
+    """The complete files, by the path of the output below OUT."""
+    state: SavedState | None
+
+    def check(self, output: Path) -> None:
+        """Raise ValueError or OSError if a file is not one of an update, below OUT."""
+        for name, marked in self.files.items():
+            if not is_temporary(marked.staged, path_below(output, name).name):
+                raise ValueError(f"{marked.staged!r} is no temporary name of {name!r}")
 
 
 def mark(output: Path, staged: Mapping[str, Path], state: Path | None, after: str | None) -> None:
@@ -33,11 +78,9 @@ def mark(output: Path, staged: Mapping[str, Path], state: Path | None, after: st
         state: the state file, if the run has one.
         after: its text after the run.
     """
-    files = {name: [file.name, *(_facts(file) or ())] for name, file in staged.items()}
-    table: Json = {"files": files, "state": None}
-    if state is not None:
-        texts = {"before": _text(state), "after": after}
-        table["state"] = {"path": str(state.absolute()), **texts}
+    files = {name: MarkedFile.of(file, file.name) for name, file in staged.items()}
+    saved = None if state is None else SavedState(str(state.absolute()), _text(state), after)
+    table = {"files": files, "state": None if saved is None else asdict(saved)}
     write_file(output / MARKER, json.dumps(table).encode(), lock=False)  # the update has it locked
 
 
@@ -55,7 +98,7 @@ def stopped_files(output: Path) -> frozenset[str]:
     return (
         frozenset()
         if marker is None or _unpublished(output, marker) is not None
-        else _names(marker)
+        else frozenset(marker.files)
     )
 
 
@@ -76,76 +119,64 @@ def recover(output: Path, state: Path | None) -> frozenset[str]:
     if marker is None:
         return frozenset()
     left = _unpublished(output, marker)
-    if left != [] and marker["state"] is not None:
-        _set_state(output, marker["state"], state, "before" if left is None else "after")
+    if left != [] and marker.state is not None:
+        wanted = marker.state.before if left is None else marker.state.after
+        _set_state(output, marker.state, state, wanted)
     if left is None:
-        return _names(marker)
+        return frozenset(marker.files)
     publish_files(left)
     unmark(output)
     return frozenset()
 
 
-def _unpublished(output: Path, marker: Json) -> list[CompleteFile] | None:
+def _unpublished(output: Path, marker: Marker) -> list[CompleteFile] | None:
     """Return complete files that are not published; None if one is missing."""
     left = []
-    for name, (staged, *facts) in marker["files"].items():
+    for name, marked in marker.files.items():
         target = output / name
-        if _facts(target) != facts:
-            file = CompleteFile(target.with_name(staged), target)
-            if _facts(file.path) != facts:
+        if MarkedFile.of(target, marked.staged) != marked:
+            file = CompleteFile(target.with_name(marked.staged), target)
+            if MarkedFile.of(file.path, marked.staged) != marked:
                 return None
             left.append(file)
     return left
 
 
-def _names(marker: Json) -> frozenset[str]:
-    return frozenset(marker["files"])
-
-
-def _set_state(output: Path, saved: Json, state: Path | None, when: str) -> None:
+def _set_state(output: Path, saved: SavedState, state: Path | None, wanted: str | None) -> None:
     """Write the state file as it was before or after the killed run."""
-    path, wanted = Path(saved["path"]), saved[when]
-    if state is None or state.absolute() != path:
+    if state is None or str(state.absolute()) != saved.path:
         raise UsageError(
             f"--state {state or 'is missing'}: {output} has files of a run that was killed, and "
-            f"it had --state {path}; use that file"
+            f"it had --state {saved.path}; use that file"
         )
-    text = _text(path)
-    if text not in (saved["before"], saved["after"]):
+    text = _text(state)
+    if text not in (saved.before, saved.after):
         raise UsageError(
-            f"--state {path}: was changed after an update of {output} was killed, so that update "
+            f"--state {state}: was changed after an update of {output} was killed, so that update "
             "cannot be completed; start over with another OUT and state file"
         )
     if wanted is None:
-        path.unlink(missing_ok=True)
+        state.unlink(missing_ok=True)
     elif text != wanted:
-        write_file(path, wanted.encode())
+        write_file(state, wanted.encode())
 
 
-def _read_marker(output: Path) -> Json | None:
-    text = _text(output / MARKER)
-    try:
-        table: Json | None = None if text is None else json.loads(text)
-    except ValueError:
-        raise DataError(
-            f"{output / MARKER}: is damaged, and has the state of an update; start over with "
-            "another OUT and state file"
-        ) from None
-    return table
-
-
-def _facts(path: Path) -> list[int] | None:
-    """Return what renaming a file leaves as it is: size and time of change; None without file."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
+def _read_marker(output: Path) -> Marker | None:
+    """Return the marker, whose names are all below OUT; DataError if it is damaged."""
+    data = read_bytes(output / MARKER)
+    if data is None:
         return None
-    return [stat.st_size, stat.st_mtime_ns]
+    try:
+        marker = decode(data, Marker)
+        marker.check(output)
+    except (ValueError, OSError) as error:
+        raise DataError(
+            f"{output / MARKER}: is damaged ({error}), and has the state of an update; start over "
+            "with another OUT and state file"
+        ) from None
+    return marker
 
 
 def _text(path: Path) -> str | None:
-    with file_errors(path, "cannot be read"):
-        try:
-            return path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
+    data = read_bytes(path)
+    return None if data is None else data.decode(errors="replace")

@@ -16,11 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import TABLES, Recipe, load_toml
-from rlpost.recipe.roles import closest
 
 Values = dict[str, Any]
 _HOME = Path(__file__).parent
@@ -63,9 +62,8 @@ def file_of(name: str) -> Path:
     """Return the file of a preset; raises UsageError with the closest names if there is none."""
     if name not in ALL_PRESETS:
         others = earlier(name.partition("@")[0]) if "@" in name else ()
-        hint = "" if others else closest(name, PRESETS)
-        hint = hint or f"; there are {', '.join(others or PRESETS)}"
-        raise UsageError(f"no preset {name!r}{hint}")
+        every = f"there are {', '.join(others or PRESETS)}"
+        raise UsageError(no_such(f"no preset {name!r}", name, () if others else PRESETS, every))
     return _HOME / f"{name}.toml"
 
 
@@ -198,6 +196,12 @@ class FieldDifference(NamedTuple):
     left: Any
     right: Any
     meaning: str
+
+    @property
+    def path(self) -> str:
+        """The field, of numerics as `numerics.NAME`."""
+        is_own = self.field in Recipe.model_fields or "." in self.field
+        return self.field if is_own else f"numerics.{self.field}"
 
 
 def differences(left: Recipe, right: Recipe) -> list[FieldDifference]:

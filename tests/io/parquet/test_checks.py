@@ -27,7 +27,7 @@ from rlpost.io.parquet.footer import (
     encode,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def edited(path: Path, change) -> Path:

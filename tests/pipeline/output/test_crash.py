@@ -174,7 +174,7 @@ def test_any_call_that_touches_a_file_may_fail(forked_runs, inputs, wanted, call
         assert "Traceback" not in ended.err
         failed += ended.code == 4
         if ended.code:
-            assert ended.err.startswith("rlpost: ")
+            assert ended.err.startswith("error: ")
         if out.exists():
             left = {n: d for n, d in contents(out).items() if n != LOCK_NAME}
             assert ended.code == 4 or left == wanted["grpo"]
@@ -357,7 +357,7 @@ def test_a_read_that_fails_is_an_error_with_the_files_name(monkeypatch, tmp_path
 
     monkeypatch.setattr(ParquetReader, "batches", failing)
     ran = run("advantages", source, tmp_path / "out.parquet", "--chunk-tokens", "1000", "-q")
-    assert ran == (4, "", f"rlpost: {source}: cannot be read: Input/output error\n")
+    assert ran == (4, "", f"error: {source}: cannot be read: Input/output error\n")
     assert list(tmp_path.iterdir()) == [source]
 
 

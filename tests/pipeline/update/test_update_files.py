@@ -15,7 +15,8 @@ from updates import PLAIN, UPDATE, counts, part, stamps, update
 import rlpost
 from rlpost import api
 from rlpost.display.reporter import SilentReporter
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import BlockedError, DataError, UsageError
+from rlpost.pipeline.update.inputs import UpdateInputs
 
 
 def test_nothing_to_do_writes_nothing_and_imports_no_torch(trained):
@@ -89,14 +90,70 @@ def test_an_output_without_a_fingerprint_is_written_again_and_a_foreign_file_nev
     for foreign in (pq.read_table(part(trained, 1)), None):
         target = trained / "out/part-1.parquet"
         target.unlink()
+        (trained / "out/part-2.parquet").unlink()
         if foreign is None:
             target.write_text("not Parquet")
         else:
             pq.write_table(foreign, target)
         before = target.read_bytes()
-        with pytest.raises(UsageError, match=r"part-1.parquet: exists already, and .* not write"):
+        with pytest.raises(BlockedError, match=r"part-1\.parquet") as told:
             update(trained, overwrite=True)
+        assert counts(told.value.summary) == {"new": 1}  # the others are written
+        assert told.value.summary["update"]["blocked"] == [str(target)]
+        assert (trained / "out/part-2.parquet").exists()
         assert target.read_bytes() == before
+
+
+def test_a_damaged_output_that_must_be_read_is_written_again(trained):
+    table = pq.read_table(part(trained, 2))
+    steps = pa.array([7] * len(table), table.schema.field("step").type)
+    new = table.set_column(table.schema.get_field_index("step"), "step", steps)
+    damaged = trained / "out/part-1.parquet"
+    data = damaged.read_bytes()
+    kept = data.rindex(b"rlpost.source") - 2  # its type and length are before it
+    damaged.write_bytes(bytes(kept) + data[kept:])
+    assert counts(update(trained)) == {}  # its entry is there
+    pq.write_table(new, part(trained, 7))
+    assert counts(update(trained)) == {"new": 1, "damaged": 1}
+    assert rlpost.verify(trained / "out")["ok"]
+
+
+def test_files_without_rows_wait_for_one_with_rows(trained):
+    table = pq.read_table(part(trained, 2))
+    pq.write_table(table.slice(0, 0), part(trained, 8))
+    for _ in range(2):
+        found = update(trained)
+        assert counts(found) == {}
+        assert found["update"]["empty"] == [str(part(trained, 8))]
+    steps = pa.array([9] * len(table), table.schema.field("step").type)
+    new = table.set_column(table.schema.get_field_index("step"), "step", steps)
+    pq.write_table(new, part(trained, 9))
+    found = update(trained)
+    assert (counts(found), found["update"]["empty"]) == ({"new": 2}, [])
+
+
+def test_a_file_that_another_program_writes_again_during_the_run_is_incomplete(
+    trained, monkeypatch
+):
+    """It is whole when the update looks, and is cut off when the update reads it."""
+    whole = part(trained, 1).read_bytes()
+    os.utime(part(trained, 0), ns=(5, 5))
+    os.utime(part(trained, 1), ns=(5, 5))
+    files = UpdateInputs.files
+
+    def cut(self):
+        found = files(self)
+        if part(trained, 1) in [file.path for file in found]:
+            part(trained, 1).write_bytes(whole[: len(whole) // 2])
+        return found
+
+    monkeypatch.setattr(UpdateInputs, "files", cut)
+    found = update(trained)
+    assert counts(found) == {"changed": 1}
+    assert found["update"]["incomplete"] == [str(part(trained, 1))]
+    monkeypatch.undo()
+    part(trained, 1).write_bytes(whole)
+    assert counts(update(trained)) == {"changed": 1}
 
 
 def test_what_an_input_says_of_its_own_input_is_no_part_of_the_output(trained):
@@ -123,32 +180,6 @@ def test_half_written_files_are_left_alone_until_they_are_whole(trained):
     with pytest.raises(UsageError, match=r"part-9.parquet and .*part-2.parquet: share"):
         update(trained)  # it has the same groups
     assert counts(update(trained, overwrite=True)) == {"new": 1, "coupled": 1}
-
-
-def test_the_output_of_an_input_that_vanished_is_kept_or_deleted(trained):
-    part(trained, 0).unlink()
-    kept = trained / "out/part-0.parquet"
-    found = update(trained)
-    assert counts(found) == {}
-    assert found["update"]["missing_inputs"] == [str(kept)]
-    pq.write_table(pq.read_table(kept), trained / "out/mine.parquet")  # no output of an update
-    found = update(trained, delete=True)
-    assert (found["update"]["missing_inputs"], found["update"]["deleted"]) == ([], [str(kept)])
-    assert not kept.exists()
-    assert (trained / "out/mine.parquet").exists()
-    with pytest.raises(UsageError, match="--delete: needs --update"):
-        rlpost.advantages(trained / "in", trained / "x", options=rlpost.Options(delete=True))
-
-
-def test_outputs_of_another_input_and_an_empty_input_are_not_deleted(trained):
-    (trained / "other").mkdir()
-    with pytest.raises(UsageError, match="--delete: IN has no files"):
-        update(trained, source="other", delete=True)
-    part(trained, 1).rename(trained / "other/b.parquet")
-    found = update(trained, source="other", delete=True)
-    assert found["update"]["deleted"] == [str(trained / "out/part-1.parquet")]
-    assert {*stamps(trained)} == {"b.parquet", "part-0.parquet", "part-2.parquet"}
-    assert counts(update(trained, source="in/part-*.parquet")) == {}
 
 
 def test_dumps_are_converted_only_where_they_are_new(tmp_path):

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.display.controls import in_utf8
 from rlpost.display.text import counted
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import is_list, string_array, to_arrow, to_numpy
 from rlpost.io.keys import KeyColumn
 from rlpost.kernels.codes import joint_codes
 from rlpost.pipeline.coupled_files import key_text
-from rlpost.recipe.roles import closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -194,11 +194,12 @@ def _chosen(
         )
     if choice.prompt_ids:
         for value in choice.prompt_ids:
-            equal = to_numpy(pc.equal(labels["group"], string_array([value])[0]).combine_chunks())
+            equal = to_numpy(
+                pc.equal(labels["group"], string_array([in_utf8(value)])[0]).combine_chunks()
+            )
             if not equal.any():
-                hint = closest(value, pc.unique(labels["group"]).to_pylist())
-                name = columns.column("group")
-                raise UsageError(f"--prompt-id {value}: no row has this {name}{hint}")
+                text = f"--prompt-id {value}: no row has this {columns.column('group')}"
+                raise UsageError(no_such(text, value, pc.unique(labels["group"]).to_pylist()))
             mask |= equal
         return mask
     _, first = np.unique(groups, return_index=True)
@@ -222,6 +223,8 @@ def _labels(source: Source, columns: ColumnMap) -> dict[str, pa.ChunkedArray]:
             column = chunk.table.column(name)
             try:
                 parts[role].append(key_text(column))
+            except MemoryError:  # an ArrowException, too, but not about the data
+                raise
             except pa.ArrowException:
                 raise DataError(
                     f"{source.name}: `{name}` is {column.type}; {role} needs a text or an integer "
@@ -255,6 +258,8 @@ def read_rows(source: Source, names: Sequence[str], numbers: Integers) -> pa.Tab
     tables = [pa.Table.from_batches([batch]) for batch in batches]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
+    except MemoryError:  # an ArrowException, too, but not about the data
+        raise
     except pa.ArrowException as error:
         raise DataError(
             f"{source.name}: a column has other types in other files: {str(error).splitlines()[0]}"

@@ -1,10 +1,11 @@
-"""The replay of logged metrics as tables for a terminal, a pipe and Markdown."""
+"""The page of a replay of logged metrics."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.replay import options_as_typed
+from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted
 
@@ -17,40 +18,74 @@ _MOST_KEYS = 8
 _MOST_STEPS_OF = 2
 
 
-def metric_tables(result: Json) -> Iterator[TextTable]:
-    """Yield the tables of a result of `replay_metrics`: the description, metrics, ties, the rest.
+def metric_page(result: Json, *, verbose: bool = False) -> Page:
+    """Return the page of a replay of logged metrics.
 
     Args:
-        result: as returned.
+        result: of `replay_log`.
+        verbose: with medians of differences, the steps of all metrics that differ, and all keys.
     """
-    yield TextTable(lines=[*_lines(result)])
+    return Page(
+        f"rlpost replay · {result['file']} against {result['input']}",
+        lines=[*_lines(result)],
+        parts=[*_parts(result, verbose=verbose)],
+        notices=[Notice("warning", text) for text in result["warnings"]],
+        verdict=_verdict(result),
+    )
+
+
+def _verdict(result: Json) -> Notice:
+    equal = sum(one["reproduced"] for one in result["metrics"])
+    count = counted(len(result["metrics"]), "metric")
+    digits = any(one["rounding"] for one in result["metrics"])
+    rounded = ", or half of the log's last digit" if digits else ""
+    not_computed = len(result["not_computed"])
+    others = f"; {not_computed} not compared" if not_computed else ""
+    text = f"{equal} of {count} equal within {result['tolerance']:g}{rounded}{others}"
+    if result["reproduced"]:
+        return Notice("ok", f"Reproduced: {text}")
+    return Notice("error", f"Differs: {text}")
+
+
+def _parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
     if result["metrics"]:
-        yield TextTable(
-            ("metric", "recorded", "computed", "max |Δ|", "median", "computed as"),
-            [_row(one) for one in result["metrics"]],
-            notes=["Recorded and computed are of the step that differs the most."],
-            text=(0, 5),
-        )
+        yield _metric_table(result, verbose=verbose)
     if result["ties"]:
         yield TextTable(title="Ties", lines=[_tie(one) for one in result["ties"]])
     differing = [one for one in result["metrics"] if not one["reproduced"]]
-    yield from (_steps(one) for one in differing[:_MOST_STEPS_OF] if len(one["steps"]) > 1)
+    most = None if verbose else _MOST_STEPS_OF
+    yield from (_steps(one) for one in differing[:most] if len(one["steps"]) > 1)
     others = [*_others(result)]
     if others:
         yield TextTable(title="Not compared", lines=others)
+
+
+def _metric_table(result: Json, *, verbose: bool) -> TextTable:
+    """Return the metrics; those that differ come first."""
+    headings = ("metric", "recorded", "computed", "max |Δ|", "median", "computed as")
+    metrics = sorted(result["metrics"], key=lambda one: one["reproduced"])
+    rows = [_row(one) for one in metrics]
+    shown = [i for i, heading in enumerate(headings) if verbose or heading != "median"]
+    return TextTable(
+        [headings[i] for i in shown],
+        [[row[i] for i in shown] for row in rows],
+        notes=["recorded and computed: of the step that differs the most"],
+        text=(0, len(shown) - 1),
+    )
 
 
 def _lines(result: Json) -> Iterator[str]:
     steps, description = result["steps"], result["description"]
     by = {"value": "by number", "order": "in order", "shift": "shifted"}[steps["matched_by"]]
     key = "" if steps["key"] is None else f" (`{steps['key']}`)"
-    yield f"{counted(steps['matched'], 'step')} of the log matched {by}{key}"
+    responses, matched = counted(result["responses"], "response"), counted(steps["matched"], "step")
+    yield f"{responses} of {matched}, matched {by}{key} to the log"
+    for i, one in enumerate(result["findings"]):
+        yield f"{'and' if i else 'The difference is'} in {one['name']}: {one['text']}"
     if description["options"]:
-        yield f"simplest description: {options_as_typed(description['options'])}"
+        yield f"simplest description: `{options_as_typed(description['options'])}`"
     if description["micro_batch"] or description["ranks"] > 1 or description["updates"] > 1:
         yield f"split: {description['split']}"
-    for one in result["findings"]:
-        yield f"{one['name']}: {one['text']}"
 
 
 def _tie(tie: Json) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from rlpost.io.paths import PathText
     from rlpost.recipe.loss import LossOptions
 
 Json = dict[str, Any]
@@ -54,7 +55,7 @@ class MetricRequest:
         check_tolerance(self.tolerance)
 
 
-def replay_log(paths: Sequence[str], request: MetricRequest) -> Json:
+def replay_log(paths: Sequence[PathText], request: MetricRequest) -> Json:
     """Find how the metrics of a log were computed from an input; see `replay_metrics`.
 
     Raises:
@@ -67,8 +68,8 @@ def replay_log(paths: Sequence[str], request: MetricRequest) -> Json:
     return _replay(paths, request, {})
 
 
-def _replay(paths: Sequence[str], request: MetricRequest, others: Mapping[str, str]) -> Json:
-    source = ColumnsSource(find_inputs(list(paths)))
+def _replay(paths: Sequence[PathText], request: MetricRequest, others: Mapping[str, str]) -> Json:
+    source = ColumnsSource(find_inputs(paths))
     recipe = request.recipe or Recipe()
     roles = columns_of_log(
         source, NamedColumns.of({**recipe.columns, **others, **request.columns_map})

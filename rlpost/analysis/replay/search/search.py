@@ -21,6 +21,7 @@ from rlpost.analysis.replay.search.candidates import (
     nested,
     presets_of,
     value_of,
+    values_read,
 )
 from rlpost.analysis.replay.search.fields import FIELDS, components, rank_batches, teachers
 from rlpost.analysis.replay.search.sample import sampled, widened
@@ -83,6 +84,7 @@ def search(
     *,
     tolerance: float,
     given: Mapping[str, Any] | None = None,
+    metadata: Candidate | None = None,
     framework: str = "",
     reporter: Reporter | None = None,
 ) -> NearestRecipe:
@@ -92,14 +94,17 @@ def search(
         rollouts: the input, with recorded columns.
         tolerance: relative tolerance.
         given: fields of a recipe that the user typed; they stay.
-        framework: the preset that is named first of equally small recipes.
+        metadata: the recipe that the metadata of the input names. It is first if it reproduces.
+        framework: the framework that the metadata names. Without a recipe in the metadata, its
+            presets come before others that reproduce.
         reporter: receives the recipes tried.
 
     Returns:
         The recipe, and plain facts: `tried`, `skipped` (recipes that do not fit, by reason),
         `seconds`, `sample`, `reproduces`, `best` (`named`, `options`, `preset`, `estimator`,
-        `changes`, `toml`), `near` (about half of the numbers are equal), `largest`,
-        `share_equal`, `not_computed`, `ties` and `unexplained`.
+        `changes`, `toml`, `by_metadata`), `metadata` (the recipe in the metadata: `named`,
+        `reproduces`), `near` (about half of the numbers are equal), `largest`, `share_equal`,
+        `not_computed`, `ties` and `unexplained`.
 
     Raises:
         DataError: no recipe fits the input.
@@ -109,7 +114,7 @@ def search(
     reports.start("search", None)
     sample, tried = sampled(rollouts), 0
     for _ in range(WIDER):
-        run = _Search(sample, tolerance, flat(given or {}), reports, framework)
+        run = _Search(sample, tolerance, flat(given or {}), reports, metadata, framework)
         best = run.best()
         other = run.differing(best)
         tried += run.trials.count
@@ -130,6 +135,7 @@ class _Search:
         tolerance: float,
         given: Json,
         reporter: Reporter,
+        metadata: Candidate | None,
         framework: str,
     ) -> None:
         self.given, self.framework = given, framework
@@ -139,6 +145,21 @@ class _Search:
         self.starts = self._starts()
         self.missing = self._leave_out_uncomputed(sample)
         self.equivalent: list[Trial] = []
+        self.of_metadata = None if metadata is None else self._of_metadata(metadata)
+
+    def _of_metadata(self, metadata: Candidate) -> Trial | None:
+        """Return the trial of the recipe in the metadata, with the changes that its stages read.
+
+        None if it does not fit the input, or if the user typed another value of a field.
+        """
+        own = {**metadata.changes, "estimator": metadata.estimator}
+        if any(own.get(name, value) != value for name, value in self.given.items()):
+            return None
+        one = self.trials.of(metadata)
+        if one is None:
+            return None
+        read = values_read(one.resolved)
+        return self.trials.of(metadata.without({*metadata.changes} - {*read}))
 
     def _starts(self) -> list[Trial]:
         """Return the trials of presets and estimators without changes, the nearest first."""
@@ -171,8 +192,10 @@ class _Search:
         return missing
 
     def best(self) -> Trial:
-        """Return the plainest trial that reproduces, or the nearest one."""
+        """Return the trial of the metadata, or the plainest, if it reproduces, or the nearest."""
         best = self.starts[0]
+        if self.of_metadata is not None and self.of_metadata.reproduces:
+            best = self.of_metadata
         while not best.reproduces:
             further = self._further(best)
             if further.equal_stages <= best.equal_stages:
@@ -180,20 +203,27 @@ class _Search:
             best = further
         best = pruned(best, self.trials)
         self.equivalent = equivalent(best, self.starts, self.given, self.trials)
+        if self.of_metadata is not None and self.of_metadata.reproduces:
+            self.equivalent.append(self.of_metadata)
         return self._plainest()
 
     def _plainest(self) -> Trial:
         """Return the plainest of the equivalent trials about as exact as the most exact.
 
-        Of several with as many changes it is that of the framework.
+        What the metadata name comes first.
         """
         exact = min(self.equivalent, key=lambda one: one.inexact)
 
         def order(one: Trial) -> tuple[Any, ...]:
-            changes, *rest = one.candidate.order
-            return changes, one.candidate.framework != self.framework, *rest
+            return not self.by_metadata(one), *one.candidate.order
 
         return min((one for one in self.equivalent if one.as_exact_as(exact)), key=order)
+
+    def by_metadata(self, one: Trial) -> bool:
+        """Return whether the metadata name the recipe of a trial, or only its framework."""
+        if self.of_metadata is None or not self.of_metadata.reproduces:
+            return one.candidate.framework == self.framework
+        return one.candidate == self.of_metadata.candidate
 
     def _further(self, best: Trial) -> Trial:
         """Return a trial with more equal stages than a trial, or the nearest one.
@@ -334,8 +364,8 @@ class _Search:
     def ties(self, best: Trial) -> list[Json]:
         """Return the plainest recipes of other frameworks and estimators that are as exact."""
         found = plainest(one for one in self.equivalent if one.as_exact_as(best))
-        found = [one for one in found if one.candidate.named != best.candidate.named]
-        found = [one for one in found if not len(self.differing(one))]
+        found = [one for one in found if one.key != best.key and not len(self.differing(one))]
+        found.sort(key=lambda one: not self.by_metadata(one))
         return ties_of(best, found, self.sample)
 
     def differing(self, best: Trial) -> Any:
@@ -372,6 +402,12 @@ class _Search:
                 "estimator": candidate.estimator,
                 "changes": nested(candidate.changes),
                 "toml": candidate.toml,
+                "by_metadata": self.by_metadata(best),
+            },
+            "metadata": self.of_metadata
+            and {
+                "named": self.of_metadata.candidate.named,
+                "reproduces": self.of_metadata.reproduces,
             },
             "largest": best.largest,
             "median_relative": best.median_error,

@@ -83,10 +83,9 @@ def plainest(found: Iterable[Trial]) -> list[Trial]:
     """Return the plainest trial of each framework and estimator, the plainest first."""
     kept: dict[tuple[str, str], Trial] = {}
     for one in sorted(found, key=lambda one: one.candidate.order):
-        key = one.candidate.framework, one.resolved.recipe.estimator
-        other = kept.setdefault(key, one)
+        other = kept.setdefault(one.key, one)
         if not other.as_exact_as(one):
-            kept[key] = one
+            kept[one.key] = one
     return [*kept.values()]
 
 

@@ -59,6 +59,11 @@ class Trial:
     compared: int
     """Recorded values that count."""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The framework and the estimator of rlpost."""
+        return self.candidate.framework, self.resolved.recipe.estimator
+
     @cached_property
     def equal_stages(self) -> int:
         """How many recorded stages are equal before the first that differs."""

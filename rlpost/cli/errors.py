@@ -1,0 +1,187 @@
+"""Errors on stderr: `error:` and a sentence, what to do below; also those of the option parser."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperArgument
+
+from rlpost.cli.environment import variable_behind
+from rlpost.cli.help_screen import ALL, usage_of, value_of
+from rlpost.errors import (
+    ErrorPart,
+    ReadWriteError,
+    RlpostError,
+    UnavailableError,
+    UsageError,
+    closest,
+    series,
+)
+from rlpost.redaction import without_secrets
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ERROR = "error: "
+
+
+def print_error(error: RlpostError) -> None:
+    """Print an error on stderr, wrapped to the terminal: red, with what to do on lines below."""
+    from rlpost.display.console import console  # noqa: PLC0415 - rich takes a while to import
+
+    with suppress(BrokenPipeError, SystemExit):  # rich makes a SystemExit of a closed pipe
+        out = console(sys.stderr)
+        for part in error.parts:
+            _print_part(part, out)
+
+
+def print_warning(text: str) -> None:
+    """Print a warning on stderr."""
+    from rich.text import Text  # noqa: PLC0415
+
+    from rlpost.display.console import console  # noqa: PLC0415
+    from rlpost.display.controls import printable_line  # noqa: PLC0415
+    from rlpost.display.tables import hanging  # noqa: PLC0415
+
+    line = Text.assemble(("warning:", "bold yellow"), f" {printable_line(without_secrets(text))}")
+    console(sys.stderr).print(hanging(line, len("warning: ")))
+
+
+def _print_part(part: ErrorPart, out: Console) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    from rlpost.display.controls import printable_line  # noqa: PLC0415
+    from rlpost.display.tables import hanging  # noqa: PLC0415
+
+    sentence = Text.assemble((ERROR.strip(), "bold red"), f" {printable_line(part.text)}")
+    out.print(hanging(sentence, len(ERROR)))
+    for line in part.advice:
+        label, colon, text = printable_line(line).partition(": ")
+        advice = Text.assemble("  ", (label, "cyan"), colon, text)
+        out.print(hanging(advice, len(label) + len(colon)))
+
+
+def expected(error: BaseException) -> RlpostError | None:
+    """Return what is wrong with the command line, the data or the machine; None if it is a bug."""
+    if isinstance(error, RlpostError):
+        return error
+    if isinstance(error, typer.TyperException):
+        return UsageError(_of_parser(error))
+    from rlpost.io.memory_limit import is_out_of_memory  # noqa: PLC0415 - only errors need it
+
+    if is_out_of_memory(error):
+        tip = "smaller chunks need less: --chunk-tokens INT"
+        return UnavailableError("there is not enough memory", tip=tip)
+    if isinstance(error, OSError):
+        return ReadWriteError(f"{error.filename or 'standard output'}: {error.strerror}")
+    return None
+
+
+def _of_parser(error: typer.TyperException) -> ErrorPart:
+    """Return an error of the option parser in the words of all others."""
+    context = getattr(error, "ctx", None)
+    flag = getattr(error, "option_name", None)
+    parameter = getattr(error, "param", None)
+    if context is not None and flag is not None:
+        known = {name: one for one in context.command.params for name in _flags(one)}
+        if flag in known:
+            return _without_value(flag, known[flag])
+        return _no_option(flag, list(known), context)
+    if context is None or parameter is None:
+        return ErrorPart(error.message.removesuffix("."))
+    if type(error).__name__ == "MissingParameter":
+        return ErrorPart(f"{_name(parameter)} is missing", tip=usage_of(context))
+    return _wrong_value(error, parameter, context)
+
+
+def _flags(parameter: Any) -> list[str]:
+    """Return the flags of an option, those that turn it off, too."""
+    return [name for name in (*parameter.opts, *parameter.secondary_opts) if name[:1] == "-"]
+
+
+def _name(parameter: Any) -> str:
+    """Return an argument as the usage line shows it, or an option with its value."""
+    if isinstance(parameter, TyperArgument):
+        return str(parameter.metavar or parameter.name)
+    return f"{max(parameter.opts, key=len)} {value_of(parameter)}"
+
+
+def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
+    """Return the part for an unknown option: close ones, or the commands that have it."""
+    text = f"no option {flag}"
+    if flag == ALL:
+        return ErrorPart(text, tip=f"`{context.command_path} --help` lists all options")
+    if candidates := closest(flag, known):
+        return ErrorPart(text, candidates)
+    if owners := _commands_with(flag, context):
+        return ErrorPart(
+            text, tip=f"{series(owners, 'and')} {'has' if len(owners) == 1 else 'have'} it"
+        )
+    return ErrorPart(text, tip=f"`{context.command_path} --help` lists the options")
+
+
+def _commands_with(flag: str, context: Any) -> list[str]:
+    """Return the commands of the program that have an option."""
+    root = context.find_root()
+    names = root.command.list_commands(root)
+    commands = {name: root.command.get_command(root, name) for name in names}
+    return [
+        f"`rlpost {name}`"
+        for name, command in commands.items()
+        if any(flag in _flags(one) for one in command.params)
+    ]
+
+
+def _without_value(flag: str, parameter: Any) -> ErrorPart:
+    """Return the part for an option with too few values, or a flag with one."""
+    if parameter.is_flag:
+        return ErrorPart(f"{flag}: takes no value")
+    count = "a value" if parameter.nargs == 1 else f"{parameter.nargs} values"
+    return ErrorPart(f"{flag}: needs {count}: {value_of(parameter)}")
+
+
+def _wrong_value(error: typer.TyperException, parameter: Any, context: Any) -> ErrorPart:
+    """Return the part for a value that an option does not accept."""
+    from annotated_types import Ge, Le  # noqa: PLC0415 - pydantic's, which only errors need
+
+    from rlpost.recipe.accepted import field_kind  # noqa: PLC0415
+    from rlpost.recipe.base import wrong_value  # noqa: PLC0415
+    from rlpost.recipe.loss import LossOptions  # noqa: PLC0415
+    from rlpost.recipe.recipe import Recipe  # noqa: PLC0415
+
+    name = str(parameter.name)
+    fields = {**LossOptions.model_fields, **Recipe.model_fields}
+    if name in fields:
+        kind = field_kind(fields, [name])
+    else:
+        kind = parameter.type_descriptor.annotation
+        limits: list[Any] = []
+        info = parameter.type_descriptor.parameter_info
+        limits += [Ge(info.min)] if info.min is not None else []
+        limits += [Le(info.max)] if info.max is not None else []
+        kind = Annotated[(kind, *limits)] if limits else kind
+    variable = variable_behind(context, name)
+    value = os.environ.get(variable, "") if variable else typed_value(parameter, sys.argv)
+    where = f"{variable}={value}" if variable else f"{_flag(parameter)} {value}".strip()
+    if value is None:
+        return ErrorPart(f"{_flag(parameter)}: {error.message}")
+    return wrong_value(where, value, kind)
+
+
+def _flag(parameter: Any) -> str:
+    return max(_flags(parameter), key=len, default="")
+
+
+def typed_value(parameter: Any, words: list[str]) -> str | None:
+    """Return the value of an option in the words of a command line; None if it has none there."""
+    for flag in parameter.opts:
+        for index, word in enumerate(words):
+            if word == flag:
+                return " ".join(words[index + 1 :][: parameter.nargs])
+            if word.startswith(f"{flag}="):
+                return word.partition("=")[2]
+    return None

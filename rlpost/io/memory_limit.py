@@ -1,0 +1,191 @@
+"""The memory that a run may use, and the error for data that does not fit into it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlpost.errors import NotEnoughMemoryError, UsageError
+from rlpost.io.machine import memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT_SHARE = 0.75
+"""Share of the machine's memory, or of the limit of its container, that a run may use."""
+PARTS = 4
+"""Several chunks are in memory at a time, so a chunk of several rows may use 1 / PARTS."""
+_LEAST = 64 << 20  # bytes for data, if no limit is set and the process uses all of the default
+_COPIES_OF_KEPT = 3  # what is kept is joined and sorted at the end
+_UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{unit}": base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for unit, base in (("B", 1000), ("IB", 1024))
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[KMGT]?I?B|)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """A limit on the memory of this process.
+
+    Args:
+        size: bytes that the process may use.
+        text: the limit as it was typed; empty for the default.
+    """
+
+    size: int
+    text: str = ""
+
+    @cached_property
+    def used(self) -> int:
+        """The bytes that the process uses when it first asks: before it reads any data."""
+        return _resident()
+
+    @property
+    def room(self) -> int:
+        """Return the bytes that data may use."""
+        return max(self.size - self.used, 0 if self.text else _LEAST)
+
+    def check(self, needed: float, where: str) -> None:
+        """Raise NotEnoughMemoryError if data needs more memory than there is room for.
+
+        Args:
+            needed: bytes, with all copies that the work on the data makes.
+            where: the file and what is read of it, which begins the error.
+        """
+        if needed <= self.room:
+            return
+        from rlpost.display.text import size  # noqa: PLC0415 - only the error needs it
+
+        limit = f"--max-memory {self.text}" if self.text else "the default of --max-memory"
+        raise NotEnoughMemoryError(
+            f"{where}: needs about {size(int(needed))} of memory, and {limit} leaves "
+            f"{size(self.room)} for data (the program itself needs {size(self.used)}); "
+            "--max-memory SIZE permits more, smaller rows need less"
+        )
+
+
+class KeptMemory:
+    """Counts the bytes of what a run keeps of every response, such as keys.
+
+    Args:
+        where: the input and what is kept of it, which begins the error.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._limit = memory_limit()
+        self._bytes = 0
+
+    def add(self, size: int) -> None:
+        """Add bytes; raise NotEnoughMemoryError if all of them no longer fit."""
+        self._bytes += size
+        self._limit.check(_COPIES_OF_KEPT * self._bytes, self._where)
+
+
+class MemoryGate:
+    """Admits work while the memory that it needs fits beside that of other threads.
+
+    Args:
+        room: bytes that all of it may use.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def admit(self, needed: int) -> Iterator[None]:
+        """Wait until there is room, or until no other work runs; then hold it for the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + needed <= self._room)
+            self._used += needed
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= needed
+                self._changed.notify_all()
+
+
+_current: ContextVar[MemoryLimit | None] = ContextVar("memory_limit", default=None)
+
+
+def memory_limit() -> MemoryLimit:
+    """Return the limit of the current run, else the default."""
+    return _current.get() or _default()
+
+
+@cache
+def _default() -> MemoryLimit:
+    return MemoryLimit(parse_limit(None))
+
+
+@contextmanager
+def limited_memory(size: str | int | None) -> Iterator[None]:
+    """Set the limit of what runs in the block, in its threads, too; None changes nothing.
+
+    Raises:
+        UsageError: as `parse_limit`.
+    """
+    if size is None:
+        yield
+        return
+    token = _current.set(MemoryLimit(parse_limit(str(size)), str(size)))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def parse_limit(size: str | None) -> int:
+    """Return a limit in bytes: `4GB`, `500MiB`, or `50%` of the memory of the machine.
+
+    A container's limit counts as the memory of the machine. None is the default share.
+
+    Raises:
+        UsageError: it is no size, or 0, or a percentage of more than 100.
+    """
+    if size is None:
+        return int(DEFAULT_SHARE * _memory())
+    match = _SIZE.fullmatch(size.strip())
+    number = float(match[1]) if match else 0.0
+    if match is None or not 0 < number < float("inf") or (match[2] == "%" and number > 100):  # noqa: PLR2004
+        raise UsageError(f"--max-memory {size}: a size is needed, such as 4GB, 500MB or 50%")
+    return int(number / 100 * _memory() if match[2] == "%" else number * _UNITS[match[2].upper()])
+
+
+def _memory() -> int:
+    """Return the bytes of the machine, or of the limit of its container; many if unknown."""
+    total, _, limit = memory()
+    return min(total or sys.maxsize, limit or sys.maxsize)
+
+
+def _resident() -> int:
+    """Return the bytes that this process uses now; 0 if the system does not report them."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out: several libraries have no exception class for it."""
+    return isinstance(error, MemoryError) or bool(_NO_MEMORY.search(str(error)))
+
+
+_NO_MEMORY = re.compile(
+    r"can't (allocate memory|start new thread)|cannot allocate memory|failed to map|out of memory"
+    r"|not enough memory|std::bad_alloc",
+    re.IGNORECASE,
+)
