@@ -54,7 +54,7 @@ def add_up(summary):
     for groups in (signal["groups"], *(row["signal"]["groups"] for row in summary["steps"])):
         if groups and groups["equal_rewards"] is not None:
             assert groups["all_pass"] + groups["none_pass"] == groups["equal_rewards"]
-            assert groups["equal_rewards"] + (groups["with_signal"] or 0) <= groups["count"]
+            assert max(groups["equal_rewards"], groups["with_signal"] or 0) <= groups["count"]
     for table in ("steps", "domains"):
         if summary[table]:
             own = [row["signal"]["tokens"]["count"] for row in summary[table]]
