@@ -20,10 +20,12 @@ from rlpost._version import __version__
 from rlpost.analysis.verify import ColumnDifference
 from rlpost.errors import UnavailableError, UsageError
 from rlpost.io.machine import core_limit, cpu_model, memory
+from rlpost.io.paths import without_home
 from rlpost.io.system import cores
-from rlpost.pipeline.device import NO_FLOAT64, accelerators, devices_named, memory_of
+from rlpost.pipeline.accelerators import NO_FLOAT64, accelerators, devices_named, memory_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.run import check_scratch_dir, enrich
+from rlpost.recipe.flags import PREFIX
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -175,7 +177,7 @@ def _disks(path: Path, scratch_dir: Path | None) -> Iterator[Json]:
         usage = shutil.disk_usage(folder)
         yield {
             "purpose": name,
-            "directory": str(folder),
+            "directory": without_home(folder),
             "free": usage.free,
             "total": usage.total,
             "writable": os.access(folder, os.W_OK),
@@ -191,11 +193,15 @@ def _disk_problems(disks: Iterable[Json]) -> Iterator[str]:
             yield f"{disk['directory']}: {what}; name another {flags[disk['purpose']]}"
 
 
-def _environment() -> dict[str, str]:
-    """Return the variables that change what rlpost or torch do."""
+def _environment() -> dict[str, str | None]:
+    """Return the variables that change what rlpost or torch do.
+
+    The value of an option may be private, such as a path or a URL, and is None.
+    """
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS")
-    chosen = sorted(name for name in os.environ if name in names or name.startswith("RLPOST_"))
-    return {name: os.environ[name] for name in chosen}
+    options = sorted(name for name in os.environ if name.startswith(PREFIX))
+    values = {name: os.environ[name] for name in names if name in os.environ}
+    return values | dict.fromkeys(options)
 
 
 def _self_test(devices: Iterable[torch.device]) -> Iterator[Json]:

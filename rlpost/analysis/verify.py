@@ -31,7 +31,7 @@ from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.pipeline.columns import columns_of
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.metadata import FileMetadata, cut
@@ -39,6 +39,7 @@ from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.run import bind, engine_for
 from rlpost.pipeline.summary import summarise
 from rlpost.pipeline.totals import ExactTotals
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -144,14 +145,21 @@ def summary_differences(stored: Json, computed: Json) -> list[str]:
         # These depend on the other columns of the input.
         others = path.endswith(".found_by") or ".ignored" in path or path.startswith("warnings")
         if not close and not others:
-            differences.append(f"{path}: {_short(left)} stored, {_short(right)} recomputed")
+            one, other = _short(left, right)
+            differences.append(f"{path}: {one} stored, {other} recomputed")
     return differences
 
 
-def _short(value: Any) -> str:
-    """Return a value as text in one line."""
-    text = str(value)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+def _short(left: Any, right: Any) -> tuple[str, str]:
+    """Return two values that differ as texts in one line; numbers with as few digits as differ."""
+    if isinstance(left, float) and isinstance(right, float):
+        pairs = ((f"{left:.{digits}g}", f"{right:.{digits}g}") for digits in range(4, 18))
+        return next((pair for pair in pairs if pair[0] != pair[1]), (str(left), str(right)))
+    one, other = (
+        text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+        for text in map(str, (left, right))
+    )
+    return one, other
 
 
 def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
@@ -170,14 +178,19 @@ def _pairs(left: Any, right: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 _MOST_DIFFERENCES = 5  # of a summary
 
 
-def verify(paths: Sequence[PathText], options: Options | None = None) -> Json:
+def verify(
+    paths: Sequence[PathText],
+    options: Options | None = None,
+    named: NamedByUser = NamedByUser(),  # noqa: B008 - immutable
+) -> Json:
     """Run `rlpost.verify`; return the verdicts as a plain mapping."""
     source = Source(find_inputs(paths))
+    footers = zip(source.files, source.footers, strict=True)
+    stored = [FileMetadata.read(str(file.path), one.metadata or {}) for file, one in footers]
+    named.check_effect(metadata.recipe for metadata in stored)
     files = [
-        EnrichedFile(
-            file, footer.num_rows, FileMetadata.read(str(file.path), footer.metadata or {})
-        )
-        for file, footer in zip(source.files, source.footers, strict=True)
+        EnrichedFile(file, footer.num_rows, metadata.with_names(named, str(file.path)))
+        for file, footer, metadata in zip(source.files, source.footers, stored, strict=True)
     ]
     runs, options = _runs(files), options or Options()
     verdicts = [verdict for run in runs.values() for verdict in _verify_run(run, options)]
@@ -285,7 +298,7 @@ def _compare(
     """Recompute the columns of all files of a run, and compare those that decode."""
     engine = engine_for(plan, options)
     assert isinstance(plan.source, _EnrichedInputs)
-    with single_threaded_torch(), _as_data_error(run[0]):
+    with single_threaded(), _as_data_error(run[0]):
         responses = engine.responses(plan.source.written, part=True)
         options.reporter.start("compare", plan.source.rows)
         return [
@@ -336,10 +349,7 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
     }
 
 
-UNCHECKED = (
-    "kept columns are decoded only: the file has no checksums of them (another program wrote it "
-    "again)"
-)
+UNCHECKED = "kept columns are unverified: no checksums in this file (another program wrote it)"
 
 
 def _with_chunks(verdict: Json, changed: Sequence[ChangedChunk] | None) -> Json:

@@ -17,34 +17,51 @@ from typer.core import TyperCommand
 
 from rlpost._version import __version__
 from rlpost.cli.errors import expected, print_error
-from rlpost.cli.help_screen import NAMES, Group
+from rlpost.cli.help_screen import NAMES, Group, HelpAll, show_program_help
 from rlpost.cli.shells import REQUEST, completion
 from rlpost.display.controls import ascii_signs
 from rlpost.errors import UsageError
 from rlpost.io.shutdown import INTERRUPTED
 
 # Commands are imported when they run: `rlpost --help` needs no pydantic, torch or pyarrow.
-COMMANDS = {
-    "inspect": "Inspect rollout files: contents, statistics and problems.",
-    "advantages": "Post-process rewards, compute advantages, write Parquet.",
-    "loss": "Compute policy-loss diagnostics: clipping, ratios, KL.",
-    "compare": "Compare the advantages of files, or of several recipes.",
-    "replay": "Compare a trainer's recorded numbers with a recipe's.",
-    "report": "Write an HTML report about rollout files.",
-    "browse": "Browse responses in the terminal.",
-    "convert": "Convert dumps of RL frameworks to Parquet.",
-    "export": "Export rollouts to files that a training framework reads.",
-    "bundle": "Write a few groups and a recipe to a zip file for a bug report.",
-    "join": "Add the new columns of a sidecar to the file they are of.",
-    "verify": "Recompute enriched columns, compare with the stored ones.",
-    "plan": "Compute response-level statistics for a sharded run.",
-    "estimators": "List estimators: formula, required columns, source.",
-    "losses": "List policy losses: formula, columns, options, source.",
-    "presets": "List, show and compare the framework presets.",
-    "config": "Show the resolved recipe and the source of each value.",
-    "schema": "Print the JSON Schema of recipe files, for editors.",
-    "doctor": "Check installation, machine and devices.",
-    "help": "Print a page of the manual, or the list of its pages.",
+GROUPS = {
+    "Compute": {
+        "advantages": "Post-process rewards, compute advantages, write Parquet.",
+        "loss": "Compute policy-loss diagnostics: clipping, ratios, KL.",
+    },
+    "Look": {
+        "inspect": "Inspect rollout files: contents, statistics and problems.",
+        "browse": "Browse responses in the terminal.",
+        "report": "Write an HTML report about rollout files.",
+        "compare": "Compare the advantages of files, or of several recipes.",
+    },
+    "Check": {
+        "verify": "Recompute enriched columns, compare with the stored ones.",
+        "replay": "Compare a trainer's recorded numbers with a recipe's.",
+        "bundle": "Write a few groups and a recipe to a zip for a bug report.",
+    },
+    "Files": {
+        "convert": "Convert dumps of RL frameworks to Parquet.",
+        "export": "Export rollouts to files that a training framework reads.",
+        "join": "Add columns from a sidecar file.",
+        "plan": "Compute response-level statistics for a sharded run.",
+    },
+    "About": {
+        "estimators": "List estimators: formula, required columns, source.",
+        "losses": "List policy losses: formula, columns, options, source.",
+        "presets": "List, show and compare the framework presets.",
+        "config": "Show the resolved recipe and the source of each value.",
+        "schema": "Print the JSON Schema of recipe files, for editors.",
+        "doctor": "Check installation, machine and devices.",
+        "help": "Print a page of the manual, or the list of its pages.",
+    },
+}
+"""Commands with their descriptions, by what one wants to do, the job first."""
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+EXAMPLES = {
+    "rlpost inspect in.parquet": "is it fit for training?",
+    "rlpost advantages in.parquet out.parquet": "compute advantages (grpo)",
+    "rlpost report out.parquet -o report.html": "look at the result",
 }
 HOMES = {
     "estimators": ("catalogue", "estimators_app"),
@@ -99,18 +116,17 @@ class Commands(Group):
         self._listing = True
         return super().shell_complete(ctx, incomplete)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
-        self._listing = True
-        super().format_help(ctx, formatter)
+    def print_help(self, ctx: Any, *, every: bool) -> None:
+        """Print the help: what the commands do, and with `every` also the options."""
+        del ctx
+        show_program_help(self, GROUPS, EXAMPLES, every=every)
 
 
 app = typer.Typer(
     cls=Commands,
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": NAMES},
-    epilog="Example:\n  rlpost advantages in.parquet out.parquet --estimator grpo",
 )
 
 
@@ -122,11 +138,16 @@ def _version(requested: bool) -> None:  # noqa: FBT001
 
 @app.callback()
 def rlpost(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    help_all: HelpAll = False,
 ) -> None:
-    """Post-process RL rollouts and estimate advantages: Parquet in, enriched Parquet out."""
+    """From rollouts of RL to advantages: Parquet in, Parquet out."""
+    del version, help_all  # eager: they end the program
+    if context.invoked_subcommand is None:
+        show_program_help(context.command, GROUPS, EXAMPLES, every=False)
 
 
 def main(started: float | None = None) -> None:

@@ -127,6 +127,12 @@ def checks() -> Offers:
     return [(row["finding"], row["meaning"]) for row in manual.table("findings", "inspect")]
 
 
+def topics() -> Offers:
+    """Return the topics of inspect, and its checks."""
+    rows = manual.table("about", "inspect")
+    return [*((row["topic"], row["content"]) for row in rows), *checks()]
+
+
 def sweeps(context: typer.Context, incomplete: str) -> Offers:
     """Return NAME=VALUE of the options of losses."""
     about = _descriptions(LossOptions)

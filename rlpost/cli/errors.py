@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperArgument
 
 from rlpost.cli.environment import variable_behind
-from rlpost.cli.help_screen import usage_of, value_of
+from rlpost.cli.help_screen import ALL, usage_of, value_of
 from rlpost.errors import (
     ErrorPart,
     ReadWriteError,
@@ -113,6 +113,8 @@ def _name(parameter: Any) -> str:
 def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     """Return the part for an unknown option: close ones, or the commands that have it."""
     text = f"no option {flag}"
+    if flag == ALL:
+        return ErrorPart(text, tip=f"`{context.command_path} --help` lists all options")
     if candidates := closest(flag, known):
         return ErrorPart(text, candidates)
     if owners := _commands_with(flag, context):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -15,13 +16,14 @@ from rlpost.display.text import counted
 from rlpost.errors import UsageError, no_such
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     Row = tuple[str, str]
 
 WIDEST = 100
 LABELS = range(16, 31)
 """Possible widths of the first column; a longer label has its description on the next line."""
+_INDENT = 2  # of the rows of a panel
 NAMES = ["-h", "--help"]
 ALL = "--help-all"
 
@@ -42,6 +44,9 @@ PANELS = (
     OPTIONS := "Options",
     COMMANDS := "Commands",
 )
+
+
+OF_RECIPE = (REWARDS, KL, MASKS, ADVANTAGES, CORRECTION)
 
 
 class Panel(str):
@@ -67,9 +72,14 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(_in_usage(one) for one in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the short help; the whole one if the command has no `--help-all`."""
+        """Print the short help; the whole one if the command has no `--help-all`; raises Exit."""
         del formatter
-        show_help(self, ctx, every=not any(ALL in one.opts for one in self.params))
+        self.print_help(ctx, every=not any(ALL in one.opts for one in self.params))
+        raise typer.Exit  # the option parser would print an empty line
+
+    def print_help(self, ctx: Any, *, every: bool) -> None:
+        """Print the help, with all options or with the common ones."""
+        show_help(self, ctx, every=every)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors begin with the variable that set a wrong value."""
@@ -119,14 +129,20 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
+        """Print the help; raises Exit."""
         del formatter
-        show_help(self, ctx, every=True)
+        self.print_help(ctx, every=False)
+        raise typer.Exit
+
+    def print_help(self, ctx: Any, *, every: bool) -> None:
+        """Print the help; the short one is the whole."""
+        show_help(self, ctx, every=True, long=every)
 
 
 def _show_all(context: typer.Context, requested: bool) -> None:  # noqa: FBT001 - typer's way
     if requested:
-        show_help(context.command, context, every=True)
+        command: Any = context.command
+        command.print_help(context, every=True)
         raise typer.Exit
 
 
@@ -158,33 +174,95 @@ def command(
     return app.command(name, cls=Command, epilog=epilog, context_settings=settings)
 
 
-def show_help(target: Any, context: Any, *, every: bool) -> None:
+def show_help(target: Any, context: Any, *, every: bool, long: bool = True) -> None:
     """Print the help of a command or group on stdout.
 
     Args:
         target: the command.
         context: its context.
         every: with all options; else with the common ones.
+        long: all options may be long: through a pager.
     """
-    from rich.panel import Panel as Box  # noqa: PLC0415 - only help needs it
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - only help needs it
 
     from rlpost.display.console import console  # noqa: PLC0415
+    from rlpost.display.pager import paged  # noqa: PLC0415
 
     out = console(sys.stdout)
-    width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
-    out.print(Text(f"Usage: {target.get_usage(context).removeprefix('Usage: ')}", "bold"))
-    for paragraph in (target.help or "").split("\n\n"):
-        out.print(Text("\n" + textwrap.fill(" ".join(paragraph.split()), width)))
-    out.print()
-    panels = _panels(target, context, every=every)
-    column = _shortest(panels, width - 4)
-    for title, rows in panels.items():
-        beside = column if title != COMMANDS else max(len(name) for name, _ in rows) + 2
-        text = Text("\n").join(_row(*row, beside, width - 4) for row in rows)
-        out.print(Box(text, title=title, title_align="left", border_style="dim", width=width))
-    for line in _end(target, every=every):
-        out.print(Text(textwrap.fill(line, width) if line[:1] != " " else line))
+    width = help_width()
+    with paged(out, only_if=every and long):
+        out.print(Text(f"Usage: {target.get_usage(context).removeprefix('Usage: ')}", "bold"))
+        for paragraph in (target.help or "").split("\n\n"):
+            out.print(Text("\n" + textwrap.fill(" ".join(paragraph.split()), width)))
+        panels = _panels(target, context, every=every)
+        column = _shortest(panels, width - _INDENT)
+        for title, rows in panels.items():
+            out.print(Text(f"\n{title}", "bold"))
+            beside = column if title != COMMANDS else max(len(name) for name, _ in rows) + 2
+            for row in rows:
+                out.print(_row(*row, beside, width - _INDENT))
+        end = [*_end(target, every=every)]
+        for line in ["", *end] if end else []:
+            out.print(Text(textwrap.fill(line, width) if line[:1] != " " else line))
+
+
+def show_program_help(
+    target: Any,
+    groups: Mapping[str, Mapping[str, str]],
+    examples: Mapping[str, str],
+    *,
+    every: bool,
+) -> None:
+    """Print the help of the program on stdout: the job, and the commands in groups.
+
+    Args:
+        target: the program.
+        groups: descriptions by command, by group.
+        examples: what command lines do.
+        every: with the commands of the last group, a line each, and the options.
+    """
+    from rich.text import Text  # noqa: PLC0415 - only help needs it
+
+    from rlpost.display.console import console  # noqa: PLC0415
+    from rlpost.display.pager import paged  # noqa: PLC0415
+
+    out = console(sys.stdout)
+    width = help_width()
+    heads = max(map(len, groups)) + 2
+    names = max(len(name) for group in groups.values() for name in group) + 2
+    *_, last = groups
+    with paged(out, only_if=every):
+        about = f"{target.help[:1].lower()}{target.help[1:]}"
+        out.print(Text.assemble(("rlpost", "bold"), f" · {about}"))
+        out.print(Text("Usage: rlpost COMMAND [OPTIONS]\n", "bold"))
+        longest = max(map(len, examples)) + 2
+        for line, about in examples.items():
+            out.print(Text.assemble(f"  {line.ljust(longest)}", (about, "dim")))
+        out.print(Text(""))
+        for title, group in groups.items():
+            if title == last and not every:
+                listed = textwrap.wrap(", ".join(group), width - heads)
+                text = f"\n{' ' * heads}".join(listed)
+                out.print(Text.assemble((title.ljust(heads), "bold"), (text, "cyan")))
+                continue
+            for i, (name, about) in enumerate(group.items()):
+                row = _row(name, about, names, width - heads).plain[_INDENT:]
+                head = ("" if i else title).ljust(heads)
+                out.print(Text.assemble((head, "bold"), (row[:names], "cyan"), row[names:]))
+        out.print(Text(""))
+        if every:
+            rows = _panels(target, None, every=True)[OPTIONS]
+            out.print(Text(OPTIONS, "bold"))
+            for row in rows:
+                out.print(_row(*row, max(len(label) for label, _ in rows) + 2, width - _INDENT))
+        else:
+            ways = "options: rlpost COMMAND --help · manual: rlpost help · more: rlpost"
+            out.print(Text(f"{ways} {ALL}", "dim"))
+
+
+def help_width() -> int:
+    """Return the columns of a help text."""
+    return min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
 
 
 def _panels(target: Any, context: Any, *, every: bool) -> dict[str, list[Row]]:
@@ -198,12 +276,29 @@ def _panels(target: Any, context: Any, *, every: bool) -> dict[str, list[Row]]:
             rows[one.rich_help_panel or OPTIONS].append((_label(one), about(one)))
     last = next((title for title in (EXECUTION, IN_OUT) if rows[title]), OPTIONS)
     rows[last].append((", ".join(NAMES), "Print this help."))
-    if isinstance(target, TyperGroup):
+    if isinstance(target, TyperGroup) and context is not None:
         for name in target.list_commands(context):
             inner = target.get_command(context, name)
             if inner is not None:
                 rows[COMMANDS].append((name, (inner.help or "").partition("\n\n")[0]))
-    return {title: lines for title, lines in rows.items() if lines}
+    panels = {title: lines for title, lines in rows.items() if lines}
+    return panels if every else _joined(panels)
+
+
+def _joined(panels: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Return the panels with those of few options of the recipe as one, under all their titles."""
+    short = [title for title in OF_RECIPE if len(panels.get(title, ())) in (1, 2)]
+    joined: dict[str, list[Row]] = {}
+    for title, rows in panels.items():
+        own = _title_of(short) if title in short else title
+        joined.setdefault(own, []).extend(rows)
+    return joined
+
+
+def _title_of(titles: Sequence[str]) -> str:
+    """Return one title for several panels: `Rewards, KL, response masks`."""
+    first, *others = titles
+    return ", ".join([first, *(one if one.isupper() else one.lower() for one in others)])
 
 
 def _is_common(option: TyperOption) -> bool:
@@ -241,10 +336,8 @@ def _shortest(panels: dict[str, list[Row]], width: int) -> int:
     rows = [row for title, rows in panels.items() if title != COMMANDS for row in rows]
     longest = max(len(label) for label, _ in rows)
 
-    def lines(column: int) -> float:
-        below = sum(len(label) > column - 2 for label, _ in rows)
-        texts = [str(_row(*row, column, width)) for row in rows]
-        return below / 2 + sum(text.count("\n") for text in texts)
+    def lines(column: int) -> int:
+        return sum(str(_row(*row, column, width)).count("\n") for row in rows)
 
     return min((min(label, longest) + 2 for label in LABELS), key=lines)
 
@@ -253,11 +346,13 @@ def _row(label: str, description: str, column: int, width: int) -> Any:
     """Return a row of a panel: the label, and the wrapped description from that column on."""
     from rich.text import Text  # noqa: PLC0415
 
-    indent = "\n" + " " * column
-    row = Text(label, "cyan")
-    row.append(indent if len(label) > column - 2 else " " * (column - len(label)))
-    row.append(indent.join(textwrap.wrap(description, width - column)), "not cyan")
-    return row
+    margin = " " * _INDENT
+    below = f"\n{margin}{' ' * column}"
+    between = below if len(label) > column - 2 else " " * (column - len(label))
+    lines = below.join(textwrap.wrap(description, width - column))
+    names = re.match(r"(-\S+, )*-\S+", label)
+    flags = label if names is None or label[:1] != "-" else names[0]
+    return Text.assemble(margin, (flags, "cyan"), label[len(flags) :], between, lines)
 
 
 def _end(target: Any, *, every: bool) -> Iterable[str]:

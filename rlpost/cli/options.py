@@ -306,6 +306,19 @@ State = Annotated[
         help="JSON: running statistics, adaptive KL; loaded and saved.",
     ),
 ]
+NamedEstimator = Annotated[
+    str | None,
+    option(
+        "--estimator",
+        metavar="NAME",
+        help="Run this estimator, if metadata names code.",
+        complete=completion.estimators,
+    ),
+]
+NamedTokenizer = Annotated[
+    str | None,
+    option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
+]
 RolloutId = Annotated[
     str | None,
     option(

@@ -6,21 +6,26 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.markdown import CodeBlock, Markdown, MarkdownElement, TableElement
 from rich.syntax import Syntax
-from rich.table import Table
+from rich.text import Text
+
+from rlpost.display.tables import TextTable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
-class _WholeTable(TableElement):
-    """A table whose cells wrap: rich cuts a word that is wider than its column."""
+class _PageTable(TableElement):
+    """A table as commands print theirs, whose names do not break: rich cuts them."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for renderable in super().__rich_console__(console, options):
-            if isinstance(renderable, Table):
-                for column in renderable.columns:
-                    column.overflow = "fold"
-            yield renderable
+        del console, options
+        lines = [] if self.header is None or self.header.row is None else [self.header.row]
+        lines += [] if self.body is None else self.body.rows
+        headings, *rows = [[cell.content for cell in line.cells] for line in lines]
+        numbers = {i for i, cell in enumerate(lines[0].cells) if cell.justify == "right"}
+        texts = [i for i in range(len(headings)) if i not in numbers]
+        yield TextTable(headings, rows, text=texts)
+        yield Text("")
 
 
 class _WholeCode(CodeBlock):
@@ -36,7 +41,7 @@ class MarkdownPage(Markdown):
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
-        "table_open": _WholeTable,
+        "table_open": _PageTable,
         "fence": _WholeCode,
         "code_block": _WholeCode,
     }

@@ -103,7 +103,8 @@ class Page:
     def html(self, figures: str = "") -> str:
         """Return the page as a fragment of HTML, which `stylesheet` styles.
 
-        A page of HTML is read from its top, so the verdict stands below the title.
+        A page of HTML is read from its top: the verdict stands below the title, and the most severe
+        notice is the first.
 
         Args:
             figures: drawings as HTML, above the tables.
@@ -112,7 +113,7 @@ class Page:
             f"<h2>{html_line(self.title)}</h2>",
             "" if self.verdict is None else _html_notice(self.verdict, whole=True),
             "".join(f"<p>{html_line(line)}</p>" for line in self.lines),
-            *map(_html_notice, self.notices),
+            *map(_html_notice, reversed(self.notices)),
             figures,
             *(part.html() for part in self.parts),
             "".join(f'<p class="rlpost-next">{html_line(step)}</p>' for step in self.next_steps),

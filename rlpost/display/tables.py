@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.measure import Measurement, measure_renderables
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -63,6 +64,8 @@ class TextTable:
     """Columns of text, which are aligned left and may wrap; the others are numbers."""
     row_notes: Mapping[int, str] = field(default_factory=dict)
     """A note on the line below a row, by the number of the row."""
+    width: int | None = None
+    """The columns that it can use; None: those of the console."""
 
     def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
         """Return the width that the table needs, and the width that it can use."""
@@ -73,6 +76,7 @@ class TextTable:
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines of the table."""
+        options = options if self.width is None else options.update_width(self.width)
         if self.title:
             yield Text(printable_line(self.title), style="bold cyan")
         yield from (hanging(_text(line)) for line in self.lines)
@@ -81,9 +85,13 @@ class TextTable:
         yield from (Text(printable(note), style="dim") for note in self.notes)
 
     def wrapped(self, columns: int) -> TextTable:
-        """Return the table with its lines and notes in lines of at most so many columns."""
+        """Return the table with its lines and notes in lines of at most so many columns.
+
+        The texts of a table of labels wrap, too.
+        """
         lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
-        return replace(self, lines=lines, notes=[wrap(note, columns) for note in self.notes])
+        notes = [wrap(note, columns) for note in self.notes]
+        return replace(self, lines=lines, notes=notes, width=None if self.headings else columns)
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
         """Return the table as Markdown: title, lines as a list, table, notes.
@@ -138,6 +146,8 @@ class TextTable:
         sizes = [measure_renderables(out, options, [*map(_text, cells)]) for cells in columns]
         for i, (word, whole) in enumerate(sizes):
             least = max(word, -(-whole // _MOST_LINES) if i else 0)
+            if i and not self.headings:  # a text beside its label: a long path in it may break
+                least = min(word, 2 * _LEAST_TEXT)
             sizes[i] = Measurement(least if self._is_text(i) else whole, whole)
         return sizes
 
@@ -161,19 +171,20 @@ class TextTable:
                         return widths, gap
         return {}, 0
 
-    def _body(self, out: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def _body(self, out: Console, options: ConsoleOptions) -> RenderResult:
         widths, gap = self._layout(out, options)
         headings = [Text(printable_line(str(heading)), style="bold") for heading in self.headings]
         below = [column for column in range(1, len(self.rows[0])) if column not in widths]
         if widths and headings:
-            yield self._row(headings, widths, gap)
+            yield from _without_blanks(self._row(headings, widths, gap), out, options)
         for i, row in enumerate(self.rows):
             if widths:
-                yield self._row(row, widths, gap)
+                yield from _without_blanks(self._row(row, widths, gap), out, options)
             else:
                 label = f"{headings[0]} " if headings else ""
                 yield Text(f"{label}{printable_line(str(row[0]))}".strip())
-            yield self._below(row, below, label=len(below) > 1 or not widths)
+            beneath = self._below(row, below, label=len(below) > 1 or not widths)
+            yield from _without_blanks(beneath, out, options)
             if i in self.row_notes:
                 note = Text(printable_line(self.row_notes[i]), style="dim")
                 yield Padding(note, (0, 0, 0, _INDENT), expand=False)
@@ -211,56 +222,50 @@ def _fitted(sizes: Mapping[int, Measurement], room: int) -> dict[int, int]:
     return widths(most - 1) if most else {}
 
 
-class _Hanging(Table):
-    """A sentence whose further lines are indented."""
+def hanging(text: Text, indent: int = _INDENT) -> HangingText:
+    """Return text whose further lines are indented, beyond its own indentation."""
+    return HangingText(text, indent)
 
-    sentence: str
+
+@dataclass(frozen=True)
+class HangingText:
+    """A text whose further lines are indented, beyond its own indentation."""
+
+    text: Text
     indent: int
 
+    def _grid(self) -> Table:
+        own = self.indent + len(self.text.plain) - len(self.text.plain.lstrip())
+        grid = Table.grid()
+        grid.add_column(width=self.text[:own].cell_len, no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(self.text[:own], self.text[own:])
+        return grid
+
+    def __rich_measure__(self, out: Console, options: ConsoleOptions) -> Measurement:
+        """Return the widths of the text."""
+        return Measurement.get(out, options, self._grid())
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines of the text."""
+        yield from _without_blanks(self._grid(), out, options)
+
     def wrapped(self, columns: int) -> Text:
-        """Return the sentence in lines of at most so many columns."""
-        return Text(wrap(self.sentence, columns, self.indent))
+        """Return the text in lines of at most so many columns."""
+        return Text(wrap(self.text.plain, columns, self.indent))
 
 
-def hanging(text: Text, indent: int = _INDENT) -> Table:
-    """Return text whose further lines are indented, beyond its own indentation."""
-    sentence, further = text.plain, indent
-    indent += len(text.plain) - len(text.plain.lstrip())
-    grid = _Hanging.grid()
-    assert isinstance(grid, _Hanging)
-    grid.sentence, grid.indent = sentence, further
-    grid.add_column(width=text[:indent].cell_len, no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(text[:indent], text[indent:])
-    return grid
-
-
-class _Labelled(Table):
-    """A table of labels and texts."""
-
-    facts: Mapping[str, str]
-
-    def wrapped(self, columns: int) -> Table:
-        """Return the table with its texts in lines of at most so many columns in all."""
-        labels = max((Text(label).cell_len for label in self.facts), default=0)
-        room = max(columns - labels - _GAPS[0], 1)
-        return _labelled({label: wrap(text, room) for label, text in self.facts.items()})
-
-
-def labelled(facts: Mapping[str, str], indent: str = "") -> Table:
-    """Return labels with texts that wrap beside them, without the empty ones."""
-    lines = {f"{indent}{label}": printable_line(text) for label, text in facts.items() if text}
-    return _labelled(lines)
-
-
-def _labelled(facts: Mapping[str, str]) -> Table:
-    table = _Labelled(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.facts = facts
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, text in facts.items():
-        table.add_row(label, text)
-    return table
+def _without_blanks(
+    renderable: RenderableType, out: Console, options: ConsoleOptions
+) -> Iterator[Segment]:
+    """Yield the lines of a renderable without the blanks at their ends, with which rich pads."""
+    for line in out.render_lines(renderable, options, pad=False):
+        while line and not line[-1].text.strip():
+            line.pop()
+        if line:
+            line[-1] = line[-1]._replace(text=line[-1].text.rstrip())
+        yield from line
+        yield Segment.line()
 
 
 def _text(cell: Cell) -> Text:

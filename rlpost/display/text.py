@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 LEAST_SECONDS = 0.005
@@ -15,17 +15,18 @@ _PLAIN = (1e-4, 1e6)  # numbers from the first to below the second need no expon
 _MEAN_ROUNDING = 1e-6  # of the standard deviation
 
 
-def number(value: float | None) -> str:
-    """Return four significant digits, without an exponent if that reads better; `–` for None.
+def number(value: float | None, *, digits: int = _DIGITS) -> str:
+    """Return significant digits, without an exponent if that reads better; `–` for None.
 
-    >>> number(0.12345), number(1234567), number(0), number(None)
-    ('0.1235', '1.235e+06', '0', '–')
+    >>> number(0.12345), number(1234567), number(0), number(None), number(2 / 3, digits=2)
+    ('0.1235', '1.235e+06', '0', '–', '0.67')
     """
     if value is None:
         return "–"
     if value == 0:
         return "0"
-    return f"{value:.4g}" if _PLAIN[0] <= abs(value) < _PLAIN[1] else f"{value:.3e}"
+    plain = _PLAIN[0] <= abs(value) < _PLAIN[1]
+    return f"{value:.{digits}g}" if plain else f"{value:.{digits - 1}e}"
 
 
 def aligned(values: Sequence[float | None]) -> list[str]:
@@ -37,11 +38,15 @@ def aligned(values: Sequence[float | None]) -> list[str]:
     (['0.5000', '0.1235', '0.0000', '0'], ['12.50', '–', '0.00'], ['2.000e-06', '1.000e-05'])
     """
     sizes = [abs(value) for value in values if value is not None and math.isfinite(value)]
-    largest = max(sizes, default=0.0)
+    return [*map(column_format(max(sizes, default=0.0)), values)]
+
+
+def column_format(largest: float) -> Callable[[float | None], str]:
+    """Return what writes the numbers of a column, by the largest size of them; see `aligned`."""
     if largest and not _PLAIN[0] <= largest < _PLAIN[1]:
-        return [number(value) for value in values]
+        return number
     decimals = _DIGITS - 1 - math.floor(math.log10(largest)) if largest else 0
-    return [_fixed(value, max(decimals, 0)) for value in values]
+    return lambda value: _fixed(value, max(decimals, 0))
 
 
 def _fixed(value: float | None, decimals: int) -> str:
@@ -109,6 +114,16 @@ def value_list(counts: Mapping[str, int], most: int = 3) -> str:
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     more = f" and {len(counts) - most} more" if len(counts) > most else ""
     return ", ".join(f"{value} {count:,}" for value, count in ordered[:most]) + more
+
+
+def first_two(texts: Sequence[str], joint: str = ", ") -> str:
+    """Return the first two of several texts, and the number of the others.
+
+    >>> first_two(["a", "b", "c", "d"]), first_two(["a"])
+    ('a, b and 2 more', 'a')
+    """
+    more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""  # noqa: PLR2004
+    return joint.join(texts[:2]) + more
 
 
 def plural(noun: str) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-WIDTH = 30  # characters of a line of blocks
+WIDTH = 24  # characters of a line of blocks
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def trend_table(name: str, labels: Sequence[object], trends: Sequence[Trend]) ->
 
 
 def _means(values: Sequence[float]) -> list[float]:
-    """Return at most 30 means of neighbouring values."""
+    """Return at most 24 means of neighbouring values."""
     parts = min(len(values), WIDTH)
     bounds = [len(values) * i // parts for i in range(parts + 1)]
     return [sum(values[low:high]) / (high - low) for low, high in pairwise(bounds)]

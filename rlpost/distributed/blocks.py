@@ -10,15 +10,17 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from rlpost.io.keys import of_one_type
 from rlpost.pipeline.data import Responses
+from rlpost.pipeline.totals import SummaryCells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from rlpost.pipeline.data import Column
 
 
 Json = dict[str, Any]
@@ -58,8 +60,12 @@ class ArrowBlock:
         """Return the responses of one batch, or of all, of a block from `responses_block`."""
         facts = self.facts
         table = self.table() if number is None else self.batch(number)
-        shared = {} if self.shared is None else tensors_of(ArrowBlock(self.shared).table())
-        return Responses(tensors_of(table), facts["labels"], facts["notes"], shared)
+        shared = {} if self.shared is None else arrays_of(ArrowBlock(self.shared).table())
+        columns, labels = arrays_of(table), facts["labels"]
+        cells, columns["cell"] = SummaryCells.of(
+            columns["step"], labels["step"], columns["domain"], labels["domain"]
+        )
+        return Responses(columns, labels, facts["notes"], shared, cells)
 
 
 def responses_block(responses: Responses, sizes: Sequence[int], notes: Json) -> ArrowBlock:
@@ -105,23 +111,23 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
-def columns_of(batch: pa.RecordBatch) -> dict[str, Tensor | pa.Array]:
+def columns_of(batch: pa.RecordBatch) -> dict[str, Column | pa.Array]:
     """Return the columns of a batch of a `keyed_table`, as `Collector.add` needs them."""
     keys = {name.removeprefix(_KEY): batch[name] for name in batch.schema.names if _is_key(name)}
     numbers = [name for name in batch.schema.names if not _is_key(name)]
-    return {**keys, **tensors_of(batch.select(numbers))}
+    return {**keys, **arrays_of(batch.select(numbers))}
 
 
 def _is_key(name: str) -> bool:
     return name.startswith(_KEY)
 
 
-def keyed_table(chunks: Sequence[Mapping[str, Tensor | pa.Array]]) -> pa.Table:
+def keyed_table(chunks: Sequence[Mapping[str, Column | pa.Array]]) -> pa.Table:
     """Return keys and numbers of consecutive chunks as a table whose names mark the keys."""
     columns: dict[str, pa.ChunkedArray] = {}
     for name in chunks[0] if chunks else ():
         parts = [chunk[name] for chunk in chunks]
-        if isinstance(parts[0], Tensor):
+        if isinstance(parts[0], np.ndarray):
             columns[name] = pa.chunked_array([_array(part) for part in parts])
         else:
             columns[_KEY + name] = pa.chunked_array(of_one_type(parts))
@@ -133,18 +139,18 @@ def key_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     return table[_KEY + name] if _KEY + name in table.schema.names else None
 
 
-def table_of(chunks: Sequence[Mapping[str, Tensor]]) -> pa.Table:
+def table_of(chunks: Sequence[Mapping[str, Column]]) -> pa.Table:
     """Return numbers of consecutive chunks as a table."""
     names = chunks[0] if chunks else ()
     return pa.table({n: pa.chunked_array([_array(chunk[n]) for chunk in chunks]) for n in names})
 
 
-def tensors_of(table: pa.Table | pa.RecordBatch) -> dict[str, Tensor]:
-    """Return the columns as tensors that own their memory."""
+def arrays_of(table: pa.Table | pa.RecordBatch) -> dict[str, Column]:
+    """Return the columns as arrays that own their memory."""
     whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    return {name: torch.from_numpy(whole[name].to_numpy().copy()) for name in whole.schema.names}
+    return {name: whole[name].to_numpy().copy() for name in whole.schema.names}
 
 
-def _array(column: Tensor) -> pa.Array:
-    assert column.dim() == 1, "a column of responses has one number each"
-    return pa.array(column.contiguous().numpy())
+def _array(column: Column) -> pa.Array:
+    assert column.ndim == 1, "a column of responses has one number each"
+    return pa.array(np.ascontiguousarray(column))

@@ -9,9 +9,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from rlpost.io.memory_limit import limited_memory
 from rlpost.io.parquet.fingerprint import check_unchanged
@@ -21,9 +20,10 @@ from rlpost.io.parquet.source import (
     TableSource,
     row_group_ranges,
 )
-from rlpost.kernels.moments import dense_codes
+from rlpost.kernels.codes import dense_codes
 from rlpost.pipeline.data import UNKNOWN_REASON, Responses
-from rlpost.pipeline.engine import row_name, single_threaded_torch
+from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.engine import row_name
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import plan_of
 from rlpost.pipeline.resolved import resolve_recipe
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile, InputMetadata
     from rlpost.io.parquet.source import RowGroupRange
     from rlpost.io.paths import AnyPath
+    from rlpost.pipeline.data import Column
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.output.metadata import FileMetadata
     from rlpost.pipeline.plan import Plan
@@ -99,7 +100,7 @@ class TaskContext:
     def engine(self, source: Source | TableSource) -> Iterator[Engine]:
         """Yield an engine on a part of the input, which must not change meanwhile."""
         options = Options(self.device, self.chunk_tokens, self.workers)
-        with limited_memory(self.max_memory), single_threaded_torch():
+        with limited_memory(self.max_memory), single_threaded():
             yield engine_for(self.plan(source), options)
         if isinstance(source, Source):
             source.check_unchanged()
@@ -212,7 +213,7 @@ def _merged(left: Partition, right: Partition) -> Partition:
 
 def assemble_responses(
     labels: Labels, batches: Iterable[LoadedBatch], *, empty: bool
-) -> tuple[Responses, Tensor]:
+) -> tuple[Responses, Column]:
     """Return the responses of a partition in row order, and the batch that each came from, [n].
 
     Args:
@@ -224,20 +225,20 @@ def assemble_responses(
     tables = [loaded.block.responses(loaded.batch) for loaded in batches]
     tables = [tables[0].rows(0, 0)] if empty else tables
     first, one_table = tables[0], len({loaded.table for loaded in batches}) == 1
-    sizes = torch.tensor([len(table) for table in tables])
+    sizes = [len(table) for table in tables]
     names = [name for name in first.columns if one_table or name != "batch"]
-    columns = {name: torch.cat([table[name] for table in tables]) for name in names}
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in names}
     if UNKNOWN_REASON in first.labels:
         reasons = [label for table in tables for label in table.labels[UNKNOWN_REASON]]
         labels = {**labels, UNKNOWN_REASON: list(dict.fromkeys(reasons))}
     for name in ("step", "domain", *(name for name in (UNKNOWN_REASON,) if name in labels)):
-        columns[name] = torch.cat([_relabelled(table, name, labels) for table in tables])
-    shifts = torch.tensor([loaded.shift for loaded in batches[: len(tables)]])
+        columns[name] = np.concatenate([_relabelled(table, name, labels) for table in tables])
+    shifts = np.array([loaded.shift for loaded in batches[: len(tables)]], np.int64)
     columns["group"] = _distinct_codes(
         [table["group"] for table in tables], [loaded.table for loaded in batches]
     )
-    order = (columns.pop(ROW) + shifts.repeat_interleave(sizes)).argsort()
-    own = torch.arange(len(tables)).repeat_interleave(sizes)[order]
+    order = (columns.pop(ROW) + shifts.repeat(sizes)).argsort()
+    own = np.arange(len(tables)).repeat(sizes)[order]
     columns = {name: column[order] for name, column in columns.items()}
     cells, columns["cell"] = SummaryCells.of(
         columns["step"], labels["step"], columns["domain"], labels["domain"]
@@ -249,19 +250,19 @@ def assemble_responses(
     return Responses(columns, labels, notes, first.shared, cells), own
 
 
-def _relabelled(table: Responses, name: str, labels: Labels) -> Tensor:
+def _relabelled(table: Responses, name: str, labels: Labels) -> Column:
     """Return the codes of a table's steps or domains as codes for the partition's labels."""
     numbers = {str(label): number for number, label in enumerate(labels[name])}
     codes = [numbers.get(str(label), -1) for label in table.labels[name]]
-    return torch.tensor(codes, dtype=torch.int64)[table[name]]
+    return np.array(codes, np.int64)[table[name]]
 
 
-def _distinct_codes(codes: Sequence[Tensor], tables: Sequence[int]) -> Tensor:
+def _distinct_codes(codes: Sequence[Column], tables: Sequence[int]) -> Column:
     """Return one column of codes from 0 without gaps; equal codes of two tables become two."""
     sizes: dict[int, int] = {}
     for part, table in zip(codes, tables, strict=False):
-        size = int(part.max()) + 1 if part.numel() else 0
+        size = int(part.max()) + 1 if len(part) else 0
         sizes[table] = max(sizes.get(table, 0), size)
     firsts = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
     shifted = [part + firsts[table] for part, table in zip(codes, tables, strict=False)]
-    return dense_codes(torch.cat(shifted), max(sum(sizes.values()), 1))[1]
+    return dense_codes(np.concatenate(shifted), max(sum(sizes.values()), 1))[1]

@@ -49,7 +49,7 @@ from rlpost.io.parquet.source import TableSource, input_metadata
 from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
-from rlpost.pipeline.device import device_kind
+from rlpost.pipeline.device import CPU
 from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
@@ -159,8 +159,10 @@ def card_resource(device: str) -> str | None:
     Raises:
         UsageError: torch has no such device; the name has a number, but Ray chooses the card.
     """
-    if device == "auto":
+    if device in ("auto", CPU):
         return None
+    from rlpost.pipeline.accelerators import device_kind  # noqa: PLC0415 - torch
+
     kind, number = device_kind(device)
     if number is not None:
         raise UsageError(

@@ -16,17 +16,16 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from rlpost.distributed.blocks import (
     ArrowBlock,
+    arrays_of,
     arrow_block,
     columns_of,
     key_column,
     keyed_table,
     responses_block,
     table_of,
-    tensors_of,
 )
 from rlpost.distributed.partition import ROW, assemble_responses
 from rlpost.distributed.staging import digest_of
@@ -135,7 +134,7 @@ def reduce(context: TaskContext, number: int, batches: Iterable[LoadedBatch]) ->
     else:
         before = next(batches).block
         responses, sizes = before.responses(), before.sizes
-        mapped = (tensors_of(loaded.block.batch(loaded.batch)) for loaded in batches)
+        mapped = (arrays_of(loaded.block.batch(loaded.batch)) for loaded in batches)
         responses = with_mapped(phases[number], responses, mapped)
     responses = reduced(phases[number], responses)
     notes = {
@@ -201,9 +200,8 @@ def map_tokens(
         table = table_of(list(engine.map_pass(phase, responses)))
     if context.buckets == 1:  # a stage that gathers may return any count of numbers
         return TaskOutput({}, arrow_block(table, None, {}))
-    order = own.argsort(stable=True)
-    sizes = torch.bincount(own).tolist()
-    return TaskOutput({}, arrow_block(table.take(order.numpy()), sizes, {}))
+    order, sizes = np.argsort(own, kind="stable"), np.bincount(own).tolist()
+    return TaskOutput({}, arrow_block(table.take(order), sizes, {}))
 
 
 def write(

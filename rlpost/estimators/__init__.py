@@ -71,9 +71,4 @@ def estimator_named(name: str) -> Estimator:
         raise UsageError(error.part) from None
 
 
-def all_estimators() -> list[Estimator]:
-    """Return the estimators of rlpost and those of installed packages."""
-    return [*ESTIMATORS.values(), *map(custom.from_entry_point, installed().values())]
-
-
-__all__ = ["ESTIMATORS", "Credit", "Estimator", "all_estimators", "estimator_named"]
+__all__ = ["ESTIMATORS", "Credit", "Estimator", "estimator_named"]

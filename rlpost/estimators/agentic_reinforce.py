@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
-
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.kernels.host import all_true
+from rlpost.kernels.arrays import Array, all_true, namespace
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import (
     policy_segments,
@@ -17,14 +13,11 @@ from rlpost.kernels.segments import (
     spread,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def agentic_reinforce(
-    token_rewards: Tensor,
-    offsets: Tensor,
-    mask: Tensor | None = None,
+    token_rewards: Array,
+    offsets: Array,
+    mask: Array | None = None,
     *,
     gamma: float = 1.0,
     segment_reward: str = "sum",
@@ -43,22 +36,22 @@ def agentic_reinforce(
         segment_reward: Rₖ is the `sum` of the segment's rewards, or that of its `last` token.
 
     Returns:
-        Credit of [T], the same tensor twice; 0 on observation tokens.
+        Credit of [T], the same array twice; 0 on observation tokens.
 
     Source: ROLL, compute_agentic_reinforce_return, which reads the last token's reward only.
 
-    >>> rewards, mask = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([True, False, True])
-    >>> agentic_reinforce(rewards, torch.tensor([0, 3]), mask, gamma=0.5).returns
-    tensor([2., 0., 2.])
+    >>> rewards, mask = np.array([1.0, 0.0, 2.0]), np.array([True, False, True])
+    >>> agentic_reinforce(rewards, np.array([0, 3]), mask, gamma=0.5).returns
+    array([2., 0., 2.])
     """
-    mask = all_true(token_rewards.numel(), token_rewards.device) if mask is None else mask
+    mask = all_true(len(token_rewards), token_rewards) if mask is None else mask
     segments, policy = policy_segments(mask, offsets), positions_of(mask)
     rewards = token_rewards[policy]
     last = segments[1:] - 1
     segment = segment_sum(rewards, segments) if segment_reward == "sum" else rewards[last]
     returns = reverse_scan(segment, segments_of_responses(mask, offsets), gamma)
-    advantages = torch.zeros_like(token_rewards)
-    advantages = advantages.index_copy(0, policy, spread(returns, segments))
+    credit = spread(returns, segments)
+    advantages = namespace(credit).placed(credit, policy, len(mask))
     return Credit(advantages, advantages)
 
 

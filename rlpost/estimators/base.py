@@ -16,8 +16,7 @@ from rlpost.recipe.roles import kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from torch import Tensor
-
+    from rlpost.kernels.arrays import Array
     from rlpost.recipe.own_options import OwnOption
     from rlpost.recipe.recipe import Scope
 
@@ -44,8 +43,8 @@ OPTIONAL_ROLES = ("batch", "domain")
 class Credit(NamedTuple):
     """Advantages and returns: a number for each token, or for each response."""
 
-    advantages: Tensor
-    returns: Tensor
+    advantages: Array
+    returns: Array
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,9 @@ class Estimator:
     returns: Literal["advantages", "own", "whitened"] = "advantages"
     """Returns equal the advantages as computed (advantages) or as whitened (whitened), or the
     function computes them (own)."""
-    rewards: Callable[..., Tensor] | None = None
+    rewards: Callable[..., Array] | None = None
     """Computes the rewards that are normalised and credited from other columns, [N]."""
-    token_weights: Callable[..., Tensor] | None = None
+    token_weights: Callable[..., Array] | None = None
     """Weights [T] of the mean return at a token's position, the column `position_baseline`."""
     normalise_batch: bool = False
     """Advantages are normalised over the responses of a batch."""
@@ -174,11 +173,11 @@ class Estimator:
 
     def __call__(
         self,
-        columns: Mapping[str, Tensor],
-        offsets: Tensor | None,
+        columns: Mapping[str, Array],
+        offsets: Array | None,
         recipe: object,
         *,
-        mask: Tensor | None = None,
+        mask: Array | None = None,
     ) -> Credit:
         """Return the function's credit for these columns, with the options of a recipe.
 
@@ -193,12 +192,12 @@ class Estimator:
         return self._credit(columns, arguments, option_values(self.function, recipe))
 
     def _credit(
-        self, columns: Mapping[str, Tensor], structure: dict[str, Any], options: dict[str, Any]
+        self, columns: Mapping[str, Array], structure: dict[str, Any], options: dict[str, Any]
     ) -> Credit:
         """Return the function's credit."""
         return self.function(**columns, **structure, **options)
 
-    def check_finite(self, credit: Credit, counted: Callable[[], Tensor] | None = None) -> None:
+    def check_finite(self, credit: Credit, counted: Callable[[], Array] | None = None) -> None:
         """Raise DataError if a number that counts is not finite; rlpost's estimators need no check.
 
         Args:
@@ -206,7 +205,7 @@ class Estimator:
             counted: returns which numbers count, of the same shape; None: all.
         """
 
-    def make_rewards(self, columns: Mapping[str, Tensor], recipe: object) -> Tensor:
+    def make_rewards(self, columns: Mapping[str, Array], recipe: object) -> Array:
         """Return the rewards that `rewards`, which must be set, computes from these columns."""
         assert self.rewards is not None
         return self.rewards(**columns, **option_values(self.rewards, recipe))

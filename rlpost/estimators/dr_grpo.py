@@ -9,10 +9,10 @@ from rlpost.kernels.moments import group_moments
 from rlpost.kernels.segments import spread
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
-def dr_grpo(rewards: Tensor, offsets: Tensor) -> Credit:
+def dr_grpo(rewards: Floats, offsets: Integers) -> Credit:
     """Return rewards minus the mean of their group.
 
         Aᵢ = rᵢ - mean of the group
@@ -22,16 +22,16 @@ def dr_grpo(rewards: Tensor, offsets: Tensor) -> Credit:
         offsets: [G+1] of the groups.
 
     Returns:
-        Credit of [N], the same tensor twice. A single-response group and a group of equal rewards
+        Credit of [N], the same array twice. A single-response group and a group of equal rewards
         get 0.
 
     Source: Liu et al., arXiv 2503.20783.
 
-    >>> dr_grpo(torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([0, 2])).advantages
-    tensor([-0.5000,  0.5000], dtype=torch.float64)
+    >>> dr_grpo(np.array([0.0, 1.0]), np.array([0, 2])).advantages
+    array([-0.5,  0.5])
     """
     advantages = rewards - spread(group_moments(rewards, offsets).mean, offsets)
     return Credit(advantages, advantages)
 
 
-ESTIMATOR = Estimator("dr_grpo", dr_grpo, formula="r - mean_g", source="arXiv 2503.20783")
+ESTIMATOR = Estimator("dr_grpo", dr_grpo, formula="r - mean_g", source="arXiv:2503.20783")

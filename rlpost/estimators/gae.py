@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.scans import reverse_scan, reverse_scan_each
 from rlpost.kernels.segments import ends_of, lengths
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def gae(
-    token_rewards: Tensor,
-    values: Tensor,
-    offsets: Tensor,
+    token_rewards: Array,
+    values: Array,
+    offsets: Array,
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
@@ -46,20 +42,18 @@ def gae(
     Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9. verl also
     whitens the advantages.
 
-    >>> offsets = torch.tensor([0, 2])
-    >>> gae(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]), offsets, lam=1.0).advantages
-    tensor([0.5000, 0.5000])
+    >>> offsets = np.array([0, 2])
+    >>> gae(np.array([0.0, 1.0]), np.array([0.5, 0.5]), offsets, lam=1.0).advantages
+    array([0.5, 0.5])
     """
-    ends = ends_of(offsets)
-    deltas = token_rewards - values
-    last = deltas[ends]
-    # In place: allocating a new tensor takes longer than the sum.
-    deltas[:-1].add_(values[1:], alpha=gamma)
-    deltas[ends] = last
+    xp = namespace(values)
+    following = xp.filled(xp.concat([values[1:], values[:1]]), ends_of(offsets), 0.0)
+    deltas = token_rewards - values + gamma * following
     traced = reverse_scan(deltas, offsets, gamma * (lam if lambda_value is None else lambda_value))
     advantages = traced
     if length_adaptive_alpha > 0:
-        weighted = (length_adaptive_alpha * lengths(offsets).to(values.dtype)).clamp(min=1.0)
+        tokens = xp.astype(lengths(offsets), values.dtype)
+        weighted = (length_adaptive_alpha * tokens).clip(1.0)
         advantages = reverse_scan_each(deltas, offsets, gamma * (1 - 1 / weighted))
     elif lambda_policy is not None or lambda_value is not None:
         policy = lam if lambda_policy is None else lambda_policy
@@ -71,6 +65,6 @@ ESTIMATOR = Estimator(
     "gae",
     gae,
     formula="δₜ = rₜ + γVₜ₊₁ - Vₜ; Aₜ = δₜ + γλAₜ₊₁",
-    source="arXiv 1506.02438",
+    source="arXiv:1506.02438",
     returns="own",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.rewards import z_scores
@@ -13,12 +13,12 @@ from rlpost.kernels.segments import spread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
 def gdpo(
-    components: Tensor,
-    offsets: Tensor,
+    components: Floats,
+    offsets: Integers,
     *,
     component_weights: Sequence[float] = (),
     norm_mean: str = "group",
@@ -42,14 +42,14 @@ def gdpo(
         norm_ddof: 1 divides the variance by n - 1 (Bessel's correction), 0 by n.
 
     Returns:
-        Credit of [N], the same tensor twice. A component whose values are equal in the group adds
+        Credit of [N], the same array twice. A component whose values are equal in the group adds
         0, and so does every component of a single-response group.
 
     Source: Liu et al., arXiv 2601.05242. NeMo-RL uses `others`; TRL has ε = 1e-4.
 
-    >>> components = torch.tensor([[0.0, 5.0], [2.0, 5.0]], dtype=torch.float64)
-    >>> gdpo(components, torch.tensor([0, 2]), norm_std="none").advantages
-    tensor([-1.,  1.], dtype=torch.float64)
+    >>> components = np.array([[0.0, 5.0], [2.0, 5.0]])
+    >>> gdpo(components, np.array([0, 2]), norm_std="none").advantages
+    array([-1.,  1.])
     """
     parts = weighted_scores(
         components,
@@ -61,35 +61,35 @@ def gdpo(
         norm_floor=norm_floor,
         norm_ddof=norm_ddof,
     )
-    advantages = components.new_zeros(components.shape[0])
-    for part in parts.unbind(1):
+    advantages = np.zeros(len(components), components.dtype)
+    for part in parts.T:
         advantages = advantages + part
     return Credit(advantages, advantages)
 
 
 def weighted_scores(
-    components: Tensor,
-    offsets: Tensor,
+    components: Floats,
+    offsets: Integers,
     *,
     component_weights: Sequence[float] = (),
     norm_mean: str = "group",
     norm_std: str = "group",
     **divided_by: float,
-) -> Tensor:
+) -> Floats:
     """Return wₖ·(cᵢₖ - meanₖ) / (stdₖ + ε) of each component, [N, K]; arguments of `gdpo`."""
-    group = spread(torch.arange(offsets.numel() - 1, device=offsets.device), offsets)
+    group = spread(np.arange(len(offsets) - 1), offsets)
     weights = component_weights or [1.0] * components.shape[1]
     parts = [
         weight * z_scores(component, group, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
-        for component, weight in zip(components.unbind(1), weights, strict=True)
+        for component, weight in zip(components.T, weights, strict=True)
     ]
-    return torch.stack(parts, dim=1)
+    return np.stack(parts, axis=1)
 
 
 ESTIMATOR = Estimator(
     "gdpo",
     gdpo,
     formula="Σₖ wₖ(cₖ - mean_g) / (std_g + 1e-6), then normalised over the batch",
-    source="arXiv 2601.05242",
+    source="arXiv:2601.05242",
     normalise_batch=True,
 )

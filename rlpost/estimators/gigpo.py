@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
 from rlpost.estimators.step_reinforce import step_returns, trajectories
-from rlpost.kernels.moments import canonical_order, group_offsets, joint_codes
+from rlpost.kernels.arrays.numpy_arrays import canonical_order
+from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.moments import group_offsets
 from rlpost.kernels.rewards import z_scores
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
 def gigpo_rewards(
-    step_score: Tensor,
-    episode_score: Tensor,
-    turn: Tensor,
-    traj_id: Tensor,
-    state_id: Tensor,
-    group: Tensor,
-    batch: Tensor,
+    step_score: Floats,
+    episode_score: Floats,
+    turn: Integers,
+    traj_id: Integers,
+    state_id: Integers,
+    group: Integers,
+    batch: Integers,
     *,
     step_gamma: float = 1.0,
     episode_weight: float = 1.0,
@@ -35,7 +37,7 @@ def gigpo_rewards(
     norm_ddof: int = 1,
     episodes: str = "trajectory",
     states: str = "group",
-) -> Tensor:
+) -> Floats:
     """Return the reward of each step: a weighted sum of episode score and step return, [N].
 
         rᵢ = w_e·z(episode score over the group) + w_s·z(step return over the steps of a state)
@@ -66,21 +68,21 @@ def gigpo_rewards(
 
     Source: Feng et al., arXiv 2505.10978, eq. 8. ROLL has `episodes="row"` and `states="batch"`.
 
-    >>> zeros, ids = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1])
-    >>> score = torch.tensor([0.0, 2.0], dtype=torch.float64)
+    >>> zeros, ids = np.zeros(2, np.int64), np.array([0, 1])
+    >>> score = np.array([0.0, 2.0])
     >>> gigpo_rewards(score, score, zeros, ids, ids, zeros, zeros, norm_std="none")
-    tensor([-1.,  1.], dtype=torch.float64)
+    array([-1.,  1.])
     """
     divided_by = {"norm_eps": norm_eps, "norm_floor": norm_floor, "norm_ddof": norm_ddof}
 
-    def score(values: Tensor, keys: Tensor) -> Tensor:
+    def score(values: Floats, keys: Integers) -> Floats:
         return z_scores(values, keys, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
 
     trajectory = trajectories(traj_id, group)
-    rows = index = torch.arange(trajectory.numel())
+    rows = index = np.arange(len(trajectory))
     if episodes == "trajectory":
         order = canonical_order(trajectory, turn, episode_score)
-        count = int(trajectory.max()) + 1 if trajectory.numel() else 0
+        count = int(trajectory.max()) + 1 if len(trajectory) else 0
         rows, index = order[group_offsets(trajectory, count)[:-1]], trajectory
     episode = score(episode_score[rows], group[rows])[index]
     returns = step_returns(step_score, turn, traj_id, group, step_gamma=step_gamma)
@@ -93,7 +95,7 @@ ESTIMATOR = Estimator(
     "gigpo",
     reinforce,
     formula="w_e·z_g(episode) + w_s·z_state(step return), then the return-to-go",
-    source="arXiv 2505.10978",
+    source="arXiv:2505.10978",
     undiscounted_is_constant=True,
     rewards=gigpo_rewards,
 )

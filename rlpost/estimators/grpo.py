@@ -12,7 +12,7 @@ ESTIMATOR = Estimator(
     "grpo",
     reinforce,
     formula="(r - mean_g) / (std_g + 1e-6), then Gₜ = rₜ + γGₜ₊₁",
-    source="arXiv 2402.03300",
+    source="arXiv:2402.03300",
     norm_mean="group",
     norm_std="group",
     undiscounted_is_constant=True,

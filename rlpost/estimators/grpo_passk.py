@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.arrays.numpy_arrays import placed
 from rlpost.kernels.moments import group_moments
 from rlpost.kernels.rewards import divisor
 from rlpost.kernels.segments import lengths
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
 def grpo_passk(
-    rewards: Tensor,
-    offsets: Tensor,
+    rewards: Floats,
+    offsets: Integers,
     *,
     norm_std: str = "group",
     norm_eps: float = 1e-6,
@@ -37,14 +36,14 @@ def grpo_passk(
         norm_ddof: 1 divides the variance by n - 1 (Bessel's correction), 0 by n.
 
     Returns:
-        Credit of [N], the same tensor twice. A group whose best reward is a tie and a
+        Credit of [N], the same array twice. A group whose best reward is a tie and a
         single-response group get 0.
 
     Source: Walder and Karkhanis, arXiv 2503.19595. verl raises an error for a single response.
 
-    >>> rewards = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
-    >>> grpo_passk(rewards, torch.tensor([0, 3]), norm_std="none").advantages
-    tensor([0., 0., 2.], dtype=torch.float64)
+    >>> rewards = np.array([0.0, 1.0, 3.0])
+    >>> grpo_passk(rewards, np.array([0, 3]), norm_std="none").advantages
+    array([0., 0., 2.])
     """
     several = lengths(offsets) > 1
     best = (offsets[1:] - 1)[several]
@@ -52,7 +51,7 @@ def grpo_passk(
     if norm_std != "none":
         divided_by = {"norm_eps": norm_eps, "norm_floor": norm_floor, "norm_ddof": norm_ddof}
         lead = lead / divisor(group_moments(rewards, offsets), "group", **divided_by)[several]
-    advantages = torch.zeros_like(rewards).index_copy(0, best, lead)
+    advantages = placed(lead, best, len(rewards))
     return Credit(advantages, advantages)
 
 
@@ -60,5 +59,5 @@ ESTIMATOR = Estimator(
     "grpo_passk",
     grpo_passk,
     formula="best of g: (r_max - r_second) / (std_g + 1e-6); others 0",
-    source="arXiv 2503.19595",
+    source="arXiv:2503.19595",
 )

@@ -8,10 +8,10 @@ from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.rewards import z_scores
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
-def hierarchical_grpo(rewards: Tensor, cohort: Tensor) -> Credit:
+def hierarchical_grpo(rewards: Floats, cohort: Integers) -> Credit:
     """Return rewards minus the mean of their cohort.
 
         Aᵢ = rᵢ - mean of the cohort
@@ -24,12 +24,12 @@ def hierarchical_grpo(rewards: Tensor, cohort: Tensor) -> Credit:
         cohort: [N] codes of the cohorts.
 
     Returns:
-        Credit of [N], the same tensor twice. A cohort of one response or of equal rewards gets 0.
+        Credit of [N], the same array twice. A cohort of one response or of equal rewards gets 0.
 
     Source: prime-rl, hierarchical_grpo.
 
-    >>> hierarchical_grpo(torch.tensor([0.0, 1.0, 5.0]), torch.tensor([0, 0, 1])).advantages
-    tensor([-0.5000,  0.5000,  0.0000])
+    >>> hierarchical_grpo(np.array([0.0, 1.0, 5.0]), np.array([0, 0, 1])).advantages
+    array([-0.5,  0.5,  0. ])
     """
     advantages = z_scores(rewards, cohort, norm_std="none")
     return Credit(advantages, advantages)

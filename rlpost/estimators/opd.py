@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rlpost.estimators.base import Credit, Estimator
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.arrays import Array
 
 
-def opd(distillation: Tensor) -> Credit:
+def opd(distillation: Array) -> Credit:
     """Return the negative weighted KL from the teachers at each token.
 
         Aₜ = -Σₖ wₖ·KL(π ‖ teacher k)ₜ
@@ -21,14 +21,14 @@ def opd(distillation: Tensor) -> Credit:
         distillation: [T] Σₖ wₖ·KLₖ of each token, in nats.
 
     Returns:
-        Credit of [T], the same tensor twice.
+        Credit of [T], the same array twice.
 
     Source: MiMo-V2-Flash, arXiv 2601.02780.
 
-    >>> opd(torch.tensor([0.5, -1.0])).advantages
-    tensor([-0.5000,  1.0000])
+    >>> opd(np.array([0.5, -1.0])).advantages
+    array([-0.5,  1. ])
     """
     return Credit(-distillation, -distillation)
 
 
-ESTIMATOR = Estimator("opd", opd, formula="-Σₖ wₖ·KL from teacher k", source="arXiv 2601.02780")
+ESTIMATOR = Estimator("opd", opd, formula="-Σₖ wₖ·KL from teacher k", source="arXiv:2601.02780")

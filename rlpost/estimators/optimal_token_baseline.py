@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import backwards
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def optimal_token_baseline(
-    token_rewards: Tensor, position_baseline: Tensor, offsets: Tensor, *, gamma: float = 1.0
+    token_rewards: Array, position_baseline: Array, offsets: Array, *, gamma: float = 1.0
 ) -> Credit:
     """Return the return-to-go minus the baseline of the token's group and position.
 
@@ -32,22 +28,22 @@ def optimal_token_baseline(
 
     Source: verl, compute_optimal_token_baseline_advantage.
 
-    >>> rewards, baseline = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.25])
-    >>> optimal_token_baseline(rewards, baseline, torch.tensor([0, 2])).advantages
-    tensor([0.5000, 0.7500])
+    >>> rewards, baseline = np.array([0.0, 1.0]), np.array([0.5, 0.25])
+    >>> optimal_token_baseline(rewards, baseline, np.array([0, 2])).advantages
+    array([0.5 , 0.75])
     """
     returns = reverse_scan(token_rewards, offsets, gamma)
     return Credit(returns - position_baseline, returns)
 
 
 def token_weights(
-    old_log_probs: Tensor,
-    sum_pi_squared: Tensor,
-    offsets: Tensor,
-    infer_log_probs: Tensor | None = None,
+    old_log_probs: Array,
+    sum_pi_squared: Array,
+    offsets: Array,
+    infer_log_probs: Array | None = None,
     *,
     otb_is_cap: float | None = None,
-) -> Tensor:
+) -> Array:
     """Return the cumulative squared norm of the score function up to each token, [T].
 
         Wₜ = Σₛ≤ₜ (1 - 2πₛ + Σπₛ²)·ρₛ²
@@ -60,15 +56,16 @@ def token_weights(
         otb_is_cap: cap of ρ = min(π/π_infer, cap); None for ρ = 1.
 
     >>> import math
-    >>> half = torch.full((2,), math.log(0.5))
-    >>> token_weights(half, torch.tensor([0.5, 0.5]), torch.tensor([0, 2]))
-    tensor([0.5000, 1.0000])
+    >>> half = np.full(2, math.log(0.5))
+    >>> token_weights(half, np.array([0.5, 0.5]), np.array([0, 2]))
+    array([0.5, 1. ])
     """
-    energy = 1 - 2 * old_log_probs.exp() + sum_pi_squared
+    xp = namespace(old_log_probs)
+    energy = 1 - 2 * xp.exp(old_log_probs) + sum_pi_squared
     if infer_log_probs is not None and otb_is_cap is not None:
-        ratio = (old_log_probs - infer_log_probs).clamp(-20, 20).exp().clamp(max=otb_is_cap)
-        energy = energy * ratio.square()
-    return reverse_scan(energy.flip(0), backwards(offsets), 1.0).flip(0)
+        ratio = xp.exp((old_log_probs - infer_log_probs).clip(-20, 20)).clip(max=otb_is_cap)
+        energy = energy * ratio**2
+    return xp.flip(reverse_scan(xp.flip(energy), backwards(offsets), 1.0))
 
 
 ESTIMATOR = Estimator(

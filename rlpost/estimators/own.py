@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators.base import (
@@ -17,15 +17,14 @@ from rlpost.estimators.base import (
     Estimator,
     option_values,
 )
-from rlpost.kernels.arrays import real_numbers
-from rlpost.kernels.host import on_host, with_host_copy
+from rlpost.kernels.arrays import is_tensor, like, namespace, on_host
 from rlpost.recipe.own_options import OwnOption, is_recipe_field, own_option
 from rlpost.recipe.roles import ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from torch import Tensor
+    from rlpost.kernels.arrays import Array
 
 Values = dict[str, Any]
 _TWO = 2  # advantages and returns
@@ -39,8 +38,9 @@ class OwnEstimator(Estimator):
     the input by that name. What it is depends on the input: `bound` returns the estimator for one.
     A keyword-only parameter that is no field of a recipe is an option in the recipe's `options`.
 
-    The function gets copies, and may change them. It returns real numbers of any type, on any
-    device, as tensors or numpy arrays.
+    The function gets copies, and may change them: tensors if its file imports torch at the top, or
+    if an annotation names a Tensor, otherwise arrays of numpy. It returns real numbers of any type,
+    on any device, as tensors or arrays of numpy.
     """
 
     roles_by_name: Mapping[str, str] = field(default_factory=dict)
@@ -94,35 +94,35 @@ class OwnEstimator(Estimator):
                         raise UsageError(f"--estimator {self.name}: {error}") from None
         return options
 
-    def _credit(self, columns: Mapping[str, Tensor], structure: Values, options: Values) -> Credit:
+    def _credit(self, columns: Mapping[str, Array], structure: Values, options: Values) -> Credit:
         tokens = [columns[name] for name in self.columns if self._has_tokens(name)]
         sized = [*tokens, *([] if tokens or "mask" not in structure else [structure["mask"]])]
         sized = sized or [*columns.values()]
         size = len(sized[0]) if sized else int(structure["offsets"][-1])
-        device = (*sized, *structure.values())[0].device
+        other = (*sized, *structure.values())[0]
         if not size:  # many functions fail on nothing
-            nothing = torch.zeros(0, dtype=torch.float64, device=device)
+            nothing = like(np.zeros(0), other)
             return Credit(nothing, nothing)
-        arguments = {name: _copy(value) for name, value in {**columns, **structure}.items()}
+        arguments = _copies({**columns, **structure}, self.function)
         result = self._run(self.function, arguments, options)
         one = "token" if self.level == "token" else "response"
         parts = result if isinstance(result, tuple) else (result, result)
         if len(parts) != _TWO:
             raise self._wrong(f"a tuple of {len(parts)}", size, one)
-        advantages = self._numbers(parts[0], size, device, one)
+        advantages = self._numbers(parts[0], size, other, one)
         if parts[1] is parts[0]:
             return Credit(advantages, advantages)
-        return Credit(advantages, self._numbers(parts[1], size, device, one))
+        return Credit(advantages, self._numbers(parts[1], size, other, one))
 
-    def make_rewards(self, columns: Mapping[str, Tensor], recipe: object) -> Tensor:
+    def make_rewards(self, columns: Mapping[str, Array], recipe: object) -> Array:
         """Return the rewards that `rewards`, which must be set, computes from these columns."""
         assert self.rewards is not None
-        size = len(next(iter(columns.values())))
-        arguments = {name: _copy(value) for name, value in columns.items()}
+        column = next(iter(columns.values()))
+        arguments = _copies(columns, self.rewards)
         result = self._run(self.rewards, arguments, option_values(self.rewards, recipe))
-        return self._numbers(result, size, torch.device("cpu"), "response")
+        return self._numbers(result, len(column), column, "response")
 
-    def check_finite(self, credit: Credit, counted: Callable[[], Tensor] | None = None) -> None:
+    def check_finite(self, credit: Credit, counted: Callable[[], Array] | None = None) -> None:
         """Raise DataError if a number that counts is not finite.
 
         Args:
@@ -130,9 +130,9 @@ class OwnEstimator(Estimator):
             counted: returns which numbers count, of the same shape; None: all.
         """
         for part in credit:
-            bad = ~torch.isfinite(part)
+            bad = ~namespace(part).isfinite(part)
             if bool(bad.any()) and counted is not None:
-                bad &= counted()
+                bad = bad & counted()
             if number := int(bad.sum()):
                 unit = "token" if self.level == "token" else "response"
                 raise DataError(
@@ -156,20 +156,20 @@ class OwnEstimator(Estimator):
     def _has_tokens(self, column: str) -> bool:
         return self.role_of(column) in self.token_columns
 
-    def _numbers(self, part: Any, size: int, device: torch.device, one: str) -> Tensor:
-        """Return a part of a result as float64 [size] on a device.
+    def _numbers(self, part: Any, size: int, other: Array, one: str) -> Array:
+        """Return a part of a result as float64 [size], in the library of another array.
 
         Args:
             part: what the function returned.
             size: how many numbers are needed.
-            device: of the result.
+            other: has the library and the device of the result.
             one: what each number is for.
 
         Raises:
             UsageError: it is no array of real numbers, or has another shape.
         """
         try:
-            numbers = real_numbers(part, device)
+            numbers = real_numbers(part, other)
         except TypeError as error:
             raise self._wrong(str(error), size, one) from None
         if tuple(numbers.shape) != (size,):
@@ -182,7 +182,7 @@ class OwnEstimator(Estimator):
     def _wrong(self, what: str, size: int, one: str) -> UsageError:
         return UsageError(
             f"estimator {self.name} returned {what}; one real number for each of {size} {one}s is "
-            "needed: return a tensor or a numpy array, or two in a tuple, advantages and returns"
+            "needed: return an array of numpy or torch, or two in a tuple, advantages and returns"
         )
 
     def _advice(self, one: str) -> str:
@@ -193,16 +193,77 @@ class OwnEstimator(Estimator):
                 "numbers of tokens"
             )
         names = [*(name for name in self.columns if self._has_tokens(name)), "mask"]
-        return (
-            f", because `{names[0]}` has tokens: torch.repeat_interleave(x, offsets.diff()) "
-            "spreads numbers of responses"
-        )
+        spreads = "numpy.repeat(x, numpy.diff(offsets))"
+        if takes_tensors(self.function):
+            spreads = "torch.repeat_interleave(x, offsets.diff())"
+        return f", because `{names[0]}` has tokens: {spreads} spreads numbers of responses"
 
 
-def _copy(value: Tensor) -> Tensor:
-    """Return a copy of a tensor with the host's copy, if it has one."""
-    copy = value.clone()
-    return copy if copy.device.type == "cpu" else with_host_copy(copy, on_host(value))
+def takes_tensors(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes tensors of torch; otherwise it takes arrays of numpy.
+
+    It does if its file imports torch at the top, or if an annotation names a Tensor.
+    """
+    function = inspect.unwrap(function)
+    annotations = inspect.signature(function).parameters.values()
+    if any("Tensor" in str(one.annotation) for one in annotations):
+        return True
+    return any(map(_is_of_torch, getattr(function, "__globals__", {}).values()))
+
+
+def _is_of_torch(thing: object) -> bool:
+    """Return whether a global name of a file is torch, a part of it, or something of it."""
+    name = thing.__name__ if inspect.ismodule(thing) else getattr(thing, "__module__", None)
+    return isinstance(name, str) and name.partition(".")[0] == "torch"
+
+
+def _copies(columns: Mapping[str, Array], function: Callable[..., Any]) -> Values:
+    """Return copies of columns, in the library that a function takes."""
+    if not takes_tensors(function):
+        return {name: on_host(value).copy() for name, value in columns.items()}
+    import torch  # noqa: PLC0415 - which the function's file imports
+
+    copies: Values = {}
+    for name, value in columns.items():
+        if is_tensor(value):
+            copies[name] = namespace(value).with_host(value.clone(), partial(on_host, value))
+        else:
+            copies[name] = torch.from_numpy(value.copy())
+    return copies
+
+
+_REAL = "biuf"  # numpy's kinds of real numbers
+
+
+def real_numbers(array: Any, other: Array) -> Array:
+    """Return an array of real numbers as float64, without its gradient.
+
+    Args:
+        array: a tensor or an array of numpy, of bools, integers or floats.
+        other: has the library and the device of the result.
+
+    Raises:
+        TypeError: it is none; the text says what it is.
+    """
+    if isinstance(array, np.ndarray):
+        if isinstance(array, np.ma.MaskedArray) or array.dtype.kind not in _REAL:
+            raise TypeError(f"a {type(array).__name__} of {array.dtype}")
+        return like(np.array(array, np.float64), other)
+    if not is_tensor(array):
+        raise TypeError("None" if array is None else f"a {type(array).__name__}")
+    if array.is_complex():
+        raise TypeError(f"a tensor of {array.dtype}")
+    import torch  # noqa: PLC0415 - whose tensor it is
+
+    try:
+        dense = array if array.layout is torch.strided else array.to_dense()
+        device = other.device if is_tensor(other) else "cpu"
+        numbers = dense.detach().to(device, torch.float64).contiguous()
+        numbers = numbers.clone() if numbers.is_inference() else numbers
+        return numbers if is_tensor(other) else numbers.numpy()
+    except Exception as error:  # noqa: BLE001 - torch raises several, by kind of tensor
+        text = str(error).partition("\n")[0]
+        raise TypeError(f"a {type(array).__name__} without plain numbers ({text})") from None
 
 
 def _line_of(error: Exception, function: Callable[..., Any]) -> str:

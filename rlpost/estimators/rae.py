@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.kernels.moments import canonical_order, group_offsets
+from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
+from rlpost.kernels.moments import group_offsets
 from rlpost.kernels.scans import reverse_scan
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
 def rae(
-    rewards: Tensor,
-    domain: Tensor,
-    group: Tensor,
+    rewards: Floats,
+    domain: Integers,
+    group: Integers,
     *,
     ema_decay: float = 0.9,
     rae_order: str = "row",
@@ -34,22 +35,22 @@ def rae(
         rae_order: input order (`row`), or group by group in the order of their first responses.
 
     Returns:
-        Credit of [N], the same tensor twice. The first response of a domain gets its raw reward.
+        Credit of [N], the same array twice. The first response of a domain gets its raw reward.
 
     Source: Liu et al. (SPIRAL), arXiv 2506.24119, alg. 1. prime-rl has `rae_order="group"`.
 
-    >>> one = torch.zeros(2, dtype=torch.int64)
-    >>> rae(torch.tensor([1.0, 1.0]), one, one, ema_decay=0.5).advantages
-    tensor([1.0000, 0.5000])
+    >>> one = np.zeros(2, np.int64)
+    >>> rae(np.array([1.0, 1.0]), one, one, ema_decay=0.5).advantages
+    array([1. , 0.5])
     """
-    row = torch.arange(rewards.numel(), device=rewards.device)
+    row = np.arange(len(rewards))
     # Responses of a domain from last to first, so that a reverse scan goes forward in time.
     order = canonical_order(domain, *([-group] if rae_order == "group" else []), -row)
-    offsets = group_offsets(domain, int(domain.max()) + 1 if domain.numel() else 0)
+    offsets = group_offsets(domain, int(domain.max()) + 1 if len(domain) else 0)
     averages = reverse_scan((1 - ema_decay) * rewards[order], offsets, ema_decay)
-    before = torch.cat([averages, averages.new_zeros(1)])[1:]
+    before = np.append(averages[1:], averages[:1])
     before[offsets[1:][offsets[1:] > offsets[:-1]] - 1] = 0.0
-    baseline = torch.zeros_like(rewards).index_copy(0, order, before)
+    baseline = placed(before, order, len(rewards))
     return Credit(rewards - baseline, rewards - baseline)
 
 
@@ -57,6 +58,6 @@ ESTIMATOR = Estimator(
     "rae",
     rae,
     formula="r - b of the domain, then b ← 0.9·b + 0.1·r",
-    source="arXiv 2506.24119",
+    source="arXiv:2506.24119",
     beyond_steps=True,
 )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rlpost.estimators.base import Credit, Estimator
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats
 
 
-def raw(rewards: Tensor) -> Credit:
+def raw(rewards: Floats) -> Credit:
     """Return the rewards as advantages.
 
         Aᵢ = rᵢ
@@ -19,10 +19,10 @@ def raw(rewards: Tensor) -> Credit:
         rewards: [N] float64.
 
     Returns:
-        Credit of [N], the same tensor twice.
+        Credit of [N], the same array twice.
 
-    >>> raw(torch.tensor([0.0, 1.0])).advantages
-    tensor([0., 1.])
+    >>> raw(np.array([0.0, 1.0])).advantages
+    array([0., 1.])
     """
     return Credit(rewards, rewards)
 

@@ -8,10 +8,10 @@ from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.scans import reverse_scan
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.arrays import Array
 
 
-def reinforce(token_rewards: Tensor, offsets: Tensor, *, gamma: float = 1.0) -> Credit:
+def reinforce(token_rewards: Array, offsets: Array, *, gamma: float = 1.0) -> Credit:
     """Return the discounted return-to-go of the token rewards.
 
         Gₜ = rₜ + γ·Gₜ₊₁,  G = 0 after the last token;  A = R = G
@@ -22,12 +22,12 @@ def reinforce(token_rewards: Tensor, offsets: Tensor, *, gamma: float = 1.0) -> 
         gamma: discount γ per token, in [0, 1].
 
     Returns:
-        Credit of [T], the same tensor twice.
+        Credit of [T], the same array twice.
 
     Source: Williams, Machine Learning 8, 1992.
 
-    >>> reinforce(torch.tensor([0.0, 1.0]), torch.tensor([0, 2]), gamma=0.5).returns
-    tensor([0.5000, 1.0000])
+    >>> reinforce(np.array([0.0, 1.0]), np.array([0, 2]), gamma=0.5).returns
+    array([0.5, 1. ])
     """
     returns = reverse_scan(token_rewards, offsets, gamma)
     return Credit(returns, returns)

@@ -9,7 +9,7 @@ ESTIMATOR = Estimator(
     "reinforce_pp",
     reinforce,
     formula="Gₜ = rₜ + γGₜ₊₁, then (G - mean) / √(var + 1e-8) over the batch's tokens",
-    source="arXiv 2501.03262",
+    source="arXiv:2501.03262",
     whiten_advantages=True,
     undiscounted_is_constant=True,
     outcome=True,

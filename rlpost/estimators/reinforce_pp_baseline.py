@@ -11,7 +11,7 @@ ESTIMATOR = Estimator(
     "reinforce_pp_baseline",
     dr_grpo,
     formula="r - mean_g, then (A - mean) / √(var + 1e-8) over the batch's tokens",
-    source="arXiv 2501.03262",
+    source="arXiv:2501.03262",
     whiten_advantages=True,
     returns="whitened",
     outcome=True,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlpost.estimators.base import Credit, Estimator
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import spread
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 def remax(
-    token_rewards: Tensor, reward_baseline: Tensor, offsets: Tensor, *, gamma: float = 1.0
+    token_rewards: Array, reward_baseline: Array, offsets: Array, *, gamma: float = 1.0
 ) -> Credit:
     """Return the return-to-go minus the baseline of the response.
 
@@ -30,13 +26,13 @@ def remax(
 
     Source: Li et al., arXiv 2310.10505, algorithm 1.
 
-    >>> rewards, baseline = torch.tensor([0.0, 1.0]), torch.tensor([0.75])
-    >>> remax(rewards, baseline, torch.tensor([0, 2])).advantages
-    tensor([0.2500, 0.2500])
+    >>> rewards, baseline = np.array([0.0, 1.0]), np.array([0.75])
+    >>> remax(rewards, baseline, np.array([0, 2])).advantages
+    array([0.25, 0.25])
     """
     returns = reverse_scan(token_rewards, offsets, gamma)
-    baseline = spread(reward_baseline, offsets).to(returns.dtype)
-    return Credit(returns - baseline, returns)
+    baseline = spread(reward_baseline, offsets)
+    return Credit(returns - namespace(returns).astype(baseline, returns.dtype), returns)
 
 
-ESTIMATOR = Estimator("remax", remax, formula="Gₜ - b", source="arXiv 2310.10505", returns="own")
+ESTIMATOR = Estimator("remax", remax, formula="Gₜ - b", source="arXiv:2310.10505", returns="own")

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
-from rlpost.kernels.moments import canonical_order, group_offsets, joint_codes
+from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
+from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.moments import group_offsets
 from rlpost.kernels.scans import reverse_scan
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
 def step_returns(
-    step_score: Tensor, turn: Tensor, traj_id: Tensor, group: Tensor, *, step_gamma: float = 1.0
-) -> Tensor:
+    step_score: Floats,
+    turn: Integers,
+    traj_id: Integers,
+    group: Integers,
+    *,
+    step_gamma: float = 1.0,
+) -> Floats:
     """Return the discounted return of each turn over the rest of its trajectory, [N].
 
         Gₖ = sₖ + γ·Gₖ₊₁ over the turns k of a trajectory
@@ -31,18 +36,18 @@ def step_returns(
 
     Source: ROLL, compute_discounted_returns.
 
-    >>> one = torch.zeros(2, dtype=torch.int64)
-    >>> step_returns(torch.tensor([1.0, 4.0]), torch.tensor([0, 1]), one, one, step_gamma=0.5)
-    tensor([3., 4.])
+    >>> one = np.zeros(2, np.int64)
+    >>> step_returns(np.array([1.0, 4.0]), np.array([0, 1]), one, one, step_gamma=0.5)
+    array([3., 4.])
     """
     trajectory = trajectories(traj_id, group)
     order = canonical_order(trajectory, turn, step_score)
-    offsets = group_offsets(trajectory, int(trajectory.max()) + 1 if trajectory.numel() else 0)
+    offsets = group_offsets(trajectory, int(trajectory.max()) + 1 if len(trajectory) else 0)
     returns = reverse_scan(step_score[order], offsets, step_gamma)
-    return torch.zeros_like(step_score).index_copy(0, order, returns)
+    return placed(returns, order, len(returns))
 
 
-def trajectories(traj_id: Tensor, group: Tensor) -> Tensor:
+def trajectories(traj_id: Integers, group: Integers) -> Integers:
     """Return codes of (group, trajectory), [N]."""
     return joint_codes(group, traj_id)
 

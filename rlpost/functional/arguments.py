@@ -1,4 +1,4 @@
-"""Checks of tensor arguments: shapes, dtypes, names, finite numbers."""
+"""Checks of array arguments: shapes, types, names, finite numbers."""
 
 from __future__ import annotations
 
@@ -8,118 +8,131 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+import numpy as np
 
 from rlpost.errors import DataError, UsageError
-from rlpost.kernels.host import all_true, with_host_copy
+from rlpost.kernels.arrays import Array, all_true, is_tensor, like, namespace, on_host
 from rlpost.kernels.segments import compact_offsets, positions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from torch import Tensor
-
-
-FLOATS = (torch.float32, torch.float64)
+    from numpy.typing import NDArray
 
 
 class Ragged(NamedTuple):
     """Offsets of responses, and the mask of their policy tokens."""
 
-    offsets: Tensor
+    offsets: Array
     """[N+1] int64."""
-    mask: Tensor
+    mask: Array
     """[T] bool."""
 
 
-def ragged(offsets: Tensor, mask: Tensor | None, tokens: Tensor) -> Ragged:
+def ragged(offsets: Array, mask: Array | None, tokens: Array) -> Ragged:
     """Check offsets and mask, and return them in the dtypes of the kernels.
 
     Args:
         offsets: [N+1] integers, ascending from 0 to T.
         mask: [T] of any dtype, 0 on observation tokens; None if there are none.
-        tokens: [T], any tensor of the tokens.
+        tokens: [T], any array of the tokens.
 
     Raises:
         UsageError: the shapes or values do not match.
     """
-    size = tokens.numel()
-    if tokens.dim() != 1 or offsets.dim() != 1 or offsets.is_floating_point():
+    size = math.prod(tokens.shape)
+    host = on_host(offsets)  # the only wait for offsets on a GPU
+    if tokens.ndim != 1 or host.ndim != 1 or host.dtype.kind not in "iu":
         raise UsageError(
             f"tokens of shape {tuple(tokens.shape)} and {offsets.dtype} offsets of shape "
             f"{tuple(offsets.shape)}: [T] numbers and [N+1] integers are needed; "
             "rlpost.functional.padded has functions of [B, T]"
         )
-    host = offsets.to("cpu", torch.int64)  # the only wait for offsets on a GPU
-    ends = (0, 0) if not host.numel() else (int(host[0]), int(host[-1]))
-    if not host.numel() or ends != (0, size) or bool((host.diff() < 0).any()):
+    host = host.astype(np.int64, copy=False)
+    ends = (0, 0) if not len(host) else (int(host[0]), int(host[-1]))
+    if not len(host) or ends != (0, size) or bool((np.diff(host) < 0).any()):
         raise UsageError(
-            f"offsets of {offsets.numel()} numbers from {ends[0]} to {ends[1]}: they must ascend "
+            f"offsets of {len(host)} numbers from {ends[0]} to {ends[1]}: they must ascend "
             f"from 0 to the number of tokens, {size}"
         )
-    on_device = with_host_copy(offsets.to(tokens.device, torch.int64), host)
-    return Ragged(on_device, mask_of(tokens, mask))
+    return Ragged(like(host, tokens), mask_of(tokens, mask))
 
 
-def mask_of(values: Tensor, mask: Tensor | None) -> Tensor:
+def mask_of(values: Array, mask: Array | None) -> Array:
     """Return the mask as bool; all true for None.
 
     Raises:
         UsageError: the mask does not have the shape of the values.
     """
     if mask is None:
-        if values.dim() == 1:
-            return all_true(values.numel(), values.device)
-        return torch.ones_like(values, dtype=torch.bool)
+        every = all_true(math.prod(values.shape), values)
+        return every if values.ndim == 1 else every.reshape(values.shape)
     if mask.shape != values.shape:
         raise UsageError(
             f"mask of shape {tuple(mask.shape)} for values of shape {tuple(values.shape)}: "
             "they must be the same"
         )
-    return mask.to(values.device) != 0
+    return beside(mask, values) != 0
 
 
-def floats(**tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors in the widest of their dtypes.
+def beside(array: Array, other: Array) -> Array:
+    """Return an array in the library and on the device of another."""
+    if is_tensor(array) and is_tensor(other):
+        return array.to(other.device)
+    return array if is_tensor(array) == is_tensor(other) else like(on_host(array), other)
+
+
+def floats(**arrays: Array) -> tuple[Array, ...]:
+    """Return arrays of one library in the widest of their types.
 
     Raises:
-        UsageError: a tensor is neither float32 nor float64, or shapes differ.
+        UsageError: an array is neither float32 nor float64, or shapes differ.
     """
-    check_tensors(**tensors)
-    (first, shape), *_ = ((name, tensor.shape) for name, tensor in tensors.items())
-    for name, tensor in tensors.items():
-        if tensor.dtype not in FLOATS:
+    check_arrays(**arrays)
+    (first, shape), *_ = ((name, array.shape) for name, array in arrays.items())
+    xp = namespace(next(iter(arrays.values())))
+    for name, array in arrays.items():
+        if array.dtype not in (xp.float32, xp.float64):
+            cast = f"{name}.float()" if is_tensor(array) else f'{name}.astype("float32")'
             raise UsageError(
-                f"{name} is {tensor.dtype}: float32 or float64 is needed, such as {name}.float()"
+                f"{name} is {array.dtype}: float32 or float64 is needed, such as {cast}"
             )
-        if tensor.shape != shape:
+        if array.shape != shape:
             raise UsageError(
-                f"{name} of shape {tuple(tensor.shape)} and {first} of shape {tuple(shape)}: "
+                f"{name} of shape {tuple(array.shape)} and {first} of shape {tuple(shape)}: "
                 "they must be the same"
             )
-    widest = torch.float64 if any(x.dtype == torch.float64 for x in tensors.values()) else FLOATS[0]
-    return tuple(tensor.to(widest) for tensor in tensors.values())
+    widest = xp.float64 if any(x.dtype == xp.float64 for x in arrays.values()) else xp.float32
+    return tuple(xp.astype(array, widest) for array in arrays.values())
 
 
-def check_tensors(**tensors: object) -> None:
-    """Check that arguments are tensors.
+def check_arrays(**arrays: object) -> None:
+    """Check that arguments are tensors, or all arrays of numpy.
 
     Raises:
         UsageError: one is None or something else.
     """
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            came = "None" if tensor is None else type(tensor).__name__
-            raise UsageError(f"{name} is {came}: a tensor is needed")
+    kinds = {name: is_tensor(array) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        if not kinds[name] and not isinstance(array, np.ndarray):
+            came = "None" if array is None else type(array).__name__
+            raise UsageError(f"{name} is {came}: a tensor or an array of numpy is needed")
+    if len({*kinds.values()}) > 1:
+        tensors = ", ".join(name for name, tensor in kinds.items() if tensor)
+        others = ", ".join(name for name, tensor in kinds.items() if not tensor)
+        raise UsageError(
+            f"{tensors} of torch and {others} of numpy: one library is needed; "
+            "torch.from_numpy(x) and x.numpy() convert without a copy"
+        )
 
 
-def per_response(name: str, numbers: Tensor, count: int) -> Tensor:
+def per_response(name: str, numbers: Array, count: int) -> Array:
     """Return the numbers [N].
 
     Raises:
-        UsageError: they are no tensor with one number for each response.
+        UsageError: they are no array with one number for each response.
     """
-    check_tensors(**{name: numbers})
+    check_arrays(**{name: numbers})
     if numbers.shape != (count,):
         raise UsageError(
             f"{name} of shape {tuple(numbers.shape)}: ({count},) is needed, one number for each "
@@ -151,29 +164,30 @@ def numbers(**options: object) -> None:
                 raise UsageError(f"{name}={value!r}: a number is needed")
 
 
-def finite_tokens(mask: Tensor, offsets: Tensor | None = None, **columns: Tensor) -> None:
+def finite_tokens(mask: Array, offsets: Array | None = None, **columns: Array) -> None:
     """Check that columns are finite wherever the mask is true.
 
     Args:
         mask: bool, of the columns' shape.
-        offsets: [N+1] of the responses, for the error; None for tensors of any shape.
-        columns: float tensors.
+        offsets: [N+1] of the responses, for the error; None for arrays of any shape.
+        columns: arrays of floats.
 
     Raises:
         DataError: a number is NaN or infinite, such as the log-prob of a token that the policy
             cannot sample; the first is named.
     """
-    fine = [(torch.isfinite(column) | ~mask).all() for column in columns.values()]
-    if not fine or bool(torch.stack(fine).all()):  # one wait for a GPU
+    xp = namespace(mask)
+    fine = [(xp.isfinite(column) | ~mask).all() for column in columns.values()]
+    if not fine or bool(xp.stack(fine).all()):  # one wait for a GPU
         return
     for name, column in columns.items():
-        bad = (~torch.isfinite(column) & mask).nonzero()
+        bad = np.argwhere(on_host(~xp.isfinite(column) & mask))
         if not len(bad):
             continue
         index = bad[0].tolist()
         where = f"index {index[0] if len(index) == 1 else tuple(index)}"
         if offsets is not None:
-            row = int(torch.searchsorted(offsets, index[0], right=True)) - 1
+            row = int(np.searchsorted(on_host(offsets), index[0], side="right")) - 1
             where = f"token {index[0] - int(offsets[row])} of response {row}"
         more = f" (and at {len(bad) - 1:,} more)" if len(bad) > 1 else ""
         raise DataError(
@@ -182,36 +196,37 @@ def finite_tokens(mask: Tensor, offsets: Tensor | None = None, **columns: Tensor
         )
 
 
-def finite(name: str, numbers: Tensor) -> Tensor:
-    """Return the numbers in float64, detached from the graph.
+def finite(name: str, numbers: Array) -> NDArray[np.float64]:
+    """Return the numbers as float64 of numpy.
 
     Raises:
         DataError: a number is NaN or infinite.
     """
-    values = numbers.detach().to(torch.float64)
-    bad = int((~torch.isfinite(values)).sum())
+    values: NDArray[np.float64] = on_host(numbers).astype(np.float64, copy=False)
+    bad = int((~np.isfinite(values)).sum())
     if bad:
         raise DataError(
-            f"{name}: {bad} of {values.numel()} numbers are NaN or infinite; leave those responses "
+            f"{name}: {bad} of {values.size} numbers are NaN or infinite; leave those responses "
             "out, or set a number"
         )
     return values
 
 
-def codes_of(groups: Tensor | Sequence[Hashable], rewards: Tensor) -> tuple[Tensor, int]:
+def codes_of(groups: Array | Sequence[Hashable], rewards: Array) -> tuple[NDArray[np.int64], int]:
     """Return codes of the groups, from 0 without gaps, [N], and the number of groups.
 
     Raises:
         UsageError: there is not one id for each reward.
     """
-    if isinstance(groups, torch.Tensor):
-        labels, codes = torch.unique(groups.to(rewards.device), return_inverse=True)
-        count = labels.numel()
+    ids = on_host(groups) if is_tensor(groups) else groups
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "biuf":
+        labels, codes = np.unique(ids, return_inverse=True)
+        count, codes = len(labels), codes.reshape(ids.shape)
     else:
         seen: dict[Hashable, int] = {}
-        indices = [seen.setdefault(name, len(seen)) for name in groups]
-        codes, count = torch.tensor(indices, dtype=torch.int64, device=rewards.device), len(seen)
-    if rewards.dim() != 1 or codes.shape != rewards.shape:
+        indices = [seen.setdefault(name, len(seen)) for name in ids]
+        codes, count = np.array(indices, np.int64), len(seen)
+    if rewards.ndim != 1 or codes.shape != tuple(rewards.shape):
         raise UsageError(
             f"groups of shape {tuple(codes.shape)} for rewards of shape {tuple(rewards.shape)}: "
             "one id and one reward for each response are needed, [N]"
@@ -221,12 +236,12 @@ def codes_of(groups: Tensor | Sequence[Hashable], rewards: Tensor) -> tuple[Tens
 
 def step_totals(
     totals: Mapping[str, int],
-    own: Mapping[str, Tensor],
+    own: Mapping[str, Array],
     checked: Sequence[str],
     *,
     masked: bool = True,
-) -> dict[str, Tensor]:
-    """Return the totals of a step as tensors beside those of a part of it.
+) -> dict[str, Array]:
+    """Return the totals of a step as arrays beside those of a part of it.
 
     Args:
         totals: of the step.
@@ -255,7 +270,8 @@ def step_totals(
             f"totals: {tokens} tokens, {responses} responses, {rows} rows and a longest of "
             f"{longest} contradict each other; {needed}"
         )
-    parts = torch.stack([own[name] for name in checked]).tolist()  # one wait for a GPU
+    xp = namespace(own["tokens"])
+    parts = xp.stack([own[name] for name in checked]).tolist()  # one wait for a GPU
     for name, part in zip(checked, parts, strict=True):
         if (numbers[name] or 0) < part:
             raise UsageError(
@@ -263,7 +279,7 @@ def step_totals(
                 f"{needed}, over all of its micro-batches and ranks"
                 + ("" if masked else "; there is no mask=: pass that of the batch")
             )
-    return {name: torch.tensor(numbers[name], device=one.device) for name, one in own.items()}
+    return {name: xp.full((), numbers[name], one) for name, one in own.items()}
 
 
 def _count(value: object) -> int | None:
@@ -278,17 +294,17 @@ def _count(value: object) -> int | None:
 
 
 def on_policy_tokens(
-    function: Callable[..., tuple[Tensor, ...]], responses: Ragged, *columns: Tensor
-) -> tuple[Tensor, ...]:
+    function: Callable[..., tuple[Array, ...]], responses: Ragged, *columns: Array
+) -> tuple[Array, ...]:
     """Apply a function to the policy tokens, and return its results with 0 on the others.
 
     Args:
-        function: of columns [M] of policy tokens and their offsets [N+1]; returns tensors [M].
+        function: of columns [M] of policy tokens and their offsets [N+1]; returns arrays [M].
         responses: offsets and mask.
         columns: [T] each; values of observation tokens are not used.
     """
     policy = positions_of(responses.mask)
     offsets = compact_offsets(responses.mask, responses.offsets)
     results = function(*(column[policy] for column in columns), offsets)
-    size = responses.mask.numel()
-    return tuple(result.new_zeros(size).index_copy(0, policy, result) for result in results)
+    xp, size = namespace(responses.mask), len(responses.mask)
+    return tuple(xp.placed(result, policy, size) for result in results)

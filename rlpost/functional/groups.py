@@ -1,8 +1,9 @@
 """Functions of rewards and groups: one advantage per response.
 
-Rewards are [N], float32 or float64, in any order. Groups are N ids: a tensor of integers or any
-sequence, such as of strings. Sums are computed in float64; results have the dtype of the rewards
-and are constants: no gradient flows through them.
+Rewards are [N], float32 or float64, in any order. Groups are N ids: an array of integers or any
+sequence, such as of strings. They are computed by numpy in float64, which waits for a GPU once;
+results have the library, type and device of the rewards and are constants: no gradient flows
+through them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from rlpost.estimators.dr_grpo import dr_grpo as _dr_grpo
 from rlpost.estimators.gdpo import gdpo as _gdpo
@@ -20,27 +21,30 @@ from rlpost.estimators.max_rl import max_rl as _max_rl
 from rlpost.estimators.opo import opo as _opo
 from rlpost.estimators.rloo import rloo as _rloo
 from rlpost.functional.arguments import codes_of, finite, floats, numbers, per_response
-from rlpost.kernels.moments import canonical_order, group_offsets, keyed_moments
+from rlpost.kernels.arrays import like, namespace, on_host
+from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
+from rlpost.kernels.moments import group_offsets, keyed_moments
 from rlpost.kernels.rewards import standardise, z_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from torch import Tensor
+    from numpy.typing import NDArray
 
     from rlpost.estimators import Credit
+    from rlpost.kernels.arrays import Array
 
-    Groups = Tensor | Sequence[Hashable]
+    Groups = Array | Sequence[Hashable]
 
 
 def grpo(
-    rewards: Tensor,
+    rewards: Array,
     groups: Groups,
     *,
     norm_mean: str = "group",
     norm_std: str = "group",
     norm_eps: float = 1e-6,
-) -> Tensor:
+) -> Array:
     """Return rewards normalised within their group.
 
         Aᵢ = (rᵢ - mean) / (std + ε)
@@ -71,10 +75,10 @@ def grpo(
     (rewards,) = floats(rewards=rewards)
     values = finite("rewards", rewards)
     scores = z_scores(values, codes, norm_mean=norm_mean, norm_std=norm_std, norm_eps=norm_eps)
-    return scores.to(rewards.dtype)
+    return _as(scores, rewards)
 
 
-def dr_grpo(rewards: Tensor, groups: Groups) -> Tensor:
+def dr_grpo(rewards: Array, groups: Groups) -> Array:
     """Return rewards minus the mean of their group.
 
         Aᵢ = rᵢ - mean
@@ -98,7 +102,7 @@ def dr_grpo(rewards: Tensor, groups: Groups) -> Tensor:
     return _grouped(_dr_grpo, groups, rewards)
 
 
-def rloo(rewards: Tensor, groups: Groups) -> Tensor:
+def rloo(rewards: Array, groups: Groups) -> Array:
     """Return rewards minus the mean of the other rewards of their group.
 
         Aᵢ = rᵢ - Σⱼ≠ᵢ rⱼ / (n - 1)
@@ -122,7 +126,7 @@ def rloo(rewards: Tensor, groups: Groups) -> Tensor:
     return _grouped(_rloo, groups, rewards)
 
 
-def opo(rewards: Tensor, tokens: Tensor, groups: Groups) -> Tensor:
+def opo(rewards: Array, tokens: Array, groups: Groups) -> Array:
     """Return rewards minus the mean of their group, weighted by length.
 
         Aᵢ = rᵢ - Σⱼ nⱼ·rⱼ / Σⱼ nⱼ
@@ -145,12 +149,12 @@ def opo(rewards: Tensor, tokens: Tensor, groups: Groups) -> Tensor:
     >>> opo(torch.tensor([0.0, 1.0]), torch.tensor([3, 1]), torch.tensor([7, 7]))
     tensor([-0.2500,  0.7500])
     """
-    return _grouped(_opo, groups, rewards, per_response("tokens", tokens, rewards.numel()))
+    return _grouped(_opo, groups, rewards, per_response("tokens", tokens, len(rewards)))
 
 
 def gpg(
-    rewards: Tensor, groups: Groups, batch: Groups | None = None, *, f_norm: float = 1.0
-) -> Tensor:
+    rewards: Array, groups: Groups, batch: Groups | None = None, *, f_norm: float = 1.0
+) -> Array:
     """Return centred rewards, divided by the share of non-zero rewards in the batch.
 
         Aᵢ = α·(rᵢ - mean) / f,  α = responses of the batch / responses with r ≠ 0
@@ -175,13 +179,13 @@ def gpg(
     tensor([-1.,  1.])
     """
     numbers(f_norm=f_norm)
-    batches = torch.zeros_like(rewards) if batch is None else codes_of(batch, rewards)[0]
+    batches = np.zeros(len(rewards), np.int64) if batch is None else codes_of(batch, rewards)[0]
     return _grouped(partial(_gpg, f_norm=f_norm), groups, rewards, batches)
 
 
 def grpo_passk(
-    rewards: Tensor, groups: Groups, *, norm_std: str = "group", norm_eps: float = 1e-6
-) -> Tensor:
+    rewards: Array, groups: Groups, *, norm_std: str = "group", norm_eps: float = 1e-6
+) -> Array:
     """Return the lead of the best response of each group over the second best, 0 for the others.
 
         A_best = (r_best - r_second) / (std + ε)
@@ -208,7 +212,7 @@ def grpo_passk(
     return _grouped(partial(_grpo_passk, norm_std=norm_std, norm_eps=norm_eps), groups, rewards)
 
 
-def max_rl(rewards: Tensor, groups: Groups) -> Tensor:
+def max_rl(rewards: Array, groups: Groups) -> Array:
     """Return rewards relative to the mean of their group.
 
         Aᵢ = (rᵢ - mean) / mean
@@ -234,7 +238,7 @@ def max_rl(rewards: Tensor, groups: Groups) -> Tensor:
 
 
 def gdpo(
-    components: Tensor,
+    components: Array,
     groups: Groups,
     *,
     component_weights: Sequence[float] = (),
@@ -242,7 +246,7 @@ def gdpo(
     norm_std: str = "group",
     norm_eps: float = 1e-6,
     batch_eps: float = 1e-6,
-) -> Tensor:
+) -> Array:
     """Return the weighted sum of group-normalised reward components, normalised over the batch.
 
         sᵢ = Σₖ wₖ·(cᵢₖ - meanₖ) / (stdₖ + ε) over the group
@@ -271,31 +275,36 @@ def gdpo(
     """
     numbers(norm_eps=norm_eps, batch_eps=batch_eps, component_weights=component_weights)
     (components,) = floats(components=components)
-    columns = finite("components", components).unbind(1)
+    values = finite("components", components)
     codes, count = codes_of(groups, components[:, 0])
-    order = canonical_order(codes, *columns)
+    order = canonical_order(codes, *values.T)
     sums = _gdpo(
-        torch.stack(columns, dim=1)[order],
+        values[order],
         group_offsets(codes, count),
         component_weights=component_weights,
         norm_mean=norm_mean,
         norm_std=norm_std,
         norm_eps=norm_eps,
     ).advantages
-    one_batch = torch.zeros(len(sums), dtype=torch.int64)
-    moments = keyed_moments(sums.cpu(), one_batch, 1).at(one_batch)
-    scores = standardise(sums.cpu(), moments, eps=batch_eps).to(sums.device)
-    return torch.empty_like(scores).index_copy(0, order, scores).to(components.dtype)
+    one_batch = np.zeros(len(sums), np.int64)
+    moments = keyed_moments(sums, one_batch, 1).at(one_batch)
+    scores = standardise(sums, moments, eps=batch_eps)
+    return _as(placed(scores, order, len(scores)), components)
 
 
 def _grouped(
-    function: Callable[..., Credit], groups: Groups, rewards: Tensor, *columns: Tensor
-) -> Tensor:
-    """Return the advantages of an estimator, [N] in the order and dtype of the rewards."""
+    function: Callable[..., Credit], groups: Groups, rewards: Array, *columns: Array
+) -> Array:
+    """Return the advantages of an estimator, [N] in the order and type of the rewards."""
     codes, count = codes_of(groups, rewards)
     (rewards,) = floats(rewards=rewards)
-    others = (column.to(rewards.device, torch.float64) for column in columns)
+    others = (on_host(column).astype(np.float64) for column in columns)
     values = [finite("rewards", rewards), *others]
     order = canonical_order(codes, *values)
     credit = function(*(x[order] for x in values), group_offsets(codes, count)).advantages
-    return torch.empty_like(credit).index_copy(0, order, credit).to(rewards.dtype)
+    return _as(placed(credit, order, len(credit)), rewards)
+
+
+def _as(values: NDArray[np.float64], rewards: Array) -> Array:
+    """Return numbers in the library and type, and on the device, of the rewards."""
+    return namespace(rewards).astype(like(values, rewards), rewards.dtype)

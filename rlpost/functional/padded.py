@@ -1,8 +1,8 @@
-"""The functions of tokens for padded tensors [B, T], with a mask that is 0 on padding.
+"""The functions of tokens for padded arrays [B, T], with a mask that is 0 on padding.
 
 The mask is 0 on observation tokens too. Padding may be at the left, at the right or in between, and
 may have any value. Names, options and errors are those of rlpost.functional. The functions of
-rewards and groups are not here: their numbers are [N] for padded tensors, too. `whiten` and `kl`
+rewards and groups are not here: their numbers are [N] for padded arrays, too. `whiten` and `kl`
 work on any shape.
 """
 
@@ -10,21 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
 from rlpost.functional import policy, tokens
-from rlpost.functional.arguments import check_tensors
+from rlpost.functional.arguments import check_arrays
 from rlpost.functional.policy import PolicyLoss
 from rlpost.functional.tokens import kl, whiten
+from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
-
+    from rlpost.kernels.arrays import Array
     from rlpost.recipe.loss import LossOptions
 
 
@@ -42,75 +40,79 @@ __all__ = [
 ]
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, **options: float) -> Credit:
-    """Return `rlpost.functional.gae` of [B, T] tensors: advantages and returns, [B, T] each.
+def gae(rewards: Array, values: Array, mask: Array, **options: float) -> Credit:
+    """Return `rlpost.functional.gae` of [B, T] arrays: advantages and returns, [B, T] each.
 
     >>> rewards, values = torch.tensor([[0.0, 1.0, 7.0]]), torch.tensor([[0.5, 0.5, 7.0]])
     >>> gae(rewards, values, torch.tensor([[1, 1, 0]]), lam=1.0).returns
     tensor([[1., 1., 0.]])
     """
     offsets = _offsets(mask, rewards=rewards, values=values)
-    credit = tokens.gae(rewards.flatten(), values.flatten(), offsets, mask.flatten(), **options)
-    return Credit(*(part.view(mask.shape) for part in credit))
+    credit = tokens.gae(
+        rewards.reshape(-1), values.reshape(-1), offsets, mask.reshape(-1), **options
+    )
+    return Credit(*(part.reshape(mask.shape) for part in credit))
 
 
-def discounted_returns(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
+def discounted_returns(rewards: Array, mask: Array, *, gamma: float = 1.0) -> Array:
     """Return `rlpost.functional.discounted_returns` of [B, T] rewards, [B, T]."""
     offsets = _offsets(mask, rewards=rewards)
-    returns = tokens.discounted_returns(rewards.flatten(), offsets, mask.flatten(), gamma=gamma)
-    return returns.view(mask.shape)
+    returns = tokens.discounted_returns(rewards.reshape(-1), offsets, mask.reshape(-1), gamma=gamma)
+    return returns.reshape(mask.shape)
 
 
-def place_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
+def place_rewards(rewards: Array, mask: Array) -> Array:
     """Return `rlpost.functional.place_rewards` of [B] rewards, [B, T]."""
-    return tokens.place_rewards(rewards, _offsets(mask), mask.flatten()).view(mask.shape)
+    return tokens.place_rewards(rewards, _offsets(mask), mask.reshape(-1)).reshape(mask.shape)
 
 
-def response_rewards(rewards: Tensor, token_rewards: Tensor) -> Tensor:
+def response_rewards(rewards: Array, token_rewards: Array) -> Array:
     """Return `rlpost.functional.response_rewards` of [B] and [B, T] rewards, [B].
 
     Process rewards of padding must be 0.
     """
-    offsets = _offsets(torch.ones_like(token_rewards), token_rewards=token_rewards)
-    return tokens.response_rewards(rewards, token_rewards.flatten(), offsets)
+    offsets = _offsets(
+        namespace(token_rewards).ones_like(token_rewards), token_rewards=token_rewards
+    )
+    return tokens.response_rewards(rewards, token_rewards.reshape(-1), offsets)
 
 
-def to_tokens(numbers: Tensor, mask: Tensor) -> Tensor:
+def to_tokens(numbers: Array, mask: Array) -> Array:
     """Return `rlpost.functional.to_tokens` of [B] numbers, [B, T].
 
     >>> to_tokens(torch.tensor([1.0, 2.0]), torch.tensor([[1, 1], [1, 0]]))
     tensor([[1., 1.],
             [2., 0.]])
     """
-    return tokens.to_tokens(numbers, _offsets(mask), mask.flatten()).view(mask.shape)
+    return tokens.to_tokens(numbers, _offsets(mask), mask.reshape(-1)).reshape(mask.shape)
 
 
 def importance_weights(
-    old_log_probs: Tensor, infer_log_probs: Tensor, mask: Tensor, **options: Any
+    old_log_probs: Array, infer_log_probs: Array, mask: Array, **options: Any
 ) -> Weights:
     """Return `rlpost.functional.importance_weights` of [B, T] log-probs, [B, T] each."""
     offsets = _offsets(mask, old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
-    old, infer = old_log_probs.flatten(), infer_log_probs.flatten()
-    weights = tokens.importance_weights(old, infer, offsets, mask.flatten(), **options)
-    return Weights(*(part.view(mask.shape) for part in weights))
+    old, infer = old_log_probs.reshape(-1), infer_log_probs.reshape(-1)
+    weights = tokens.importance_weights(old, infer, offsets, mask.reshape(-1), **options)
+    return Weights(*(part.reshape(mask.shape) for part in weights))
 
 
 def policy_loss(
-    log_probs: Tensor,
-    old_log_probs: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
+    log_probs: Array,
+    old_log_probs: Array,
+    advantages: Array,
+    mask: Array,
     *,
     loss: str | LossOptions = "ppo",
-    infer_log_probs: Tensor | None = None,
-    ref_log_probs: Tensor | None = None,
-    rewards: Tensor | None = None,
-    is_weight: Tensor | None = None,
-    sample_weight: Tensor | None = None,
+    infer_log_probs: Array | None = None,
+    ref_log_probs: Array | None = None,
+    rewards: Array | None = None,
+    is_weight: Array | None = None,
+    sample_weight: Array | None = None,
     totals: Mapping[str, int] | None = None,
     **options: Any,
 ) -> PolicyLoss:
-    """Return `rlpost.functional.policy_loss` of [B, T] tensors; its tokens and clip are [B, T].
+    """Return `rlpost.functional.policy_loss` of [B, T] arrays; its tokens and clip are [B, T].
 
     Args:
         log_probs: [B, T] log-probs of the current policy.
@@ -136,13 +138,15 @@ def policy_loss(
     columns = {"log_probs": log_probs, "old_log_probs": old_log_probs, "advantages": advantages}
     columns |= {name: column for name, column in optional.items() if column is not None}
     offsets = _offsets(mask, **columns)
-    flat: dict[str, Any] = {name: column.flatten() for name, column in columns.items()}
+    flat: dict[str, Any] = {name: column.reshape(-1) for name, column in columns.items()}
     flat |= {"rewards": rewards, "sample_weight": sample_weight, "loss": loss, "totals": totals}
-    result = policy.policy_loss(**flat, offsets=offsets, mask=mask.flatten(), **options)
-    return PolicyLoss(result.loss, result.tokens.view(mask.shape), result.clip.view(mask.shape))
+    result = policy.policy_loss(**flat, offsets=offsets, mask=mask.reshape(-1), **options)
+    return PolicyLoss(
+        result.loss, result.tokens.reshape(mask.shape), result.clip.reshape(mask.shape)
+    )
 
 
-def aggregate(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
+def aggregate(values: Array, mask: Array, **options: Any) -> Array:
     """Return `rlpost.functional.aggregate` of [B, T] values.
 
     Args:
@@ -156,13 +160,13 @@ def aggregate(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
     (tensor(3.), tensor(3.7500))
     """
     offsets = _offsets(mask, values=values)
-    return policy.aggregate(values.flatten(), offsets, mask.flatten(), **options)
+    return policy.aggregate(values.reshape(-1), offsets, mask.reshape(-1), **options)
 
 
-def _offsets(mask: Tensor, **columns: Tensor) -> Tensor:
+def _offsets(mask: Array, **columns: Array) -> Array:
     """Return the offsets [B+1] of rows of T tokens; raises UsageError if a shape is not [B, T]."""
-    check_tensors(mask=mask, **columns)
-    if mask.dim() != 2:  # noqa: PLR2004
+    check_arrays(mask=mask, **columns)
+    if mask.ndim != 2:  # noqa: PLR2004
         raise UsageError(f"mask of shape {tuple(mask.shape)}: [B, T] is needed")
     for name, column in columns.items():
         if column.shape != mask.shape:
@@ -171,4 +175,4 @@ def _offsets(mask: Tensor, **columns: Tensor) -> Tensor:
                 "they must be the same"
             )
     rows, width = mask.shape
-    return torch.arange(rows + 1, device=mask.device) * width
+    return namespace(mask).arange(rows + 1, mask) * width

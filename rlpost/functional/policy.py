@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-import torch
-
 from rlpost.errors import UsageError, warn_caller
 from rlpost.functional.arguments import (
-    check_tensors,
+    check_arrays,
     finite_tokens,
     floats,
     numbers,
@@ -19,12 +17,13 @@ from rlpost.functional.arguments import (
     step_totals,
 )
 from rlpost.kernels.aggregate import denominator
+from rlpost.kernels.arrays import namespace
 from rlpost.kernels.segments import add_segment_sums, count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import Aggregation, LossOptions
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.arrays import Array
 
 
 AGGREGATIONS = get_args(Aggregation)
@@ -33,28 +32,28 @@ AGGREGATIONS = get_args(Aggregation)
 class PolicyLoss(NamedTuple):
     """A policy loss, and the loss and clip state of each token."""
 
-    loss: Tensor
+    loss: Array
     """Scalar: the aggregated loss, plus kl_loss_coef times the KL loss."""
-    tokens: Tensor
+    tokens: Array
     """[T] loss of each token before aggregation; 0 on observation tokens."""
-    clip: Tensor
+    clip: Array
     """[T] uint8: 1, 2 or 3 if the lower, upper or dual clip is active, 4 if clip_cov or kl_cov
     selects the token, else 0."""
 
 
 def policy_loss(
-    log_probs: Tensor,
-    old_log_probs: Tensor,
-    advantages: Tensor,
-    offsets: Tensor,
-    mask: Tensor | None = None,
+    log_probs: Array,
+    old_log_probs: Array,
+    advantages: Array,
+    offsets: Array,
+    mask: Array | None = None,
     *,
     loss: str | LossOptions = "ppo",
-    infer_log_probs: Tensor | None = None,
-    ref_log_probs: Tensor | None = None,
-    rewards: Tensor | None = None,
-    is_weight: Tensor | None = None,
-    sample_weight: Tensor | None = None,
+    infer_log_probs: Array | None = None,
+    ref_log_probs: Array | None = None,
+    rewards: Array | None = None,
+    is_weight: Array | None = None,
+    sample_weight: Array | None = None,
     totals: Mapping[str, int] | None = None,
     **options: Any,
 ) -> PolicyLoss:
@@ -108,12 +107,13 @@ def policy_loss(
     optional["is_weight"] = is_weight
     present = {name: x for name, x in optional.items() if x is not None}
     _check_present(resolved, present)
-    check_tensors(offsets=offsets)
+    check_arrays(offsets=offsets)
     new, *others = floats(log_probs=log_probs, **required, **present)
-    columns = dict(zip([*required, *present], (x.detach() for x in others), strict=True))
+    constant = namespace(new).constant
+    columns = dict(zip([*required, *present], map(constant, others), strict=True))
     responses = ragged(offsets, mask, new)
-    finite_tokens(responses.mask, responses.offsets, log_probs=new.detach(), **columns)
-    count = responses.offsets.numel() - 1
+    finite_tokens(responses.mask, responses.offsets, log_probs=constant(new), **columns)
+    count = len(responses.offsets) - 1
     tokens = Tokens(
         new=new,
         old=columns["old_log_probs"],
@@ -122,7 +122,7 @@ def policy_loss(
         offsets=responses.offsets,
         infer=columns.get("infer_log_probs"),
         ref=columns.get("ref_log_probs"),
-        rewards=None if rewards is None else per_response("rewards", rewards, count).detach(),
+        rewards=None if rewards is None else constant(per_response("rewards", rewards, count)),
         weights=columns.get("is_weight"),
     )
     if sample_weight is not None:
@@ -130,7 +130,7 @@ def policy_loss(
     return _aggregated(tokens, resolved, sample_weight, totals, masked=mask is not None)
 
 
-def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
+def _check_present(options: LossOptions, present: dict[str, Array]) -> None:
     """Raise UsageError if an option needs log-probs that are missing."""
     ratio = options.kl_loss_coef > 0 and options.kl_loss_ratio
     by_engine = ratio and options.kl_loss_ratio_policy == "infer"
@@ -152,7 +152,7 @@ def _check_present(options: LossOptions, present: dict[str, Tensor]) -> None:
 def _aggregated(
     tokens: Tokens,
     options: LossOptions,
-    weights: Tensor | None,
+    weights: Array | None,
     totals: Mapping[str, int] | None,
     *,
     masked: bool,
@@ -178,7 +178,7 @@ def _aggregated(
     return PolicyLoss(total, surrogate.values, surrogate.clip)
 
 
-def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Tensor) -> None:
+def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Array) -> None:
     """Warn if a loss selects tokens of a part of a step."""
     here = int(mask.sum())
     whole = totals.get("tokens", here) if isinstance(totals, Mapping) else here
@@ -191,17 +191,17 @@ def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Tensor) -> No
 
 
 def aggregate(
-    values: Tensor,
-    offsets: Tensor,
-    mask: Tensor | None = None,
+    values: Array,
+    offsets: Array,
+    mask: Array | None = None,
     *,
     how: str = "token-mean",
-    weights: Tensor | None = None,
+    weights: Array | None = None,
     count_rows: str = "valid",
     norm: str = "length",
     length: int | None = None,
     totals: Mapping[str, int] | None = None,
-) -> Tensor:
+) -> Array:
     """Return the aggregated loss of the policy tokens.
 
         token-mean               Σᵢ wᵢ Σₜ lossᵢₜ / policy tokens
@@ -242,18 +242,18 @@ def aggregate(
     (values,) = floats(values=values)
     responses = ragged(offsets, mask, values)
     sizes, tokens = lengths(responses.offsets), count_true(responses.mask, responses.offsets)
-    count = sizes.numel()
-    inside = torch.where(responses.mask, values, 0.0).to(torch.float64)
-    sums = add_segment_sums(inside.new_zeros(count), inside, responses.offsets)
+    xp, count = namespace(values), len(sizes)
+    inside = xp.astype(xp.where(responses.mask, values, 0.0), xp.float64)
+    sums = add_segment_sums(xp.zeros(count, inside), inside, responses.offsets)
     if how == "seq-mean-token-mean":
-        sums = sums / tokens.clamp(min=1)
+        sums = sums / tokens.clip(1)
     if weights is not None:
-        sums = sums * per_response("weights", weights, count).detach()
+        sums = sums * xp.constant(per_response("weights", weights, count))
     own = {
         "tokens": tokens.sum(),
         "responses": (tokens > 0).sum(),
-        "rows": torch.tensor(count, device=values.device),
-        "longest": sizes.amax() if count else sizes.new_zeros(()),
+        "rows": xp.full((), count, sizes),
+        "longest": sizes.max() if count else xp.zeros((), sizes),
     }
     checked = ("tokens", "responses", *(["rows"] if count_rows == "all" else []))
     whole = own if totals is None else (step_totals(totals, own, checked, masked=mask is not None))
@@ -267,4 +267,4 @@ def aggregate(
         norm=norm,
         length=length,
     )
-    return (sums.sum() / below.clamp(min=1)).to(values.dtype)
+    return xp.astype(sums.sum() / below.clip(1), values.dtype)

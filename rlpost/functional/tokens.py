@@ -6,8 +6,6 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, get_args
 
-import torch
-
 from rlpost.estimators import Credit
 from rlpost.estimators.gae import gae as _gae
 from rlpost.functional.arguments import (
@@ -20,15 +18,16 @@ from rlpost.functional.arguments import (
     per_response,
     ragged,
 )
+from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.segments import add_at, add_segment_sums, last_true, lengths
+from rlpost.kernels.segments import add_at, add_segment_sums, last_true, spread
 from rlpost.recipe.recipe import Level
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.arrays import Array
 
 
 KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
@@ -36,10 +35,10 @@ LEVELS = get_args(Level)
 
 
 def gae(
-    rewards: Tensor,
-    values: Tensor,
-    offsets: Tensor,
-    mask: Tensor | None = None,
+    rewards: Array,
+    values: Array,
+    offsets: Array,
+    mask: Array | None = None,
     *,
     gamma: float = 1.0,
     lam: float = 0.95,
@@ -104,8 +103,8 @@ def gae(
 
 
 def discounted_returns(
-    rewards: Tensor, offsets: Tensor, mask: Tensor | None = None, *, gamma: float = 1.0
-) -> Tensor:
+    rewards: Array, offsets: Array, mask: Array | None = None, *, gamma: float = 1.0
+) -> Array:
     """Return the discounted return-to-go of the policy tokens.
 
         Gₜ = rₜ + γ·Gₜ₊₁,  G = 0 after the last policy token
@@ -134,13 +133,13 @@ def discounted_returns(
     numbers(gamma=gamma)
     (rewards,) = floats(rewards=rewards)
 
-    def scan(chosen: Tensor, compact: Tensor) -> tuple[Tensor]:
+    def scan(chosen: Array, compact: Array) -> tuple[Array]:
         return (reverse_scan(chosen, compact, gamma),)
 
     return on_policy_tokens(scan, ragged(offsets, mask, rewards), rewards)[0]
 
 
-def response_rewards(rewards: Tensor, token_rewards: Tensor, offsets: Tensor) -> Tensor:
+def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Array:
     """Return the reward of each response plus the sum of its process rewards.
 
         Sᵢ = rᵢ + Σₜ pᵢₜ over all tokens of the response, observation tokens too
@@ -166,12 +165,15 @@ def response_rewards(rewards: Tensor, token_rewards: Tensor, offsets: Tensor) ->
     """
     (rewards,), (token_rewards,) = floats(rewards=rewards), floats(token_rewards=token_rewards)
     responses = ragged(offsets, None, token_rewards)
-    per_response("rewards", rewards, responses.offsets.numel() - 1)
-    widest = torch.promote_types(rewards.dtype, token_rewards.dtype)
-    return add_segment_sums(rewards.to(widest), token_rewards.to(widest), responses.offsets)
+    per_response("rewards", rewards, len(responses.offsets) - 1)
+    xp = namespace(rewards)
+    wide = xp.float64 in (rewards.dtype, token_rewards.dtype)
+    widest = xp.float64 if wide else xp.float32
+    own, more = (xp.astype(one, widest) for one in (rewards, token_rewards))
+    return add_segment_sums(own, more, responses.offsets)
 
 
-def place_rewards(rewards: Tensor, offsets: Tensor, mask: Tensor | None = None) -> Tensor:
+def place_rewards(rewards: Array, offsets: Array, mask: Array | None = None) -> Array:
     """Return token rewards: the reward of each response on its last policy token, 0 elsewhere.
 
     Args:
@@ -191,13 +193,13 @@ def place_rewards(rewards: Tensor, offsets: Tensor, mask: Tensor | None = None) 
     tensor([0., 1., 0.])
     """
     (rewards,) = floats(rewards=rewards)
-    tokens = rewards.new_zeros(int(offsets[-1]) if offsets.numel() else 0)
+    tokens = namespace(rewards).zeros(int(offsets[-1]) if len(offsets) else 0, rewards)
     responses = ragged(offsets, mask, tokens)
-    per_response("rewards", rewards, responses.offsets.numel() - 1)
+    per_response("rewards", rewards, len(responses.offsets) - 1)
     return add_at(tokens, last_true(responses.mask, responses.offsets), rewards)
 
 
-def to_tokens(numbers: Tensor, offsets: Tensor, mask: Tensor | None = None) -> Tensor:
+def to_tokens(numbers: Array, offsets: Array, mask: Array | None = None) -> Array:
     """Return the number of each response on all its policy tokens, 0 on observation tokens.
 
     Args:
@@ -215,21 +217,21 @@ def to_tokens(numbers: Tensor, offsets: Tensor, mask: Tensor | None = None) -> T
     tensor([1., 0., 2.])
     """
     (numbers,) = floats(numbers=numbers)
-    tokens = numbers.new_zeros(int(offsets[-1]) if offsets.numel() else 0)
+    tokens = namespace(numbers).zeros(int(offsets[-1]) if len(offsets) else 0, numbers)
     responses = ragged(offsets, mask, tokens)
-    per_response("numbers", numbers, responses.offsets.numel() - 1)
-    owners = torch.repeat_interleave(lengths(responses.offsets), output_size=tokens.numel())
-    return torch.where(responses.mask, numbers[owners], 0.0)
+    per_response("numbers", numbers, len(responses.offsets) - 1)
+    on_tokens = spread(numbers, responses.offsets)
+    return namespace(numbers).where(responses.mask, on_tokens, 0.0)
 
 
 def whiten(
-    values: Tensor,
-    mask: Tensor | None = None,
+    values: Array,
+    mask: Array | None = None,
     *,
     whiten_eps: float = 1e-8,
     whiten_ddof: int = 1,
     shift_mean: bool = True,
-) -> Tensor:
+) -> Array:
     """Return values with mean 0 and variance 1 over the elements whose mask is not 0.
 
         yₜ = (xₜ - mean) / √(var + ε)
@@ -256,29 +258,30 @@ def whiten(
     """
     numbers(whiten_eps=whiten_eps, whiten_ddof=whiten_ddof)
     (values,) = floats(values=values)
-    kept = mask_of(values, mask)
-    finite_tokens(kept, values=values.detach())
-    inside = values[kept].to(torch.float64)
-    if inside.numel() <= 1:
-        return torch.where(kept, values, 0.0)
+    xp, kept = namespace(values), mask_of(values, mask)
+    finite_tokens(kept, values=xp.constant(values))
+    inside = xp.astype(values[kept], xp.float64)
+    if len(inside) <= 1:
+        return xp.where(kept, values, 0.0)
     mean = inside.mean()
-    variance = (inside - mean).square().sum() / (inside.numel() - whiten_ddof)
-    whitened = (inside - mean) * (variance + whiten_eps).rsqrt()
-    whitened = whitened if shift_mean else whitened + mean
-    return torch.zeros_like(values).masked_scatter(kept, whitened.to(values.dtype))
+    variance = ((inside - mean) ** 2).sum() / (len(inside) - whiten_ddof)
+    whitened = (inside - mean) * (1 / xp.sqrt(variance + whiten_eps))
+    whitened = xp.astype(whitened if shift_mean else whitened + mean, values.dtype)
+    size = math.prod(kept.shape)
+    return xp.placed(whitened, xp.flatnonzero(kept.reshape(-1)), size).reshape(kept.shape)
 
 
 def kl(
-    log_probs: Tensor,
-    ref_log_probs: Tensor,
-    mask: Tensor | None = None,
+    log_probs: Array,
+    ref_log_probs: Array,
+    mask: Array | None = None,
     *,
     kl_estimator: str = "k1",
     log_ratio_clamp: float = 40.0,
     kl_clamp: float = 10.0,
     kl_clamps: str = "k3",
-    ratio: Tensor | float = 1.0,
-) -> Tensor:
+    ratio: Array | float = 1.0,
+) -> Array:
     """Return the estimated KL of a policy from a reference at each sampled token, in nats.
 
     With d = log π - log π_ref, clamped to ±log_ratio_clamp:
@@ -316,24 +319,25 @@ def kl(
     policy, ref = floats(log_probs=log_probs, ref_log_probs=ref_log_probs)
     kept = mask_of(policy, mask)
     finite_tokens(kept, log_probs=policy, ref_log_probs=ref)
+    xp = namespace(policy)
     # Masked elements may be NaN, which a product with 0 would pass on to the gradient.
     estimate = token_kl(
-        torch.where(kept, policy, 0.0),
-        torch.where(kept, ref, 0.0),
+        xp.where(kept, policy, 0.0),
+        xp.where(kept, ref, 0.0),
         estimator=kl_estimator,
         log_ratio_clamp=log_ratio_clamp,
         clamp=kl_clamp,
         clamps=kl_clamps,
         ratio=ratio,
     )
-    return torch.where(kept, estimate, 0.0)
+    return xp.where(kept, estimate, 0.0)
 
 
 def importance_weights(
-    old_log_probs: Tensor,
-    infer_log_probs: Tensor,
-    offsets: Tensor,
-    mask: Tensor | None = None,
+    old_log_probs: Array,
+    infer_log_probs: Array,
+    offsets: Array,
+    mask: Array | None = None,
     *,
     level: str = "token",
     cap: float = math.inf,
@@ -382,8 +386,10 @@ def importance_weights(
     responses = ragged(offsets, mask, old)
     kept = responses.mask
     finite_tokens(kept, responses.offsets, old_log_probs=old, infer_log_probs=infer)
-    old, infer = (torch.where(kept, x.detach(), 0.0).to(torch.float64) for x in (old, infer))
+    xp = namespace(old)
+    both = (xp.where(kept, xp.constant(x), 0.0) for x in (old, infer))
+    old, infer = (xp.astype(x, xp.float64) for x in both)
     logs = log_weights(old, infer, kept, responses.offsets, level=level, clamp=clamp)
     weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds)
-    values = torch.where(kept, weights.values, 0.0).to(old_log_probs.dtype)
+    values = xp.astype(xp.where(kept, weights.values, 0.0), old_log_probs.dtype)
     return Weights(values, weights.truncated & kept, weights.masked & kept)

@@ -32,9 +32,11 @@ from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
 from rlpost.io.memory_limit import limited_memory
 from rlpost.io.publish import write_file
+from rlpost.io.ranges import arrow_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.presets import ALL_PRESETS
 from rlpost.recipe.recipe import Recipe
 
@@ -174,6 +176,7 @@ def inspect(
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
+    evidence: int = 5,
     progress: Progress = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
@@ -193,6 +196,7 @@ def inspect(
         ignore: names of checks that are not run.
         expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`; one
             that is not met is part of the finding `unmet_expectations`.
+        evidence: rows to list for each finding, at most.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -217,6 +221,7 @@ def inspect(
             reward_components=_weights(reward_components),
             ignore=ignore,
             expect=expect,
+            evidence=evidence,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)
@@ -287,11 +292,14 @@ def compare(
         progress: show a progress bar, as of `advantages`.
 
     Returns:
-        `rows`: how they were matched. `population`: the tokens that count, policy tokens of kept
-        responses; in a pair, those that both sides keep; kept responses if a side has one advantage
-        per response. `sides`: statistics of the advantages, clip and mask rates. `pairs`: for
-        responses (their mean advantage) and for tokens (None if a side has none) Pearson's
-        correlation, signs and differences, for responses Spearman's, too; and the responses that
+        `inputs`: their names. `recipe_differences`: the `field`s that have another value on one of
+        the sides and can change the compared numbers, with the `values` of the sides; None if the
+        recipe of a side is unknown. `rows`: how they were matched. `population`: the tokens that
+        count, policy tokens of kept responses; in a pair, those that both sides keep; kept
+        responses if a side has one advantage per response. `sides`: statistics of the advantages,
+        clip and mask rates. `pairs`: for responses (their mean advantage) and for tokens (None if a
+        side has none) Pearson's correlation, signs and differences, for responses Spearman's, too;
+        and the responses that
         differ the most after each side is divided by its root mean square over the responses that
         both keep, so that a different scale is not a difference.
 
@@ -431,6 +439,8 @@ def report(
     seed: int = 0,
     recipe: Recipe | None = None,
     named: str = "the recipe",
+    estimator: str | None = None,
+    tokenizer: str | None = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Report:
@@ -449,6 +459,8 @@ def report(
         recipe: what a sample of recorded columns is compared with, as by `replay`; None: the recipe
             in the metadata of enriched files.
         named: what the page calls `recipe`.
+        estimator: the estimator, if the recipe in the metadata names code; see `verify`.
+        tokenizer: the tokenizer, if the recipe in the metadata names one.
         overwrite: replace an existing page.
         progress: show a progress bar, as of `advantages`.
 
@@ -481,6 +493,7 @@ def report(
             seed=seed,
             recipe=recipe,
             named=named,
+            by_user=NamedByUser(estimator, tokenizer),
             reporter=run.reporter,
             shown=partial(_of_inputs, own=own),
         )
@@ -735,7 +748,7 @@ def join(
             overwrite=overwrite,
             reporter=run.reporter,
         )
-        joined = None if output is not None else pq.read_table(target)
+        joined = None if output is not None else pq.read_table(arrow_file(Path(target)))
     found = without_paths(found, own.names)
     if joined is None:
         return Join(found)
@@ -746,6 +759,8 @@ def verify(
     paths: str | Path | Sequence[str | Path],
     options: Options | None = None,
     *,
+    estimator: str | None = None,
+    tokenizer: str | None = None,
     progress: Progress = None,
 ) -> Verification:
     """Recompute the columns of enriched files by the recipe in their metadata, and compare.
@@ -754,6 +769,9 @@ def verify(
         paths: enriched files, directories or globs; all files of a run, because its statistics can
             span files. Tables have no metadata of a run, so they can't be verified.
         options: device and threads.
+        estimator: the estimator of a package or of a file, if the metadata names one: code that
+            data names is not run.
+        tokenizer: the tokenizer, if the metadata names one: files that data names are not read.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -764,7 +782,8 @@ def verify(
         of what was not compared.
 
     Raises:
-        UsageError: files of a run are missing.
+        UsageError: files of a run are missing; the metadata names code or a tokenizer, and
+            `estimator` or `tokenizer` is not set.
         DataError: a file is not an enriched one, its metadata is damaged, or it lacks input
             columns of its recipe.
         ReadWriteError: a file cannot be read.
@@ -772,8 +791,9 @@ def verify(
     from rlpost.analysis import verify as work  # noqa: PLC0415 - it imports torch
 
     several = path_names(paths, "verify", "enriched files, which have the metadata of their run")
+    named = NamedByUser(estimator, tokenizer)
     with _reporting(options, progress=progress) as run:
-        return Verification(work.verify(several, run))
+        return Verification(work.verify(several, run, named))
 
 
 def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float]:

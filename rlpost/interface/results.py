@@ -42,14 +42,9 @@ class View:
 
     def _repr_html_(self) -> str:
         """Return the command's page with charts for a notebook."""
-        from rlpost.display.console import as_html  # noqa: PLC0415
         from rlpost.display.page import stylesheet  # noqa: PLC0415
 
-        try:
-            page = self.page().html(self.charts())
-        except NotImplementedError:
-            return self.charts() + as_html(self.show)
-        return f"<style>{stylesheet()}</style>{page}"
+        return f"<style>{stylesheet()}</style>{self.page().html(self.charts())}"
 
 
 class Inspection(View, Facts):
@@ -59,11 +54,11 @@ class Inspection(View, Facts):
         """Return what `rlpost inspect --format json` prints."""
         return self.as_json()
 
-    def show(self, out: Console) -> None:
-        """Print the statistics as `rlpost inspect` does."""
-        from rlpost.analysis.inspect.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost inspect` prints."""
+        from rlpost.analysis.inspect.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
     def charts(self) -> str:
         """Return the report's distributions and charts of groups as HTML."""
@@ -156,11 +151,11 @@ class Summary(Result):
             return None
         return super().__getattr__(name)
 
-    def show(self, out: Console) -> None:
-        """Print the summary as `rlpost advantages` does."""
-        from rlpost.render.summary import show_summary  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost advantages` prints."""
+        from rlpost.render.summary import summary_page  # noqa: PLC0415
 
-        show_summary(self, out)
+        return summary_page(self)
 
     def charts(self) -> str:
         """Return trends over the steps as HTML."""
@@ -175,11 +170,17 @@ class LossSummary(Result):
     settings: list[Json]
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the summary as `rlpost loss` does."""
-        from rlpost.analysis.loss.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost loss` prints."""
+        from rlpost.analysis.loss.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
+
+    def show(self, out: Console) -> None:
+        """Print the summary; the table of a sweep fits the console."""
+        from rlpost.analysis.loss.render import page  # noqa: PLC0415
+
+        page(self, width=out.width).show(out)
 
     def charts(self) -> str:
         """Return what the settings of a sweep clip as HTML."""
@@ -195,11 +196,11 @@ class Comparison(Result):
     pairs: list[Json]
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the comparison as `rlpost compare` does."""
-        from rlpost.analysis.compare.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost compare` prints."""
+        from rlpost.analysis.compare.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
 
 class Replay(Result):
@@ -212,7 +213,7 @@ class Replay(Result):
     stages: list[Json]
     """In order: recorded column, counts, differences, and the verdict equal, differs or follows."""
     findings: list[Json]
-    """What the difference looks like: `finding`, `text`, `options`, `explains`."""
+    """What the difference is: `name`, `text`, `advice`, `options`, `explains`."""
     examples: list[Json]
     recipe: Json
     """`named` and `toml`, which `--config` reads."""
@@ -233,11 +234,11 @@ class Verification(Result):
     ok: bool
     files: list[Json]
 
-    def show(self, out: Console) -> None:
-        """Print the verdicts as `rlpost verify` does."""
-        from rlpost.render.verify import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost verify` prints."""
+        from rlpost.render.verify import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
 
 class Conversion(Result):
@@ -246,11 +247,11 @@ class Conversion(Result):
     inputs: list[str]
     outputs: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the conversion as `rlpost convert` does."""
-        from rlpost.render.convert import show_converted  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost convert` prints."""
+        from rlpost.render.convert import page  # noqa: PLC0415
 
-        show_converted(self, out)
+        return page(self)
 
 
 class Export(Result):
@@ -267,11 +268,11 @@ class Export(Result):
     """Column -> why the target does not hold it."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the export as `rlpost export` does."""
-        from rlpost.render.export import show_exported  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost export` prints."""
+        from rlpost.render.export import page  # noqa: PLC0415
 
-        show_exported(self, out)
+        return page(self)
 
 
 class Bundle(Result):
@@ -289,11 +290,11 @@ class Bundle(Result):
     """Column -> why."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the bundle as `rlpost bundle` does."""
-        from rlpost.render.bundle import show_bundled  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost bundle` prints."""
+        from rlpost.render.bundle import page  # noqa: PLC0415
 
-        show_bundled(self, out)
+        return page(self)
 
 
 class Join(Result):
@@ -308,8 +309,8 @@ class Join(Result):
     """Columns of both whose values are equal."""
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the join as `rlpost join` does."""
-        from rlpost.render.join import show_join  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost join` prints."""
+        from rlpost.render.join import page  # noqa: PLC0415
 
-        show_join(self, out)
+        return page(self)

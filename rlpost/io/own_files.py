@@ -15,8 +15,10 @@ from rlpost.io.staged import file_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 T = TypeVar("T")
-_CHECKSUM = "checksum"
+Json = dict[str, Any]
+_SEAL = "seal"
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -35,31 +37,52 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
-    """Return a value of a type from JSON; raise ValueError if it is of another one."""
+    """Return a value of a type from JSON; raise ValueError if it is of another one.
+
+    Texts may have the escapes of file names that are not UTF-8, which msgspec's parser rejects.
+    """
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.convert(json.loads(text), kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
-def sealed(table: Mapping[str, Any]) -> bytes:
-    """Return a mapping as JSON with a checksum, which `unsealed` requires."""
-    plain = json.loads(json.dumps(table))
-    return json.dumps(plain | {_CHECKSUM: _checksum(plain)}).encode()
+def seal(table: Json) -> str:
+    """Return a mapping as one line of JSON that has a digest of its content."""
+    return json.dumps({_SEAL: _digest(table), **table})
 
 
-def unsealed(text: bytes) -> dict[str, Any]:
-    """Return the mapping that `sealed` wrote; raise ValueError for any other text."""
-    try:
-        table = json.loads(text)
-        if not isinstance(table, dict) or table.pop(_CHECKSUM, None) != _checksum(table):
-            raise ValueError("its checksum is wrong")
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+def unseal(text: bytes) -> Json:
+    """Return the mapping of `seal`; raise ValueError if the text was changed since."""
+    table = parse(text)
+    if table.pop(_SEAL, None) != _digest(table):
+        raise ValueError("its digest is that of another content")
     return table
 
 
-def _checksum(table: Mapping[str, Any]) -> str:
+def parse(text: bytes) -> Json:
+    """Return a mapping from JSON, whatever its digest; raise ValueError if it is none."""
+    try:
+        table = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(table, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - the text is wrong
+    return table
+
+
+def stored_object(metadata: Mapping[bytes, bytes], key: bytes) -> Json:
+    """Return the JSON object under a key of a file's metadata; empty without one.
+
+    A damaged one is empty, too: `rlpost verify` reports it.
+    """
+    try:
+        return parse(metadata.get(key, b"{}"))
+    except ValueError:
+        return {}
+
+
+def _digest(table: Json) -> str:
     return sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 

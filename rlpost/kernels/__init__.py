@@ -1,1 +1,1 @@
-"""Tensor kernels: torch and plain numbers in, tensors out."""
+"""Formulas: arrays of numpy or torch, and plain numbers, in; arrays of the same kind out."""

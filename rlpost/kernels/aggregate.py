@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.moments import round_digits
+
+if TYPE_CHECKING:
+    from rlpost.kernels.moments import Floats, Integers
 
 
 def denominator(
     *,
     how: str,
-    tokens: Tensor,
-    valid: Tensor,
-    rows: Tensor,
-    longest: Tensor,
+    tokens: Array,
+    valid: Array,
+    rows: Array,
+    longest: Array,
     count_rows: str = "valid",
     norm: str = "length",
     length: int | None = None,
-) -> Tensor:
+) -> Array:
     """Return what the sum of the responses' contributions is divided by, int64, like `tokens`.
 
         token-mean               Σ over responses of Σ loss           / policy tokens
@@ -44,26 +47,28 @@ def denominator(
     if how == "token-mean":
         return tokens
     if how == "token-sum":
-        return torch.ones_like(tokens)
+        return namespace(tokens).ones_like(tokens)
     if how != "seq-mean-token-sum-norm":
         return responses
-    divisor = longest if length is None else torch.full_like(responses, length)
+    divisor = longest
+    if length is not None:
+        divisor = namespace(responses).full(responses.shape, length, responses)
     return divisor * responses if norm == "rows" else divisor
 
 
 class AggregateTotals(NamedTuple):
     """Totals from which the losses of batches are aggregated, [batches] each."""
 
-    total: Tensor
+    total: Integers
     """[batches, digits]: exact sum over responses of their contribution: the sum of the losses of
     the policy tokens, or with seq-mean-token-mean their mean."""
-    tokens: Tensor
+    tokens: Integers
     """Number of policy tokens."""
-    valid: Tensor
+    valid: Integers
     """Number of responses with a policy token."""
-    rows: Tensor
+    rows: Integers
     """Number of responses."""
-    longest: Tensor
+    longest: Integers
     """Length of the longest response, observation tokens included; 0 for no response."""
 
     def loss(
@@ -73,7 +78,7 @@ class AggregateTotals(NamedTuple):
         count_rows: str = "valid",
         norm: str = "length",
         length: int | None = None,
-    ) -> Tensor:
+    ) -> Floats:
         """Return the loss of each batch, [batches] float64, rounded once; 0 without policy tokens.
 
         The arguments are those of `denominator`; `how` is the one of the contributions.
@@ -88,4 +93,4 @@ class AggregateTotals(NamedTuple):
             norm=norm,
             length=length,
         )
-        return torch.where(below > 0, round_digits(self.total, below.clamp(min=1)), 0.0)
+        return np.where(below > 0, round_digits(self.total, below.clip(1)), 0.0)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.segments import (
     count_true,
     lengths,
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 
 RESPONSE_LEVELS = ("sequence", "geometric", "max")
-MAX_LOG_WEIGHT = math.log(torch.finfo(torch.float32).max)  # a larger weight overflows float32
+MAX_LOG_WEIGHT = math.log(float(np.finfo(np.float32).max))  # a larger weight overflows float32
 
 # Functions of d = log π_trainer - log π_engine of a token that the engine sampled.
-_DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
-    "k1": torch.neg,
-    "k2": lambda d: d.square() / 2,
+_DISTANCES: dict[str, Callable[[Array], Array]] = {
+    "k1": lambda d: -d,
+    "k2": lambda d: d * d / 2,
     # exp(d) - 1 - d with expm1, which keeps its digits if the policies nearly agree
-    "k3": lambda d: torch.expm1(d) - d,
-    "tv": lambda d: torch.expm1(d).abs(),
-    "error": lambda d: d.abs().exp(),
+    "k3": lambda d: namespace(d).expm1(d) - d,
+    "tv": lambda d: abs(namespace(d).expm1(d)),
+    "error": lambda d: namespace(d).exp(abs(d)),
 }
 
 
-def reduce_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Tensor:
+def reduce_responses(values: Array, mask: Array, offsets: Array, *, level: str) -> Array:
     """Return the sum, mean or maximum over each response's policy tokens, [N]; 0 for no token.
 
     Args:
@@ -50,23 +50,25 @@ def reduce_responses(values: Tensor, mask: Tensor, offsets: Tensor, *, level: st
         offsets: [N+1] of the responses.
         level: sequence (the sum), geometric (the mean) or max.
     """
+    xp = namespace(values)
     if level == "max":
-        highest = segment_max(torch.where(mask, values, -torch.inf), offsets)
-        return torch.where(highest == -torch.inf, 0.0, highest)
-    total = segment_sum(torch.where(mask, values, 0.0), offsets)
+        highest = segment_max(xp.where(mask, values, -math.inf), offsets)
+        return xp.where(highest == -math.inf, 0.0, highest)
+    total = segment_sum(xp.where(mask, values, 0.0), offsets)
     if level == "sequence":
         return total
-    return total / count_true(mask, offsets).clamp(min=1)
+    return total / xp.astype(count_true(mask, offsets).clip(1), total.dtype)
 
 
-def segment_means(values: Tensor, mask: Tensor, offsets: Tensor) -> Tensor:
+def segment_means(values: Array, mask: Array, offsets: Array) -> Array:
     """Return the mean over the policy segment of each token, [T]; 0 on observation tokens."""
-    segments, policy = policy_segments(mask, offsets), positions_of(mask)
-    means = segment_sum(values[policy], segments) / lengths(segments)
-    return torch.zeros_like(values).index_copy(0, policy, spread(means, segments))
+    xp, segments, policy = namespace(values), policy_segments(mask, offsets), positions_of(mask)
+    total = segment_sum(values[policy], segments)
+    means = total / xp.astype(lengths(segments), total.dtype)
+    return xp.placed(spread(means, segments), policy, len(values))
 
 
-def at_level(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Tensor:
+def at_level(values: Array, mask: Array, offsets: Array, *, level: str) -> Array:
     """Return the number of each token's level at the token, [T].
 
     Args:
@@ -83,15 +85,15 @@ def at_level(values: Tensor, mask: Tensor, offsets: Tensor, *, level: str) -> Te
 
 
 def log_weights(
-    old: Tensor,
-    infer: Tensor,
-    mask: Tensor,
-    offsets: Tensor,
+    old: Array,
+    infer: Array,
+    mask: Array,
+    offsets: Array,
     *,
     level: str,
     clamp: float = math.inf,
     clamp_at: str = "level",
-) -> Tensor:
+) -> Array:
     """Return the logarithm of the importance weight at each token, [T] float64.
 
     With d = old - infer:
@@ -115,23 +117,23 @@ def log_weights(
     """
     ratios = old - infer
     if clamp_at == "token":
-        return at_level(ratios.clamp(-clamp, clamp), mask, offsets, level=level)
-    return at_level(ratios, mask, offsets, level=level).clamp(-clamp, clamp)
+        return at_level(ratios.clip(-clamp, clamp), mask, offsets, level=level)
+    return at_level(ratios, mask, offsets, level=level).clip(-clamp, clamp)
 
 
 class Weights(NamedTuple):
     """Importance weights, and where they differ from the plain ratio, [T] each."""
 
-    values: Tensor
+    values: Array
     """Importance weight of each token."""
-    truncated: Tensor
+    truncated: Array
     """Bool: the ratio is above the cap or below the floor."""
-    masked: Tensor
+    masked: Array
     """Bool: the weight is 0, since the ratio is outside the bounds."""
 
 
 def importance_weights(
-    logs: Tensor,
+    logs: Array,
     *,
     cap: float = math.inf,
     floor: float = 0.0,
@@ -148,28 +150,29 @@ def importance_weights(
         floor: smallest weight.
         bounds: smallest and largest ratio whose weight is not 0.
 
-    >>> logs = torch.tensor([0.5, 2.0, 8.0]).log()
-    >>> importance_weights(logs, cap=4.0).values.tolist()
+    >>> logs = np.log([0.5, 2.0, 8.0])
+    >>> importance_weights(logs, cap=4.0).values.round(3).tolist()
     [0.5, 2.0, 4.0]
-    >>> importance_weights(logs, bounds=(0.6, 5.0)).values.round(decimals=3).tolist()
+    >>> importance_weights(logs, bounds=(0.6, 5.0)).values.round(3).tolist()
     [0.0, 2.0, 0.0]
     """
-    ratios = logs.clamp(max=MAX_LOG_WEIGHT).exp()
+    xp = namespace(logs)
+    ratios = xp.exp(logs.clip(max=MAX_LOG_WEIGHT))
     masked = (ratios < bounds[0]) | (ratios > bounds[1])
     truncated = ((ratios > cap) | (ratios < floor)) & ~masked
-    return Weights(torch.where(masked, 0.0, ratios.clamp(floor, cap)), truncated, masked)
+    return Weights(xp.where(masked, 0.0, ratios.clip(floor, cap)), truncated, masked)
 
 
 def divergence(
-    old: Tensor,
-    infer: Tensor,
-    mask: Tensor,
-    offsets: Tensor,
+    old: Array,
+    infer: Array,
+    mask: Array,
+    offsets: Array,
     *,
     measure: str,
     level: str,
     clamp: float = math.inf,
-) -> Tensor:
+) -> Array:
     """Return what a filter compares with its bounds: [T] for levels token and segment, else [N].
 
     With d = old - infer, the value of a token is:
@@ -194,13 +197,14 @@ def divergence(
         level: token, segment, sequence, geometric or max.
         clamp: bound on |d| of each token, in nats.
     """
+    xp = namespace(old)
     if measure == "diff":
-        values = old.exp() - infer.exp()
+        values = xp.exp(old) - xp.exp(infer)
     else:
-        values = (old - infer).clamp(-clamp, clamp)
+        values = (old - infer).clip(-clamp, clamp)
         values = values if measure == "ratio" else _DISTANCES[measure](values)
     if level in RESPONSE_LEVELS:
         values = reduce_responses(values, mask, offsets, level=level)
     else:
         values = at_level(values, mask, offsets, level=level)
-    return values.exp() if measure == "ratio" else values
+    return xp.exp(values) if measure == "ratio" else values

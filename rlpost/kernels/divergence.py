@@ -1,17 +1,18 @@
 """Estimates of how far two policies are apart, from tokens that one of them sampled.
 
-d = log π - log π_s at a token that π_s sampled. The functions take numpy's arrays and torch's.
+d = log π - log π_s at a token that π_s sampled.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    Array = Any  # of numpy or torch
+    from rlpost.kernels.arrays import Array
+
     Number = float | Fraction
 
 LIKELY = math.log(0.5)

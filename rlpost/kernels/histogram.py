@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
-from rlpost.kernels.quantiles import count_codes
+from rlpost.kernels.arrays import Array, namespace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from numpy.typing import NDArray
 
 
 _DROPPED = 20  # bits of a float32, whose mantissa has 23
@@ -35,7 +34,7 @@ class SignedHistogram(NamedTuple):
     counts: list[int]
 
 
-def tally(values: Tensor, counts: Tensor | None = None) -> Tensor:
+def tally(values: Array, counts: Array | None = None) -> Array:
     """Count numbers under their leading bits.
 
     Args:
@@ -45,16 +44,13 @@ def tally(values: Tensor, counts: Tensor | None = None) -> Tensor:
     Returns:
         [4096] int64.
     """
-    codes = (values.to(torch.float32).view(torch.int32) >> _DROPPED) & (_CODES - 1)
-    if counts is None:
-        return count_codes(codes, _CODES)
-    none = torch.zeros(_CODES, dtype=torch.int64, device=values.device)
-    return none.scatter_add_(0, codes.to(torch.int64), counts)
+    xp = namespace(values)
+    bits = xp.reinterpreted(xp.astype(values, xp.float32), xp.int32)
+    return xp.count_codes((bits >> _DROPPED) & (_CODES - 1), _CODES, counts)
 
 
-def nonzero_tally(counts: Tensor) -> dict[int, int]:
+def nonzero_tally(numbers: NDArray[np.int64]) -> dict[int, int]:
     """Return the counts of codes that occur, without that of 0."""
-    numbers = counts.numpy()
     codes = np.flatnonzero(numbers)
     pairs = zip(codes.tolist(), numbers[codes].tolist(), strict=True)
     return {code: count for code, count in pairs if code % _NEGATIVE}
@@ -63,7 +59,7 @@ def nonzero_tally(counts: Tensor) -> dict[int, int]:
 def histogram(counts: Mapping[int, int]) -> SignedHistogram:
     """Return the histogram of tallied numbers, of 8 to 32 columns; none for no numbers.
 
-    >>> histogram(nonzero_tally(tally(torch.tensor([-1.0, 0.0, 0.75, 1.5, 1.5]))))[1]
+    >>> histogram(nonzero_tally(tally(np.array([-1.0, 0.0, 0.75, 1.5, 1.5]))))[1]
     [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2]
     """
     if not counts:

@@ -5,36 +5,34 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
+from rlpost.kernels.arrays import Array, namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor
-
 
 # Functions of d = log π - log π_ref of the sampled token (Schulman, "Approximating KL divergence",
 # 2020) and of the importance ratio of the current to the sampling policy.
-_ESTIMATORS: dict[str, Callable[[Tensor, Tensor | float], Tensor]] = {
+_ESTIMATORS: dict[str, Callable[[Array, Array | float], Array]] = {
     "k1": lambda d, _: d,
-    "abs": lambda d, _: d.abs(),
-    "k2": lambda d, _: d.square() / 2,
+    "abs": lambda d, _: abs(d),
+    "k2": lambda d, _: d * d / 2,
     # exp(-d) - 1 + d with expm1, which keeps its digits if the policies nearly agree
-    "k3": lambda d, _: torch.expm1(-d) + d,
+    "k3": lambda d, _: namespace(d).expm1(-d) + d,
     "k4": lambda d, ratio: ratio * d,
 }
 
 
 def token_kl(
-    policy: Tensor,
-    ref: Tensor,
+    policy: Array,
+    ref: Array,
     *,
     estimator: str,
     log_ratio_clamp: float = math.inf,
     clamp: float = math.inf,
     clamps: str = "k3",
-    ratio: Tensor | float = 1.0,
-) -> Tensor:
+    ratio: Array | float = 1.0,
+) -> Array:
     """Return the estimated KL of a policy from the reference at each sampled token.
 
     With d = policy - ref, clamped to ±log_ratio_clamp:
@@ -57,13 +55,13 @@ def token_kl(
         ratio: [T] importance ratio of the current to the sampling policy; 1 before any update.
 
     Returns:
-        [T], in the dtype of the inputs.
+        [T], in the type of the inputs.
     """
     log_ratio = policy - ref
     if log_ratio_clamp < math.inf:
-        log_ratio.clamp_(-log_ratio_clamp, log_ratio_clamp)
+        log_ratio = log_ratio.clip(-log_ratio_clamp, log_ratio_clamp)
     kl = _ESTIMATORS[estimator](log_ratio, ratio)
-    return kl.clamp_(-clamp, clamp) if clamps in (estimator, "all") else kl
+    return kl.clip(-clamp, clamp) if clamps in (estimator, "all") else kl
 
 
 def adaptive_coefficients(

@@ -7,13 +7,12 @@ batch are exact; sums within a group run over its responses in canonical order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from rlpost.kernels import codes as integers
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.segments import (
     count_true,
     lengths,
@@ -24,9 +23,9 @@ from rlpost.kernels.segments import (
     spread,
 )
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _BIAS = 1152  # makes the exponent of the smallest subnormal's last bit (2^-1074) positive
 DIGITS = 70  # digits of 32 bits: 2^-1152 to beyond 2^1024, with room for carries
@@ -34,12 +33,12 @@ _LOW = 0xFFFFFFFF
 _MANTISSA = 53
 
 
-def zero_digits(keys: int) -> Tensor:
+def zero_digits(keys: int) -> Integers:
     """Return the digits of `keys` sums of nothing, [keys, digits] int64."""
-    return torch.zeros(keys, DIGITS, dtype=torch.int64)
+    return np.zeros((keys, DIGITS), np.int64)
 
 
-def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
+def exact_digits(values: Floats, keys: Integers, count: int) -> Integers:
     """Return the exact sums of `values` by key.
 
     Args:
@@ -50,27 +49,26 @@ def exact_digits(values: Tensor, keys: Tensor, count: int) -> Tensor:
     Returns:
         [count, digits] int64; `add_digits` adds two of them, `round_digits` rounds one.
     """
-    # By numpy, since most calls have few numbers, on which a call of torch takes 3 times as long.
-    fraction, exponent = np.frexp(values.to("cpu", torch.float64).numpy())
+    fraction, exponent = np.frexp(values)
     with np.errstate(invalid="ignore"):  # squares beyond the range of float64 are infinite
         mantissa = np.ldexp(fraction, _MANTISSA).astype(np.int64)
     bit = exponent.astype(np.int64) + (_BIAS - _MANTISSA)
-    slot, shift = (bit >> 5) + keys.cpu().numpy() * DIGITS, bit & 31
+    slot, shift = (bit >> 5) + keys * DIGITS, bit & 31
     low, high = (mantissa & _LOW) << shift, (mantissa >> 32) << shift  # high has the sign
     digits = zero_digits(count)
-    flat = digits.numpy().reshape(-1)
+    flat = digits.reshape(-1)
     np.add.at(flat, slot, low & _LOW)
     np.add.at(flat, slot + 1, (low >> 32) + (high & _LOW))
     np.add.at(flat, slot + 2, high >> 32)
     return _carried(digits)
 
 
-def add_digits(left: Tensor, right: Tensor) -> Tensor:
+def add_digits(left: Integers, right: Integers) -> Integers:
     """Return the exact sum of two sets of digits."""
     return _carried(left + right)
 
 
-def _carried(digits: Tensor) -> Tensor:
+def _carried(digits: Integers) -> Integers:
     """Return the same sums with all digits but the last in [-2³¹, 2³³), so adding cannot overflow.
 
     One step of carries is enough for that bound.
@@ -81,7 +79,7 @@ def _carried(digits: Tensor) -> Tensor:
     return out
 
 
-def round_digits(digits: Tensor, divisors: Tensor | None = None) -> Tensor:
+def round_digits(digits: Integers, divisors: Integers | Floats | None = None) -> Floats:
     """Return each sum, divided by a whole number if there is one, rounded once (half to even).
 
     Args:
@@ -93,7 +91,7 @@ def round_digits(digits: Tensor, divisors: Tensor | None = None) -> Tensor:
     """
     whole = [1] * len(digits) if divisors is None else [int(x) for x in divisors.tolist()]
     rows = zip(digits.tolist(), whole, strict=True)
-    return torch.tensor([_round(row, divisor) for row, divisor in rows], dtype=torch.float64)
+    return np.array([_round(row, divisor) for row, divisor in rows], np.float64)
 
 
 def _round(row: list[int], divisor: int) -> float:
@@ -104,14 +102,14 @@ def _round(row: list[int], divisor: int) -> float:
         return float("inf") if total > 0 else float("-inf")
 
 
-def used_digits(digits: Tensor) -> slice:
+def used_digits(digits: Integers) -> slice:
     """Return the range of digits that sums [..., digits] use, and that of 1.
 
     Numbers of one magnitude use few of them. The unit of the first one is 2^-`scale_of` it.
     """
-    used = digits.reshape(-1, DIGITS).ne(0).any(0)
+    used = (digits.reshape(-1, DIGITS) != 0).any(0)
     used[_BIAS // 32] = True
-    indices = used.nonzero()
+    indices = np.flatnonzero(used)
     return slice(int(indices[0]), int(indices[-1]) + 1)
 
 
@@ -120,12 +118,12 @@ def scale_of(used: slice) -> int:
     return _BIAS - 32 * int(used.start)
 
 
-def integers_of(digits: Tensor) -> list[int]:
+def integers_of(digits: Integers) -> list[int]:
     """Return the sums [n, any number of digits] as integers, in units of their first digit."""
     count, size = digits.shape
     words = np.empty((count, size + 2), "<u4")
     carry = np.zeros(count, np.int64)
-    for index, column in enumerate(digits.numpy().T):
+    for index, column in enumerate(digits.T):
         carry += column
         words[:, index] = carry & _LOW
         carry >>= 32
@@ -135,97 +133,35 @@ def integers_of(digits: Tensor) -> list[int]:
     return [int.from_bytes(data[at : at + width], "little", signed=True) for at in ends]
 
 
-def exact_sums(values: Tensor, keys: Tensor, count: int) -> Tensor:
+def exact_sums(values: Floats, keys: Integers, count: int) -> Floats:
     """Return correctly rounded sums of finite float64 values by key, [count]; 0 for no value."""
     return round_digits(exact_digits(values, keys, count))
 
 
-def exact_means(values: Tensor, keys: Tensor, numbers: Tensor) -> Tensor:
+def exact_means(values: Floats, keys: Integers, numbers: Integers | Floats) -> Floats:
     """Return correctly rounded sums by key, divided by `numbers` [count]; 0 if the number is 0."""
-    return round_digits(exact_digits(values, keys, numbers.numel()), numbers.clamp(min=1))
+    return round_digits(exact_digits(values, keys, len(numbers)), numbers.clip(1))
 
 
-_MOST_BITS = 63
-
-
-def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
-    """Return the order of rows by code, then by the values of the columns, [N].
-
-    Rows that compare equal have equal values, so a computation that reads rows in this order has
-    the same result for every order of the input.
-    """
-    order: Tensor | None = None
-    for key in (*reversed(columns), codes):
-        order = _sorted_by(key, order)
-    assert order is not None
-    return order
-
-
-def _sorted_by(key: Tensor, order: Tensor | None) -> Tensor:
-    """Return a stable sort of the rows, in the order so far, by a key."""
-    if key.device.type == "cpu" and not key.is_floating_point() and key.numel():
-        return _sorted_by_code(key.numpy(), order)
-    if order is not None:
-        return order[torch.argsort(key[order], stable=True)]
-    if key.device.type == "cpu":  # numpy sorts with vector instructions
-        return torch.from_numpy(np.argsort(key.numpy()))
-    return torch.argsort(key)
-
-
-def _sorted_by_code(key: NDArray[Any], order: Tensor | None) -> Tensor:
-    """Return `_sorted_by` for integers and bools.
-
-    Key and index are sorted as one number, if 63 bits are enough.
-    """
-    index_bits = len(key).bit_length()
-    key = key.astype(np.int64, copy=False)
-    low, high = int(key.min()), int(key.max())
-    rows = np.arange(len(key)) if order is None else order.numpy()
-    if (high - low).bit_length() + index_bits > _MOST_BITS:
-        return torch.from_numpy(rows[np.argsort(key[rows], kind="stable")])
-    both = key[rows]
-    both -= low
-    both <<= index_bits
-    both += np.arange(len(key))
-    both.sort()
-    both &= (1 << index_bits) - 1
-    return torch.from_numpy(rows[both])
-
-
-def dense_codes(codes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the codes that occur, ascending, and the index of each row's code in them, [N].
-
-    Args:
-        codes: [N] int64 in [0, count), on the CPU.
-        count: the number of possible codes.
-    """
-    occurring, dense = integers.dense_codes(codes.numpy(), count)
-    return torch.from_numpy(occurring), torch.from_numpy(dense)
-
-
-def joint_codes(*codes: Tensor) -> Tensor:
-    """Return one code for each tuple of codes that occurs, from 0 without gaps, [N]."""
-    return torch.from_numpy(integers.joint_codes(*(own.numpy() for own in codes)))
-
-
-def group_offsets(codes: Tensor, count: int) -> Tensor:
+def group_offsets(codes: Integers, count: int) -> Integers:
     """Return the offsets [count+1] of the groups in rows sorted by code."""
-    return offsets_of(torch.bincount(codes, minlength=count))
+    offsets: Integers = offsets_of(np.bincount(codes, minlength=count))
+    return offsets
 
 
 class Moments(NamedTuple):
     """Number, mean and standard deviation of sets of numbers, each [K] float64."""
 
-    number: Tensor
-    mean: Tensor
-    std: Tensor
+    number: Floats
+    mean: Floats
+    std: Floats
 
-    def at(self, codes: Tensor) -> Moments:
+    def at(self, codes: Integers) -> Moments:
         """Return the moments of the set of each row."""
         return Moments(*(part[codes] for part in self))
 
 
-def group_moments(values: Tensor, offsets: Tensor, constant: Tensor | None = None) -> Moments:
+def group_moments(values: Floats, offsets: Integers, constant: Mask | None = None) -> Moments:
     """Return mean and standard deviation (Bessel, ddof 1) of each group, in two passes.
 
     Args:
@@ -238,55 +174,56 @@ def group_moments(values: Tensor, offsets: Tensor, constant: Tensor | None = Non
         If all values are equal, the mean is that value and the standard deviation 0, without
         rounding noise.
     """
-    count = lengths(offsets).to(values.dtype)
-    mean = segment_sum(values, offsets) / count.clamp(min=1)
+    count = lengths(offsets).astype(values.dtype)
+    mean = segment_sum(values, offsets) / count.clip(1)
     constant = is_constant(values, offsets) if constant is None else constant
-    mean = torch.where(constant, first_values(values, offsets), mean)
-    squares = segment_sum((values - spread(mean, offsets)).square_(), offsets)
-    return Moments(count, mean, (squares / (count - 1).clamp(min=1)).sqrt())
+    mean = np.where(constant, first_values(values, offsets), mean)
+    squares = segment_sum((values - spread(mean, offsets)) ** 2, offsets)
+    return Moments(count, mean, np.sqrt(squares / (count - 1).clip(1)))
 
 
-def first_values(values: Tensor, offsets: Tensor) -> Tensor:
+def first_values(values: Floats, offsets: Integers) -> Floats:
     """Return the first value of each segment, [N]; 0 for an empty segment."""
-    if values.numel() == 0:
-        return values.new_zeros(offsets.numel() - 1)
-    first = values[offsets[:-1].clamp(max=values.numel() - 1)]
-    return torch.where(lengths(offsets) > 0, first, 0.0)
+    if not len(values):
+        return np.zeros(len(offsets) - 1)
+    first = values[offsets[:-1].clip(max=len(values) - 1)]
+    return np.where(lengths(offsets) > 0, first, 0.0)
 
 
-def last_values(values: Tensor, offsets: Tensor) -> Tensor:
+def last_values(values: Floats, offsets: Integers) -> Floats:
     """Return the last value of each segment, [N]; 0 for an empty segment."""
-    if values.numel() == 0:
-        return values.new_zeros(offsets.numel() - 1)
-    last = values[(offsets[1:] - 1).clamp(min=0)]
-    return torch.where(lengths(offsets) > 0, last, 0.0)
+    if not len(values):
+        return np.zeros(len(offsets) - 1)
+    last = values[(offsets[1:] - 1).clip(0)]
+    return np.where(lengths(offsets) > 0, last, 0.0)
 
 
-def is_constant(values: Tensor, offsets: Tensor) -> Tensor:
+def is_constant(values: Floats, offsets: Integers) -> Mask:
     """Return whether all values of a segment are equal, [N] bool; true for 0 or 1 value."""
-    return segment_max(values, offsets) <= segment_min(values, offsets)
+    constant: Mask = segment_max(values, offsets) <= segment_min(values, offsets)
+    return constant
 
 
-def keyed_moments(values: Tensor, keys: Tensor, count: int) -> Moments:
+def keyed_moments(values: Floats, keys: Integers, count: int) -> Moments:
     """Return mean and standard deviation (Bessel, ddof 1) by key, [count] each, from exact sums.
 
     The mean of no value is 0, the standard deviation of a single value 0.
     """
-    rows = torch.bincount(keys, minlength=count).to(torch.float64)
+    rows = np.bincount(keys, minlength=count).astype(np.float64)
     mean = exact_means(values, keys, rows)
-    squares = exact_sums((values - mean[keys]).square(), keys, count)
-    return Moments(rows, mean, (squares / (rows - 1).clamp(min=1)).sqrt())
+    squares = exact_sums((values - mean[keys]) ** 2, keys, count)
+    return Moments(rows, mean, np.sqrt(squares / (rows - 1).clip(1)))
 
 
 class TokenMoments(NamedTuple):
     """Number, sum and sum of squared deviations of the values of each segment, [N] each."""
 
-    number: Tensor
-    total: Tensor
-    squares: Tensor
+    number: Array
+    total: Array
+    squares: Array
 
 
-def token_moments(values: Tensor, mask: Tensor | None, offsets: Tensor) -> TokenMoments:
+def token_moments(values: Array, mask: Array | None, offsets: Array) -> TokenMoments:
     """Return the moments of each segment's values whose mask is true, [N] float64 each; 0 for none.
 
     Args:
@@ -294,18 +231,18 @@ def token_moments(values: Tensor, mask: Tensor | None, offsets: Tensor) -> Token
         mask: [T] bool; None for all values.
         offsets: [N+1].
     """
-    inside, count = values.to(torch.float64), lengths(offsets).to(torch.float64)
+    xp = namespace(values)
+    inside, count = xp.astype(values, xp.float64), lengths(offsets)
     if mask is not None:
-        inside, count = torch.where(mask, inside, 0.0), count_true(mask, offsets).to(torch.float64)
-    total = segment_sum(inside, offsets)
-    # In place, on memory that was just written and is still in the cache.
-    squares = spread(total / count.clamp(min=1), offsets).sub_(inside).square_()
+        inside, count = xp.where(mask, inside, 0.0), count_true(mask, offsets)
+    count, total = xp.astype(count, xp.float64), segment_sum(inside, offsets)
+    squares = (spread(total / count.clip(1), offsets) - inside) ** 2
     if mask is not None:
-        squares = torch.where(mask, squares, 0.0)
+        squares = xp.where(mask, squares, 0.0)
     return TokenMoments(count, total, segment_sum(squares, offsets))
 
 
-def pooled_moments(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
+def pooled_moments(parts: TokenMoments, keys: Integers, count: int) -> Moments:
     """Combine the moments of segments by key, with exact sums.
 
     Args:
@@ -319,13 +256,7 @@ def pooled_moments(parts: TokenMoments, keys: Tensor, count: int) -> Moments:
     """
     number = exact_sums(parts.number, keys, count)
     mean = exact_means(parts.total, keys, number)
-    own = parts.total / parts.number.clamp(min=1)
-    between = parts.number * (own - mean[keys]).square()
+    own = parts.total / parts.number.clip(1)
+    between = parts.number * (own - mean[keys]) ** 2
     squares = exact_sums(parts.squares + between, keys, count)
-    return Moments(number, mean, (squares / (number - 1).clamp(min=1)).sqrt())
-
-
-def keyed_extremes(values: Tensor, keys: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the smallest and largest value of each key, [count] each; inf and -inf for none."""
-    low, high = integers.keyed_extremes(values.numpy(), keys.numpy(), count)
-    return torch.from_numpy(low), torch.from_numpy(high)
+    return Moments(number, mean, np.sqrt(squares / (number - 1).clip(1)))

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from rlpost.kernels.arrays import Array, namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 
 _FINEST, _COARSEST = -20, 6  # powers of two; smaller values count as 0, larger in the last bin
@@ -24,33 +27,30 @@ _MANTISSA = 23
 BINS = 2 * _SIDE + 1
 
 
-def bins_of(values: Tensor) -> Tensor:
+def bins_of(values: Array) -> Array:
     """Return the bin of each number, [T] int64 in [0, BINS), in ascending order of the numbers.
 
-    >>> count_codes(bins_of(torch.tensor([-1.0, 0.0, 1.0])), BINS).sum().item()
+    >>> count_codes(bins_of(np.array([-1.0, 0.0, 1.0])), BINS).sum().item()
     3
     """
-    bits = values.to(torch.float32).view(torch.int32)
+    xp = namespace(values)
+    bits = xp.reinterpreted(xp.astype(values, xp.float32), xp.int32)
     steps = (bits & 0x7FFFFFFF) >> (_MANTISSA - _STEPS)
-    steps = (steps - ((_BIAS + _FINEST) << _STEPS) + 1).clamp_(0, _SIDE)
-    return (steps * (bits >= 0).to(torch.int32).mul_(2).sub_(1) + _SIDE).to(torch.int64)
+    steps = (steps - ((_BIAS + _FINEST) << _STEPS) + 1).clip(0, _SIDE)
+    return xp.astype(xp.where(bits >= 0, steps, -steps) + _SIDE, xp.int64)
 
 
-def count_codes(codes: Tensor, count: int) -> Tensor:
+def count_codes(codes: Array, count: int) -> Array:
     """Return how often each code occurs, [count] int64.
 
     Args:
         codes: [T] integers in [0, count).
         count: the number of possible codes.
     """
-    if codes.device.type == "cpu":
-        return torch.bincount(codes, minlength=count)
-    # bincount waits for the largest code.
-    ones = torch.ones((), dtype=torch.int64, device=codes.device).expand(codes.shape)
-    return ones.new_zeros(count).scatter_add_(0, codes.to(torch.int64), ones)
+    return namespace(codes).count_codes(codes, count)
 
 
-def quantiles(counts: Tensor, shares: Sequence[float]) -> list[float]:
+def quantiles(counts: NDArray[np.int64], shares: Sequence[float]) -> list[float]:
     """Return for each share the smallest number that at least this share of all does not exceed.
 
     Args:
@@ -65,7 +65,7 @@ def quantiles(counts: Tensor, shares: Sequence[float]) -> list[float]:
     count = float(below[-1])
     # 1 - 2^-40: rounding must not make 0.1 · 10 the second of ten numbers
     ranks = [max(1, int(-(-share * count * (1 - 2.0**-40) // 1))) for share in shares]
-    steps = torch.searchsorted(below, below.new_tensor(ranks)) - _SIDE
+    steps = np.searchsorted(below, ranks) - _SIDE
     return [_middle(step) if step >= 0 else -_middle(-step) for step in steps.tolist()]
 
 

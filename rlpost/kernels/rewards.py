@@ -5,31 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from rlpost.kernels.moments import (
-    Moments,
-    canonical_order,
-    group_moments,
-    group_offsets,
-    is_constant,
-)
+from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
+from rlpost.kernels.moments import Moments, group_moments, group_offsets, is_constant
 from rlpost.kernels.segments import lengths, segment_max, segment_sum, spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from rlpost.kernels.moments import Floats, Integers, Mask
+
 
 # Sample masks
 
 
-def not_at_max_length(tokens: Tensor, *, max_response_length: int) -> Tensor:
+def not_at_max_length(tokens: Integers, *, max_response_length: int) -> Mask:
     """Keep responses with fewer policy tokens than the limit of generation, [N] bool."""
     return tokens < max_response_length
 
 
-def within_difficulty(mean: Tensor, size: Tensor, *, low: float, high: float) -> Tensor:
+def within_difficulty(mean: Floats, size: Floats, *, low: float, high: float) -> Mask:
     """Keep groups with low < mean raw reward < high, and single-response groups, [N] bool.
 
     Args:
@@ -38,38 +34,40 @@ def within_difficulty(mean: Tensor, size: Tensor, *, low: float, high: float) ->
         low: lower bound, exclusive.
         high: upper bound, exclusive.
     """
-    return ((mean > low) & (mean < high)) | (size == 1)
+    kept: Mask = ((mean > low) & (mean < high)) | (size == 1)
+    return kept
 
 
-def error_max_len_clip(rewards: Tensor, tokens: Tensor, *, threshold: int) -> Tensor:
+def error_max_len_clip(rewards: Floats, tokens: Integers, *, threshold: int) -> Mask:
     """Keep reward 1, and reward 0 below `threshold` policy tokens; drop the others, [N] bool."""
-    return (rewards == 1) | ((rewards == 0) & (tokens < threshold))
+    kept: Mask = (rewards == 1) | ((rewards == 0) & (tokens < threshold))
+    return kept
 
 
 # Reward shaping
 
 
-def component_sum(components: Tensor, weights: Tensor) -> Tensor:
+def component_sum(components: Floats, weights: Floats) -> Floats:
     """Return Σₖ wₖ·cₖ over the components that are not NaN, [N]; NaN if all are.
 
     Args:
         components: [N, K] float64; NaN: not scored.
         weights: [K].
     """
-    scored = ~components.isnan()
-    total = torch.where(scored, components * weights, 0.0).sum(1)
-    return torch.where(scored.any(1), total, torch.nan)
+    scored = ~np.isnan(components)
+    total = np.where(scored, components * weights, 0.0).sum(1)
+    return np.where(scored.any(1), total, np.nan)
 
 
-def rescale(rewards: Tensor, *, scale: tuple[float, float, float, float]) -> Tensor:
+def rescale(rewards: Floats, *, scale: tuple[float, float, float, float]) -> Floats:
     """Clamp rewards to [low, high] and map that interval linearly onto [to_low, to_high], [N]."""
     low, high, to_low, to_high = scale
-    return to_low + (rewards.clamp(low, high) - low) / (high - low) * (to_high - to_low)
+    return to_low + (rewards.clip(low, high) - low) / (high - low) * (to_high - to_low)
 
 
 def overlong_penalty(
-    tokens: Tensor, *, max_len: int, buffer: int, factor: float, floor: str = "none"
-) -> Tensor:
+    tokens: Integers, *, max_len: int, buffer: int, factor: float, floor: str = "none"
+) -> Floats:
     """Return min(0, -(n - (max_len - buffer)) / buffer · factor), [N] float64.
 
     Source: DAPO, arXiv 2503.14476.
@@ -82,23 +80,23 @@ def overlong_penalty(
         floor: lowest penalty: `none`, it falls further beyond max_len; `factor`, -factor; `one`, -1
             (TRL's soft overlong punishment).
 
-    >>> overlong_penalty(torch.tensor([30, 40]), max_len=20, buffer=10, factor=2.0, floor="one")
-    tensor([-1., -1.], dtype=torch.float64)
+    >>> overlong_penalty(np.array([30, 40]), max_len=20, buffer=10, factor=2.0, floor="one")
+    array([-1., -1.])
     """
-    over = tokens.to(torch.float64) - (max_len - buffer)
-    lowest = {"none": -torch.inf, "factor": -factor, "one": -1.0}[floor]
-    return (-over / buffer * factor).clamp(min=lowest, max=0.0)
+    over = tokens.astype(np.float64) - (max_len - buffer)
+    lowest = {"none": -np.inf, "factor": -factor, "one": -1.0}[floor]
+    return (-over / buffer * factor).clip(lowest, 0.0)
 
 
-def truncation_penalty(rewards: Tensor, truncated: Tensor, *, penalty: float) -> Tensor:
+def truncation_penalty(rewards: Floats, truncated: Mask, *, penalty: float) -> Floats:
     """Return rewards in which a truncated response has r·penalty, or penalty if negative, [N]."""
-    penalised = rewards * penalty if penalty >= 0 else torch.full_like(rewards, penalty)
-    return torch.where(truncated, penalised, rewards)
+    penalised = rewards * penalty if penalty >= 0 else np.full_like(rewards, penalty)
+    return np.where(truncated, penalised, rewards)
 
 
 def group_length_penalty(
-    rewards: Tensor, lengths: Tensor, offsets: Tensor, *, weights: tuple[float, ...]
-) -> Tensor:
+    rewards: Floats, lengths: Floats, offsets: Integers, *, weights: tuple[float, ...]
+) -> Floats:
     """Return mean(r) · Σₖ wₖ · xₖ / max(xₖ), mean and maximum over the group, [N].
 
     Args:
@@ -109,11 +107,12 @@ def group_length_penalty(
 
     A length that is 0 in the whole group adds nothing.
     """
-    share = torch.zeros_like(rewards)
-    for length, weight in zip(lengths.unbind(1), weights, strict=True):
+    share = np.zeros_like(rewards)
+    for length, weight in zip(lengths.T, weights, strict=True):
         longest = spread(segment_max(length, offsets), offsets)
-        share = share + weight * length / torch.where(longest > 0, longest, 1.0)
-    return spread(group_moments(rewards, offsets).mean, offsets) * share
+        share = share + weight * length / np.where(longest > 0, longest, 1.0)
+    mean: Floats = spread(group_moments(rewards, offsets).mean, offsets)
+    return mean * share
 
 
 # Normalisation
@@ -126,7 +125,7 @@ def divisor(
     norm_eps: float = 1e-6,
     norm_floor: float = 0.0,
     norm_ddof: float = 1,
-) -> Tensor:
+) -> Floats:
     """Return max(std, floor) + ε, by which centred rewards are divided, [K].
 
     Args:
@@ -139,18 +138,18 @@ def divisor(
     """
     std = moments.std
     if norm_ddof == 0:
-        std = std * ((moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)).sqrt()
-    floored = std.clamp(min=norm_floor) + norm_eps
-    return torch.where(std == 0, 1.0, floored) if scope == "others" else floored
+        std = std * np.sqrt((moments.number - 1).clip(0) / moments.number.clip(1))
+    floored = std.clip(norm_floor) + norm_eps
+    return np.where(std == 0, 1.0, floored) if scope == "others" else floored
 
 
-def standardise(values: Tensor, moments: Moments, *, eps: float) -> Tensor:
+def standardise(values: Floats, moments: Moments, *, eps: float) -> Floats:
     """Return (x - mean) / (std + ε) with the moments of each row's set; 0 if std is 0, [N]."""
     scaled = (values - moments.mean) / divisor(moments, "batch", norm_eps=eps)
-    return torch.where(moments.std > 0, scaled, 0.0)
+    return np.where(moments.std > 0, scaled, 0.0)
 
 
-def others_moments(values: Tensor, offsets: Tensor) -> Moments:
+def others_moments(values: Floats, offsets: Integers) -> Moments:
     """Return the moments of the other values of each row's group, Bessel's correction, [N] each.
 
     Args:
@@ -163,35 +162,35 @@ def others_moments(values: Tensor, offsets: Tensor) -> Moments:
         if there is one other or if the others are equal.
     """
     size, mean = lengths(offsets), group_moments(values, offsets).mean
-    others = spread(size - 1, offsets).clamp(min=1).to(values.dtype)
+    others = spread(size - 1, offsets).clip(1).astype(values.dtype)
     deviation = values - spread(mean, offsets)
-    squares = spread(segment_sum(deviation.square(), offsets), offsets)
-    squares = (squares - deviation.square() * (1 + 1 / others)).clamp(min=0)
+    squares = spread(segment_sum(deviation**2, offsets), offsets)
+    squares = (squares - deviation**2 * (1 + 1 / others)).clip(0)
     lowest, highest = _extremes_of_others(values, offsets)
     equal = lowest == highest
-    std = torch.where(equal, 0.0, (squares / (others - 1).clamp(min=1)).sqrt())
+    std = np.where(equal, 0.0, np.sqrt(squares / (others - 1).clip(1)))
     single = spread(size == 1, offsets)
-    mean = torch.where(equal, lowest, values - deviation * (1 + 1 / others))
-    return Moments(others, torch.where(single, values, mean), torch.where(single, 0.0, std))
+    mean = np.where(equal, lowest, values - deviation * (1 + 1 / others))
+    return Moments(others, np.where(single, values, mean), np.where(single, 0.0, std))
 
 
-def _extremes_of_others(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+def _extremes_of_others(values: Floats, offsets: Integers) -> tuple[Floats, Floats]:
     """Return the smallest and the largest other value of each row, [N] each; ascending groups."""
     first, last = (spread(ends, offsets) for ends in (offsets[:-1], offsets[1:] - 1))
-    index = torch.arange(values.numel(), device=values.device)
-    low = torch.where(index == first, torch.minimum(first + 1, last), first)
-    high = torch.where(index == last, torch.maximum(last - 1, first), last)
+    index = np.arange(len(values))
+    low = np.where(index == first, np.minimum(first + 1, last), first)
+    high = np.where(index == last, np.maximum(last - 1, first), last)
     return values[low], values[high]
 
 
 def z_scores(
-    values: Tensor,
-    keys: Tensor,
+    values: Floats,
+    keys: Integers,
     *,
     norm_mean: str = "group",
     norm_std: str = "group",
     **divided_by: float,
-) -> Tensor:
+) -> Floats:
     """Return (x - mean) / (std + ε) over the rows with the same key, [N], in any order of rows.
 
     Args:
@@ -203,22 +202,22 @@ def z_scores(
 
     With a norm_std, rows that are alone and rows whose group has equal values get 0.
     """
-    finite = values.isfinite()
+    finite = np.isfinite(values)
     order = canonical_order(keys[finite], values[finite])
-    rows = finite.nonzero().squeeze(1)[order]
+    rows = np.flatnonzero(finite)[order]
     codes = keys[rows]
-    offsets = group_offsets(codes, int(codes.max()) + 1 if codes.numel() else 0)
+    offsets = group_offsets(codes, int(codes.max()) + 1 if len(codes) else 0)
     scores = _sorted_scores(values[rows], offsets, norm_mean, norm_std, divided_by)
-    return torch.zeros_like(values).index_copy(0, rows, scores)
+    return placed(scores, rows, len(values))
 
 
 def _sorted_scores(
-    values: Tensor,
-    offsets: Tensor,
+    values: Floats,
+    offsets: Integers,
     norm_mean: str,
     norm_std: str,
     divided_by: Mapping[str, float],
-) -> Tensor:
+) -> Floats:
     group = group_moments(values, offsets)
     moments = {"group": Moments(*(spread(part, offsets) for part in group))}
     if "others" in (norm_mean, norm_std):
@@ -227,7 +226,7 @@ def _sorted_scores(
     if norm_std == "none":
         return centred
     scores = centred / divisor(moments[norm_std], norm_std, **divided_by)
-    return torch.where(spread(is_constant(values, offsets), offsets), 0.0, scores)
+    return np.where(spread(is_constant(values, offsets), offsets), 0.0, scores)
 
 
 @dataclass(frozen=True)
@@ -262,7 +261,7 @@ class RunningMoments:
 
 def running_statistics(
     batches: Moments, domains: list[int], start: Mapping[int, RunningMoments]
-) -> tuple[Tensor, Tensor, dict[int, RunningMoments]]:
+) -> tuple[Floats, Floats, dict[int, RunningMoments]]:
     """Return the running mean and standard deviation that normalise each batch.
 
     A batch is merged before it is normalised, as ROLL does.
@@ -276,7 +275,7 @@ def running_statistics(
         mean [K], std [K], and the moments of each domain after the last batch.
     """
     state = dict(start)
-    mean, std = torch.zeros_like(batches.mean), torch.zeros_like(batches.std)
+    mean, std = np.zeros_like(batches.mean), np.zeros_like(batches.std)
     for index, domain in enumerate(domains):
         count, own_mean, own_std = (float(part[index]) for part in batches)
         population = own_std**2 * (count - 1) / count if count > 0 else 0.0
@@ -289,12 +288,12 @@ def running_statistics(
 # Sample weights
 
 
-def difficulty_weights(difficulty: Tensor) -> Tensor:
+def difficulty_weights(difficulty: Floats) -> Floats:
     """Return 0.5 + 1.5·clamp(difficulty, 0, 1), [N]: 0.5 for the easiest, 2 for the hardest."""
-    return 0.5 + 1.5 * difficulty.clamp(0.0, 1.0)
+    return 0.5 + 1.5 * difficulty.clip(0.0, 1.0)
 
 
-def length_weights(tokens: Tensor, shortest: Tensor, longest: Tensor) -> Tensor:
+def length_weights(tokens: Integers | Floats, shortest: Floats, longest: Floats) -> Floats:
     """Return 1.5 - (n - shortest) / (longest - shortest + 1e-8), [N]: at most 1.5.
 
     Args:

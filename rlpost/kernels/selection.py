@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from rlpost.kernels.host import like, on_host
-from rlpost.kernels.moments import canonical_order
+from rlpost.kernels.arrays import Array, is_tensor, like, namespace, on_host
+from rlpost.kernels.arrays.numpy_arrays import canonical_order
 from rlpost.kernels.segments import offsets_of, segment_sum, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rlpost.kernels.moments import Floats, Integers
 
 
 # Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), as signed numbers of 64 bits.
@@ -27,7 +28,7 @@ _LAST_SHIFT = 31
 _PENDING = 1 << 16
 
 
-def mixed(numbers: Tensor) -> Tensor:
+def mixed(numbers: Array) -> Array:
     """Return a hash of each number, int64: the finaliser of SplitMix64. Products wrap around."""
     out = numbers + _STEP
     for shift, factor in _ROUNDS:
@@ -35,12 +36,12 @@ def mixed(numbers: Tensor) -> Tensor:
     return out ^ _shifted(out, _LAST_SHIFT)
 
 
-def _shifted(numbers: Tensor, bits: int) -> Tensor:
+def _shifted(numbers: Array, bits: int) -> Array:
     """Return int64 numbers shifted to the right, with zeros at the left."""
     return (numbers >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def response_hashes(columns: Sequence[Tensor], mask: Tensor, offsets: Tensor) -> Tensor:
+def response_hashes(columns: Sequence[Array], mask: Array, offsets: Array) -> Array:
     """Return a hash of the numbers of each response at its policy tokens, [n] int64.
 
     Args:
@@ -48,14 +49,14 @@ def response_hashes(columns: Sequence[Tensor], mask: Tensor, offsets: Tensor) ->
         mask: [T] bool.
         offsets: [n+1].
     """
-    hashes = _positions(offsets)
+    xp, hashes = namespace(mask), _positions(offsets)
     for column in columns:
-        bits = (column.detach().to(torch.float64) + 0.0).view(torch.int64)  # -0.0 becomes 0.0
-        hashes = mixed(hashes + mixed(bits))
-    return mixed(segment_sum(torch.where(mask, hashes, 0), offsets))
+        values = xp.astype(xp.constant(column), xp.float64) + 0.0  # -0.0 becomes 0.0
+        hashes = mixed(hashes + mixed(xp.reinterpreted(values, xp.int64)))
+    return mixed(segment_sum(xp.where(mask, hashes, 0), offsets))
 
 
-def distinct_keys(hashes: Tensor, batch: Tensor, *columns: Tensor) -> Tensor:
+def distinct_keys(hashes: Integers, batch: Integers, *columns: Floats) -> Integers:
     """Return a key of each response, [N] int64, which differs between equal responses of a batch.
 
     Args:
@@ -65,17 +66,17 @@ def distinct_keys(hashes: Tensor, batch: Tensor, *columns: Tensor) -> Tensor:
             it are numbered in the order of the input, which no sum depends on.
     """
     order = canonical_order(batch, hashes, *columns)
-    same = torch.zeros(len(hashes), dtype=torch.bool)
+    same = np.zeros(len(hashes), np.bool_)
     ordered = hashes[order]
     same[1:] = (ordered[1:] == ordered[:-1]) & (batch[order][1:] == batch[order][:-1])
-    index = torch.arange(len(hashes))
-    first = torch.where(same, 0, index).cummax(0).values
-    number = torch.empty_like(index)
-    number[order] = index - first
-    return mixed(hashes + number)
+    index = np.arange(len(hashes))
+    number = np.empty_like(index)
+    number[order] = index - np.maximum.accumulate(np.where(same, 0, index))
+    keys: Integers = mixed(hashes + number)
+    return keys
 
 
-def token_keys(responses: Tensor, offsets: Tensor, seed: int) -> Tensor:
+def token_keys(responses: Array, offsets: Array, seed: int) -> Array:
     """Return what orders tokens of equal rank, [T] int64.
 
     Args:
@@ -83,62 +84,62 @@ def token_keys(responses: Tensor, offsets: Tensor, seed: int) -> Tensor:
         offsets: [n+1].
         seed: of the choice.
     """
-    own = mixed(responses ^ int(mixed(torch.tensor(seed))))
+    own = mixed(responses ^ int(mixed(np.array([seed]))[0]))
     return mixed(spread(own, offsets) + _positions(offsets))
 
 
-def _positions(offsets: Tensor) -> Tensor:
+def _positions(offsets: Array) -> Array:
     """Return the position of each token in its response, [T] int64."""
-    token = torch.arange(int(on_host(offsets)[-1]), device=offsets.device)
+    token = namespace(offsets).arange(int(on_host(offsets)[-1]), offsets)
     return token - spread(offsets[:-1], offsets)
 
 
 class Ranked(NamedTuple):
     """Tokens that compete in their batches, [K] each."""
 
-    batch: Tensor
-    rank: Tensor
+    batch: Array
+    rank: Array
     """-inf for a token that does not compete."""
-    key: Tensor
+    key: Array
 
-    def highest(self, counts: Tensor, sizes: Tensor | None = None) -> Ranked:
+    def highest(self, counts: Integers, sizes: Integers | None = None) -> Ranked:
         """Return the highest tokens of each batch, ordered by batch and from the highest.
 
         On a device, tokens that do not compete are among them if a batch has too few others: their
         number is then computed from the arguments alone, without a wait.
 
         Args:
-            counts: [batches] int64 on the CPU, the most tokens of each batch.
-            sizes: [batches] int64 on the CPU, the number of these tokens in each batch; None to
-                count them.
+            counts: [batches] the most tokens of each batch.
+            sizes: [batches] the number of these tokens in each batch; None to count them.
         """
         own = self
-        if self.rank.device.type == "cpu":
+        if not is_tensor(self.rank):
             own, sizes = self._near(counts), None
         if sizes is None:
-            sizes = torch.bincount(on_host(own.batch), minlength=len(counts))
-        most = offsets_of(torch.minimum(counts, sizes))
+            sizes = np.bincount(on_host(own.batch), minlength=len(counts))
+        most = offsets_of(np.minimum(counts, sizes))
         first = spread(offsets_of(sizes)[:-1] - most[:-1], most)
-        places = like(first + torch.arange(int(most[-1])), own.rank)
-        order = canonical_order(own.batch, -own.rank, ~own.key)[places]
+        places = like(first + np.arange(int(most[-1])), own.rank)
+        sort = namespace(own.rank).canonical_order
+        order = sort(own.batch, -own.rank, ~own.key)[places]
         return Ranked(*(column[order] for column in own))
 
     def competing(self) -> Ranked:
-        """Return the tokens that compete; only on the CPU."""
-        inside = self.rank > -torch.inf
+        """Return the tokens that compete; waits for a device."""
+        inside = self.rank > -np.inf
         return self if bool(inside.all()) else Ranked(*(column[inside] for column in self))
 
-    def _near(self, counts: Tensor) -> Ranked:
+    def _near(self, counts: Integers) -> Ranked:
         """Return the competing tokens at or above the last rank of their batch: few to sort."""
         own, parts = self.competing(), []
-        for code in torch.bincount(own.batch).nonzero().squeeze(1).tolist():
+        for code in np.flatnonzero(np.bincount(own.batch)).tolist():
             inside, count = own.batch == code, int(counts[code])
             part = own if bool(inside.all()) else Ranked(*(column[inside] for column in own))
-            if part.rank.numel() > count:
-                near = part.rank >= part.rank.topk(count).values[-1]
+            if len(part.rank) > count:
+                near = part.rank >= np.partition(part.rank, -count)[-count]
                 part = Ranked(*(column[near] for column in part))
             parts.append(part)
-        return Ranked(*map(torch.cat, zip(*parts, strict=True))) if parts else own
+        return Ranked(*map(np.concatenate, zip(*parts, strict=True))) if parts else own
 
 
 class HighestOf:
@@ -147,46 +148,45 @@ class HighestOf:
     At most twice as many tokens as the result has are kept, and those of one part.
     """
 
-    def __init__(self, counts: Tensor) -> None:
+    def __init__(self, counts: Integers) -> None:
         self._counts, self._most = counts, 2 * int(counts.sum()) + _PENDING
         self._parts: list[Ranked] = []
         self._size = 0
 
     def add(self, part: Ranked) -> None:
-        """Add the highest tokens of a part, on the CPU."""
+        """Add the highest tokens of a part."""
         part = part.competing()
         self._parts.append(part)
-        self._size += part.rank.numel()
+        self._size += len(part.rank)
         if self._size > self._most:
             self._parts = [self.result()]
-            self._size = self._parts[0].rank.numel()
+            self._size = len(self._parts[0].rank)
 
     def result(self) -> Ranked:
         """Return the highest tokens of all parts."""
         columns = zip(*self._parts, strict=True)
-        return Ranked(*map(torch.cat, columns)).highest(self._counts)
+        return Ranked(*map(np.concatenate, columns)).highest(self._counts)
 
 
 class Floors(NamedTuple):
     """The lowest token of each batch that is selected, [batches] each."""
 
-    rank: Tensor
+    rank: Array
     """Inf if the batch has no such token."""
-    key: Tensor
+    key: Array
 
     @classmethod
     def of(cls, selected: Ranked, batches: int) -> Floors:
         """Return the floors of tokens from `Ranked.highest`."""
-        rank = torch.full((batches,), torch.inf, dtype=torch.float64)
-        key = torch.zeros(batches, dtype=torch.int64)
-        last = torch.bincount(selected.batch, minlength=batches).cumsum(0) - 1
-        present = torch.unique(selected.batch)
+        rank, key = np.full(batches, np.inf), np.zeros(batches, np.int64)
+        last = np.bincount(selected.batch, minlength=batches).cumsum() - 1
+        present = np.unique(selected.batch)
         rank[present] = selected.rank[last[present]]
         key[present] = selected.key[last[present]]
         return cls(rank, key)
 
 
-def selected_counts(tokens: Tensor, share: float) -> Tensor:
+def selected_counts(tokens: Integers, share: float) -> Integers:
     """Return how many tokens of each batch are selected, int64: ⌊share · tokens⌋, at least 1.
 
     Args:
@@ -194,4 +194,4 @@ def selected_counts(tokens: Tensor, share: float) -> Tensor:
         share: in (0, 1].
     """
     counts = [max(int(share * n), 1) if n else 0 for n in tokens.tolist()]
-    return torch.tensor(counts, dtype=torch.int64)
+    return np.array(counts, np.int64)

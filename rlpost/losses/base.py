@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.losses.selection import Selection
 from rlpost.losses.tokens import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from torch import Tensor
 
     from rlpost.recipe.loss import Aggregation, LossOptions
 
@@ -42,13 +39,13 @@ NEEDS = ("advantages", "log_probs", "old_log_probs")
 class Surrogate(NamedTuple):
     """The result of a loss function, [T] each."""
 
-    values: Tensor
+    values: Array
     """Loss of each token before any mean; 0 if masked out."""
-    clip: Tensor
+    clip: Array
     """Uint8 clip state: NONE; LOW, HIGH, DUAL if that bound is active; SELECTED if `chosen`."""
-    zero_gradient: Tensor
+    zero_gradient: Array
     """Bool: a policy token whose gradient is 0."""
-    ratio: Tensor
+    ratio: Array
     """The ratio that the loss uses, after means over responses and clamps; 1 if masked out."""
 
 
@@ -62,16 +59,16 @@ class Loss:
     source: str
     aggregation: Aggregation
     """How token losses are aggregated by default."""
-    own_advantages: Callable[[Tokens], Tensor] | None = None
+    own_advantages: Callable[[Tokens], Array] | None = None
     """What it uses as advantages, [T], 0 if masked out; None for those of the tokens."""
     needs: tuple[str, ...] = NEEDS
     """The roles without which it has no value. `behaviour` replaces old_log_probs."""
-    rank: Callable[..., Tensor] | None = None
+    rank: Callable[..., Array] | None = None
     """Ranks tokens in their batches, [T] float64, -inf for a token that cannot be selected, for a
     loss that selects the highest. Its keyword-only parameters are LossOptions."""
     after_rank: tuple[str, ...] = ()
     """Options that do not change the selection."""
-    response_weights: Callable[[Tokens], Tensor] | None = None
+    response_weights: Callable[[Tokens], Array] | None = None
     """What multiplies its tokens in place of the importance weights, [T]."""
 
     @cached_property
@@ -117,18 +114,20 @@ class Loss:
             values, zero_gradient = values * weights, zero_gradient | (weights == 0)
         if tokens.all_policy:
             return surrogate._replace(values=values, zero_gradient=zero_gradient)
+        xp = namespace(values)
         return Surrogate(
-            torch.where(tokens.mask, values, 0.0),
-            surrogate.clip.where(tokens.mask, torch.zeros_like(surrogate.clip)),
+            xp.where(tokens.mask, values, 0.0),
+            xp.where(tokens.mask, surrogate.clip, xp.zeros_like(surrogate.clip)),
             zero_gradient & tokens.mask,
             surrogate.ratio,
         )
 
 
-def clip_states(low: Tensor, high: Tensor, dual: Tensor | None = None) -> Tensor:
+def clip_states(low: Array, high: Array, dual: Array | None = None) -> Array:
     """Return the clip state of each token, [T] uint8, from masks that exclude each other."""
-    states = low.to(torch.uint8) * LOW + high.to(torch.uint8) * HIGH
-    return states if dual is None else states + dual.to(torch.uint8) * DUAL
+    xp = namespace(low)
+    states = xp.astype(low, xp.uint8) * LOW + xp.astype(high, xp.uint8) * HIGH
+    return states if dual is None else states + xp.astype(dual, xp.uint8) * DUAL
 
 
 def ratio_limits(

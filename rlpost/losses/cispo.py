@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states, ratio_limits
 
 OWN = (math.inf, 4.0)
@@ -42,13 +40,13 @@ def cispo(
     Source: MiniMax-M1, arXiv 2506.13585.
     """
     low, high = ratio_limits(pg_clip_low, pg_clip_high, pg_clip, OWN, cispo_bounds)
-    ratio = tokens.ratio(ratio_clamp).detach()
+    ratio = tokens.constant(tokens.ratio(ratio_clamp))
     below, above = ratio < low, ratio > high
-    values = ratio.clamp(low, high) * tokens.negated_advantages * tokens.masked_log_probs
+    values = ratio.clip(low, high) * tokens.negated_advantages * tokens.masked_log_probs
     zero_gradient = tokens.advantage_zero
     if cispo_mask:
         masked = (above & tokens.advantage_positive) | (below & tokens.advantage_negative)
-        values, zero_gradient = torch.where(masked, 0.0, values), zero_gradient | masked
+        values, zero_gradient = tokens.xp.where(masked, 0.0, values), zero_gradient | masked
     return Surrogate(values, clip_states(below, above), zero_gradient, ratio)
 
 
@@ -56,6 +54,6 @@ LOSS = Loss(
     "cispo",
     cispo,
     formula="-stop(clip(r, 1-ε, 1+ε))·A·log π",
-    source="arXiv 2506.13585",
+    source="arXiv:2506.13585",
     aggregation="token-mean",
 )

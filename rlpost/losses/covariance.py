@@ -7,12 +7,13 @@ its batch. The update of a token of high covariance lowers the entropy of the po
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from rlpost.losses.base import NONE, SELECTED, Loss, Surrogate, Tokens, clip_states, ratio_limits
+from rlpost.losses.base import NONE, SELECTED, Loss, Surrogate, Tokens, ratio_limits
 from rlpost.losses.ppo import DEFAULT_CLIP, clipped_surrogate
+
+if TYPE_CHECKING:
+    from rlpost.kernels.arrays import Array
 
 SHARE = 2e-4
 
@@ -54,8 +55,8 @@ def clip_cov(
     del cov_low, cov_high, cov_share, cov_seed  # of the rank and of the selection
     chosen, surrogate = tokens.chosen, _ppo(tokens, pg_clip, pg_clip_low, pg_clip_high, ratio_clamp)
     return surrogate._replace(
-        values=torch.where(chosen, 0.0, surrogate.values),
-        clip=surrogate.clip.masked_fill(chosen, SELECTED),
+        values=tokens.xp.where(chosen, 0.0, surrogate.values),
+        clip=tokens.xp.where(chosen, SELECTED, surrogate.clip),
         zero_gradient=surrogate.zero_gradient | chosen | tokens.beyond(ratio_clamp),
     )
 
@@ -69,12 +70,12 @@ def clip_cov_rank(
     cov_low: float,
     cov_high: float,
     ratio_clamp: float,
-) -> Tensor:
+) -> Array:
     """Return 0 for candidates of `clip_cov` and -inf for other tokens, [T]."""
     covariance = tokens.covariance
     clip = _ppo(tokens, pg_clip, pg_clip_low, pg_clip_high, ratio_clamp).clip
     inside = (covariance > cov_low) & (covariance < cov_high) & (clip == NONE)
-    return torch.where(inside, 0.0, -torch.inf).to(torch.float64)
+    return tokens.xp.where(inside, 0.0 * covariance, -math.inf)
 
 
 def _ppo(
@@ -113,19 +114,18 @@ def kl_cov(
     Source: Cui et al., arXiv 2505.22617 (KL-Cov), with its numbers.
     """
     del cov_share, cov_seed  # of the selection
-    chosen, ratio = tokens.chosen, tokens.ratio(ratio_clamp)
-    penalty = torch.where(chosen, kl_cov_coef * tokens.log_ratio.abs(), 0.0)
+    xp, chosen, ratio = tokens.xp, tokens.chosen, tokens.ratio(ratio_clamp)
+    penalty = xp.where(chosen, kl_cov_coef * abs(tokens.log_ratio), 0.0)
     values = tokens.negated_advantages * ratio + penalty
     # The gradients of both terms might cancel exactly.
-    clamped = tokens.log_ratio.abs() > ratio_clamp
-    slope = torch.where(clamped, 0.0, tokens.negated_advantages * ratio)
-    slope = slope + torch.where(chosen, kl_cov_coef * tokens.log_ratio.sign(), 0.0)
-    none = torch.zeros_like(chosen)
-    clip = clip_states(none, none).masked_fill(chosen, SELECTED)
-    return Surrogate(values, clip, slope.detach() == 0, ratio)
+    clamped = abs(tokens.log_ratio) > ratio_clamp
+    slope = xp.where(clamped, 0.0, tokens.negated_advantages * ratio)
+    slope = slope + xp.where(chosen, kl_cov_coef * xp.sign(tokens.log_ratio), 0.0)
+    clip = xp.astype(chosen, xp.uint8) * SELECTED
+    return Surrogate(values, clip, tokens.constant(slope) == 0, ratio)
 
 
-def kl_cov_rank(tokens: Tokens) -> Tensor:
+def kl_cov_rank(tokens: Tokens) -> Array:
     """Return the covariance, [T]."""
     return tokens.covariance
 
@@ -134,7 +134,7 @@ CLIP_COV = Loss(
     "clip_cov",
     clip_cov,
     formula="max(-A·r, -A·clip(r, 1-ε, 1+ε)); 0 if selected, low < cov(A, log π) < high",
-    source="arXiv 2505.22617",
+    source="arXiv:2505.22617",
     aggregation="token-mean",
     rank=clip_cov_rank,
 )
@@ -142,7 +142,7 @@ KL_COV = Loss(
     "kl_cov",
     kl_cov,
     formula="-A·r; + β|log r| if cov(A, log π) is among the highest",
-    source="arXiv 2505.22617",
+    source="arXiv:2505.22617",
     aggregation="token-mean",
     rank=kl_cov_rank,
     after_rank=("kl_cov_coef",),

@@ -9,12 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.arrays import Array
 
 
 TRUNCATION = 20.0
@@ -118,9 +116,10 @@ def dppo_kl(
     """
     low = kl_mask if kl_mask_low is None else kl_mask_low
     high = kl_mask if kl_mask_high is None else kl_mask_high
-    old, new = tokens.old_log_probs.exp(), tokens.masked_log_probs.detach().exp()
-    others = ((1 - old + _TINY) / (1 - new + _TINY)).log()
-    divergence = (1 - old) * others - old * tokens.log_ratio.detach()
+    xp = tokens.xp
+    old, new = xp.exp(tokens.old_log_probs), xp.exp(tokens.constant(tokens.masked_log_probs))
+    others = xp.log((1 - old + _TINY) / (1 - new + _TINY))
+    divergence = (1 - old) * others - old * tokens.constant(tokens.log_ratio)
     positive = tokens.advantage_positive
     below = ~positive & (new < old) & ~(divergence <= low)
     above = positive & (new > old) & ~(divergence <= high)
@@ -128,10 +127,10 @@ def dppo_kl(
 
 
 def _truncated(
-    tokens: Tokens, below: Tensor, above: Tensor, most: float, ratio_clamp: float
+    tokens: Tokens, below: Array, above: Array, most: float, ratio_clamp: float
 ) -> Surrogate:
-    masked, ratio = below | above, tokens.ratio(ratio_clamp).detach()
-    weight = torch.where(masked, 0.0, ratio.clamp(max=most))
+    masked, ratio = below | above, tokens.constant(tokens.ratio(ratio_clamp))
+    weight = tokens.xp.where(masked, 0.0, ratio.clip(max=most))
     values = weight * tokens.negated_advantages * tokens.masked_log_probs
     clip = clip_states(below, above, ~masked & (ratio > most))
     return Surrogate(values, clip, tokens.advantage_zero | (weight == 0), ratio)
@@ -183,31 +182,31 @@ def ref_kl(
     """
     low = prob_mask if prob_mask_low is None else prob_mask_low
     below = tokens.probability_change < -low
-    none = torch.zeros_like(below)
+    none = tokens.xp.zeros_like(below)
     return _masked(tokens, _reference_ratio(tokens), below, none, square_coef, ratio_clamp)
 
 
-def _reference_ratio(tokens: Tokens) -> Tensor:
+def _reference_ratio(tokens: Tokens) -> Array:
     """Return the log ratio of reference to current, [T], a constant for gradients."""
     assert tokens.ref is not None, "tokens without log-probs of the reference policy"
-    return torch.where(tokens.mask, (tokens.ref - tokens.new).detach(), 0.0)
+    return tokens.xp.where(tokens.mask, tokens.constant(tokens.ref - tokens.new), 0.0)
 
 
 def _masked(
     tokens: Tokens,
-    advantages: Tensor,
-    below: Tensor,
-    above: Tensor,
+    advantages: Array,
+    below: Array,
+    above: Array,
     square_coef: float,
     ratio_clamp: float,
 ) -> Surrogate:
     masked, ratio = below | above, tokens.ratio(ratio_clamp)
-    square = square_coef * tokens.log_ratio.square()
-    values = torch.where(masked, 0.0, -advantages * ratio) + square
-    constant = masked | (advantages == 0) | (tokens.log_ratio.abs() > ratio_clamp)
+    where, square = tokens.xp.where, square_coef * tokens.log_ratio**2
+    values = where(masked, 0.0, -advantages * ratio) + square
+    constant = masked | (advantages == 0) | (abs(tokens.log_ratio) > ratio_clamp)
     # The gradients of both terms might cancel exactly.
-    gradient = torch.where(constant, 0.0, -advantages * ratio) + 2 * square_coef * tokens.log_ratio
-    return Surrogate(values, clip_states(below, above), gradient.detach() == 0, ratio)
+    gradient = where(constant, 0.0, -advantages * ratio) + 2 * square_coef * tokens.log_ratio
+    return Surrogate(values, clip_states(below, above), tokens.constant(gradient) == 0, ratio)
 
 
 DPPO = Loss(
@@ -221,14 +220,14 @@ DPPO_TV = Loss(
     "dppo_tv",
     dppo_tv,
     formula="-stop(min(r, c))·A·log π; 0 if π moved > δ along A",
-    source="arXiv 2602.04879",
+    source="arXiv:2602.04879",
     aggregation="token-mean",
 )
 DPPO_KL = Loss(
     "dppo_kl",
     dppo_kl,
     formula="-stop(min(r, c))·A·log π; 0 if KL(π_old ‖ π) > δ along A",
-    source="arXiv 2602.04879",
+    source="arXiv:2602.04879",
     aggregation="token-mean",
 )
 IPO = Loss(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rlpost.kernels.arrays import Array
 
 
 OWN = 0.4
@@ -51,24 +49,25 @@ def geo_mean(
     mean_advantage = tokens.response_mean(tokens.masked_advantages)
     below = tokens.advantage_negative & (log_ratio < -low)
     above = positive & (log_ratio > high)
-    clipped = torch.where(positive, log_ratio.clamp(max=high), log_ratio.clamp(min=-low))
-    clipped = torch.where(zero, 0.0, clipped)
-    ratio = (tokens.response_mean(clipped) + (clipped - clipped.detach())).exp()
+    clipped = tokens.xp.where(positive, log_ratio.clip(max=high), log_ratio.clip(-low))
+    clipped = tokens.xp.where(zero, 0.0, clipped)
+    own_gradient = clipped - tokens.constant(clipped)  # its value is 0
+    ratio = tokens.xp.exp(tokens.response_mean(clipped) + own_gradient)
     zero_gradient = below | above | zero | (mean_advantage == 0)
     return Surrogate(-mean_advantage * ratio, clip_states(below, above), zero_gradient, ratio)
 
 
-def _weights(tokens: Tokens) -> Tensor:
+def _weights(tokens: Tokens) -> Array:
     """Return the geometric mean of the importance weights of each token's response, [T]."""
     assert tokens.weights is not None, "tokens without importance weights"
-    return tokens.response_mean((tokens.weights + _TINY).log()).exp()
+    return tokens.xp.exp(tokens.response_mean(tokens.xp.log(tokens.weights + _TINY)))
 
 
 LOSS = Loss(
     "geo_mean",
     geo_mean,
     formula="-A·exp(mean clip(log r, -ε, ε))",
-    source="arXiv 2507.20673",
+    source="arXiv:2507.20673",
     aggregation="seq-mean-token-mean",
     response_weights=_weights,
 )

@@ -50,8 +50,9 @@ def gspo(
     dual = dual_bound(dual_clip, DEFAULT_CLIP if pg_clip is None else pg_clip)
     mean = tokens.mean_log_ratio
     high = min(ratio_clamp, ratio_cap)
-    own_gradient = tokens.masked_log_probs - tokens.masked_log_probs.detach()  # its value is 0
-    ratio = (mean + own_gradient).clamp(-ratio_clamp, high).exp()
+    log_probs = tokens.masked_log_probs
+    own_gradient = log_probs - tokens.constant(log_probs)  # its value is 0
+    ratio = tokens.xp.exp((mean + own_gradient).clip(-ratio_clamp, high))
     surrogate = clipped_surrogate(tokens, ratio, bounds, dual)
     clamped = (mean < -ratio_clamp) | (mean > high)
     return surrogate._replace(zero_gradient=surrogate.zero_gradient | clamped)
@@ -61,6 +62,6 @@ LOSS = Loss(
     "gspo",
     gspo,
     formula="max(-A·s, -A·clip(s, 1-ε, 1+ε)), s = exp(mean log r)",
-    source="arXiv 2507.18071",
+    source="arXiv:2507.18071",
     aggregation="seq-mean-token-mean",
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
@@ -38,24 +36,25 @@ def dro(tokens: Tokens, *, dro_beta: float = 0.1) -> Surrogate:
 
 
 def _penalised(tokens: Tokens, tau: float) -> Surrogate:
-    advantages, none = tokens.masked_advantages, torch.zeros_like(tokens.mask)
-    penalty = tau / 2 * tokens.log_ratio.square()
+    advantages, none = tokens.masked_advantages, tokens.xp.zeros_like(tokens.mask)
+    penalty = tau / 2 * tokens.log_ratio**2
     values = tokens.negated_advantages * tokens.masked_log_probs + penalty
     zero_gradient = tau * tokens.log_ratio == advantages
-    return Surrogate(values, clip_states(none, none), zero_gradient, torch.ones_like(advantages))
+    ratio = tokens.xp.ones_like(advantages)
+    return Surrogate(values, clip_states(none, none), zero_gradient, ratio)
 
 
 KIMI15 = Loss(
     "kimi15",
     kimi15,
     formula="-A·log π + τ/2·(log r)²",
-    source="arXiv 2501.12599",
+    source="arXiv:2501.12599",
     aggregation="seq-mean-token-mean",
 )
 DRO = Loss(
     "dro",
     dro,
     formula="-A·log π + β/2·(log r)²",
-    source="arXiv 2405.19107",
+    source="arXiv:2405.19107",
     aggregation="token-mean",
 )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-import torch
-
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.kl import token_kl
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rlpost.losses.base import Tokens
     from rlpost.recipe.loss import LossOptions
 
 
-def kl_loss(tokens: Tokens, options: LossOptions) -> Tensor:
+def kl_loss(tokens: Tokens, options: LossOptions) -> Array:
     """Return the KL loss of each token, before its coefficient.
 
         KL                  the estimate of `estimated`, clamped
@@ -43,14 +41,15 @@ def kl_loss(tokens: Tokens, options: LossOptions) -> Tensor:
     return kl
 
 
-def clamped(kl: Tensor, options: LossOptions) -> Tensor:
+def clamped(kl: Array, options: LossOptions) -> Array:
     """Return which of these estimates, from `estimated`, were clamped, [T] bool."""
     if options.kl_loss_clamps not in (options.kl_loss_estimator, "all"):
-        return torch.zeros_like(kl, dtype=torch.bool)
-    return kl.abs() >= options.kl_loss_clamp
+        xp = namespace(kl)
+        return xp.zeros_like(xp.isnan(kl))
+    return abs(kl) >= options.kl_loss_clamp
 
 
-def estimated(tokens: Tokens, options: LossOptions) -> Tensor:
+def estimated(tokens: Tokens, options: LossOptions) -> Array:
     """Return `rlpost.kernels.kl.token_kl` of `new` and `ref`, [T]; k4 has the importance ratio.
 
     If kl_loss_clamp bounds the product with the ratio, it is that product.
@@ -58,25 +57,25 @@ def estimated(tokens: Tokens, options: LossOptions) -> Tensor:
     assert tokens.ref is not None, "tokens without log-probs of the reference policy"
     estimator = options.kl_loss_estimator
     bounded = options.kl_loss_log_ratio_clamps in (estimator, "all")
-    bound = options.kl_loss_log_ratio_clamp if bounded else torch.inf
-    reference = torch.where(tokens.mask, tokens.ref, 0.0)
+    bound = options.kl_loss_log_ratio_clamp if bounded else math.inf
+    reference = tokens.xp.where(tokens.mask, tokens.ref, 0.0)
     product = _clamps_product(options)
     kl = token_kl(
         tokens.masked_log_probs,
         reference,
         estimator=estimator,
         log_ratio_clamp=bound,
-        clamp=torch.inf if product else options.kl_loss_clamp,
+        clamp=math.inf if product else options.kl_loss_clamp,
         clamps=options.kl_loss_clamps,
         ratio=_weight(tokens, options) if estimator == "k4" else 1.0,
     )
     if not product:
         return kl
     weight = _weight(tokens, options)
-    beyond = (tokens.masked_log_probs - reference).detach().abs() > bound
-    kl = kl * torch.where(beyond, weight.detach(), weight)
+    beyond = abs(tokens.constant(tokens.masked_log_probs - reference)) > bound
+    kl = kl * tokens.xp.where(beyond, tokens.constant(weight), weight)
     if options.kl_loss_clamps in (estimator, "all"):
-        kl = kl.clamp(-options.kl_loss_clamp, options.kl_loss_clamp)
+        kl = kl.clip(-options.kl_loss_clamp, options.kl_loss_clamp)
     return kl
 
 
@@ -84,9 +83,10 @@ def _clamps_product(options: LossOptions) -> bool:
     return options.kl_loss_ratio and options.kl_loss_clamp_at == "product"
 
 
-def _weight(tokens: Tokens, options: LossOptions) -> Tensor:
+def _weight(tokens: Tokens, options: LossOptions) -> Array:
     """Return the ratio of the current policy to that of kl_loss_ratio_policy, [T]."""
     policy = options.kl_loss_ratio_policy
     if policy == "current":
-        return (tokens.masked_log_probs - tokens.masked_log_probs.detach()).exp()
+        log_probs = tokens.masked_log_probs
+        return tokens.xp.exp(log_probs - tokens.constant(log_probs))
     return tokens.divided_by(options.behaviour if policy == "behaviour" else policy).ratio()

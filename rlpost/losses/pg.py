@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
@@ -18,7 +16,7 @@ def pg(tokens: Tokens) -> Surrogate:
 
     Source: Williams, "Simple statistical gradient-following algorithms", 1992.
     """
-    none, ratio = torch.zeros_like(tokens.mask), torch.ones_like(tokens.masked_advantages)
+    none, ratio = tokens.xp.zeros_like(tokens.mask), tokens.xp.ones_like(tokens.masked_advantages)
     values = tokens.negated_advantages * tokens.masked_log_probs
     return Surrogate(values, clip_states(none, none), tokens.advantage_zero, ratio)
 
@@ -36,7 +34,7 @@ GPG = Loss(
     "gpg",
     pg,
     formula="-A·log π",
-    source="arXiv 2504.02546",
+    source="arXiv:2504.02546",
     aggregation="token-mean",
     needs=NEEDS,
 )

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states, ratio_limits
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from rlpost.kernels.arrays import Array
     from rlpost.recipe.loss import DualClip
 
 
@@ -47,11 +44,10 @@ def ppo(
 
     Source: Schulman et al., arXiv 1707.06347, eq. 7; dual clip: Ye et al., arXiv 1912.09729.
 
-    >>> one = torch.ones(3, dtype=torch.bool)
-    >>> new, old = torch.tensor([0.5, 0.1, 2.0]), torch.zeros(3)
-    >>> advantages, ends = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([0, 3])
-    >>> ppo(Tokens(new, old, advantages, one, ends), dual_clip=3.0).values
-    tensor([-1.2000, -1.1052,  3.0000])
+    >>> one, ends = np.ones(3, np.bool_), np.array([0, 3])
+    >>> new, old, advantages = np.array([0.5, 0.1, 2.0]), np.zeros(3), np.array([1.0, 1.0, -1.0])
+    >>> ppo(Tokens(new, old, advantages, one, ends), dual_clip=3.0).values.round(4)
+    array([-1.2   , -1.1052,  3.    ])
     """
     bounds = ratio_limits(pg_clip_low, pg_clip_high, pg_clip, (DEFAULT_CLIP, DEFAULT_CLIP))
     dual = dual_bound(dual_clip, DEFAULT_CLIP if pg_clip is None else pg_clip)
@@ -68,7 +64,7 @@ def dual_bound(dual_clip: DualClip | None, pg_clip: float) -> float:
 
 
 def clipped_surrogate(
-    tokens: Tokens, ratio: Tensor, bounds: tuple[float, float], dual: float = math.inf
+    tokens: Tokens, ratio: Array, bounds: tuple[float, float], dual: float = math.inf
 ) -> Surrogate:
     """Return PPO's surrogate for any ratio.
 
@@ -84,7 +80,7 @@ def clipped_surrogate(
     if not math.isinf(dual):
         by_dual = negative & (ratio > dual)
         zero_gradient = zero_gradient | by_dual
-    clipped = torch.where(positive, ratio.clamp(max=bounds[1]), ratio.clamp(bounds[0], dual))
+    clipped = tokens.xp.where(positive, ratio.clip(max=bounds[1]), ratio.clip(bounds[0], dual))
     values = clipped * tokens.negated_advantages
     return Surrogate(values, clip_states(low, high, by_dual), zero_gradient, ratio)
 
@@ -93,6 +89,6 @@ LOSS = Loss(
     "ppo",
     ppo,
     formula="max(-A·r, -A·clip(r, 1-ε, 1+ε))",
-    source="arXiv 1707.06347",
+    source="arXiv:1707.06347",
     aggregation="token-mean",
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
@@ -29,11 +27,12 @@ def sapo(
 
     Source: Gao et al., arXiv 2511.20347.
     """
-    none, ratio = torch.zeros_like(tokens.mask), tokens.ratio(ratio_clamp)
-    tau_pos = tokens.masked_advantages.new_full((), sapo_tau_pos)
-    tau = torch.where(tokens.advantage_positive, tau_pos, tau_pos.new_full((), sapo_tau_neg))
+    none, ratio = tokens.xp.zeros_like(tokens.mask), tokens.ratio(ratio_clamp)
+    xp, advantages = tokens.xp, tokens.masked_advantages
+    tau_pos, tau_neg = (xp.full((), tau, advantages) for tau in (sapo_tau_pos, sapo_tau_neg))
+    tau = xp.where(tokens.advantage_positive, tau_pos, tau_neg)
     # torch.sigmoid rounds by a token's position in the tensor, so chunks would change bits.
-    decay = (tau * (1 - ratio)).exp()
+    decay = xp.exp(tau * (1 - ratio))
     gate = 1 / (1 + decay)
     zero_gradient = tokens.advantage_zero | (decay == 0) | tokens.beyond(ratio_clamp)
     values = tokens.negated_advantages * gate * (4 / tau)
@@ -44,6 +43,6 @@ LOSS = Loss(
     "sapo",
     sapo,
     formula="-A·σ(τ(r - 1))·4/τ",
-    source="arXiv 2511.20347",
+    source="arXiv:2511.20347",
     aggregation="seq-mean-token-mean",
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+import numpy as np
 
+from rlpost.kernels.arrays import Array, like, on_host
 from rlpost.kernels.moments import exact_means
 from rlpost.kernels.segments import count_true, segment_sum, spread
 from rlpost.kernels.selection import (
@@ -22,30 +23,30 @@ from rlpost.losses.tokens import InBatch, Tokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
+    from rlpost.kernels.moments import Floats, Integers
 
 
 class ResponseSums(NamedTuple):
     """What the statistics of a batch are computed from, [n] each."""
 
-    tokens: Tensor
+    tokens: Array
     """Policy tokens."""
-    advantage: Tensor
+    advantage: Array
     """Sum of their advantages, float64."""
-    log_prob: Tensor
+    log_prob: Array
     """Sum of their current log-probs, float64."""
-    old: Tensor
+    old: Array
     """Sum of their log-probs before the update, float64."""
-    hashes: Tensor
+    hashes: Array
     """Int64 hash of their advantages and current log-probs."""
 
     @classmethod
     def of(cls, tokens: Tokens) -> ResponseSums:
         """Return the sums of each response."""
-        mask, offsets = tokens.mask, tokens.offsets
-        columns = (tokens.advantages, tokens.new.detach(), tokens.old)
+        mask, offsets, xp = tokens.mask, tokens.offsets, tokens.xp
+        columns = (tokens.advantages, tokens.constant(tokens.new), tokens.old)
         advantage, log_prob, old = (
-            segment_sum(torch.where(mask, column.to(torch.float64), 0.0), offsets)
+            segment_sum(xp.where(mask, xp.astype(column, xp.float64), 0.0), offsets)
             for column in columns
         )
         hashes = response_hashes(columns[:2], mask, offsets)
@@ -55,20 +56,21 @@ class ResponseSums(NamedTuple):
 class BatchMeans(NamedTuple):
     """Statistics of the policy tokens of each batch, [batches] each."""
 
-    tokens: Tensor
-    advantage: Tensor
-    log_prob: Tensor
+    tokens: Integers
+    advantage: Floats
+    log_prob: Floats
 
     @classmethod
-    def of(cls, sums: ResponseSums, batch: Tensor, batches: int) -> BatchMeans:
+    def of(cls, sums: ResponseSums, batch: Integers, batches: int) -> BatchMeans:
         """Return the exact means of each batch; 0 without policy tokens.
 
         Args:
-            sums: of all responses, on the CPU.
+            sums: of all responses, arrays of numpy.
             batch: [n] int64, the batch of each response.
             batches: the number of batches.
         """
-        counts = torch.zeros(batches, dtype=torch.int64).index_add(0, batch, sums.tokens)
+        counts = np.zeros(batches, np.int64)
+        np.add.at(counts, batch, sums.tokens)
         means = (exact_means(column, batch, counts) for column in (sums.advantage, sums.log_prob))
         return cls(counts, *means)
 
@@ -79,7 +81,7 @@ class Selection:
 
     name: str
     """Selections with the same name select the same tokens."""
-    rank: Callable[[Tokens], Tensor]
+    rank: Callable[[Tokens], Array]
     """Returns [T] float64 of tokens with `in_batch`; -inf for a token that cannot be selected."""
     share: float
     """In (0, 1]."""
@@ -88,11 +90,11 @@ class Selection:
     behaviour: str
     """The policy that the ratio divides by: `old` or `infer`."""
 
-    def counts(self, tokens: Tensor) -> Tensor:
+    def counts(self, tokens: Integers) -> Integers:
         """Return how many tokens are selected of batches with so many policy tokens, [batches]."""
         return selected_counts(tokens, self.share)
 
-    def candidates(self, tokens: Tokens, batch: Tensor) -> Ranked:
+    def candidates(self, tokens: Tokens, batch: Array) -> Ranked:
         """Return all tokens, ranked -inf if they cannot be selected.
 
         Args:
@@ -100,10 +102,10 @@ class Selection:
             batch: [n] int64, the batch of each response.
         """
         rank, keys = self._order(tokens.divided_by(self.behaviour))
-        rank = rank if tokens.all_policy else rank.where(tokens.mask, -torch.inf)
+        rank = rank if tokens.all_policy else tokens.xp.where(tokens.mask, rank, -np.inf)
         return Ranked(spread(batch, tokens.offsets), rank, keys)
 
-    def of(self, tokens: Tokens) -> Tensor:
+    def of(self, tokens: Tokens) -> Array:
         """Return which tokens are selected, [T] bool.
 
         Args:
@@ -118,19 +120,19 @@ class Selection:
 
     def as_one_batch(self, tokens: Tokens) -> Tokens:
         """Return the same tokens, with what selects among them as one whole batch."""
-        device, rows = tokens.offsets.device, tokens.offsets.numel() - 1
-        batch = torch.zeros(rows, dtype=torch.int64)
-        sums = ResponseSums(*(x.cpu() for x in ResponseSums.of(tokens)))
+        mask, rows = tokens.mask, len(tokens.offsets) - 1
+        batch = np.zeros(rows, np.int64)
+        sums = ResponseSums(*map(on_host, ResponseSums.of(tokens)))
         means = BatchMeans.of(sums, batch, 1)
-        key = distinct_keys(sums.hashes, batch, sums.old).to(device)
-        advantage, log_prob = (x.expand(rows).to(device) for x in means[1:])
+        key = like(distinct_keys(sums.hashes, batch, sums.old), mask)
+        advantage, log_prob = (like(x.repeat(rows), mask) for x in means[1:])
         tokens = replace(tokens, in_batch=InBatch(key, advantage, log_prob))
-        competing = Ranked(*(x.cpu() for x in self.candidates(tokens, batch.to(device))))
+        competing = Ranked(*map(on_host, self.candidates(tokens, like(batch, mask))))
         lowest = Floors.of(competing.highest(self.counts(means.tokens)), 1)
-        floors = Floors(*(x.expand(rows).to(device) for x in lowest))
+        floors = Floors(*(like(x.repeat(rows), mask) for x in lowest))
         return replace(tokens, in_batch=InBatch(key, advantage, log_prob, {self.name: floors}))
 
-    def _order(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def _order(self, tokens: Tokens) -> tuple[Array, Array]:
         """Return rank and key of each token, [T] each."""
         assert tokens.in_batch is not None, "tokens without the statistics of their batches"
         return self.rank(tokens), token_keys(tokens.in_batch.key, tokens.offsets, self.seed)

@@ -24,8 +24,8 @@ def tis(
     Source: Ionides, "Truncated importance sampling", 2008; with [0, 1] as in TOPR, arXiv
     2503.14286.
     """
-    ratio = tokens.ratio(ratio_clamp).detach()
-    weight = ratio.clamp(tis_low, tis_high)
+    ratio = tokens.constant(tokens.ratio(ratio_clamp))
+    weight = ratio.clip(tis_low, tis_high)
     zero_gradient = tokens.advantage_zero | (weight == 0)
     values = weight * tokens.negated_advantages * tokens.masked_log_probs
     return Surrogate(values, clip_states(ratio < tis_low, ratio > tis_high), zero_gradient, ratio)
@@ -35,6 +35,6 @@ LOSS = Loss(
     "tis",
     tis,
     formula="-stop(clip(r, low, high))·A·log π",
-    source="arXiv 2503.14286",
+    source="arXiv:2503.14286",
     aggregation="seq-mean-token-mean",
 )

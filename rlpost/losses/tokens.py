@@ -7,17 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
+from rlpost.kernels.arrays import Array, is_all_true, namespace, on_host
 from rlpost.kernels.corrections import reduce_responses
-from rlpost.kernels.host import is_all_true, on_host
 from rlpost.kernels.segments import spread
 from rlpost.kernels.selection import Floors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from torch import Tensor
+    from types import ModuleType
 
 
 _TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
@@ -27,11 +26,11 @@ _TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
 class InBatch:
     """What connects responses with their whole batches, [n] each."""
 
-    key: Tensor
+    key: Array
     """Int64 keys of responses, from `distinct_keys`."""
-    advantage: Tensor
+    advantage: Array
     """Mean advantage of the policy tokens of the response's batch."""
-    log_prob: Tensor
+    log_prob: Array
     """Mean current log-prob of these tokens."""
     floors: Mapping[str, Floors] = field(default_factory=dict)
     """By name of a selection: the lowest token that is selected of the response's batch."""
@@ -54,28 +53,37 @@ class Tokens:
     tokens are never read.
     """
 
-    new: Tensor
+    new: Array
     """[T] float, log-probs of the policy being trained; losses are differentiable in them."""
-    old: Tensor
+    old: Array
     """[T] float, log-probs of the policy before its update, which sampled the tokens."""
-    advantages: Tensor
+    advantages: Array
     """[T] float."""
-    mask: Tensor
+    mask: Array
     """[T] bool: policy tokens."""
-    offsets: Tensor
+    offsets: Array
     """[n+1] of the responses."""
-    infer: Tensor | None = None
+    infer: Array | None = None
     """[T] float, log-probs of the rollout engine."""
-    ref: Tensor | None = None
+    ref: Array | None = None
     """[T] float, log-probs of the reference policy, for a KL loss."""
-    rewards: Tensor | None = None
+    rewards: Array | None = None
     """[n] rewards of the responses; without them, losses use the sign of the advantage."""
-    weights: Tensor | None = None
+    weights: Array | None = None
     """[T] importance weights between rollout engine and trainer, which multiply the loss."""
     in_batch: InBatch | None = None
     """What connects the responses with their batches; None if the tokens are one whole batch."""
-    chosen: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    chosen: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
     """[T] bool: tokens that a loss with a rank selects of their batches; else it is not read."""
+
+    @cached_property
+    def xp(self) -> ModuleType:
+        """The functions for its arrays."""
+        return namespace(self.mask)
+
+    def constant(self, values: Array) -> Array:
+        """Return values as a constant for gradients."""
+        return self.xp.constant(values)
 
     def rows(self, start: int, stop: int) -> Tokens:
         """Return the tokens of the responses from `start` to `stop`."""
@@ -90,24 +98,24 @@ class Tokens:
         )
 
     @cached_property
-    def covariance(self) -> Tensor:
+    def covariance(self) -> Array:
         """[T] float64 (A - mean A)·(new - mean new), means of the batch; not of masked-out tokens.
 
         A constant for gradients. It needs `in_batch`.
         """
         assert self.in_batch is not None, "tokens without the statistics of their batches"
-        advantages, log_probs = self.masked_advantages, self.masked_log_probs.detach()
+        advantages, log_probs = self.masked_advantages, self.constant(self.masked_log_probs)
         means = (self.in_batch.advantage, self.in_batch.log_prob)
         over, above = (
-            values.to(torch.float64) - spread(mean, self.offsets)
+            self.xp.astype(values, self.xp.float64) - spread(mean, self.offsets)
             for values, mean in zip((advantages, log_probs), means, strict=True)
         )
         return over * above
 
     @cached_property
-    def masked_advantages(self) -> Tensor:
+    def masked_advantages(self) -> Array:
         """[T] advantages, 0 if masked out."""
-        return torch.where(self.mask, self.advantages, 0.0)
+        return self.xp.where(self.mask, self.advantages, 0.0)
 
     @cached_property
     def all_policy(self) -> bool:
@@ -115,52 +123,54 @@ class Tokens:
         return is_all_true(self.mask)
 
     @cached_property
-    def advantage_positive(self) -> Tensor:
+    def advantage_positive(self) -> Array:
         """[T] bool: the advantage of a policy token is above 0."""
         return self.masked_advantages > 0
 
     @cached_property
-    def advantage_negative(self) -> Tensor:
+    def advantage_negative(self) -> Array:
         """[T] bool: the advantage of a policy token is below 0."""
         return self.masked_advantages < 0
 
     @cached_property
-    def advantage_zero(self) -> Tensor:
+    def advantage_zero(self) -> Array:
         """[T] bool: the advantage is 0, or the token is masked out."""
         return self.masked_advantages == 0
 
     @cached_property
-    def negated_advantages(self) -> Tensor:
+    def negated_advantages(self) -> Array:
         """[T] -A, which a loss multiplies by ratios."""
         return -self.masked_advantages
 
     @cached_property
-    def masked_log_probs(self) -> Tensor:
+    def masked_log_probs(self) -> Array:
         """[T] `new`, 0 if masked out."""
-        return torch.where(self.mask, self.new, 0.0)
+        return self.xp.where(self.mask, self.new, 0.0)
 
     @cached_property
-    def old_log_probs(self) -> Tensor:
+    def old_log_probs(self) -> Array:
         """[T] `old`, 0 if masked out."""
-        return torch.where(self.mask, self.old, 0.0)
+        return self.xp.where(self.mask, self.old, 0.0)
 
     @cached_property
-    def log_ratio(self) -> Tensor:
+    def log_ratio(self) -> Array:
         """[T] new - old, 0 if masked out."""
-        return torch.where(self.mask, self.new - self.old, 0.0)
+        return self.xp.where(self.mask, self.new - self.old, 0.0)
 
     @cached_property
-    def mean_log_ratio(self) -> Tensor:
+    def mean_log_ratio(self) -> Array:
         """[T] mean log ratio of the token's response; a constant for gradients."""
         return self.response_mean(self.log_ratio)
 
     @cached_property
-    def probability_change(self) -> Tensor:
+    def probability_change(self) -> Array:
         """[T] exp(new) - exp(old), 0 if masked out; a constant for gradients."""
-        return torch.where(self.mask, self.new.detach().exp() - self.old.exp(), 0.0)
+        return self.xp.where(
+            self.mask, self.xp.exp(self.constant(self.new)) - self.xp.exp(self.old), 0.0
+        )
 
     @cached_property
-    def reward_positive(self) -> Tensor:
+    def reward_positive(self) -> Array:
         """[T] bool: the reward of the response is above 0; without rewards, the advantage is."""
         if self.rewards is None:
             return self.masked_advantages > 0
@@ -177,21 +187,21 @@ class Tokens:
         return self.with_engine_as_old if behaviour == "infer" else self
 
     @cached_property
-    def _ratios(self) -> dict[float, Tensor]:
+    def _ratios(self) -> dict[float, Array]:
         return {}
 
-    def ratio(self, clamp: float = math.inf) -> Tensor:
+    def ratio(self, clamp: float = math.inf) -> Array:
         """Return exp(new - old), [T], the log ratio clamped to ±clamp nats; 1 if masked out."""
         if clamp not in self._ratios:
-            bounded = self.log_ratio if math.isinf(clamp) else self.log_ratio.clamp(-clamp, clamp)
-            self._ratios[clamp] = bounded.exp()
+            bounded = self.log_ratio if math.isinf(clamp) else self.log_ratio.clip(-clamp, clamp)
+            self._ratios[clamp] = self.xp.exp(bounded)
         return self._ratios[clamp]
 
     @cached_property
-    def _beyond(self) -> dict[float, Tensor]:
+    def _beyond(self) -> dict[float, Array]:
         return {}
 
-    def beyond(self, clamp: float) -> Tensor | bool:
+    def beyond(self, clamp: float) -> Array | bool:
         """Return whether the log ratio is clamped, [T] bool; its gradient is 0 then.
 
         False if the clamp is inf.
@@ -199,10 +209,10 @@ class Tokens:
         if math.isinf(clamp):
             return False
         if clamp not in self._beyond:
-            self._beyond[clamp] = self.log_ratio.abs() > clamp
+            self._beyond[clamp] = abs(self.log_ratio) > clamp
         return self._beyond[clamp]
 
-    def response_mean(self, values: Tensor) -> Tensor:
+    def response_mean(self, values: Array) -> Array:
         """Return the mean over the policy tokens of each token's response, [T], detached."""
-        means = reduce_responses(values.detach(), self.mask, self.offsets, level="geometric")
+        means = reduce_responses(self.constant(values), self.mask, self.offsets, level="geometric")
         return spread(means, self.offsets)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
@@ -36,8 +34,9 @@ def topr(
 
     Source: Le Roux et al., arXiv 2503.14286 (token by token, as in ROLL).
     """
-    positive, ratio = tokens.reward_positive, tokens.ratio(ratio_clamp).detach()
-    weight = torch.where(positive, topr_positive, topr_negative * ratio.clamp(tis_low, tis_high))
+    positive, ratio = tokens.reward_positive, tokens.constant(tokens.ratio(ratio_clamp))
+    weight = topr_negative * ratio.clip(tis_low, tis_high)
+    weight = tokens.xp.where(positive, topr_positive, weight)
     clip = clip_states(~positive & (ratio < tis_low), ~positive & (ratio > tis_high))
     values = weight * tokens.negated_advantages * tokens.masked_log_probs
     return Surrogate(values, clip, tokens.advantage_zero | (weight == 0), ratio)
@@ -47,6 +46,6 @@ LOSS = Loss(
     "topr",
     topr,
     formula="-A·log π; reward ≤ 0: -stop(clip(r, low, high))·A·log π",
-    source="arXiv 2503.14286",
+    source="arXiv:2503.14286",
     aggregation="seq-mean-token-mean",
 )

@@ -126,7 +126,7 @@ def joined_files(coupling: Coupling, responses: Responses, first_rows: Sequence[
             file = parent[file]
         return file
 
-    codes = responses[coupling.scope].numpy()
+    codes = responses[coupling.scope]
     seen = np.full(int(codes.max(initial=-1)) + 1, -1, dtype=np.int64)
     for file in range(files):
         own = np.unique(codes[first_rows[file] : first_rows[file + 1]])

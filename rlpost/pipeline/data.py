@@ -9,28 +9,31 @@ from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from rlpost.io.keys import KeyColumn, encode_keys, step_order
 from rlpost.io.memory_limit import KeptMemory
-from rlpost.kernels.moments import joint_codes
+from rlpost.kernels.arrays import Array, is_tensor, namespace
+from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.pipeline.totals import SummaryCells
-from rlpost.pipeline.transfer import Sent
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
 from rlpost.recipe.roles import is_read_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from types import ModuleType
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.recipe import Recipe
 
 
+Column = np.ndarray[Any, np.dtype[Any]]
+"""A column of responses, [N] or [N, k]."""
 TRUNCATED = "truncated"
 """The role, and the column of Responses, of responses that a limit cut off."""
 UNKNOWN_REASON = "unknown_reason"
@@ -60,7 +63,7 @@ def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset
 
 @dataclass(frozen=True)
 class Responses:
-    """One row per response of the whole input, in input order, on the CPU.
+    """One row per response of the whole input, in input order: arrays of numpy on every device.
 
     `columns` are [N]: numbers float64, codes int64, flags bool. Every input has `reward` (raw),
     `tokens` (with mask = 1), `length` (all tokens), `batch`, `group`, `domain` (codes) and `valid`,
@@ -69,26 +72,26 @@ class Responses:
     `rlpost.pipeline.turns` returns.
     """
 
-    columns: Mapping[str, Tensor]
+    columns: Mapping[str, Column]
     labels: Mapping[str, list[str | int]] = field(default_factory=dict)
     """The labels of the codes of `step`, `batch`, `domain` and `unknown_reason`."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Results of stages that are not columns."""
-    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    shared: Mapping[str, Column] = field(default_factory=dict)
     """Numbers that all batches use."""
     cells: SummaryCells = field(default_factory=SummaryCells)
     """Those of the column `cell`."""
 
     def __len__(self) -> int:
-        return int(self.columns["reward"].numel())
+        return len(self.columns["reward"])
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Column:
         return self.columns[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.columns
 
-    def with_(self, **columns: Tensor) -> Responses:
+    def with_(self, **columns: Column) -> Responses:
         """Return the same responses with columns added or replaced."""
         return replace(self, columns={**self.columns, **columns})
 
@@ -96,7 +99,7 @@ class Responses:
         """Return the same responses with notes added."""
         return replace(self, notes={**self.notes, **notes})
 
-    def sharing(self, **shared: Tensor) -> Responses:
+    def sharing(self, **shared: Column) -> Responses:
         """Return the same responses with shared numbers added."""
         return replace(self, shared={**self.shared, **shared})
 
@@ -115,45 +118,50 @@ class Responses:
 
 @dataclass(frozen=True)
 class Batch:
-    """The tokens of consecutive responses, ragged, on the device that computes.
+    """The tokens of consecutive responses, ragged: arrays of numpy, or of torch on a device.
 
     Columns of `tokens` are [T]. Columns of `responses` and `table` are [n]: the rows of these
     responses, once the table exists.
     """
 
-    offsets: Tensor
-    mask: Tensor
+    offsets: Array
+    mask: Array
     """[T] bool: true for policy tokens."""
-    tokens: Mapping[str, Tensor]
-    responses: Mapping[str, Tensor] = field(default_factory=dict)
+    tokens: Mapping[str, Array]
+    responses: Mapping[str, Array] = field(default_factory=dict)
     """On the device, for computations with tokens."""
-    table: Mapping[str, Tensor] = field(default_factory=dict)
-    """The same columns on the CPU, for decisions and for numbers of responses alone."""
-    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    table: Mapping[str, Column] = field(default_factory=dict)
+    """The same columns of numpy, for decisions and for numbers of responses alone."""
+    shared: Mapping[str, Array] = field(default_factory=dict)
     full: bool = False
     """There is no observation: the mask is true for all tokens."""
 
-    def only(self, values: Tensor) -> Tensor:
+    @property
+    def xp(self) -> ModuleType:
+        """The functions for its arrays."""
+        return namespace(self.mask)
+
+    def only(self, values: Array) -> Array:
         """Return the values at policy tokens, 0 at observations."""
-        return values if self.full else torch.where(self.mask, values, 0.0)
+        return values if self.full else self.xp.where(self.mask, values, 0.0)
 
     @property
-    def lengths(self) -> Tensor:
+    def lengths(self) -> Array:
         """Tokens of each response, [n] int64."""
         return lengths(self.offsets)
 
     @property
-    def policy_tokens(self) -> Tensor:
+    def policy_tokens(self) -> Array:
         """Policy tokens of each response, [n] int64."""
         return self.lengths if self.full else count_true(self.mask, self.offsets)
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Array:
         return self.tokens[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.tokens
 
-    def with_(self, **tokens: Tensor) -> Batch:
+    def with_(self, **tokens: Array) -> Batch:
         """Return the same batch with token columns added or replaced."""
         return replace(self, tokens={**self.tokens, **tokens})
 
@@ -161,11 +169,11 @@ class Batch:
         """Return whether a flag of the table is true for all responses."""
         return bool(self.table[name].all())
 
-    def rows_with(self, name: str) -> Mapping[str, Tensor]:
+    def rows_with(self, name: str) -> Mapping[str, Array]:
         """Return the table if it has a column, else the rows on the device, which may have it."""
         return self.table if name in self.table else self.responses
 
-    def with_responses(self, columns: Mapping[str, Tensor]) -> Batch:
+    def with_responses(self, columns: Mapping[str, Array]) -> Batch:
         """Return the same batch with columns of responses added, which are on its device."""
         return replace(self, responses=ChainMap({**columns}, {}, self.responses))  # type: ignore[arg-type]
 
@@ -173,35 +181,35 @@ class Batch:
         """Return the batch with 0 for the tokens of responses that are left out, NaN or not."""
         if self.all_are("valid"):
             return self
-        inside = spread(self.responses["valid"], self.offsets)
+        xp, inside = self.xp, spread(self.responses["valid"], self.offsets)
         columns = self.tokens.items()
-        return self.with_(**{name: torch.where(inside, x, x.new_zeros(())) for name, x in columns})
+        return self.with_(**{name: xp.where(inside, x, xp.zeros((), x)) for name, x in columns})
 
     def beside(self, responses: Responses, start: int, transfers: Transfers) -> Batch:
         """Return the batch with its rows of the table, which begin at `start`."""
-        table = responses.rows(start, start + self.offsets.numel() - 1).columns
-        device = self.offsets.device
-        if device.type == "cpu":
+        table = responses.rows(start, start + len(self.offsets) - 1).columns
+        if not is_tensor(self.offsets):
             return replace(self, responses=table, table=table, shared=responses.shared)
+        device = self.offsets.device
         return replace(
             self,
-            responses=Sent(table, device, transfers),
+            responses=transfers.rows(table, device),
             table=table,
-            shared=Sent(responses.shared, device, transfers, once=True),
+            shared=transfers.shared(responses.shared, device),
         )
 
 
-def concat_columns(parts: Iterable[Mapping[str, Tensor]], rows: int) -> dict[str, Tensor]:
+def concat_columns(parts: Iterable[Mapping[str, Column]], rows: int) -> dict[str, Column]:
     """Return the columns of consecutive chunks, [rows] each.
 
-    Each chunk is copied at once. If all were kept until the last one, many small tensors would
+    Each chunk is copied at once. If all were kept until the last one, many small arrays would
     fragment the memory that chunks free, and memory would grow with the input.
     """
-    columns: dict[str, Tensor] = {}
+    columns: dict[str, Column] = {}
     first = 0
     for part in parts:
         for name, value in part.items():
-            column = columns.setdefault(name, value.new_empty(rows, *value.shape[1:]))
+            column = columns.setdefault(name, np.empty((rows, *value.shape[1:]), value.dtype))
             column[first : first + len(value)] = value
         first += max(map(len, part.values()), default=0)
     assert not columns or first == rows, f"{first} rows, not {rows}"
@@ -215,16 +223,16 @@ class Collector:
     """Collects the columns of responses from chunks, in input order."""
 
     def __init__(self) -> None:
-        self._numbers: list[dict[str, Tensor]] = []
+        self._numbers: list[dict[str, Column]] = []
         self._keys: dict[str, list[pa.DictionaryArray]] = {}
         self._kept = KeptMemory("the keys of all responses")
 
-    def add(self, rows: Mapping[str, Tensor | pa.Array], mapped: Mapping[str, Tensor]) -> None:
+    def add(self, rows: Mapping[str, Column | pa.Array], mapped: Mapping[str, Column]) -> None:
         """Add the next chunk: its keys and numbers, and the numbers that stages mapped."""
-        numbers = {name: value for name, value in rows.items() if isinstance(value, Tensor)}
+        numbers = {name: value for name, value in rows.items() if isinstance(value, np.ndarray)}
         self._numbers.append({**numbers, **mapped})
         for name, value in rows.items():
-            if not isinstance(value, Tensor):
+            if not isinstance(value, np.ndarray):
                 keys = encode_keys(value)
                 self._kept.add(keys.nbytes)
                 self._keys.setdefault(name, []).append(keys)
@@ -235,37 +243,37 @@ class Collector:
         Collected chunks are freed while the table grows, since there may be millions of rows.
         """
         parts, self._numbers = self._numbers, []
-        columns = {name: torch.cat([part.pop(name) for part in parts]) for name in [*parts[0]]}
-        if torch.equal(columns["tokens"], columns["length"]):
+        columns = {name: np.concatenate([one.pop(name) for one in parts]) for name in [*parts[0]]}
+        if np.array_equal(columns["tokens"], columns["length"]):
             columns["tokens"] = columns["length"]
         weights = recipe.component_weight
         if weights:
-            components = torch.stack([columns[f"component:{name}"] for name in weights], dim=1)
-            scale = torch.tensor(list(weights.values()), dtype=torch.float64)
+            components = np.stack([columns[f"component:{name}"] for name in weights], axis=1)
+            scale = np.array(list(weights.values()), np.float64)
             columns["reward"] = component_sum(components, scale)
-        count = columns["tokens"].numel()
-        columns.setdefault("reward", torch.zeros(count, dtype=torch.float64))  # which nothing reads
-        one = torch.zeros(1, dtype=torch.int64).expand(count)
-        codes: dict[str, Tensor] = {}
+        count = len(columns["tokens"])
+        columns.setdefault("reward", np.zeros(count))  # which nothing reads
+        one = np.zeros(count, np.int64)
+        codes: dict[str, Column] = {}
         labels: dict[str, list[Label]] = {}
         for name in list(self._keys):
             keys = KeyColumn.of(self._keys.pop(name))
-            codes[name] = torch.from_numpy(keys.codes)
+            codes[name] = keys.codes
             if name in ("batch", "domain", UNKNOWN_REASON):  # there may be millions of groups
                 labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
-        own = codes.get("group", torch.arange(count))
+        own = codes.get("group", np.arange(count))
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
         valid = finite
         if "sample_mask" in columns:
             columns["included"] = columns.pop("sample_mask") != 0
             valid = finite & columns["included"]
         columns |= {
-            "reward": torch.where(finite, columns["reward"], 0.0),
+            "reward": np.where(finite, columns["reward"], 0.0),
             "valid": valid,
-            "kept": valid.clone(),
+            "kept": valid,
             "step": step,
             "batch": batch,
             "domain": domain,
@@ -280,14 +288,11 @@ class Collector:
         labels = {"step": steps, "batch": batches, "domain": domains} | reasons
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:
-            both = (None if one is None else one.numpy() for one in (rollout, turn))
-            columns["turn_evidence"] = torch.from_numpy(
-                turn_evidence(columns["group"].numpy(), *both)
-            )
+            columns["turn_evidence"] = turn_evidence(columns["group"], rollout, turn)
         return Responses(columns, labels, cells=cells)
 
 
-def _finite(columns: Mapping[str, Tensor], count: int, *, skip: bool) -> Tensor:
+def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray[np.bool_]:
     """Return whether all numbers of each row are finite (always, with `--nonfinite error`).
 
     Args:
@@ -295,29 +300,29 @@ def _finite(columns: Mapping[str, Tensor], count: int, *, skip: bool) -> Tensor:
         count: rows.
         skip: leave components of the reward out.
     """
-    finite = torch.ones(count, dtype=torch.bool)
+    finite = np.ones(count, np.bool_)
     for name, column in columns.items():
-        if column.is_floating_point() and not (skip and name.startswith("component:")):
-            finite &= torch.isfinite(column).view(count, -1).all(1)
+        if column.dtype.kind == "f" and not (skip and name.startswith("component:")):
+            finite &= np.isfinite(column).reshape(count, -1).all(1)
     return finite
 
 
-def _step_codes(codes: Tensor, labels: list[Label]) -> tuple[Tensor, list[Label]]:
+def _step_codes(codes: Column, labels: list[Label]) -> tuple[Column, list[Label]]:
     """Return codes of steps in step order, and their labels."""
     order = step_order(labels)
     if order == [*range(len(labels))]:
         return codes, labels
-    rank = torch.empty(len(labels), dtype=torch.int64)
-    rank[torch.tensor(order, dtype=torch.int64)] = torch.arange(len(labels))
+    rank = np.empty(len(labels), np.int64)
+    rank[order] = np.arange(len(labels))
     return rank[codes], [labels[index] for index in order]
 
 
 def _batches(
-    scope: str, step: Tensor, steps: list[Label], domain: Tensor, domains: list[Label]
-) -> tuple[Tensor, list[Label]]:
+    scope: str, step: Column, steps: list[Label], domain: Column, domains: list[Label]
+) -> tuple[Column, list[Label]]:
     """Return codes of batches, by the scope in the recipe's numerics, and their labels."""
     if scope == "all":
-        return torch.zeros_like(step), ["all"]
+        return np.zeros_like(step), ["all"]
     if scope == "step":
         return step, steps
     cells, codes = SummaryCells.of(step, steps, domain, domains)

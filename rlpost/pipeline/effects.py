@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from rlpost.errors import ErrorPart, UsageError
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import fields_of, stages_of
+from rlpost.pipeline.stages import stages_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
@@ -29,12 +29,18 @@ def fields_with_effect(recipe: Recipe) -> frozenset[str]:
     Raises:
         UsageError: the estimator does not support an option.
     """
+    return frozenset(fields_by_stage(recipe))
+
+
+def fields_by_stage(recipe: Recipe) -> list[str]:
+    """Return the fields of `fields_with_effect`, in the order of the stages that read them."""
     columns = ColumnMap({role: role for role in ROLES}, dict.fromkeys(ROLES, "name"))
     numerics = recipe.numerics
     if numerics.kl_credit == "none":
         numerics = numerics.model_copy(update={"kl_credit": "return"})
     every = recipe.model_copy(update={"emit": (*WRITTEN, *EXTRA), "numerics": numerics})
-    return fields_of(stages_of(resolve_recipe(every, columns), RunState()))
+    stages = stages_of(resolve_recipe(every, columns), RunState())
+    return list(dict.fromkeys(name for stage in stages for name in sorted(stage.fields)))
 
 
 def check_effects(recipe: Recipe, fields: Collection[str], *, any_estimator: bool = False) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from rlpost.errors import UnavailableError
 from rlpost.io.memory_limit import MemoryGate, memory_limit
 from rlpost.io.parquet.source import Source, count_rows, halves, join_chunks, split_by_row_group
 from rlpost.io.threads import map_ordered, prefetch
-from rlpost.kernels.host import on_host
+from rlpost.kernels.arrays import on_host
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.pipeline.data import Collector, concat_columns
 from rlpost.pipeline.kept import Kept
@@ -26,13 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from rlpost.display.reporter import Reporter
     from rlpost.io.clock import Clock
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Chunks, RowChunk
-    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.data import Batch, Column, Responses
     from rlpost.pipeline.device import Devices
     from rlpost.pipeline.plan import Pass, Phase, Plan
     from rlpost.pipeline.reading import Decoder
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _MOST_TOKENS = 1 << 40  # of a chunk of which no token is read
-_CPU = torch.device("cpu")
 _COPIES = 18  # measured: the loss of a response needs so many times its decoded bytes
 _PREFETCH = 2  # decoded chunks in the queue of the workers
 
@@ -63,7 +61,7 @@ class Engine:
 
     Args:
         plan: from `plan_of`.
-        decoder: converts chunks to tensors.
+        decoder: converts chunks to arrays.
         devices: that compute.
         chunk_tokens: approximate list elements of a chunk.
         workers: threads that compute.
@@ -110,6 +108,7 @@ class Engine:
             part: the input may be a part of a run's, of which masks drop all responses.
         """
         first, *later = self.plan.phases()
+        self.reporter.begin(partial(self.plan.work, names))
         collector = Collector()
         for rows, mapped in self.first_pass():
             collector.add(rows, mapped)
@@ -151,28 +150,29 @@ class Engine:
             kept.close()
             self._passes = self.plan.passes()
 
-    def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
+    def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, Column]]]:
         """Yield keys and numbers of responses, and what stages map in the first pass, by chunk.
 
-        All are [n], of consecutive rows: keys are Arrow arrays, numbers are tensors.
+        All are [n], of consecutive rows: keys are Arrow arrays, numbers are arrays.
         """
         step = self._passes[0]
         roles = roles_of(step.mapped)
 
-        def read(chunks: Chunks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        def read(chunks: Chunks) -> tuple[dict[str, Any], dict[str, Column]]:
             with self.clock.busy("compute"):
                 rows = self.decoder.rows(chunks, self.plan.row_roles)
                 if self.plan.length_role is None:
                     length = self.decoder.lengths(chunks)
                     return rows, {"tokens": length, "length": length}
-                device = self.devices.here if step.mapped else _CPU
-                batch = self.decoder.batch(chunks, roles, device)
+                if not step.mapped:
+                    return rows, _sizes(*self.decoder.structure(chunks))
+                batch = self.decoder.batch(chunks, roles, self.devices.here)
                 mapped = self.transfers.fetch(_mapped(step.mapped, batch))
-                return rows, mapped | _sizes(batch)
+                return rows, mapped | _sizes(on_host(batch.offsets), on_host(batch.mask))
 
         return self._over_all(step, read)
 
-    def map_pass(self, phase: Phase, responses: Responses) -> Iterator[dict[str, torch.Tensor]]:
+    def map_pass(self, phase: Phase, responses: Responses) -> Iterator[dict[str, Column]]:
         """Yield what the stage of a later phase maps, by chunk.
 
         Args:
@@ -183,11 +183,11 @@ class Engine:
 
     def _map(
         self, step: Pass, responses: Responses, kept: Kept | None = None
-    ) -> Iterator[dict[str, torch.Tensor]]:
+    ) -> Iterator[dict[str, Column]]:
         """Yield what the stage of a pass maps, by chunk; keep what the pass keeps."""
         step = replace(step, columns=self._columns(step, responses))
 
-        def map_chunks(chunks: Chunks) -> dict[str, torch.Tensor]:
+        def map_chunks(chunks: Chunks) -> dict[str, Column]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses)
                 mapped = _mapped(step.mapped, batch)
@@ -306,7 +306,7 @@ class Engine:
             needed = _COPIES * sum(chunk.table.nbytes for chunk in chunks)
             with self._gate.admit(needed), self.devices.stream():
                 return [work(chunks)]
-        except torch.OutOfMemoryError:
+        except self.devices.out_of_memory:
             if count_rows(chunks) == 1:
                 raise UnavailableError(
                     f"{self._row_name(chunks[0], 0)}: this response does not fit into the memory "
@@ -341,17 +341,6 @@ def all_policy(responses: Responses) -> bool:
     return bool(responses.notes["all_policy"])
 
 
-@contextmanager
-def single_threaded_torch() -> Iterator[None]:
-    """Switch off torch's own threads, which would compete with the workers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def response_table(collector: Collector, plan: Plan) -> Responses:
     """Return the table of the collected responses, at least one."""
     responses = collector.finish(plan.resolved.recipe)
@@ -368,7 +357,7 @@ def reduced(phase: Phase, responses: Responses) -> Responses:
 
 
 def with_mapped(
-    phase: Phase, responses: Responses, parts: Iterable[dict[str, torch.Tensor]]
+    phase: Phase, responses: Responses, parts: Iterable[dict[str, Column]]
 ) -> Responses:
     """Return the table with the numbers that a later phase mapped, merged by its stage."""
     stage = phase.mapped
@@ -376,19 +365,18 @@ def with_mapped(
     return stage.gather(responses, parts) if stage.gather else with_columns(responses, parts)
 
 
-def with_columns(responses: Responses, parts: Iterable[Mapping[str, torch.Tensor]]) -> Responses:
+def with_columns(responses: Responses, parts: Iterable[Mapping[str, Column]]) -> Responses:
     """Return the table with the numbers of consecutive chunks as columns."""
     return responses.with_(**concat_columns(parts, len(responses)))
 
 
-def _mapped(stages: Sequence[Stage], batch: Batch) -> dict[str, torch.Tensor]:
-    mapped: dict[str, torch.Tensor] = {}
+def _mapped(stages: Sequence[Stage], batch: Batch) -> dict[str, Column]:
+    mapped: dict[str, Column] = {}
     for stage in stages:
         assert stage.map is not None
         mapped |= stage.map(batch)
     return mapped
 
 
-def _sizes(batch: Batch) -> dict[str, torch.Tensor]:
-    mask, offsets = on_host(batch.mask), on_host(batch.offsets)
+def _sizes(offsets: NDArray[np.int64], mask: NDArray[np.bool_]) -> dict[str, Column]:
     return {"tokens": count_true(mask, offsets), "length": lengths(offsets)}

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from rlpost.io.scratch import Scratch
+from rlpost.kernels.arrays import Array, like, on_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from torch import Tensor
-
-    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.data import Batch, Column, Responses
     from rlpost.pipeline.device import Devices
 
 _SHARE_OF_ROOM = 0.5
@@ -43,42 +40,13 @@ class _OnHost:
         self._scratch = scratch
         self.empty, self.close = scratch.empty, scratch.close
 
-    def write(self, values: Tensor, at: int) -> None:
+    def write(self, values: Array, at: int) -> None:
         """Store numbers from a byte on; raises OSError."""
-        self._scratch.write(values.numpy(), at)
+        self._scratch.write(on_host(values), at)
 
-    def read(self, count: int, dtype: np.dtype[np.generic], at: int, _: torch.device) -> Tensor:
-        """Return the numbers that were stored from a byte on."""
-        return torch.from_numpy(self._scratch.read(count, dtype, at))
-
-
-class _OnDevice:
-    """Columns in memory of a device; the same methods as `_OnHost`."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self._block = torch.empty(size, dtype=torch.uint8, device=device)
-        # The work that last used this memory is queued in this stream; others write there, too.
-        torch.accelerator.current_stream(device).synchronize()
-
-    def write(self, values: Tensor, at: int) -> None:
-        """Store numbers at a byte; the numbers may be on another card."""
-        self._view(values.numel(), values.dtype, at).copy_(values)
-
-    def read(
-        self, count: int, dtype: np.dtype[np.generic], at: int, device: torch.device
-    ) -> Tensor:
-        """Return the numbers that were stored at a byte, on a device."""
-        own = torch.from_numpy(np.empty(0, dtype)).dtype
-        return self._view(count, own, at).to(device)
-
-    def _view(self, count: int, dtype: torch.dtype, at: int) -> Tensor:
-        return self._block[at : at + count * dtype.itemsize].view(dtype)
-
-    def empty(self) -> None:
-        """Free the memory."""
-        self._block = self._block.new_empty(0)
-
-    close = empty
+    def read(self, count: int, dtype: np.dtype[np.generic], at: int, other: Array) -> Array:
+        """Return the numbers that were stored from a byte on, in the library of another array."""
+        return like(self._scratch.read(count, dtype, at), other)
 
 
 class Kept:
@@ -104,18 +72,18 @@ class Kept:
         reserved: Callable[[], int],
     ) -> None:
         self.names = tuple(names)
-        self.numbers: dict[str, Tensor] = {}
+        self.numbers: dict[str, Column] = {}
         """[N] each: what metrics need of columns that no later pass reads."""
         self.problem: str | None = None
         self.folder = folder
         self.bytes = 0
-        lengths = responses["length"].numpy()
+        lengths = responses["length"]
         self._offsets = np.concatenate([[0], lengths.cumsum(dtype=np.int64)])
         self._reserved, self._devices = reserved, devices
         self._lock = threading.Lock()
         self._columns: dict[str, _StoredColumn] | None = None
-        self._storage: _OnHost | _OnDevice | None = None
-        self._device: torch.device | None = None
+        self._storage: Any = None
+        self._device: Any = None
 
     def add(self, row: int, batch: Batch) -> None:
         """Keep the columns of a batch, which begins at a row of the input; thread-safe."""
@@ -134,24 +102,24 @@ class Kept:
                     self._storage.empty()
                     return
 
-    def add_numbers(self, row: int, numbers: Mapping[str, Tensor]) -> None:
+    def add_numbers(self, row: int, numbers: Mapping[str, Column]) -> None:
         """Keep numbers of responses, which begin at a row of the input; thread-safe."""
         with self._lock:
             for name, values in numbers.items():
                 if name not in self.numbers:
-                    self.numbers[name] = values.new_zeros(len(self._offsets) - 1)
+                    self.numbers[name] = np.zeros(len(self._offsets) - 1, values.dtype)
                 self.numbers[name][row : row + len(values)] = values
 
     def onto(self, batch: Batch, row: int) -> Batch:
         """Return the batch with the columns that were kept of its tokens; thread-safe."""
         if self._storage is None or not self._columns:
             return batch
-        begin, end = self._offsets[[row, row + batch.offsets.numel() - 1]].tolist()
-        tokens: dict[str, Tensor] = {}
+        begin, end = self._offsets[[row, row + len(batch.offsets) - 1]].tolist()
+        tokens: dict[str, Array] = {}
         for name, (dtype, start, same) in self._columns.items():
             if same == name:
                 at = start + begin * dtype.itemsize
-                tokens[name] = self._storage.read(end - begin, dtype, at, batch.offsets.device)
+                tokens[name] = self._storage.read(end - begin, dtype, at, batch.offsets)
             else:
                 tokens[name] = tokens[same]
         return batch.with_(**tokens)
@@ -177,7 +145,7 @@ class Kept:
         columns, size = self._layout(batch)
         if self._columns is None:
             self._columns, self.bytes = columns, size
-            if columns and batch.mask.device.type != "cpu":
+            if columns and not self._devices.on_host:
                 self._reserve_on_device(size)
             else:
                 self._reserve_on_host(size if columns else 0)
@@ -186,13 +154,10 @@ class Kept:
 
     def _reserve_on_device(self, size: int) -> None:
         """Reserve memory of the device: columns that leave it cost more than computing them."""
-        self.folder, self._device, room = None, self._devices.here, self._devices.room()
-        if size <= room * _SHARE_OF_ROOM:
-            # Less may be left for this process than is free, or another one was faster.
-            with suppress(torch.OutOfMemoryError):
-                self._storage = _OnDevice(size, self._device)
-                return
-        self.problem = f"{self._device} has too little free memory"
+        self.folder, self._device = None, self._devices.here
+        self._storage = self._devices.reserve(size, _SHARE_OF_ROOM)
+        if self._storage is None:
+            self.problem = f"{self._device} has too little free memory"
 
     def _reserve_on_host(self, size: int) -> None:
         in_memory = size <= IN_MEMORY
@@ -217,7 +182,7 @@ class Kept:
                 continue
             same = first.setdefault(id(batch[name]), name)
             if same == name:
-                dtype = torch.empty(0, dtype=batch[name].dtype).numpy().dtype
+                dtype = np.dtype(str(batch[name].dtype).rpartition(".")[2])
                 columns[name] = _StoredColumn(dtype, size, name)
                 size += (tokens * dtype.itemsize + 7) // 8 * 8
             else:

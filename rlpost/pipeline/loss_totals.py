@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from rlpost.errors import DataError
 from rlpost.kernels.aggregate import AggregateTotals
+from rlpost.kernels.arrays import Array, is_tensor, like, namespace, on_host
 from rlpost.kernels.divergence import chi_square, kl_terms
-from rlpost.kernels.host import like, on_host
 from rlpost.kernels.moments import round_digits
 from rlpost.kernels.quantiles import BINS, bins_of, count_codes
 from rlpost.kernels.segments import (
@@ -26,6 +25,7 @@ from rlpost.kernels.segments import (
     PositionSegments,
     count_true,
     lengths,
+    segment_any,
     segment_max,
     segment_min,
     segment_sum,
@@ -34,17 +34,21 @@ from rlpost.kernels.segments import (
 from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import clamped, estimated, kl_loss
 from rlpost.pipeline.metrics import MOST_NATS, ROUNDING
-from rlpost.pipeline.stages.loss import blocks, tokens_of
+from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
 from rlpost.recipe.roles import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from rlpost.kernels.moments import Integers
     from rlpost.losses.base import Surrogate, Tokens
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
 
+    Numbers = NDArray[Any]
 
 SIGNS, FLAT, CLIPS = 4, 2, 5
 """A kind of token is the sign of its advantage (0, positive, negative, or masked out), whether its
@@ -60,9 +64,9 @@ class TokenSetTotals:
     """The totals of a set of tokens."""
 
     sums: Totals
-    kinds: Tensor
+    kinds: Integers
     """[configs, SIGNS, FLAT, CLIPS] int64: tokens of each kind."""
-    bins: Tensor | None
+    bins: Integers | None
     """[BINS] int64: the histogram of log ratios; None for a range of positions."""
 
     @property
@@ -108,7 +112,7 @@ class LossTotals:
     def over(self, cells: Sequence[int]) -> TokenSetTotals:
         """Return the totals over some cells."""
         if not self.cells:
-            none = torch.zeros(self.configs * KINDS, dtype=torch.int64)
+            none = np.zeros(self.configs * KINDS, np.int64)
             return TokenSetTotals(Totals(), _by_kind(none), None)
         kinds, bins = self.cells.counted(cells)
         return TokenSetTotals(self.cells.over(cells), _by_kind(kinds), bins)
@@ -126,15 +130,15 @@ class LossTotals:
             batches: how many batches the whole input has.
         """
         tokens, valid, rows = (
-            round_digits(self.batches.digits(one, batches)).to(torch.int64)
+            round_digits(self.batches.digits(one, batches)).astype(np.int64)
             for one in ("tokens", "valid", "rows")
         )
-        longest = self.batches.highest("length", batches).clamp(min=0).to(torch.int64)
+        longest = self.batches.highest("length", batches).clip(0).astype(np.int64)
         return AggregateTotals(self.batches.digits(name, batches), tokens, valid, rows, longest)
 
 
-def _by_kind(counts: Tensor) -> Tensor:
-    return counts.view(-1, SIGNS, FLAT, CLIPS)
+def _by_kind(counts: Integers) -> Integers:
+    return counts.reshape(-1, SIGNS, FLAT, CLIPS)
 
 
 def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool) -> Counted:
@@ -147,39 +151,40 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
     """
     keys = {BY_CELL: batch.table["cell"], BY_BATCH: batch.table["batch"]}
     if len(configs) > 1:
-        keys[BY_CELL] = torch.zeros_like(keys[BY_CELL])
-    present, local = torch.unique(keys[BY_CELL], return_inverse=True)
+        keys[BY_CELL] = np.zeros_like(keys[BY_CELL])
+    present, local = np.unique(keys[BY_CELL], return_inverse=True)
     weights = batch.responses.get("sample_weight")
     if weights is not None:  # rounded as a file stores them, so that both give the same loss
-        weights = weights.to(torch.float32).to(torch.float64)
+        weights = rounded(weights)
     tokens = tokens_of(batch, rewarded=rewarded)
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
     counted = []
     for rows, part in blocks(tokens):
         own = None if weights is None else weights[rows]
-        block = _TokenBlock(part, own, local[rows], int(present.numel()), configs)
+        block = _TokenBlock(part, own, local[rows], len(present), configs)
         block.add_ratios(both=both)
         block.add_losses()
         block.add_kl_losses()
         block.add_log_probs()
         counted.append(block)
-    keys[BY_POSITION] = torch.cat([on_host(block.stretches.places) for block in counted])
+    keys[BY_POSITION] = np.concatenate([on_host(block.stretches.places) for block in counted])
     first, *others = (block.numbers for block in counted)
-    numbers = first  # one tensor under several names is then copied to the host once
+    numbers = first  # one array under several names is then copied to the host once
+    xp = batch.xp
     if others:
         numbers = {
-            name: torch.cat([x, *(one[name] for one in others)]) for name, x in first.items()
+            name: xp.concat([x, *(one[name] for one in others)]) for name, x in first.items()
         }
-    numbers["kinds"] = torch.stack([block.kinds for block in counted]).sum(0)
-    numbers["bins"] = torch.stack([block.bins for block in counted]).sum(0)
+    numbers["kinds"] = xp.stack([block.kinds for block in counted]).sum(0)
+    numbers["bins"] = xp.stack([block.bins for block in counted]).sum(0)
     return Counted(numbers, partial(_totals_of, keys=keys, configs=configs))
 
 
 def _totals_of(
-    numbers: Mapping[str, Tensor], *, keys: Mapping[str, Tensor], configs: Sequence[LossConfig]
+    numbers: Mapping[str, Numbers], *, keys: Mapping[str, Integers], configs: Sequence[LossConfig]
 ) -> LossTotals:
-    """Return the totals of numbers on the CPU.
+    """Return the totals of numbers.
 
     Raises:
         DataError: a loss is not finite.
@@ -188,18 +193,18 @@ def _totals_of(
         _check_finite(numbers, index, config, behaviour_of(configs))
     kinds, positions = numbers["kinds"], ExactTotals()
     if len(configs) == 1:
-        of_places = kinds.sum(1).transpose(0, 1)[torch.unique(keys[BY_POSITION])]
+        of_places = kinds.sum(1).swapaxes(0, 1)[np.unique(keys[BY_POSITION])]
         positions = _exact(numbers, BY_POSITION, keys, of_places)
     return LossTotals(
         len(configs),
-        _exact(numbers, BY_CELL, keys, kinds.sum(2).transpose(0, 1), numbers["bins"]),
+        _exact(numbers, BY_CELL, keys, kinds.sum(2).swapaxes(0, 1), numbers["bins"]),
         positions,
         _exact(numbers, BY_BATCH, keys),
     )
 
 
 def _exact(
-    numbers: Mapping[str, Tensor], by: str, keys: Mapping[str, Tensor], *counts: Tensor
+    numbers: Mapping[str, Numbers], by: str, keys: Mapping[str, Integers], *counts: Integers
 ) -> ExactTotals:
     """Return the totals by one of the keys."""
     sums, lows, highs = (
@@ -212,12 +217,12 @@ def _exact(
 
 
 def _check_finite(
-    numbers: Mapping[str, Tensor], index: int, config: LossConfig, behaviour: str
+    numbers: Mapping[str, Numbers], index: int, config: LossConfig, behaviour: str
 ) -> None:
     """Raise DataError for the first response whose loss is not finite."""
-    wrong = ~torch.isfinite(numbers[f"{BY_CELL}.sum:{index}.value"])
+    wrong = ~np.isfinite(numbers[f"{BY_CELL}.sum:{index}.value"])
     if bool(wrong.any()):
-        row = int(wrong.nonzero()[0])
+        row = int(np.flatnonzero(wrong)[0])
         ends = (numbers[f"{BY_CELL}.{end}:log_ratio"][row] for end in ("low", "high"))
         raise DataError(
             f"loss {config.loss.name}: a token's loss is not finite; its log ratio is up to "
@@ -240,8 +245,8 @@ class _TokenBlock:
     def __init__(
         self,
         tokens: Tokens,
-        weights: Tensor | None,
-        local: Tensor,
+        weights: Array | None,
+        local: Array,
         cells: int,
         configs: Sequence[LossConfig],
     ) -> None:
@@ -252,7 +257,8 @@ class _TokenBlock:
         self.positions = POSITION_RANGES if self.detailed else 1
         self.stretches = PositionSegments.of(tokens.offsets)
         self.count = count_true(tokens.mask, tokens.offsets)
-        self.numbers: dict[str, Tensor] = {}
+        self.xp = namespace(tokens.mask)
+        self.numbers: dict[str, Array] = {}
         """By key, part and name: `cell.sum:k3` are the sums of `k3`, which are added by cell."""
 
     def add_ratios(self, *, both: bool) -> None:
@@ -262,15 +268,15 @@ class _TokenBlock:
             both: the input has log-probs of the old policy and of the rollout engine.
         """
         tokens = self.tokens
-        size = lengths(on_host(tokens.offsets)).to(torch.float64)
-        sizes = {"rows": torch.ones_like(size), "valid": self.count > 0, "tokens": self.count}
+        size = lengths(on_host(tokens.offsets)).astype(np.float64)
+        sizes = {"rows": np.ones_like(size), "valid": self.count > 0, "tokens": self.count}
         for name, numbers in sizes.items():
             self._add_rows(name, numbers, BY_CELL, BY_BATCH)
         self._add_rows("length", size, BY_CELL)
         self._add_ends("length", size, size, BY_BATCH)
         # Masked-out tokens have a log ratio of 0, so that they add 0 to each of these sums.
-        log_ratio = self.base.log_ratio.clamp(-MOST_NATS, MOST_NATS)
-        excess = torch.expm1(log_ratio)
+        log_ratio = self.base.log_ratio.clip(-MOST_NATS, MOST_NATS)
+        excess = self.xp.expm1(log_ratio)
         for name, term in kl_terms(log_ratio, excess).items():
             self._add(name, term)
         self._add("excess", excess)  # Σr is this plus the number of tokens
@@ -279,12 +285,12 @@ class _TokenBlock:
         self.bins = self._histogram(log_ratio)
         if both:
             assert tokens.infer is not None, "tokens without log-probs of the rollout engine"
-            distance = torch.where(tokens.mask, tokens.old - tokens.infer, 0.0)
-            distance = distance.clamp(-MOST_NATS, MOST_NATS)
-            for name, term in kl_terms(distance, torch.expm1(distance)).items():
+            distance = self.xp.where(tokens.mask, tokens.old - tokens.infer, 0.0)
+            distance = distance.clip(-MOST_NATS, MOST_NATS)
+            for name, term in kl_terms(distance, self.xp.expm1(distance)).items():
                 self._add(f"engine.{name}", term)
         self._add("advantage.total", tokens.masked_advantages)
-        self._add("advantage.squares", tokens.masked_advantages.square())
+        self._add("advantage.squares", tokens.masked_advantages**2)
         self._add_rows("advantage.count", self.count, BY_CELL)
         self._add_span("advantage", tokens.masked_advantages)
 
@@ -293,25 +299,25 @@ class _TokenBlock:
         tokens, first_kinds = self.tokens, self._first_kinds()
         shared = first_kinds + self._signs(tokens.advantage_positive, tokens.advantage_negative)
         shape = (len(self.configs), self.cells, self.positions, KINDS)
-        self.kinds = torch.zeros(shape, dtype=torch.int64, device=shared.device).flatten(1)
+        kinds, size = [], self.cells * self.positions * KINDS
         for index, config in enumerate(self.configs):
             surrogate = config.loss(tokens, config.options)
             total = self._add(f"{index}.value", surrogate.values)
             policy = self._numerator(total, config.aggregation)
             self._add_rows(f"{index}.policy", policy, BY_BATCH)
-            live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient).to(torch.float64)
-            live = segment_max(live, self.stretches.rows) > 0
+            live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient)
+            live = segment_any(live, self.stretches.rows)
             self._add_rows(f"{index}.live", live, BY_CELL)
             if config.own_ratio(self.behaviour):
-                excess = (surrogate.ratio - 1).where(tokens.mask, 0.0)
+                excess = self.xp.where(tokens.mask, surrogate.ratio - 1, 0.0)
                 self._add(f"{index}.excess", excess)
                 self._add_span(f"{index}.ratio", surrogate.ratio)
             signs = shared
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            self.kinds[index] = count_codes(signs + _state(surrogate), self.kinds.shape[1])
-        self.kinds = self.kinds.view(shape)
+            kinds.append(count_codes(signs + self._state(surrogate), size))
+        self.kinds = self.xp.stack(kinds).reshape(shape)
 
     def add_kl_losses(self) -> None:
         """Add the KL losses from the reference policy, and the tokens whose KL is clamped."""
@@ -333,47 +339,49 @@ class _TokenBlock:
         """
         for name, role in POLICIES.items():
             values = getattr(self.tokens, name)
-            if values is None or not values.numel():
-                none = torch.zeros(len(self.count), dtype=torch.float64)
+            if values is None or not len(values):
+                none = np.zeros(len(self.count))
                 self._add_rows(f"positive:{role}", none, BY_CELL)
-                self._add_ends(role, none + torch.inf, none - torch.inf, BY_CELL)
+                self._add_ends(role, none + np.inf, none - np.inf, BY_CELL)
                 continue
-            inside = self._inside(values, -torch.inf)
-            low, high = self._inside(values, torch.inf).amin(), inside.amax()
+            inside = self._inside(values, -np.inf)
+            low, high = self._inside(values, np.inf).min(), inside.max()
             self._add_rows(f"positive:{role}", self._count_above(ROUNDING, inside, high), BY_CELL)
-            count = len(self.count)
-            self._add_ends(role, low.expand(count), high.expand(count), BY_CELL)
-        distance = self.base.log_ratio.abs()
-        most = distance.amax() if distance.numel() else distance.new_zeros(())
+            each = self.xp.zeros(len(self.count), values)
+            self._add_ends(role, each + low, each + high, BY_CELL)
+        distance = abs(self.base.log_ratio)
+        most = distance.max() if len(distance) else 0.0
         for clamp in {config.clamp for config in self.configs}:
             beyond = self._count_above(clamp, distance, most)
             self._add_rows(f"beyond {clamp}", beyond, BY_CELL)
 
-    def _count_above(self, bound: float, values: Tensor, most: Tensor) -> Tensor:
+    def _count_above(self, bound: float, values: Array, most: Array) -> Array:
         """Return the number of values above a bound of each response, [n].
 
         Args:
             bound: inf for none.
             values: [T].
-            most: the highest of them, which only the CPU reads, to skip the count if it is 0.
+            most: the highest of them, which only numpy reads, to skip the count if it is 0.
         """
-        if math.isinf(bound) or (most.device.type == "cpu" and float(most) <= bound):
-            return torch.zeros_like(self.count)
+        if math.isinf(bound) or (not is_tensor(most) and float(most) <= bound):
+            return self.xp.zeros_like(self.count)
         return count_true(values > bound, self.tokens.offsets)
 
-    def _inside(self, values: Tensor, outside: float) -> Tensor:
+    def _inside(self, values: Array, outside: float) -> Array:
         """Return values with another one for masked-out tokens, [T]."""
-        return values if self.tokens.all_policy else values.where(self.tokens.mask, outside)
+        return (
+            values if self.tokens.all_policy else self.xp.where(self.tokens.mask, values, outside)
+        )
 
-    def _add_rows(self, name: str, numbers: Tensor, *by: str) -> None:
+    def _add_rows(self, name: str, numbers: Array, *by: str) -> None:
         """Add numbers of responses, [n]."""
         self.numbers |= {f"{key}.sum:{name}": numbers for key in by}
 
-    def _add_ends(self, name: str, low: Tensor, high: Tensor, by: str) -> None:
+    def _add_ends(self, name: str, low: Array, high: Array, by: str) -> None:
         """Add the lowest and the highest value of each response or stretch."""
         self.numbers |= {f"{by}.low:{name}": low, f"{by}.high:{name}": high}
 
-    def _add(self, name: str, values: Tensor) -> Tensor:
+    def _add(self, name: str, values: Array) -> Array:
         """Add the sums of values that are 0 for masked-out tokens; return those of responses."""
         sums = self.stretches.sum(values)
         rows = segment_sum(sums, self.stretches.rows)
@@ -382,47 +390,45 @@ class _TokenBlock:
             self._add_rows(name, sums, BY_POSITION)
         return rows
 
-    def _add_span(self, name: str, values: Tensor) -> None:
+    def _add_span(self, name: str, values: Array) -> None:
         """Add the lowest and the highest value of policy tokens."""
-        low = segment_min(self._inside(values, torch.inf), self.stretches.offsets)
-        high = segment_max(self._inside(values, -torch.inf), self.stretches.offsets)
+        low = segment_min(self._inside(values, np.inf), self.stretches.offsets)
+        high = segment_max(self._inside(values, -np.inf), self.stretches.offsets)
         rows = self.stretches.rows
         self._add_ends(name, segment_min(low, rows), segment_max(high, rows), BY_CELL)
         if self.detailed:
             self._add_ends(name, low, high, BY_POSITION)
 
-    def _numerator(self, total: Tensor, how: str) -> Tensor:
+    def _numerator(self, total: Array, how: str) -> Array:
         """Return what a response adds to the numerator; see `kernels.aggregate`."""
         if how == "seq-mean-token-mean":
-            total = total / self.count.clamp(min=1)
+            total = total / self.count.clip(1)
         return total if self.weights is None else total * self.weights
 
-    def _histogram(self, log_ratio: Tensor) -> Tensor:
+    def _histogram(self, log_ratio: Array) -> Array:
         """Count the log ratios of policy tokens in each bin, [cells, BINS]."""
         bins, offsets = bins_of(log_ratio), self.tokens.offsets
         if self.cells > 1:
             bins = bins + spread(self.local * BINS, offsets)
         count = self.cells * BINS
         if not self.tokens.all_policy:
-            bins = bins.masked_fill(~self.tokens.mask, count)
-        return count_codes(bins, count + 1)[:count].view(self.cells, BINS)
+            bins = self.xp.where(self.tokens.mask, bins, count)
+        return count_codes(bins, count + 1)[:count].reshape(self.cells, BINS)
 
-    def _first_kinds(self) -> Tensor | int:
+    def _first_kinds(self) -> Array | int:
         """Return the number of the first kind of each token's cell and position, [T]."""
         if not self.detailed:
             return 0
         cell = spread(self.local, self.stretches.rows)
         first = (cell * self.positions + self.stretches.places) * KINDS
-        return self.stretches.spread(first.to(torch.int32))
+        return self.stretches.spread(self.xp.astype(first, self.xp.int32))
 
-    def _signs(self, up: Tensor, down: Tensor) -> Tensor:
+    def _signs(self, up: Array, down: Array) -> Array:
         """Return what the sign of its advantage adds to the kind of each token, [T] uint8."""
-        sign = up.to(torch.uint8) * POSITIVE
-        sign += down.to(torch.uint8) * NEGATIVE
-        sign += (~self.tokens.mask).to(torch.uint8) * OUTSIDE
+        flags = zip((up, down, ~self.tokens.mask), (POSITIVE, NEGATIVE, OUTSIDE), strict=True)
+        sign = sum(self.xp.astype(flag, self.xp.uint8) * number for flag, number in flags)
         return sign * (KINDS // SIGNS)
 
-
-def _state(surrogate: Surrogate) -> Tensor:
-    """Return the clip state and whether the gradient is 0, as one number, [T] uint8."""
-    return surrogate.clip + surrogate.zero_gradient.to(torch.uint8) * CLIPS
+    def _state(self, surrogate: Surrogate) -> Array:
+        """Return the clip state and whether the gradient is 0, as one number, [T] uint8."""
+        return surrogate.clip + self.xp.astype(surrogate.zero_gradient, self.xp.uint8) * CLIPS

@@ -13,9 +13,9 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from rlpost.kernels.arrays import Array, is_tensor, namespace
 from rlpost.kernels.contributions import PairSums, advantage_shares, correlation
 from rlpost.kernels.corrections import reduce_responses
 from rlpost.kernels.divergence import (
@@ -26,7 +26,14 @@ from rlpost.kernels.divergence import (
 )
 from rlpost.kernels.histogram import nonzero_tally
 from rlpost.kernels.moments import token_moments
-from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
+from rlpost.kernels.segments import (
+    count_true,
+    lengths,
+    segment_max,
+    segment_min,
+    segment_sum,
+    spread,
+)
 from rlpost.pipeline.signal import (
     report_critic,
     report_signal,
@@ -66,19 +73,19 @@ ROUNDING = 1e-4
 class Numbers:
     """Numbers of each response of a batch, which are added to `ExactTotals`."""
 
-    sums: dict[str, Tensor]
-    spans: dict[str, tuple[Tensor, Tensor]]
-    tallies: list[Tensor]
+    sums: dict[str, Array]
+    spans: dict[str, tuple[Array, Array]]
+    tallies: list[Array]
     """Of all responses together, from `kernels.histogram.tally`."""
 
-    def counted(self, keys: Tensor) -> Counted:
+    def counted(self, keys: Array) -> Counted:
         """Return what becomes the totals by key, [n] on the CPU."""
         own = {f"sum {name}": value for name, value in self.sums.items()}
         for name, (low, high) in self.spans.items():
             own |= {f"low {name}": low, f"high {name}": high}
         own |= {f"tally {i}": one for i, one in enumerate(self.tallies)}
 
-        def totals(fetched: Mapping[str, Tensor]) -> ExactTotals:
+        def totals(fetched: Mapping[str, Array]) -> ExactTotals:
             sums = {name: fetched[f"sum {name}"] for name in self.sums}
             spans = {n: (fetched[f"low {n}"], fetched[f"high {n}"]) for n in self.spans}
             tallies = [nonzero_tally(fetched[f"tally {i}"]) for i in range(len(self.tallies))]
@@ -86,37 +93,36 @@ class Numbers:
 
         return Counted(own, totals)
 
-    def add_numbers(self, name: str, values: Tensor, counted: Tensor) -> None:
+    def add_numbers(self, name: str, values: Array, counted: Array) -> None:
         """Add one number for each response that counts."""
-        weight = counted.to(torch.float64)
-        within = torch.where(counted, values, 0.0)
-        self.add_spread(name, weight, within, within.square(), values, values)
+        xp = namespace(values)
+        within = xp.where(counted, values, 0.0)
+        self.add_spread(name, xp.astype(counted, xp.float64), within, within**2, values, values)
 
-    def add_pair(self, name: str, x: Tensor, y: Tensor, counted: Tensor) -> None:
+    def add_pair(self, name: str, x: Array, y: Array, counted: Array) -> None:
         """Add the sums of two numbers of each response that counts, of `PairSums`."""
-        x, y = (torch.where(counted, one, 0.0) for one in (x, y))
-        values = (counted, x, y, x.square(), y.square(), x * y)
+        x, y = (namespace(one).where(counted, one, 0.0) for one in (x, y))
+        values = (counted, x, y, x**2, y**2, x * y)
         for part, value in zip(PairSums._fields, values, strict=True):
             self.sums[f"{name}.{part}"] = value
 
     def add_spread(
-        self, name: str, count: Tensor, total: Tensor, squares: Tensor, low: Tensor, high: Tensor
+        self, name: str, count: Array, total: Array, squares: Array, low: Array, high: Array
     ) -> None:
         """Add sums of several numbers for each response, with their lowest and highest."""
         self.sums.update(
             zip((f"{name}.{part}" for part in SPREADS), (count, total, squares), strict=True)
         )
-        self.spans[name] = (
-            torch.where(count > 0, low, torch.inf),
-            torch.where(count > 0, high, -torch.inf),
-        )
+        where = namespace(count).where
+        self.spans[name] = (where(count > 0, low, np.inf), where(count > 0, high, -np.inf))
 
-    def add_tokens(self, name: str, values: Tensor, mask: Tensor | None, offsets: Tensor) -> None:
+    def add_tokens(self, name: str, values: Array, mask: Array | None, offsets: Array) -> None:
         """Add the tokens of each response if the mask is true; without a mask all tokens."""
         moments = token_moments(values, mask, offsets)
-        squares = moments.squares + moments.total.square() / moments.number.clamp(min=1)
-        lows = values if mask is None else torch.where(mask, values, torch.inf)
-        highs = values if mask is None else torch.where(mask, values, -torch.inf)
+        squares = moments.squares + moments.total**2 / moments.number.clip(1)
+        where = namespace(values).where
+        lows = values if mask is None else where(mask, values, np.inf)
+        highs = values if mask is None else where(mask, values, -np.inf)
         low, high = segment_min(lows, offsets), segment_max(highs, offsets)
         self.add_spread(name, moments.number, moments.total, squares, low, high)
 
@@ -148,7 +154,7 @@ def count_advantages(batch: Batch, *, resolved: ResolvedRecipe) -> Counted:
     return numbers.counted(batch.table["cell"])
 
 
-def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Tensor]:
+def observed(batch: Batch, resolved: ResolvedRecipe) -> dict[str, Array]:
     """Return the numbers of responses that metrics need of columns that no later stage changes.
 
     A pass that has the columns of the file adds them to the table, so that the last pass need not
@@ -191,7 +197,7 @@ def _of_column(name: str, column: str, **more: Any) -> Metric:
 
 def _add_responses(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     rows = batch.table
-    numbers.sums["rows"] = torch.ones_like(rows["reward"])
+    numbers.sums["rows"] = np.ones_like(rows["reward"])
     numbers.sums.update({name: rows[name] for name in ("valid", "kept")})
 
 
@@ -291,7 +297,7 @@ def _add_credit(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
         rows, count = _rows_of_credit(batch), _kept_tokens(batch)
         for name, column in (("advantage", "credit"), ("return", "credit_returns")):
             value = rows[column]
-            numbers.add_spread(name, count, count * value, count * value.square(), value, value)
+            numbers.add_spread(name, count, count * value, count * value**2, value, value)
         return
     mask = partial_mask(batch)
     numbers.add_tokens("advantage", batch["advantages"], mask, batch.offsets)
@@ -323,11 +329,12 @@ CRITIC = tuple(f"critic.{part}" for part in SPREADS)
 """Sums over kept policy tokens of what the values of the critic lack of the returns."""
 
 
-def _critic(batch: Batch) -> dict[str, Tensor]:
-    errors = batch["returns"] - batch["values"]
-    moments = token_moments(errors, partial_mask(batch), batch.offsets)
-    squares = moments.squares + moments.total.square() / moments.number.clamp(min=1)
-    return dict(zip(CRITIC, (moments.number, moments.total, squares), strict=True))
+def _critic(batch: Batch) -> dict[str, Array]:
+    mask, offsets = partial_mask(batch), batch.offsets
+    errors = inside(batch["returns"] - batch["values"], mask)
+    count = lengths(offsets) if mask is None else count_true(mask, offsets)
+    sums = (count, segment_sum(errors, offsets), segment_sum(errors**2, offsets))
+    return dict(zip(CRITIC, sums, strict=True))
 
 
 def _add_critic(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
@@ -340,18 +347,19 @@ def _add_passes(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> Non
     numbers.sums["passed"] = passed & rows["valid"]
 
 
-def _rows_of_credit(batch: Batch) -> Mapping[str, Tensor]:
+def _rows_of_credit(batch: Batch) -> Mapping[str, Array]:
     """Return the responses where their tokens are counted: on the device if filters reject some."""
     return batch.responses if "accepted" in batch else batch.table
 
 
-def _kept_tokens(batch: Batch) -> Tensor:
+def _kept_tokens(batch: Batch) -> Array:
     """Return the number of kept policy tokens of each response."""
     rows = _rows_of_credit(batch)
     tokens = rows["tokens"]
     if "accepted" in batch:
         tokens = count_true(batch.mask & batch["accepted"], batch.offsets)
-    return torch.where(rows["kept"], tokens, 0).to(torch.float64)
+    xp = namespace(tokens)
+    return xp.astype(xp.where(rows["kept"], tokens, 0), xp.float64)
 
 
 def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
@@ -387,30 +395,30 @@ def _add_checks(numbers: Numbers, batch: Batch) -> None:
             numbers.spans[role] = rows[f"highest:{role}"], rows[f"highest:{role}"]
 
 
-def _positive(batch: Batch, role: str) -> dict[str, Tensor]:
+def _positive(batch: Batch, role: str) -> dict[str, Array]:
     """Return the number of log-probs above 0, which none can be, and the greatest of them."""
-    values, none = batch.only(batch[role]), torch.zeros_like(batch.lengths)
-    positive, high = none, none.to(torch.float64)
-    on_cpu = values.device.type == "cpu"  # there it pays to look first, since few have any
-    if values.numel() and not (on_cpu and float(values.amax()) <= ROUNDING):
+    xp, values, none = batch.xp, batch.only(batch[role]), batch.xp.zeros_like(batch.lengths)
+    positive, high = none, xp.astype(none, xp.float64)
+    on_host = not is_tensor(values)  # there it pays to look first, since few have any
+    if len(values) and not (on_host and float(values.max()) <= ROUNDING):
         positive = count_true(values > ROUNDING, batch.offsets)
-        high = segment_max(values, batch.offsets).clamp(min=0)
+        high = segment_max(values, batch.offsets).clip(0)
     return {f"positive:{role}": positive, f"highest:{role}": high}
 
 
 EDGES = ("padded", "shifted")
 
 
-def _edges(batch: Batch) -> dict[str, Tensor]:
+def _edges(batch: Batch) -> dict[str, Array]:
     """Return signs of padding and shifting: old log-probs of exactly 0 at the ends of a response.
 
     A token that is certain in another column, too, is no sign of a shift: that of the rollout
     engine if it was read, else of any other policy.
     """
-    if not batch.mask.numel():
-        return dict.fromkeys(EDGES, torch.zeros_like(batch.lengths))
-    last = (batch.offsets[1:] - 1).clamp(min=0)
-    first = batch.offsets[:-1].clamp(max=batch.mask.numel() - 1)
+    if not len(batch.mask):
+        return dict.fromkeys(EDGES, batch.xp.zeros_like(batch.lengths))
+    last = (batch.offsets[1:] - 1).clip(0)
+    first = batch.offsets[:-1].clip(max=len(batch.mask) - 1)
     there = batch.lengths > 0
     others = ["infer_log_probs"] if "infer_log_probs" in batch else LOG_PROBS
     witnesses = [batch[role] for role in others if role in batch and role != "old_log_probs"]
@@ -419,7 +427,7 @@ def _edges(batch: Batch) -> dict[str, Tensor]:
     if witnesses:
         uncertain = [[one[at] < -ROUNDING for one in witnesses] for at in (last, first)]
         shifted = [
-            zero & torch.stack(others).any(0)
+            zero & batch.xp.stack(others).any(0)
             for zero, others in zip(shifted, uncertain, strict=True)
         ]
     return {"padded": at_last & ~batch.mask[last], "shifted": shifted[0] | shifted[1]}
@@ -427,21 +435,21 @@ def _edges(batch: Batch) -> dict[str, Tensor]:
 
 def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     """Add the off-policy correction of policy tokens of responses that sample masks keep."""
-    recipe, rows = resolved.recipe, batch.responses
+    recipe, rows, where = resolved.recipe, batch.responses, batch.xp.where
     name = "reached" if "reached" in rows else "kept"
     reached, mask = rows[name], batch.mask
     if not batch.all_are(name):
         mask = mask & spread(reached, batch.offsets)
-    tokens = torch.where(reached, rows["tokens"], 0)
+    tokens = where(reached, rows["tokens"], 0)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}
     counts = {name: count_true(hit & mask, batch.offsets) for name, hit in _hits(batch).items()}
     for number, one in enumerate(recipe.filters):
         if drops_responses(recipe, one):
-            counts[rejected(number)] = torch.where(rows[passed(number)], 0, tokens)
+            counts[rejected(number)] = where(rows[passed(number)], 0, tokens)
     if "accepted" in batch:
         counts["is:rejected"] = tokens - count_true(mask & kept_mask(batch), batch.offsets)
     else:
-        counts["is:rejected"] = torch.where(rows["kept"], 0, tokens)
+        counts["is:rejected"] = where(rows["kept"], 0, tokens)
     for name, count in counts.items():
         sums |= {f"{name}.tokens": count, f"{name}.responses": count > 0}
     numbers.sums.update(sums | _divergences(batch, mask, recipe))
@@ -449,23 +457,23 @@ def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
         numbers.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
 
 
-def _hits(batch: Batch) -> dict[str, Tensor]:
+def _hits(batch: Batch) -> dict[str, Array]:
     return {name: values for name, values in batch.tokens.items() if name.startswith("is:")}
 
 
-def _divergences(batch: Batch, mask: Tensor, recipe: Recipe) -> dict[str, Tensor]:
+def _divergences(batch: Batch, mask: Array, recipe: Recipe) -> dict[str, Array]:
     """Return the sums that estimate divergences between the two policies."""
-    old, infer = batch["old_log_probs"], batch["infer_log_probs"]
+    xp, old, infer = batch.xp, batch["old_log_probs"], batch["infer_log_probs"]
     most = min(recipe.numerics.log_ratio_clamp, MOST_NATS)
-    distance = torch.where(mask, old - infer, 0.0)
-    clamped = distance.clamp(-most, most)
-    whole = reduce_responses(distance, mask, batch.offsets, level="sequence").clamp(-most, most)
-    excess = torch.expm1(clamped)
+    distance = xp.where(mask, old - infer, 0.0)
+    clamped = distance.clip(-most, most)
+    whole = reduce_responses(distance, mask, batch.offsets, level="sequence").clip(-most, most)
+    excess = xp.expm1(clamped)
     values = kl_terms(clamped, excess) | {"chi2": chi_square(excess)}
-    disagree = confident_disagreement(infer, (old - infer).abs())
+    disagree = confident_disagreement(infer, abs(old - infer))
     return {
         **{f"is.{name}": segment_sum(value, batch.offsets) for name, value in values.items()},
-        "is.chi2_sequence": chi_square(torch.expm1(whole)),
+        "is.chi2_sequence": chi_square(xp.expm1(whole)),
         "is.confident_disagreement": count_true(disagree & mask, batch.offsets),
         "is.identical": count_true((old == infer) & mask, batch.offsets),
     }
@@ -520,7 +528,7 @@ def _add_components(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
     """Add the reward components: their statistics, products of pairs, and with the advantage."""
     rows, weights = batch.table, resolved.recipe.component_weight
     values = {name: rows[f"component:{name}"] for name in weights}
-    scored = {name: rows["valid"] & value.isfinite() for name, value in values.items()}
+    scored = {name: rows["valid"] & np.isfinite(value) for name, value in values.items()}
     for name, value in values.items():
         numbers.add_numbers(f"component:{name}", value, scored[name])
         numbers.add_pair(_pair(name), value, rows["reward"], scored[name])
@@ -528,13 +536,14 @@ def _add_components(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
         both = scored[one] & scored[other]
         numbers.add_pair(_pair(one, other), values[one], values[other], both)
     count, total = (numbers.sums[f"advantage.{part}"] for part in ("count", "total"))
-    there, advantage = numbers.sums["trained"], total / count.clamp(min=1)
+    there, advantage = numbers.sums["trained"], total / count.clip(1)
     numbers.sums["trained.advantage"] = advantage
+    xp = namespace(count)
     rows = _rows_of_credit(batch) if resolved.constant else batch.responses
     for name, weight in weights.items():
         part = f"part:{name}"
         value = rows[part] if part in rows else weight * rows[f"component:{name}"]
-        value = torch.where(there & value.isfinite(), value, 0.0)
+        value = xp.where(there & xp.isfinite(value), value, 0.0)
         numbers.sums.update({f"{part}.product": value * advantage, f"{part}.total": value})
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rlpost.display.reporter import Work
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
@@ -49,9 +50,8 @@ from rlpost.recipe.roles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor
-
     from rlpost.io.parquet.source import Source, TableSource
+    from rlpost.kernels.arrays import Array
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -101,7 +101,7 @@ class Plan:
     row_roles: tuple[str, ...]
     count: Callable[[Batch], Counted]
     """Counts what a batch to which all stages were applied adds to the totals."""
-    observe: Callable[[Batch], dict[str, Tensor]] = lambda _: {}
+    observe: Callable[[Batch], dict[str, Array]] = lambda _: {}
     """Returns the numbers of responses that `count` needs of columns of the file."""
     no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
     """The totals of no responses."""
@@ -124,6 +124,12 @@ class Plan:
         if self.resolved.lengths == "texts":
             return self.columns.column(TEXT)
         return "" if self.length_role is None else self.columns.column(self.length_role)
+
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of the columns that passes over tokens read, as the input stores them."""
+        columns = {name for step in self.passes()[1:] for name in step.columns}
+        return self.source.bytes_of(sorted(columns))
 
     def passes(self, names: Sequence[str] = (), *, keeping: bool = False) -> list[Pass]:
         """Return the passes over the input, in order.
@@ -152,6 +158,17 @@ class Plan:
         if keeping and not self.needs_tokens(write, names):
             write = replace(write, columns=())
         return [*passes, write]
+
+    def work(self, names: Sequence[str]) -> Work:
+        """Return the work of the passes that write columns of these names, in bytes.
+
+        Numbers are read, computed and written: a new column counts as its bytes before encoding.
+        """
+        source, tokens = self.source, self.source.values_of(self.sized_by) if self.sized_by else 0
+        read = [source.bytes_of(step.columns) for step in self.passes(names, keeping=True)]
+        lists = [name for name in names if name not in ROW_COLUMNS]
+        read[-1] += 4 * (source.rows + tokens * len(lists))
+        return Work([max(size, 1) for size in read], tokens)
 
     def needs_tokens(self, last: Pass, names: Sequence[str]) -> bool:
         """Return whether the last pass needs the tokens, or nothing but the table of responses.

@@ -1,4 +1,4 @@
-"""Conversion of chunks to tensors: the tokens of a Batch, the columns of Responses."""
+"""Conversion of chunks to arrays: the tokens of a Batch, the columns of Responses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.tokenizer import token_counts
-from rlpost.kernels.host import all_true, with_host_copy
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON, Batch
-from rlpost.pipeline.transfer import Staged, layout_of
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
@@ -30,36 +27,23 @@ if TYPE_CHECKING:
     from rlpost.io.finish_reasons import Truncations
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
+    from rlpost.pipeline.data import Column
     from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.roles import ColumnMap
 
 
-_OFFSETS, _MASK = "offsets", "mask"
 _LONGEST = 1 << 40  # tokens of a response
-_SENT_AS = {
-    np.dtype(name): getattr(torch, name)
-    for name in ("float16", "float32", "int8", "int16", "int32", "int64", "uint8")
-}
 
 
-def _sent_as(values: Sequence[NDArray[Any]], device: torch.device) -> torch.dtype:
-    """Return the type in which numbers are sent to a device; float64 for the CPU."""
-    kinds = {array.dtype for array in values}
-    if device.type == "cpu" or len(kinds) > 1:
-        return torch.float64
-    dtype: torch.dtype = _SENT_AS.get(kinds.pop(), torch.float64)
-    return dtype
-
-
-def _all_policy(lengths: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _all_policy(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return offsets [n+1] and mask [T] of responses without observations."""
-    offsets = np.concatenate([[0], lengths.numpy().cumsum()])
+    offsets = np.concatenate([[0], lengths.cumsum()])
     return offsets, np.ones(offsets[-1], dtype=np.bool_)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Converts the columns of roles to tensors, and checks every number.
+    """Converts the columns of roles to arrays, and checks every number.
 
     Args:
         files: the input's files, for errors.
@@ -90,8 +74,8 @@ class Decoder:
         self,
         chunks: Sequence[RowChunk],
         roles: Collection[str],
-        device: torch.device,
-        lengths: torch.Tensor | None = None,
+        device: Any,
+        lengths: NDArray[np.int64] | None = None,
     ) -> Batch:
         """Return the tokens of some chunks; columns are float64.
 
@@ -107,34 +91,20 @@ class Decoder:
             DataError: lists of different lengths in a row; a value at a policy token that is not a
                 number or (with `nonfinite="error"`) not finite.
         """
-        offsets, mask = self._mask(chunks) if lengths is None else _all_policy(lengths)
+        offsets, mask = self.structure(chunks) if lengths is None else _all_policy(lengths)
         full = lengths is not None or bool(mask.all())
         lists = {role: self._lists(chunks, role, offsets) for role in sorted(roles)}
-        structure = {_OFFSETS: torch.from_numpy(offsets), _MASK: torch.from_numpy(mask)}
-        sent = structure if device.type != "cpu" else {}
-        if full and sent:
-            sent = {_OFFSETS: structure[_OFFSETS]}
-            structure[_MASK] = all_true(len(mask), device)
-        layout = {role: (_sent_as(values, device), mask.shape) for role, values in lists.items()}
-        staged = Staged({**layout_of(sent), **layout}, device)
-        for name, tensor in sent.items():
-            staged.tensors[name].copy_(tensor)
+        staged = self.transfers.stage(offsets, mask, lists, device, full=full)
         for role, values in lists.items():
-            self._fill(staged.tensors[role], values, chunks, role, offsets, mask)
-        tokens = self.transfers.send_staged(staged)
-        structure |= {name: with_host_copy(tokens.pop(name), host) for name, host in sent.items()}
-        return Batch(
-            offsets=structure[_OFFSETS],
-            mask=structure[_MASK],
-            tokens={role: value.to(torch.float64) for role, value in tokens.items()},
-            full=full,
-        )
+            self._fill(staged.tokens[role], values, chunks, role, offsets, mask)
+        arrays = staged.sent()
+        return Batch(arrays.offsets, arrays.mask, arrays.tokens, full=full)
 
-    def without_tokens(self, lengths: torch.Tensor) -> Batch:
-        """Return a batch on the CPU with the lengths of its responses, [n], but no tokens."""
-        return Batch(offsets_of(lengths), torch.zeros(0, dtype=torch.bool), {})
+    def without_tokens(self, lengths: NDArray[np.int64]) -> Batch:
+        """Return a batch of numpy with the lengths of its responses, [n], but no tokens."""
+        return Batch(offsets_of(lengths), np.zeros(0, np.bool_), {})
 
-    def lengths(self, chunks: Sequence[RowChunk]) -> torch.Tensor:
+    def lengths(self, chunks: Sequence[RowChunk]) -> NDArray[np.int64]:
         """Return the policy tokens of each response of an input without tokens, [n] int64.
 
         They are 1 if no column has them.
@@ -143,12 +113,12 @@ class Decoder:
             DataError: a length is negative, no integer, or null; or a text is null.
         """
         if TEXT in self.columns:
-            return torch.cat([self._text_lengths(chunk) for chunk in chunks])
+            return np.concatenate([self._text_lengths(chunk) for chunk in chunks])
         if LENGTH not in self.columns:
-            return torch.ones(sum(chunk.table.num_rows for chunk in chunks), dtype=torch.int64)
-        return torch.cat([self._lengths(chunk) for chunk in chunks])
+            return np.ones(sum(chunk.table.num_rows for chunk in chunks), np.int64)
+        return np.concatenate([self._lengths(chunk) for chunk in chunks])
 
-    def _lengths(self, chunk: RowChunk) -> torch.Tensor:
+    def _lengths(self, chunk: RowChunk) -> NDArray[np.int64]:
         column = self.columns.column(LENGTH)
         array, location = chunk.table.column(column), self.location_of(chunk, column)
         numbers = ragged.numbers(array, location)
@@ -157,15 +127,15 @@ class Decoder:
             row = int(bad[0])
             value = "is null" if array[row].as_py() is None else f"is {numbers[row]:g}"
             raise location.error(row, value, "a number of tokens is needed: 0, 1, 2, ...")
-        return torch.from_numpy(numbers.astype(np.int64))
+        return numbers.astype(np.int64)
 
-    def _text_lengths(self, chunk: RowChunk) -> torch.Tensor:
+    def _text_lengths(self, chunk: RowChunk) -> NDArray[np.int64]:
         column = self.columns.column(TEXT)
         location = self.location_of(chunk, column)
-        counts = token_counts(str(self.tokenizer), chunk.table.column(column), location)
-        return torch.from_numpy(counts)
+        return token_counts(str(self.tokenizer), chunk.table.column(column), location)
 
-    def _mask(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def structure(self, chunks: Sequence[RowChunk]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return the offsets [n+1] of the responses, and the mask of their policy tokens [T]."""
         masks = [self._mask_of(chunk) for chunk in chunks]
         if len(masks) == 1:
             return masks[0]
@@ -199,7 +169,7 @@ class Decoder:
 
     def _fill(
         self,
-        into: torch.Tensor,
+        into: NDArray[Any],
         values: Sequence[NDArray[Any]],
         chunks: Sequence[RowChunk],
         role: str,
@@ -212,24 +182,25 @@ class Decoder:
             last = row + chunk.table.num_rows
             window = slice(offsets[row], offsets[last])
             own = into[window]
-            with np.errstate(invalid="ignore"):  # signalling NaN
-                own.numpy()[:] = numbers
-            if not bool(torch.isfinite(own.sum())):  # else all are: 10 times as fast
+            with np.errstate(all="ignore"):  # signalling NaN; sums beyond the range
+                own[:] = numbers
+                total = own.sum()
+            if not np.isfinite(total):  # else all are: 10 times as fast
                 inside = offsets[row : last + 1] - offsets[row]
                 self._check_finite(own, chunk, role, inside, mask[window])
             row = last
 
     def _check_finite(
         self,
-        into: torch.Tensor,
+        into: NDArray[Any],
         chunk: RowChunk,
         role: str,
         offsets: NDArray[np.int64],
         mask: NDArray[np.bool_],
     ) -> None:
         """Raise for numbers at policy tokens that are not finite, or keep them; others become 0."""
-        finite = torch.isfinite(into)
-        bad = np.flatnonzero(~finite.numpy() & mask)
+        finite = np.isfinite(into)
+        bad = np.flatnonzero(~finite & mask)
         if len(bad) and self.nonfinite == "error":
             column, row = (
                 self.columns.column(role),
@@ -242,7 +213,7 @@ class Decoder:
                 "finite numbers are needed; `--nonfinite mask` leaves such responses out",
             )
         # The `finite` stage sees NaN only at policy tokens.
-        into[torch.from_numpy(~finite.numpy() & ~mask)] = 0.0
+        into[~finite & ~mask] = 0.0
 
     def _unequal(
         self, location: CellLocation, own: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -258,7 +229,7 @@ class Decoder:
 
     def rows(
         self, chunks: Sequence[RowChunk], roles: Collection[str]
-    ) -> dict[str, torch.Tensor | pa.Array]:
+    ) -> dict[str, Column | pa.Array]:
         """Return one value per response: numbers float64, flags bool, keys as Arrow arrays.
 
         Finish reasons that are not known are a key, which is empty for others.
@@ -274,7 +245,7 @@ class Decoder:
         }
         if TRUNCATED in roles:
             found = [self._truncations(chunk) for chunk in chunks]
-            columns[TRUNCATED] = torch.cat([torch.from_numpy(one.truncated) for one in found])
+            columns[TRUNCATED] = np.concatenate([one.truncated for one in found])
             columns[UNKNOWN_REASON] = pa.concat_arrays([one.unknown for one in found])
         return columns
 
@@ -282,25 +253,25 @@ class Decoder:
         column = self.columns.column(TRUNCATED)
         return truncations(chunk.table.column(column), self.location_of(chunk, column))
 
-    def _row_values(self, chunk: RowChunk, role: str) -> torch.Tensor | pa.Array:
+    def _row_values(self, chunk: RowChunk, role: str) -> Column | pa.Array:
         column = self.columns.column(role)
         array, location = chunk.table.column(column), self.location_of(chunk, column)
         kind = kind_of(role)
         if role == TURN:
             turns = ragged.numbers(array, location)
-            return torch.from_numpy(np.where(np.isfinite(turns), turns, -1).astype(np.int64))
+            return np.where(np.isfinite(turns), turns, -1).astype(np.int64)
         if role == ROLLOUT:
             return ragged.without_dictionary(array).cast(pa.string()).fill_null("")
         if kind == "key":
             return ragged.key(array, location)
         if kind == "flag":  # of a column that an estimator reads by its name
-            return torch.from_numpy(ragged.flags(array, location).copy())
+            return ragged.flags(array, location).copy()
         if is_read_by_name(role):
             ragged.check_exact(array, location)
-        numbers = torch.from_numpy(ragged.numbers(array, location).copy())
+        numbers = ragged.numbers(array, location).copy()
         skip = self.missing_components == "skip" and role.startswith("component:")
-        if self.nonfinite == "error" and not skip and not bool(torch.isfinite(numbers).all()):
-            row = int((~torch.isfinite(numbers)).nonzero()[0])
+        if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
+            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
             value = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
             advice = "a finite number is needed; `--nonfinite mask` leaves such responses out"
             if role.startswith("component:"):
@@ -311,9 +282,9 @@ class Decoder:
         return numbers
 
 
-def _check_flags(numbers: torch.Tensor, location: CellLocation) -> None:
+def _check_flags(numbers: NDArray[np.float64], location: CellLocation) -> None:
     """Raise DataError for a number that is neither 0 nor 1, such as a weight; NaN is not judged."""
-    wrong = ((numbers != 0) & (numbers != 1) & ~numbers.isnan()).nonzero()
+    wrong = np.flatnonzero((numbers != 0) & (numbers != 1) & ~np.isnan(numbers))
     if len(wrong):
         row = int(wrong[0])
         raise location.error(
@@ -324,8 +295,8 @@ def _check_flags(numbers: torch.Tensor, location: CellLocation) -> None:
         )
 
 
-def _concatenated(parts: list[torch.Tensor | pa.Array]) -> torch.Tensor | pa.Array:
+def _concatenated(parts: list[Column | pa.Array]) -> Column | pa.Array:
     if len(parts) == 1:
         return parts[0]
-    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-    return torch.cat(tensors) if tensors else pa.concat_arrays(parts)
+    numbers = [part for part in parts if isinstance(part, np.ndarray)]
+    return np.concatenate(numbers) if numbers else pa.concat_arrays(parts)

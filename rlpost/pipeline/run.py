@@ -17,8 +17,9 @@ from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of, mask_is_result
-from rlpost.pipeline.device import Devices, devices_named
-from rlpost.pipeline.engine import Engine, row_name, single_threaded_torch
+from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.device_choice import devices_for
+from rlpost.pipeline.engine import Engine, row_name
 from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.output.files import check_writable
@@ -30,7 +31,6 @@ from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import response_facts, run_summary, summarise
-from rlpost.pipeline.transfer import Transfers
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.pipeline.update.run import UpdateRun
 from rlpost.recipe.input_columns import RESULTS, stored_components
@@ -87,7 +87,7 @@ def advantages(
     engine = engine_for(plan, options, outputs.folder)
     if outputs.journal is not None:
         outputs.journal.start(run_identity(engine, names, options.state))
-    with single_threaded_torch():
+    with single_threaded():
         responses = engine.responses(names)
         run = run_metadata(plan, source, state, options)
         summaries: list[Json] | None = [] if len(source.files) == 1 else None
@@ -107,6 +107,7 @@ def advantages(
             engine, responses, outputs, names, metadata, verify=options.verify, check=check
         )
         summary |= about(outputs.targets, rewritten, engine.devices.all, engine.splits)
+        summary["new_columns"] = [*names]
         summary["scratch"] = None if engine.kept is None else engine.kept.facts()
     if own is not None:
         own.published()
@@ -124,12 +125,13 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     names = emitted(plan.resolved)
     check_clash(plan, names)
     engine = engine_for(plan, options)
-    with single_threaded_torch():
+    with single_threaded():
         responses = engine.responses(names)
         engine.reporter.start("write", plan.source.rows)
         enriched, totals = enrich_table(engine, table, responses)
     summary = summarise(plan, responses, totals)
     summary["recipe"] = plan.resolved.recipe.model_dump(mode="json")
+    summary["new_columns"] = [*names]
     check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
@@ -254,7 +256,7 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
         UsageError: the options name a directory that does not exist.
     """
     check_scratch_dir(options.scratch_dir)
-    devices = Devices(devices_named(options.device))
+    devices = devices_for(options.device, plan.token_bytes)
     workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
     recipe, clock = plan.resolved.recipe, Clock(options.started, options.cpu_started)
@@ -263,7 +265,7 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
         plan.columns,
         plan.length_role,
         recipe.nonfinite,
-        Transfers(clock),
+        devices.transfers(clock),
         recipe.numerics.missing_components,
         recipe.tokenizer,
     )

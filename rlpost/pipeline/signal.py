@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import torch
+import numpy as np
 
+from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.histogram import SMALLEST, tally
 from rlpost.kernels.segments import count_true, segment_min
 from rlpost.pipeline.totals import SPREADS
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from fractions import Fraction
 
-    from torch import Tensor
+    from numpy.typing import NDArray
 
+    from rlpost.kernels.moments import Integers, Mask
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.totals import SummaryCells, Totals
@@ -33,26 +35,25 @@ Cell = tuple[str, str]
 class SignalSums(NamedTuple):
     """What the responses of a batch add to the totals."""
 
-    sums: dict[str, Tensor]
+    sums: dict[str, Array]
     """[n] each."""
-    tally: Tensor
+    tally: Array
     """Of the advantages of kept policy tokens, from `kernels.histogram.tally`."""
 
 
-def signal_of_responses(advantages: Tensor, tokens: Tensor) -> SignalSums:
+def signal_of_responses(advantages: Array, tokens: Array) -> SignalSums:
     """Return the signal of responses whose tokens have one advantage each.
 
     Args:
         advantages: [n].
         tokens: [n], kept policy tokens.
     """
-    tallied = tally(advantages, tokens.to(torch.int64))
+    xp = namespace(tokens)
+    tallied = tally(advantages, xp.astype(tokens, xp.int64))
     return SignalSums(_by_sign(advantages, tokens), tallied)
 
 
-def signal_of_tokens(
-    advantages: Tensor, offsets: Tensor, total: Tensor, tokens: Tensor
-) -> SignalSums:
+def signal_of_tokens(advantages: Array, offsets: Array, total: Array, tokens: Array) -> SignalSums:
     """Return the signal of responses whose tokens have different advantages.
 
     The sign of a response is that of the sum of its advantages.
@@ -63,19 +64,21 @@ def signal_of_tokens(
         total: [n], the sum of each response.
         tokens: [n], kept policy tokens.
     """
-    numbers = advantages.to(torch.float32)
+    xp = namespace(advantages)
+    numbers = xp.astype(advantages, xp.float32)
     signs = {"positive": numbers >= SMALLEST, "negative": numbers <= -SMALLEST}
     counts = {f"{sign}.tokens": count_true(hit, offsets) for sign, hit in signs.items()}
     return SignalSums(counts | _by_sign(total, tokens), tally(numbers))
 
 
-def _by_sign(advantages: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+def _by_sign(advantages: Array, tokens: Array) -> dict[str, Array]:
     """Return how many responses have an advantage of each sign, and their policy tokens."""
-    numbers, trained = advantages.to(torch.float32), tokens > 0
+    xp = namespace(advantages)
+    numbers, trained = xp.astype(advantages, xp.float32), tokens > 0
     sums = {"trained": trained}
     for sign, hit in (("positive", numbers >= SMALLEST), ("negative", numbers <= -SMALLEST)):
         sums[f"{sign}.responses"] = hit & trained
-        sums[f"{sign}.lengths"] = torch.where(hit, tokens, 0)
+        sums[f"{sign}.lengths"] = xp.where(hit, tokens, 0)
     return sums
 
 
@@ -163,7 +166,7 @@ def add_signals(parts: Iterable[Mapping[K, GroupSignal]]) -> dict[K, GroupSignal
 
 
 def group_signal(
-    responses: Responses, members: Tensor, offsets: Tensor, equal: Tensor, passing: Tensor
+    responses: Responses, members: Integers, offsets: Integers, equal: Mask, passing: Mask
 ) -> dict[Cell, GroupSignal]:
     """Count the groups of a table by step and domain.
 
@@ -174,25 +177,25 @@ def group_signal(
         equal: [G] groups of several responses with equal rewards.
         passing: [G] groups that pass if their rewards are equal.
     """
-    signal = torch.zeros_like(equal)
+    signal = np.zeros_like(equal)
     if "credit" in responses:
-        credited = responses["credit"].to(torch.float32).abs() >= SMALLEST
+        credited = abs(responses["credit"].astype(np.float32)) >= SMALLEST
         credited &= responses["kept"] & (responses["tokens"] > 0)
         signal = count_true(credited[members], offsets) > 0
     cells = responses.cells
     order = _in_order(cells)
-    rank = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
-    first = segment_min(rank[responses["cell"][members]].to(torch.float64), offsets)
-    flags = torch.stack([torch.ones_like(equal), signal, equal, equal & passing], dim=1)
-    counts = torch.zeros(len(order), flags.shape[1], dtype=torch.int64)
-    counts.index_add_(0, order[first.to(torch.int64)], flags.to(torch.int64))
-    present = counts[:, 0].nonzero().squeeze(1).tolist()
+    rank = np.argsort(order)
+    first = segment_min(rank[responses["cell"][members]].astype(np.float64), offsets)
+    flags = np.stack([np.ones_like(equal), signal, equal, equal & passing], axis=1)
+    counts = np.zeros((len(order), flags.shape[1]), np.int64)
+    np.add.at(counts, order[first.astype(np.int64)], flags)
+    present = np.flatnonzero(counts[:, 0]).tolist()
     names = cells.names(present)
     numbers = counts[present].tolist()
     return {(s, d): GroupSignal(*n) for (s, d), n in zip(names, numbers, strict=True)}
 
 
-def _in_order(cells: SummaryCells) -> Tensor:
+def _in_order(cells: SummaryCells) -> NDArray[np.int64]:
     """Return the cells in step order, and by the name of the domain.
 
     A group whose rows are of several cells belongs to the first.
@@ -200,4 +203,4 @@ def _in_order(cells: SummaryCells) -> Tensor:
     by_name = sorted(range(len(cells.domains)), key=lambda place: str(cells.domains[place]))
     rank = {place: number for number, place in enumerate(by_name)}
     pairs = [(step, rank[domain], cell) for cell, (step, domain) in enumerate(cells.pairs)]
-    return torch.tensor([cell for _, _, cell in sorted(pairs)], dtype=torch.int64)
+    return np.array([cell for _, _, cell in sorted(pairs)], np.int64)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from rlpost._version import __version__
-from rlpost.display.text import counted, value_list
+from rlpost.display.text import counted, percent, value_list
 from rlpost.estimators.raw import raw
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
@@ -39,6 +39,8 @@ from rlpost.recipe.roles import LOG_PROBS, ROLES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 REWARDS = "response_level_rewards"
 _MOST_SIZES = 100  # group sizes in the summary
 _MOST_REASONS = 20  # finish reasons in the summary
+_FEW_GROUPS = 4  # of a step, too few for a warning
+_MOSTLY = 0.75  # share of groups without signal that is warned of
 _OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_probs")
 """Roles without which an input is processed, to other numbers."""
 Position = tuple[int, ...]
@@ -190,15 +194,15 @@ def nonfinite(responses: Responses) -> int:
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
     tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
-    turns = responses.columns.get("turn_evidence", torch.zeros(0, dtype=torch.int8))
+    turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
         empty=int((tokens == 0).sum()),
         coefficients=_coefficients(plan, responses),
-        unwhitened=int(responses.columns.get("unwhitened", torch.zeros(0)).sum()),
+        unwhitened=int(responses.columns.get("unwhitened", np.zeros(0)).sum()),
         over_limit=0 if limit is None else int((tokens > limit).sum()),
         longest=int(tokens.max()) if len(responses) else 0,
-        turns=TurnCounts.of(turns.cpu().numpy()),
+        turns=TurnCounts.of(turns),
         truncated=_truncated(responses),
         unknown_reasons=_unknown_reasons(responses),
     )
@@ -216,7 +220,7 @@ def _unknown_reasons(responses: Responses) -> Counter[str]:
     if UNKNOWN_REASON not in responses:
         return Counter()
     labels = responses.labels[UNKNOWN_REASON]
-    counts = torch.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
+    counts = np.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
     return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
 
@@ -226,10 +230,11 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     moments, constant = group_statistics(responses, total, rows=rows)
     members, offsets = _by_code(responses["group"], rows)
     first = members[offsets[:-1]]
-    size = moments.number[first].to(torch.int64)
+    size = moments.number[first].astype(np.int64)
     equal, passing = constant[first] & (size > 1), total[first] >= recipe.pass_threshold
-    values, index, counts = torch.unique(size, return_inverse=True, return_counts=True)
-    earliest = first.new_full(values.shape, len(responses)).scatter_reduce(0, index, first, "amin")
+    values, index, counts = np.unique(size, return_inverse=True, return_counts=True)
+    earliest = np.full(values.shape, len(responses))
+    np.minimum.at(earliest, index, first)
     sizes = values.tolist()
     return GroupFacts(
         Counter(dict(zip(sizes, counts.tolist(), strict=True))),
@@ -239,27 +244,29 @@ def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     )
 
 
-def _equal_components(plan: Plan, responses: Responses, rows: torch.Tensor) -> Counter[str]:
+def _equal_components(plan: Plan, responses: Responses, rows: NDArray[np.bool_]) -> Counter[str]:
     """Count the groups of several scored responses in which a reward component has one value."""
     recipe, counts = plan.resolved.recipe, Counter[str]()
     for name in recipe.reward_components or ():
         values = of_rollouts(responses, responses[f"component:{name}"], recipe)
-        scored = rows & values.isfinite()
+        scored = rows & np.isfinite(values)
         moments, equal = group_statistics(responses, values, rows=scored)
         first = _first_of_each(responses["group"], scored)
         counts[name] = int((equal[first] & (moments.number[first] > 1)).sum())
     return counts
 
 
-def _by_code(codes: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_code(
+    codes: NDArray[np.int64], rows: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the chosen rows, those of a code together, and the offsets of the codes."""
-    chosen = rows.nonzero().squeeze(1)
-    members = chosen[torch.argsort(codes[chosen], stable=True)]
-    counts = torch.unique_consecutive(codes[members], return_counts=True)[1]
+    chosen = np.flatnonzero(rows)
+    members = chosen[np.argsort(codes[chosen], kind="stable")]
+    counts = np.unique(codes[members], return_counts=True)[1]
     return members, offsets_of(counts)
 
 
-def _first_of_each(codes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _first_of_each(codes: NDArray[np.int64], rows: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the first of the chosen rows of each code that occurs."""
     members, offsets = _by_code(codes, rows)
     return members[offsets[:-1]]
@@ -268,7 +275,7 @@ def _first_of_each(codes: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def _coefficients(plan: Plan, responses: Responses) -> list[Json] | None:
     if plan.resolved.recipe.kl_target is None or "beta" not in responses:
         return None
-    first = _first_of_each(responses["batch"], torch.ones_like(responses["valid"]))
+    first = _first_of_each(responses["batch"], np.ones_like(responses["valid"]))
     labels = responses.labels["batch"]
     betas = zip(responses["batch"][first].tolist(), responses["beta"][first].tolist(), strict=True)
     return [{"batch": labels[code], "coefficient": beta} for code, beta in betas]
@@ -348,14 +355,11 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     for name, one in whole.get("components", {}).items():
         equal = None if facts.groups is None else facts.groups.equal_components[name]
         one["zero_variance"] = equal
-    edges = {name: every.count(name) for name in ("padded", "shifted")}
-    if every.lows.get("length") != every.highs.get("length"):  # padding makes lists equally long
-        edges["padded"] = 0
+    edges = _edge_counts(every)
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
-        "new_columns": list(resolved.written),
         "roles": roles_of(plan),
         **whole,
         "groups": groups,
@@ -382,8 +386,16 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
         *_identical(summary),
+        *_steps_without_signal(summary),
     ]
     return summary
+
+
+def _edge_counts(totals: Totals) -> dict[str, int]:
+    """Return how many responses look padded, and shifted; padding makes lists equally long."""
+    counts = {name: totals.count(name) for name in ("padded", "shifted")}
+    equally_long = totals.lows.get("length") == totals.highs.get("length")
+    return counts if equally_long else {**counts, "padded": 0}
 
 
 def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
@@ -568,6 +580,26 @@ def _no_signal(plan: Plan, summary: Json) -> Json | None:
     if tokens["count"] == 0:
         return {"what": f"no {unit} is kept", "cause": rejected[0] if rejected else ""}
     return {"what": what, "cause": _cause(plan, summary)}
+
+
+def _steps_without_signal(summary: Json) -> list[str]:
+    """Return the warning of steps in which most groups have no signal, if not all steps are so."""
+    if summary["signal"]["no_signal"] is not None:
+        return []
+    shares = {
+        row["step"]: 1 - groups["with_signal"] / groups["count"]
+        for row in summary["steps"]
+        if (groups := row["signal"]["groups"])
+        and groups["with_signal"] is not None
+        and groups["count"] >= _FEW_GROUPS
+    }
+    dead = [step for step, share in shares.items() if share >= _MOSTLY]
+    if not dead:
+        return []
+    worst = max(dead, key=shares.__getitem__)
+    text = f"step {worst}: {percent(shares[worst])} of the groups are without signal"
+    more = f"; {percent(_MOSTLY)} or more in {counted(len(dead), 'step')} of {len(shares):,}"
+    return [text + (more if len(dead) > 1 else "")]
 
 
 def _cause(plan: Plan, summary: Json) -> str:

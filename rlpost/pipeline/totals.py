@@ -15,13 +15,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.moments import (
     DIGITS,
     add_digits,
-    dense_codes,
     exact_digits,
     integers_of,
     scale_of,
@@ -31,6 +29,11 @@ from rlpost.kernels.moments import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from rlpost.kernels.arrays import Array
+    from rlpost.kernels.moments import Floats, Integers
 
 Label = str | int
 
@@ -82,43 +85,43 @@ class Totals:
 
 
 class Counted(NamedTuple):
-    """What a batch adds to totals: tensors, which may be on a device, and what is made of them."""
+    """What a batch adds to totals: arrays, which may be on a device, and what is made of them."""
 
-    numbers: dict[str, Tensor]
-    totals: Callable[[Mapping[str, Tensor]], Any]
-    """Returns the totals from the same tensors on the CPU; totals add with `+`."""
+    numbers: dict[str, Array]
+    totals: Callable[[Mapping[str, NDArray[Any]]], Any]
+    """Returns the totals from the same numbers as arrays of numpy; totals add with `+`."""
 
 
 @dataclass(frozen=True)
 class KeyBlock:
     """The totals of the keys that occur in some responses."""
 
-    keys: Tensor
+    keys: Integers
     """[k] int64, ascending."""
-    digits: Tensor
+    digits: Integers
     """[sums, k, digits], from `exact_digits`."""
-    lows: Tensor
+    lows: Floats
     """[spans, k] float64."""
-    highs: Tensor
-    counts: tuple[Tensor, ...] = ()
+    highs: Floats
+    counts: tuple[Integers, ...] = ()
     """[k, ...] int64 each: other counts."""
 
     def __add__(self, other: KeyBlock) -> KeyBlock:
-        keys = _distinct(torch.cat([self.keys, other.keys]))[0]
-        left, right = torch.searchsorted(keys, self.keys), torch.searchsorted(keys, other.keys)
+        keys = np.union1d(self.keys, other.keys)
+        left, right = np.searchsorted(keys, self.keys), np.searchsorted(keys, other.keys)
         sums, spans = len(self.digits), len(self.lows)
         joined = KeyBlock(
             keys,
-            zero_digits(sums * len(keys)).view(sums, len(keys), DIGITS),
-            torch.full((spans, len(keys)), torch.inf, dtype=torch.float64),
-            torch.full((spans, len(keys)), -torch.inf, dtype=torch.float64),
-            tuple(one.new_zeros(len(keys), *one.shape[1:]) for one in self.counts),
+            zero_digits(sums * len(keys)).reshape(sums, len(keys), DIGITS),
+            np.full((spans, len(keys)), np.inf),
+            np.full((spans, len(keys)), -np.inf),
+            tuple(np.zeros((len(keys), *one.shape[1:]), one.dtype) for one in self.counts),
         )
         joined.digits[:, left], joined.lows[:, left] = self.digits, self.lows
         joined.highs[:, left] = self.highs
         joined.digits[:, right] = add_digits(joined.digits[:, right], other.digits)
-        joined.lows[:, right] = joined.lows[:, right].minimum(other.lows)
-        joined.highs[:, right] = joined.highs[:, right].maximum(other.highs)
+        joined.lows[:, right] = np.minimum(joined.lows[:, right], other.lows)
+        joined.highs[:, right] = np.maximum(joined.highs[:, right], other.highs)
         for all_of, own, more in zip(joined.counts, self.counts, other.counts, strict=True):
             all_of[left] = own
             all_of[right] += more
@@ -145,10 +148,10 @@ class ExactTotals:
     @classmethod
     def of(
         cls,
-        keys: Tensor,
-        sums: Mapping[str, Tensor],
-        spans: Mapping[str, tuple[Tensor, Tensor]],
-        counts: tuple[Tensor, ...] = (),
+        keys: Integers,
+        sums: Mapping[str, NDArray[Any]],
+        spans: Mapping[str, tuple[NDArray[Any], NDArray[Any]]],
+        counts: tuple[Integers, ...] = (),
     ) -> ExactTotals:
         """Return the totals of some responses.
 
@@ -158,16 +161,16 @@ class ExactTotals:
             spans: the lowest and the highest value of each response, [n] each.
             counts: whole numbers of any shape by key, [k, ...] each, for the k keys that occur.
         """
-        distinct, index = _distinct(keys.cpu())
+        distinct, index = np.unique(keys, return_inverse=True)
         count = len(distinct)
-        stacked = torch.stack([value.to("cpu", torch.float64) for value in sums.values()])
-        indices = torch.arange(len(sums))[:, None] * count + index
-        digits = exact_digits(stacked.view(-1), indices.view(-1), len(sums) * count)
+        stacked = np.stack([value.astype(np.float64, copy=False) for value in sums.values()])
+        indices = np.arange(len(sums))[:, None] * count + index
+        digits = exact_digits(stacked.reshape(-1), indices.reshape(-1), len(sums) * count)
         lows, highs = (
-            _by_key([pair[end] for pair in spans.values()], index, count, how)
-            for end, how in ((0, "amin"), (1, "amax"))
+            _by_key([pair[end] for pair in spans.values()], index, count, least=end == 0)
+            for end in (0, 1)
         )
-        block = KeyBlock(distinct, digits.view(len(sums), count, DIGITS), lows, highs, counts)
+        block = KeyBlock(distinct, digits.reshape(len(sums), count, DIGITS), lows, highs, counts)
         return cls(tuple(sums), tuple(spans), (block,))
 
     def __add__(self, other: ExactTotals) -> ExactTotals:
@@ -193,9 +196,9 @@ class ExactTotals:
         """
         if not self:
             return self
-        block, order = self.joined, torch.tensor(keys, dtype=torch.int64).argsort()
+        block, order = self.joined, np.argsort(np.array(keys, np.int64))
         block = KeyBlock(
-            torch.tensor(keys, dtype=torch.int64)[order],
+            np.array(keys, np.int64)[order],
             block.digits[:, order],
             block.lows[:, order],
             block.highs[:, order],
@@ -211,7 +214,7 @@ class ExactTotals:
         if not self:
             return ""
         joined, file = self.joined, BytesIO()
-        numbers = {name: getattr(joined, name).numpy() for name in _NUMBERS}
+        numbers = {name: getattr(joined, name) for name in _NUMBERS}
         numbers |= {"sums": np.array(self.sums), "spans": np.array(self.spans)}
         numbers |= {f"tally{i}": np.array([*x.items()]) for i, x in enumerate(self.tallies)}
         np.savez_compressed(file, **numbers)
@@ -223,7 +226,7 @@ class ExactTotals:
         if not text:
             return cls()
         with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as table:
-            keys, digits, lows, highs = (torch.from_numpy(table[name]) for name in _NUMBERS)
+            keys, digits, lows, highs = (table[name] for name in _NUMBERS)
             sums, spans = (tuple(table[name].tolist()) for name in ("sums", "spans"))
             tallies = [table[name].tolist() for name in table.files if name.startswith("tally")]
         block = KeyBlock(keys, digits, lows, highs)
@@ -256,21 +259,20 @@ class ExactTotals:
         if not self or not len(self.joined.keys):
             return [Totals() for _ in sets]
         block, count = self.joined, len(sets)
-        sizes = torch.tensor([len(one) for one in sets], dtype=torch.int64)
-        owner = torch.arange(count).repeat_interleave(sizes)
-        keys = torch.tensor([key for one in sets for key in one], dtype=torch.int64)
-        own = torch.searchsorted(block.keys, keys).clamp(max=len(block.keys) - 1)
+        owner = np.arange(count).repeat([len(one) for one in sets])
+        keys = np.array([key for one in sets for key in one], np.int64)
+        own = np.searchsorted(block.keys, keys).clip(max=len(block.keys) - 1)
         there = block.keys[own] == keys
         owner, own = owner[there], own[there]
         used = used_digits(block.digits)
-        digits = block.digits[..., used].transpose(0, 1)[own]
-        sums = digits.new_zeros(count, *digits.shape[1:]).index_add_(0, owner, digits)
-        index = owner[:, None].expand(-1, len(self.spans))
-        low = torch.full((count, len(self.spans)), torch.inf, dtype=torch.float64)
+        digits = block.digits[..., used].swapaxes(0, 1)[own]
+        sums = np.zeros((count, *digits.shape[1:]), np.int64)
+        np.add.at(sums, owner, digits)
+        low = np.full((count, len(self.spans)), np.inf)
         high = -low
-        low.scatter_reduce_(0, index, block.lows.T[own], "amin")
-        high.scatter_reduce_(0, index, block.highs.T[own], "amax")
-        numbers = integers_of(sums.view(-1, sums.shape[-1]))
+        np.minimum.at(low, owner, block.lows.T[own])
+        np.maximum.at(high, owner, block.highs.T[own])
+        numbers = integers_of(sums.reshape(-1, sums.shape[-1]))
         begins = range(0, len(numbers), len(self.sums))
         return [
             Totals(
@@ -282,43 +284,34 @@ class ExactTotals:
             for begin, lows, highs in zip(begins, low.tolist(), high.tolist(), strict=True)
         ]
 
-    def counted(self, chosen: Sequence[int]) -> list[Tensor]:
+    def counted(self, chosen: Sequence[int]) -> list[Integers]:
         """Return the other counts over some keys; only if there are responses."""
         own = self._indices(chosen)
         return [one[own].sum(0) for one in self.joined.counts]
 
-    def digits(self, name: str, count: int) -> Tensor:
+    def digits(self, name: str, count: int) -> Integers:
         """Return a sum of each key in [0, count), [count, digits]; 0 for keys that do not occur."""
         digits = zero_digits(count)
         digits[self.joined.keys] = self.joined.digits[self.sums.index(name)]
         return digits
 
-    def highest(self, name: str, count: int) -> Tensor:
+    def highest(self, name: str, count: int) -> Floats:
         """Return a maximum of each key in [0, count), [count]; -inf for keys that do not occur."""
-        highs = torch.full((count,), -torch.inf, dtype=torch.float64)
+        highs = np.full(count, -np.inf)
         highs[self.joined.keys] = self.joined.highs[self.spans.index(name)]
         return highs
 
-    def _indices(self, chosen: Sequence[int]) -> Tensor:
+    def _indices(self, chosen: Sequence[int]) -> Integers:
         """Return the indices of the chosen keys that occur."""
-        wanted = torch.tensor(chosen, dtype=torch.int64)
-        return torch.isin(self.joined.keys, wanted).nonzero().squeeze(1)
+        return np.flatnonzero(np.isin(self.joined.keys, np.array(chosen, np.int64)))
 
 
-def _by_key(columns: list[Tensor], keys: Tensor, count: int, how: str) -> Tensor:
-    """Return the minima or maxima by key of columns [n], [columns, count]; ±inf for no columns."""
-    start = torch.inf if how == "amin" else -torch.inf
-    out = torch.full((len(columns), count), start, dtype=torch.float64)
-    if not columns:
-        return out
-    stacked = torch.stack(columns).to("cpu", torch.float64)
-    return out.scatter_reduce_(1, keys.expand_as(stacked), stacked, how)
-
-
-def _distinct(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the keys that occur, ascending, and the index of each key among them."""
-    both: tuple[Tensor, Tensor] = torch.unique(keys, return_inverse=True)
-    return both
+def _by_key(columns: list[NDArray[Any]], keys: Integers, count: int, *, least: bool) -> Floats:
+    """Return the minima or maxima by key of columns [n], [columns, count]."""
+    out = np.full((len(columns), count), np.inf if least else -np.inf)
+    for row, column in zip(out, columns, strict=True):
+        (np.minimum if least else np.maximum).at(row, keys, column)
+    return out
 
 
 @dataclass(frozen=True)
@@ -333,8 +326,8 @@ class SummaryCells:
 
     @classmethod
     def of(
-        cls, step: Tensor, steps: list[Label], domain: Tensor, domains: list[Label]
-    ) -> tuple[SummaryCells, Tensor]:
+        cls, step: Integers, steps: list[Label], domain: Integers, domains: list[Label]
+    ) -> tuple[SummaryCells, Integers]:
         """Return the cells of some responses, and the number of each one's cell, [N].
 
         Args:

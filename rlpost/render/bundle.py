@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from rlpost.display.console import console
-from rlpost.display.controls import printable_line
-from rlpost.display.tables import TextTable, labelled, markdown_table, show_json
-from rlpost.display.text import counted, size
+from rlpost.display.page import Notice, Page, show_page
+from rlpost.display.tables import TextTable, show_json
+from rlpost.display.text import counted, first_two, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,30 +20,34 @@ HEADINGS = ("column", "in the bundle", "bytes")
 
 
 def show_bundle(summary: Json, how: str, *, quiet: bool) -> None:
-    """Print a bundle: on stderr, or on stdout as `json` or `markdown`."""
+    """Print a bundle: as a page on stderr, or on stdout as `json` or `markdown`."""
     if how == "json":
         show_json(summary)
     elif how == "markdown":
-        facts = [(name, printable_line(text)) for name, text in _facts(summary).items() if text]
-        sys.stdout.write(markdown_table(("what", "value"), facts) + "\n")
-        sys.stdout.write(markdown_table(HEADINGS, _rows(summary), text=(0, 1)))
+        show_page(page(summary), how)
     elif not quiet:
         show_bundled(summary)
 
 
 def show_bundled(summary: Json, out: Console | None = None) -> None:
-    """Print what is in a bundle, and what was left out, on stderr or another console."""
-    out = out or console(sys.stderr)
-    out.print(Text("rlpost bundle", "bold"))
-    more = f" and {len(summary['inputs']) - 1} more" if len(summary["inputs"]) > 1 else ""
-    out.print(Text(printable_line(f"{summary['inputs'][0]}{more}")))
-    out.print(Text(printable_line(f"  → {summary['outputs'][0]}, {size(summary['bytes'])}")))
-    out.print()
-    out.print(labelled(_facts(summary)))
-    out.print()
-    out.print(TextTable(HEADINGS, _rows(summary), text=(0, 1)))
-    for text in summary["warnings"]:
-        out.print(Text(f"! {printable_line(text)}", "yellow"))
+    """Print the page of a bundle on stderr or another console."""
+    show_page(page(summary), "table", out or console(sys.stderr))
+
+
+def page(summary: Json) -> Page:
+    """Return what is in a bundle, and what was left out."""
+    output = summary["outputs"][0]
+    return Page(
+        f"rlpost bundle · {first_two(summary['inputs'])} → {output}",
+        (),
+        [
+            TextTable((), [*_facts(summary).items()], text=(0, 1)),
+            TextTable(HEADINGS, _rows(summary), text=(0, 1)),
+        ],
+        [Notice("warning", text) for text in summary["warnings"]],
+        Notice("ok", f"{output} written: {size(summary['bytes'])}"),
+        [f"next: rlpost replay {shlex.quote(output)}"],
+    )
 
 
 def _rows(summary: Json) -> list[tuple[str, str, str]]:

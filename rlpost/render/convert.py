@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
-from rich.panel import Panel
-from rich.text import Text
-
 from rlpost.display.console import console
-from rlpost.display.controls import printable_line
-from rlpost.display.tables import TextTable, labelled, show_json, show_list, show_markdown
-from rlpost.display.text import counted
-from rlpost.formats import FORMATS
+from rlpost.display.page import Notice, Page, show_page
+from rlpost.display.tables import TextTable, show_json, show_list
+from rlpost.display.text import counted, first_two
+from rlpost.formats import FORMATS, format_named
 from rlpost.formats.dumps import GENERIC
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+    from rich.console import Console
 
     from rlpost.formats.base import Format
 
@@ -29,15 +25,17 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def show_formats(how: str) -> None:
-    """Print the formats on stdout: the roles that each has and lacks, and notes."""
+def show_formats(how: str, name: str | None = None) -> None:
+    """Print the formats on stdout, a line each; all about one with a name.
+
+    JSON and Markdown have all about each.
+
+    Raises:
+        UsageError: there is no format of this name.
+    """
+    formats = [*FORMATS.values()] if name is None else [format_named(name)]
     if how == "table":
-        out = console(sys.stdout)
-        for i, one in enumerate(FORMATS.values()):
-            if i:
-                out.print()
-            out.print(Text.assemble((one.name, "bold"), "  ", one.title))
-            out.print(labelled(_roles_of(one), "  "))
+        show_page(_format_page(formats[0]) if name else _format_list(formats), how)
         return
     headings = ("format", "reads", "roles", "missing roles", "note", "source")
     rows = [
@@ -49,9 +47,22 @@ def show_formats(how: str) -> None:
             one.notes(),
             one.source,
         )
-        for one in FORMATS.values()
+        for one in formats
     ]
     show_list(headings, rows, how)
+
+
+def _format_list(formats: Sequence[Format]) -> Page:
+    rows = [(one.name, one.title) for one in formats]
+    table = TextTable(("format", "reads"), rows, text=(0, 1))
+    steps = ["next: rlpost convert --list --from NAME for the roles that a format has"]
+    return Page("rlpost convert · formats", (), [table], next_steps=steps)
+
+
+def _format_page(one: Format) -> Page:
+    facts = [(label, text) for label, text in _roles_of(one).items() if text]
+    table = TextTable((), [*facts, ("source", one.source)], text=(0, 1))
+    return Page(f"rlpost convert · {one.name}: {one.title}", (), [table])
 
 
 def _roles_of(one: Format) -> dict[str, str]:
@@ -74,69 +85,44 @@ def _reasons(lacks: Any) -> str:
 
 
 def show_conversion(summary: Json, how: str, *, quiet: bool) -> None:
-    """Print a conversion: as a screen on stderr, or on stdout as `json` or `markdown`."""
+    """Print a conversion: as a page on stderr, or on stdout as `json` or `markdown`."""
     if how == "json":
         show_json(summary)
     elif how == "markdown":
-        show_markdown(("what", "value"), [*_cells(summary)])
+        show_page(page(summary), how)
     elif not quiet:
         show_converted(summary)
 
 
-def _cells(summary: Json) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of the summary, those of tables as TABLE.NAME."""
-    for name, value in summary.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{key}", _cell(one)) for key, one in value.items())
-        elif value not in ("", []):
-            yield name, _cell(value)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {one}" for key, one in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def show_converted(summary: Json, out: Console | None = None) -> None:
-    """Print the inputs, outputs and roles of a conversion on stderr or another console."""
-    out = out or console(sys.stderr)
-    parts: list[RenderableType] = [
-        _paths(summary),
-        _roles(summary),
-        *([_missing(summary["missing_roles"])] if summary["missing_roles"] else []),
-        *([Text(summary["note"], style="dim")] if summary["note"] else []),
-        *(Text(f"! {printable_line(text)}", "yellow") for text in summary["warnings"]),
-        *([Text(_skipped(summary["skipped_files"]), "yellow")] if summary["skipped_files"] else []),
+    """Print the page of a conversion on stderr or another console."""
+    show_page(page(summary), "table", out or console(sys.stderr))
+
+
+def page(summary: Json) -> Page:
+    """Return the inputs, outputs, roles and missing roles of a conversion."""
+    outputs, lacks = summary["outputs"], summary["missing_roles"]
+    counts = [counted(summary["responses"], "response")]
+    counts += [counted(summary["tokens"], "response token")] if summary["tokens"] else []
+    skipped = summary["skipped_files"]
+    warnings = [
+        *summary["warnings"],
+        *([f"skipped, unknown format: {first_two(skipped)}"] if skipped else []),
     ]
-    spaced = [line for part in parts for line in (part, Text(""))][:-1]
-    title = f"rlpost convert · {summary['format']}"
-    if out.is_terminal:
-        out.print(Panel(Group(*spaced), title=Text(title), title_align="left", border_style="dim"))
-    else:
-        out.print(title, *spaced, sep="\n")
+    parts = [TextTable((), _roles(summary), text=(0, 1))]
+    if lacks:
+        parts.append(TextTable(("missing role", "reason"), [*lacks.items()], text=(0, 1)))
+    return Page(
+        f"rlpost convert · {first_two(summary['inputs'])} → {first_two(outputs)}",
+        [f"{summary['format']}: {', '.join(counts)}", *filter(None, [summary["note"]])],
+        parts,
+        [Notice("warning", text) for text in warnings],
+        Notice("ok", f"{first_two(outputs)} written in {summary['seconds']:.2f} s"),
+        [f"next: rlpost inspect {shlex.join(outputs)}"] if len(outputs) == 1 else [],
+    )
 
 
-def _paths(summary: Json) -> Text:
-    tokens = f", {counted(summary['tokens'], 'response token')}" if summary["tokens"] else ""
-    lines = [
-        _first_paths(summary["inputs"]),
-        f"  → {_first_paths(summary['outputs'])}",
-        f"{counted(summary['responses'], 'response')}{tokens}, {summary['seconds']:.2f} s",
-    ]
-    return Text("\n".join(lines))
-
-
-def _skipped(paths: list[str]) -> str:
-    return f"! skipped, unknown format: {_first_paths(paths)}"
-
-
-def _first_paths(paths: list[str]) -> str:
-    more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""  # noqa: PLR2004
-    return printable_line(", ".join(paths[:2])) + more
-
-
-def _roles(summary: Json) -> Table:
+def _roles(summary: Json) -> list[tuple[str, str]]:
     """Return the roles of the output with the fields they were read from, and other columns."""
     columns = summary["columns"]
     by_role = {
@@ -148,8 +134,5 @@ def _roles(summary: Json) -> Table:
     roles = ", ".join(
         role if role == field else f"{role} = {field}" for role, field in fields.items()
     )
-    return labelled({"roles": roles or "none", "other columns": ", ".join(others)})
-
-
-def _missing(lacks: dict[str, str]) -> TextTable:
-    return TextTable(("missing role", "reason"), [*lacks.items()], text=(0, 1))
+    rows = [("roles", roles or "none"), ("other columns", ", ".join(others))]
+    return [row for row in rows if row[1]]

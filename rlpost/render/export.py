@@ -7,13 +7,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from rlpost.display.console import console
 from rlpost.display.controls import printable_line
-from rlpost.display.tables import labelled, show_json, show_list, show_markdown
-from rlpost.display.text import counted
-from rlpost.formats.targets import TARGETS
+from rlpost.display.page import Notice, Page, show_page
+from rlpost.display.tables import TextTable, show_json, show_list
+from rlpost.display.text import counted, first_two
+from rlpost.formats.targets import TARGETS, target_named
 from rlpost.formats.targets.base import lost_text
 
 if TYPE_CHECKING:
@@ -26,23 +25,37 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def show_targets(how: str) -> None:
-    """Print the targets on stdout: what each needs, can hold and loses."""
+def show_targets(how: str, name: str | None = None) -> None:
+    """Print the targets on stdout, a line each; all about one with a name.
+
+    JSON and Markdown have all about each.
+
+    Raises:
+        UsageError: there is no target of this name.
+    """
+    targets = [*TARGETS.values()] if name is None else [target_named(name)]
     if how == "table":
-        out = console(sys.stdout)
-        for i, one in enumerate(TARGETS.values()):
-            if i:
-                out.print()
-            out.print(Text.assemble((one.name, "bold"), "  ", one.title))
-            facts = {**target_facts(one), "note": notes_of(one)}
-            out.print(labelled({name: text for name, text in facts.items() if text}, "  "))
+        show_page(_target_page(targets[0]) if name else _target_list(targets), how)
         return
     headings = ("target", "writes", "needs", "optional", "other columns", "note", "source")
     rows = [
         (one.name, one.title, *target_facts(one).values(), notes_of(one), one.source)
-        for one in TARGETS.values()
+        for one in targets
     ]
     show_list(headings, rows, how)
+
+
+def _target_list(targets: Sequence[ExportTarget]) -> Page:
+    rows = [(one.name, one.title) for one in targets]
+    table = TextTable(("target", "writes"), rows, text=(0, 1))
+    steps = ["next: rlpost export --list --to NAME for what a target needs and can hold"]
+    return Page("rlpost export · targets", (), [table], next_steps=steps)
+
+
+def _target_page(one: ExportTarget) -> Page:
+    facts = {**target_facts(one), "note": notes_of(one), "source": one.source}
+    rows = [(label, text) for label, text in facts.items() if text]
+    return Page(f"rlpost export · {one.name}: {one.title}", (), [TextTable((), rows, text=(0, 1))])
 
 
 def target_facts(target: ExportTarget) -> dict[str, str]:
@@ -61,29 +74,36 @@ def notes_of(target: ExportTarget) -> str:
 
 
 def show_export(summary: Json, how: str, *, quiet: bool) -> None:
-    """Print an export: on stderr, or on stdout as `json` or `markdown`."""
+    """Print an export: as a page on stderr, or on stdout as `json` or `markdown`."""
     if how == "json":
         show_json(summary)
     elif how == "markdown":
-        show_markdown(("what", "value"), [*_facts(summary).items()])
+        show_page(page(summary), how)
     elif not quiet:
         show_exported(summary)
 
 
 def show_exported(summary: Json, out: Console | None = None) -> None:
-    """Print the files and columns of an export on stderr or another console."""
-    out = out or console(sys.stderr)
-    out.print(Text.assemble((f"rlpost export · {summary['target']}", "bold")))
-    outputs = ["stdout" if path == "-" else path for path in summary["outputs"]]
-    out.print(Text(f"{_first(summary['inputs'])}\n  → {_first(outputs)}"))
-    out.print()
-    out.print(labelled(_facts(summary)))
-    for text in summary["warnings"]:
-        out.print(Text(f"! {printable_line(text)}", "yellow"))
+    """Print the page of an export on stderr or another console."""
+    show_page(page(summary), "table", out or console(sys.stderr))
+
+
+def page(summary: Json) -> Page:
+    """Return the files and columns of an export, and what it lost."""
+    outputs = first_two(["stdout" if path == "-" else path for path in summary["outputs"]])
+    counts = [counted(summary["responses"], "response")]
+    counts += [counted(summary["tokens"], "response token")] if summary["tokens"] else []
+    warnings = [*filter(None, [_lost(summary)]), *summary["warnings"]]
+    return Page(
+        f"rlpost export · {first_two(summary['inputs'])} → {outputs}",
+        [f"{summary['target']}: {', '.join(counts)}"],
+        [TextTable((), [*_facts(summary).items()], text=(0, 1))],
+        [Notice("warning", text) for text in warnings],
+        Notice("ok", f"{outputs} written in {summary['seconds']:.2f} s"),
+    )
 
 
 def _facts(summary: Json) -> dict[str, str]:
-    tokens = f", {counted(summary['tokens'], 'response token')}" if summary["tokens"] else ""
     pairs = [(field, name) for name, own in summary["fields"].items() for field in own.split(", ")]
     fields = sorted(pairs, key=itemgetter(0))
     written = [
@@ -92,11 +112,8 @@ def _facts(summary: Json) -> dict[str, str]:
         for columns in [[name for _, name in names]]
     ]
     facts = {
-        "written": f"{counted(summary['responses'], 'response')}{tokens}, "
-        f"{summary['seconds']:.2f} s",
         "fields": "; ".join(written),
         "other columns" if written else "columns": ", ".join(summary["others"]),
-        "lost": _lost(summary),
         "read by": summary["use"],
         "note": summary["note"],
     }
@@ -104,13 +121,7 @@ def _facts(summary: Json) -> dict[str, str]:
 
 
 def _lost(summary: Json) -> str:
-    """Return the number of lost columns, and their names."""
+    """Return the number of lost columns, and their names; empty if none is lost."""
     lost = summary["lost"]
     total = len(summary["fields"]) + len(summary["others"]) + len(lost)
-    return f"{len(lost)} of {counted(total, 'column')}: {lost_text(lost)}" if lost else ""
-
-
-def _first(texts: Sequence[str]) -> str:
-    """Return the first two of several paths, and the number of the others."""
-    more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""  # noqa: PLR2004
-    return printable_line(", ".join(texts[:2])) + more
+    return f"{len(lost)} of {counted(total, 'column')} lost: {lost_text(lost)}" if lost else ""

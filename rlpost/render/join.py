@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from rlpost.display.console import console
-from rlpost.display.controls import printable_line
-from rlpost.display.tables import labelled
-from rlpost.display.text import counted, size
+from rlpost.display.page import Notice, Page, show_page
+from rlpost.display.tables import TextTable
+from rlpost.display.text import counted, first_two, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
 
@@ -22,26 +18,31 @@ Json = dict[str, Any]
 
 
 def show_join(summary: Json, out: Console | None = None) -> None:
-    """Print the files, rows and columns of a join on stderr or another console."""
-    out = out or console(sys.stderr)
+    """Print the page of a join on stderr or another console."""
+    show_page(page(summary), "table", out or console(sys.stderr))
+
+
+def page(summary: Json) -> Page:
+    """Return the files, rows and columns of a join."""
     columns = [name for name in summary["columns"] if name not in summary["replaced"]]
-    out.print(Text("rlpost join", "bold"))
-    out.print(Text(f"{_first(summary['inputs'])}"))
-    out.print(Text(f"  + {_first([*dict.fromkeys(summary['sidecars'])])}"))
-    if summary["outputs"]:  # a joined table has none
-        out.print(Text(f"  → {_first(summary['outputs'])}"))
-    out.print()
+    sides = f"{first_two(summary['inputs'])} + {first_two([*dict.fromkeys(summary['sidecars'])])}"
+    outputs = first_two(summary["outputs"])  # a joined table has none
     facts = {
         "rows": _rows(summary),
         "new columns": ", ".join(columns),
         "replaced columns": ", ".join(summary["replaced"]),
-        "decoded": _first(summary["decoded"]),
-        "input decoded": _first(summary["rewritten"]),
-        "written": f"{size(summary['bytes'])} in {summary['seconds']:.2f} s",
+        "decoded": first_two(summary["decoded"], "; "),
+        "input decoded": first_two(summary["rewritten"], "; "),
     }
-    out.print(labelled(facts))
-    for text in summary["warnings"]:
-        out.print(Text(f"! {printable_line(text)}", "yellow"))
+    added = f"{counted(len(columns), 'new column')}, {size(summary['bytes'])}"
+    written = f"{outputs} written: {added} in {summary['seconds']:.2f} s"
+    return Page(
+        f"rlpost join · {sides}{f' → {outputs}' if outputs else ''}",
+        (),
+        [TextTable((), [fact for fact in facts.items() if fact[1]], text=(0, 1))],
+        [Notice("warning", text) for text in summary["warnings"]],
+        Notice("ok", written if outputs else added),
+    )
 
 
 def _rows(summary: Json) -> str:
@@ -53,9 +54,3 @@ def _rows(summary: Json) -> str:
     equal = [name for name in summary["equal_columns"] if name not in on]
     checked = f"; equal in both: {', '.join(equal)}" if equal else ""
     return f"{counted(summary['rows'], 'row')}, joined {how}{checked}"
-
-
-def _first(texts: Sequence[str]) -> str:
-    """Return the first two of several texts, and the number of the others."""
-    more = f" and {len(texts) - 2} more" if len(texts) > 2 else ""  # noqa: PLR2004
-    return printable_line("; ".join(texts[:2])) + more

@@ -1,15 +1,13 @@
-"""The verdicts of `rlpost verify`, for terminals, pipes and programs."""
+"""The page of `rlpost verify`."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from rlpost.display.console import console
-from rlpost.display.controls import printable_line
-from rlpost.display.tables import show_json, show_markdown
+from rlpost.display.page import Notice, Page, show_page
+from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted
 
 if TYPE_CHECKING:
@@ -19,53 +17,67 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-HEADINGS = ("file", "responses", "part", "verdict")
 EQUAL = "equal"
 OTHER_SEMANTICS = "other semantics"
 _WRONG = ("DIFFERS", "DAMAGED", "CHANGED")
 
 
 def show(result: Json, how: str, out: Console | None = None) -> None:
-    """Print the verdicts on stdout: as lines (`table`), as `json` or as `markdown`."""
+    """Print the verdicts on stdout: as a page (`table` or `markdown`), or as `json`."""
     if how == "json":
         show_json(result)
-    elif how == "markdown":
-        show_markdown(HEADINGS, list(_rows(result)))
     else:
-        out = out or console(sys.stdout)
-        for file in result["files"]:
-            out.print(_text(file), soft_wrap=True)
+        show_page(page(result), how, out)
 
 
-def _text(file: Json) -> Text:
-    """Return a line for a file; if it differs, also a line for each of its parts."""
-    text = Text(f"{printable_line(file['file'])}: ", style="bold")
-    responses = counted(file["rows"], "response")
-    text.append(f"{responses}, {printable_line(file['estimator'])}: ", style="not bold")
+def page(result: Json) -> Page:
+    """Return the verdict on each file; of files that differ, that on each of their parts."""
+    files = result["files"]
+    wrong = [file for file in files if not file["ok"]]
+    single = len(files) == 1
+    what = str(files[0]["file"]) if single else counted(len(files), "file")
+    parts = []
+    if not single:
+        rows = [
+            (file["file"], f"{file['rows']:,}", file["estimator"], _verdict_of(file))
+            for file in files
+        ]
+        headings = ("file", "responses", "recipe", "verdict")
+        parts.append(TextTable(headings, rows, text=(0, 2, 3)))
+    for file in wrong:
+        title = "" if single else str(file["file"])
+        verdicts = [
+            (name, Text(verdict, "red" if verdict.startswith(_WRONG) else ""))
+            for name, verdict in _parts(file)
+        ]
+        parts.append(TextTable(("part", "verdict"), verdicts, title=title, text=(0, 1)))
+    notices = [
+        Notice("warning", note, "" if single else str(file["file"]))
+        for file in files
+        if file["ok"]
+        for note in file["notes"]
+    ]
+    return Page(f"rlpost verify · {what}", (), parts, notices, _verdict_of_all(files, wrong))
+
+
+def _verdict_of_all(files: list[Json], wrong: list[Json]) -> Notice:
+    if len(files) == 1:
+        (file,) = files
+        responses = f"{counted(file['rows'], 'response')}, {file['estimator']}"
+        return Notice("ok" if file["ok"] else "error", f"{responses}: {_verdict_of(file)}")
+    if not wrong:
+        return Notice("ok", f"{counted(len(files), 'file')} as they were written")
+    verb = "differs" if len(wrong) == 1 else "differ"
+    return Notice("error", f"{len(wrong)} of {counted(len(files), 'file')} {verb}")
+
+
+def _verdict_of(file: Json) -> str:
+    """Return the verdict on a file."""
     if file["ok"]:
-        text.append(_equal(file), style="not bold green")
-        for note in file["notes"]:
-            text.append(f"\n  note: {printable_line(note)}", style="not bold yellow")
-        return text
+        return _equal(file)
     verdicts = {one["verdict"] for one in file["columns"]} - {"identical", "equal to rounding"}
     changed = verdicts == {"changed"} and not file["summary"]
-    what = "changed since it was written" if changed else "differs from its recomputation"
-    text.append(what, style="bold red")
-    parts = list(_parts(file))
-    width = max(len(printable_line(name)) for name, _ in parts) + 2
-    for name, verdict in parts:
-        wrong = verdict.startswith(_WRONG)
-        text.append(f"\n  {printable_line(name).ljust(width)}", style="not bold")
-        text.append(printable_line(verdict), style="not bold red" if wrong else "not bold dim")
-    return text
-
-
-def _rows(result: Json) -> Iterator[tuple[str, str, str, str]]:
-    for file in result["files"]:
-        notes = [("note", note) for note in file["notes"]]
-        parts = [(file["estimator"], _equal(file)), *notes] if file["ok"] else _parts(file)
-        for name, verdict in parts:
-            yield file["file"], f"{file['rows']:,}", name, verdict
+    return "changed since it was written" if changed else "differs from its recomputation"
 
 
 def _equal(file: Json) -> str:

@@ -186,7 +186,7 @@ def test_the_report_fits_80_columns_and_issues(card, monkeypatch, capsys):
         assert part in text
     show(found, "markdown")
     text = capsys.readouterr().out
-    assert text.startswith("## Installation\n\n- rlpost ")
+    assert text.startswith("# rlpost doctor · rlpost ")
     assert "finds no GPU" not in text
     assert "| cuda:0 | Fast Card | 64.4 GB | 85.9 GB | 9.0 |" in text
-    assert "## Problems\n\n- cuda:0, grpo: differs" in text
+    assert "- ✗ cuda:0, grpo: differs" in text

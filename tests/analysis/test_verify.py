@@ -197,7 +197,7 @@ def test_what_could_not_be_compared_is_told(enriched):
     assert strict_json(run("verify", enriched, "--format", "json").out)["files"][0]["notes"] == (
         notes
     )
-    assert f"| note | {notes[1]}" in run("verify", enriched, "--format", "markdown").out
+    assert f"- ! {notes[1]}" in run("verify", enriched, "--format", "markdown").out
 
 
 @pytest.mark.parametrize("column", ["kept", "words", "prompt_id", "advantages", "reward"])

@@ -28,7 +28,7 @@ import torch
 from rlpost.display.text import counted
 from rlpost.errors import RlpostError
 from rlpost.io.system import cores
-from rlpost.pipeline.device import devices_named
+from rlpost.pipeline.accelerators import devices_named
 from tests.bench.commands import write_input
 from tests.bench.kernels import TRANSFERS, kernels, transfers
 from tests.bench.machine import commit, machine

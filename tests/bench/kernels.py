@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from rlpost.io.clock import Clock
+from rlpost.kernels.arrays import like, with_host_copy
+from rlpost.kernels.arrays.torch_arrays import owners
 from rlpost.kernels.corrections import importance_weights, log_weights
-from rlpost.kernels.host import like, with_host_copy
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.scans import reverse_scan, reverse_scan_each
@@ -20,7 +21,6 @@ from rlpost.kernels.segments import (
     count_true,
     lengths,
     offsets_of,
-    owners,
     positions_of,
     segment_max,
     segment_sum,

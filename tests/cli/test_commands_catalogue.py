@@ -12,7 +12,7 @@ from rlpost.recipe.loss import DEFAULTS
 def test_the_estimators_have_formula_columns_and_source():
     ran = run("estimators")
     assert ran.code == 0
-    for part in ("grpo", "dr_grpo", "reward, values", "arXiv 1506.02438", "r - mean_g"):
+    for part in ("grpo", "dr_grpo", "reward, values", "arXiv:1506.02438", "r - mean_g"):
         assert part in ran.out
     assert "…" not in ran.out
 
@@ -26,7 +26,7 @@ def test_the_losses_have_formula_columns_options_and_source():
         "-stop(clip(r, low, high))·A·log π",
         "seq-mean-token-mean",
         "cov_share 0.0002",
-        "arXiv 2505.22617",
+        "arXiv:2505.22617",
         "log_probs, old_log_probs, ref_log_probs",
     ):
         assert part in ran.out

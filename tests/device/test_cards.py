@@ -11,7 +11,7 @@ import torch
 import rlpost
 from rlpost.analysis import doctor
 from rlpost.errors import UnavailableError
-from rlpost.pipeline.device import Devices, devices_named
+from rlpost.pipeline.accelerators import TorchDevices, devices_named
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 
@@ -30,7 +30,7 @@ def test_a_kind_is_all_its_cards_and_a_number_is_one(both):
 
 
 def test_threads_share_the_cards_evenly_and_use_streams_again(both):
-    devices, together, here = Devices(both), threading.Barrier(4, timeout=30), []
+    devices, together, here = TorchDevices(both), threading.Barrier(4, timeout=30), []
 
     def use():
         with devices.stream():
@@ -48,7 +48,7 @@ def test_threads_share_the_cards_evenly_and_use_streams_again(both):
 
 
 def test_a_run_on_two_cards_has_the_bytes_of_the_cpu(both, tmp_path, monkeypatch):
-    used, stream = set(), Devices.stream
+    used, stream = set(), TorchDevices.stream
 
     @contextmanager
     def seen(self):
@@ -56,10 +56,11 @@ def test_a_run_on_two_cards_has_the_bytes_of_the_cpu(both, tmp_path, monkeypatch
             used.add(self.here)
             yield
 
-    monkeypatch.setattr(Devices, "stream", seen)
+    monkeypatch.setattr(TorchDevices, "stream", seen)
     recipe = rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True)
     for device in ("cpu", "shadow"):
-        options = rlpost.Options(device=device, workers=3, chunk_tokens=2000)
+        name = "torch:cpu" if device == "cpu" else device
+        options = rlpost.Options(device=name, workers=3, chunk_tokens=2000)
         rlpost.advantages(SAMPLE, tmp_path / f"{device}.parquet", recipe, options)
     assert used == {torch.device("cpu"), *both}
     left, right = (pl.read_parquet(tmp_path / f"{device}.parquet") for device in ("cpu", "shadow"))

@@ -176,7 +176,7 @@ def test_without_the_cards_the_cpu_computes(shadow):
     program = """
 import torch, rlpost
 from rlpost.errors import UnavailableError
-from rlpost.pipeline.device import devices_named
+from rlpost.pipeline.accelerators import devices_named
 from tests.device import shadow
 assert devices_named("auto") == (torch.device("cpu"),)
 with shadow.plugged_in():

@@ -67,14 +67,14 @@ def test_text_of_data_is_no_html() -> None:
     assert "<code>with</code>" in PAGE.html()
 
 
-def test_a_trend_has_its_ends_and_at_most_thirty_blocks() -> None:
+def test_a_trend_has_its_ends_and_at_most_24_blocks() -> None:
     values = [i / 100 for i in range(100)]
     name, blocks, *ends = trend_table("step", range(100), [Trend("pass", values, share=True)]).rows[
         0
     ]
     assert name == "pass"
     assert ends == ["0 %", "0 %", "99.0 %", "99.0 %"]
-    assert len(blocks) == 30
+    assert len(blocks) == 24
     assert blocks[0] == "▁"
     assert blocks[-1] == "█"
 

@@ -2,8 +2,8 @@
 
 import math
 
+import numpy as np
 import pytest
-import torch
 
 from rlpost.estimators.agentic_reinforce import agentic_reinforce
 from rlpost.estimators.gae import gae
@@ -21,17 +21,17 @@ from rlpost.estimators.step_reinforce import step_returns
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
-DOUBLE = torch.float64
-NONE = torch.zeros(1, dtype=torch.int64)
+DOUBLE = np.float64
+NONE = np.zeros(1, dtype=np.int64)
 """Offsets of no groups."""
 
 
 def double(xs):
-    return torch.tensor(xs, dtype=DOUBLE)
+    return np.array(xs, dtype=DOUBLE)
 
 
 def whole(xs):
-    return torch.tensor(xs, dtype=torch.int64)
+    return np.array(xs, dtype=np.int64)
 
 
 # Advantages of tokens
@@ -97,7 +97,7 @@ def test_returns_are_undiscounted_by_default():
 
 def test_policy_segments_get_the_sum_of_their_rewards_or_the_last():
     rewards = double([1.0, 2.0, 99.0, 4.0, 8.0, 16.0])
-    mask, offsets = torch.tensor([1, 1, 0, 1, 1, 1], dtype=torch.bool), whole([0, 5, 6])
+    mask, offsets = np.array([1, 1, 0, 1, 1, 1], dtype=np.bool_), whole([0, 5, 6])
     got = agentic_reinforce(rewards, offsets, mask, gamma=0.5).advantages
     assert got.tolist() == [9.0, 9.0, 0.0, 12.0, 12.0, 16.0]
     last = agentic_reinforce(rewards, offsets, mask, gamma=0.5, segment_reward="last")

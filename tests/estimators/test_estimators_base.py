@@ -2,15 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
-import torch
 
 import rlpost
 from rlpost.estimators import ESTIMATORS, base, custom, estimator_named
 
 
 def double(xs):
-    return torch.tensor(xs, dtype=torch.float64)
+    return np.array(xs, dtype=np.float64)
 
 
 WHITENED = {"reinforce_pp", "reinforce_pp_baseline"}
@@ -69,7 +69,7 @@ def test_a_custom_function_becomes_an_estimator():
     nan = found({"rewards": double([1.0, math.nan])}, None, knobs)
     with pytest.raises(rlpost.errors.DataError, match=r"estimator mine .* 1 of 2 responses"):
         found.check_finite(nan)
-    found.check_finite(nan, lambda: torch.tensor([True, False]))
+    found.check_finite(nan, lambda: np.array([True, False]))
 
 
 def test_the_error_of_a_custom_function_names_the_line(tmp_path):

@@ -149,5 +149,5 @@ def test_the_screen_fits_80_columns(dump, tmp_path):
     out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     render_convert.show_converted(convert(dump, tmp_path / "out.parquet"), out)
     lines = out.file.getvalue().splitlines()
-    assert lines[0].startswith("╭─ rlpost convert · nemo-rl")
-    assert {len(line) for line in lines} == {80}
+    assert lines[0].startswith("rlpost convert · ")
+    assert max(map(len, lines)) <= 80

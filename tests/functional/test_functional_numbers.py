@@ -90,7 +90,7 @@ def numeric_options(function):
         for name, one in inspect.signature(function).parameters.items()
         if one.kind is one.KEYWORD_ONLY
         and ("float" in str(one.annotation) or "int" in str(one.annotation))
-        and not any(other in str(one.annotation) for other in ("Tensor", "Mapping"))
+        and not any(other in str(one.annotation) for other in ("Array", "Mapping"))
     ]
 
 

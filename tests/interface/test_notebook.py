@@ -66,18 +66,23 @@ def found(tmp_path_factory):
     }
 
 
-TEXTS = {
-    "advantages": "rlpost advantages · grpo",
-    "enrich": "rlpost advantages · grpo",
+TITLES = {
+    "advantages": "rlpost advantages",
+    "enrich": "rlpost advantages",
     "inspect": "rlpost inspect · ",
-    "verify": "columns equal bit for bit",
-    "loss": "rlpost loss · ppo",
-    "sweep": "rlpost loss · 2 settings of pg_clip",
-    "compare": "512 responses, matched by ",
+    "verify": "rlpost verify · ",
+    "loss": "rlpost loss · ",
+    "sweep": "rlpost loss · ",
+    "compare": "rlpost compare · ",
     "replay": "rlpost replay · ",
 }
-PAGES = {"replay"}
-STEPS = ["Mean raw reward", "Mean KL", "Std of advantages"]
+STEPS = [
+    "Mean raw reward",
+    "Groups with signal",
+    "Advantages of exactly 0",
+    "KL per token",
+    "Std of advantages",
+]
 CHARTS = {
     "advantages": STEPS,
     "enrich": STEPS,
@@ -86,18 +91,17 @@ CHARTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", TITLES)
 def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, found, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     text = repr(found[name])
-    assert TEXTS[name] in text
-    assert name == "verify" or max(map(len, text.splitlines())) <= 90
+    assert text.startswith(TITLES[name])
+    assert max(map(len, text.splitlines())) <= 90
     assert "\x1b" not in text
     html = found[name]._repr_html_()
-    if name in PAGES:
-        assert html.startswith("<style>")
-        assert html.count('<section class="rlpost-page">') == 1
-        assert "<pre" not in html
+    assert html.startswith("<style>")
+    assert html.count('<section class="rlpost-page">') == 1
+    assert "<pre" not in html
     assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == (
         CHARTS.get(name, [])
     )
@@ -116,9 +120,9 @@ def test_a_sweep_is_a_line_of_numbers_or_bars_of_names(found):
 def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):
     monkeypatch.setattr("rlpost.optional.find_spec", lambda _: None)
     page = found["inspect"]._repr_html_()
-    assert page.startswith("<p>a view with charts needs altair and vl_convert")
+    assert re.search("<p>[^<]*altair[^<]*vl_convert", page)
     assert "<svg" not in page
-    assert "rlpost inspect" in page.replace("&nbsp;", " ")
+    assert "<h2>rlpost inspect" in page
 
 
 def test_a_report_is_shown_and_saved(tmp_path):
@@ -145,24 +149,26 @@ def test_a_notebook_shows_progress_and_nothing_is_left(cell, tmp_path):
     (shown,) = cell.shown  # one display, updated
     assert shown[-1] == {"text/html": "", "text/plain": ""}
     texts = [data["text/plain"] for data in shown[:-1]]
-    assert texts == ["read responses: 512/512 responses", "write: 512/512 responses"]
+    assert [text.partition("  ")[0] for text in texts] == [
+        "1/2 read responses: 100 %", "2/2 write: 100 %"
+    ]  # fmt: skip
     assert '<progress value="512" max="512"' in shown[0]["text/html"]
 
 
 @pytest.mark.parametrize(
     ("name", "last"),
     [
-        ("inspect", "statistics: 512/512 responses"),
-        ("loss", "loss: 512/512 responses"),
-        ("report", "statistics: 512/512 responses"),
-        ("enrich", "write: 512/512 responses"),
-        ("compare", "compare: 512/512 responses"),
+        ("inspect", "statistics: 100 %"),
+        ("loss", "2/2 loss: 100 %"),
+        ("report", "statistics: 100 %"),
+        ("enrich", "2/2 write: 100 %"),
+        ("compare", "compare: 100 %"),
     ],
 )
 def test_every_function_shows_progress_in_a_notebook(name, last, cell):
     recipes = [{"a": rlpost.Recipe(), "b": rlpost.Recipe(estimator="rloo")}]
     getattr(rlpost, name)(FRAME, *(recipes if name == "compare" else ()))
-    assert cell.shown[0][-2]["text/plain"] == last
+    assert cell.shown[0][-2]["text/plain"].startswith(last)
 
 
 def test_no_progress_is_shown_if_not_requested_or_without_a_kernel(cell):
@@ -184,7 +190,7 @@ def test_progress_of_a_script_is_drawn_on_a_terminal(monkeypatch, capsys):
     rlpost.inspect(FRAME)
     assert capsys.readouterr().err == ""
     rlpost.inspect(FRAME, progress=True)
-    assert "512/512 responses" in capsys.readouterr().err
+    assert "100 %" in capsys.readouterr().err
 
 
 # Help
@@ -235,7 +241,7 @@ def test_the_manuals_notebook_shows_a_picture_in_its_third_cell():
     names = {}
     shown = [result_of(cell, names) for cell in cells]
     views = [getattr(one, "_repr_html_", str)() for one in shown]
-    assert [view.count("<figure><figcaption>") for view in views] == [0, 4, 3, 0, 0, 0]
+    assert [view.count("<figure><figcaption>") for view in views] == [0, 4, 4, 0, 0, 0]
     assert views[4].startswith("<iframe ")
     frame, enriched = names["frame"], names["enriched"]
     assert enriched.drop("advantages", "returns", "response_level_rewards").equals(frame)

@@ -9,6 +9,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
+from commands_on_files import commands_on
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import rollout, run, save
@@ -53,32 +54,9 @@ def assert_no_secrets(where, text):
         assert secret not in text, (where, secret)
 
 
-def commands(enriched, dump, plain, out):
-    """Return the commands that read or name URLs, and whether each works."""
-    json_ = ("--format", "json")
+def errors(enriched, plain, out):
+    """Return commands whose errors name URLs, and the exit code of each."""
     return [
-        (("inspect", enriched), 0),
-        (("inspect", enriched, *json_), 0),
-        (("inspect", plain, "--format", "markdown"), 0),
-        (("inspect", dump, *json_), 0),
-        (("inspect", enriched, "--footer", *json_), 0),
-        (("inspect", enriched, "--row", "0"), 0),
-        (("advantages", plain, out / "a.parquet", "--summary-json", out / "a.json"), 0),
-        (("advantages", dump, out / "d.parquet", "--summary-json", "-"), 0),
-        (("advantages", enriched, out / "u", "--update", "--replace"), 0),
-        (("advantages", plain, "--plan"), 0),
-        (("verify", enriched, *json_), 0),
-        (("compare", enriched, enriched, *json_), 0),
-        (("compare", plain, "--estimator", "grpo", "--estimator", "rloo", *json_), 0),
-        (("replay", enriched, "--preset", "verl", *json_), 0),
-        (("replay", enriched), 0),
-        (("report", enriched, "-o", out / "r.html"), 0),
-        (("loss", plain, out / "l.parquet", "--map", "log_probs=ref_log_probs"), 0),
-        (("convert", dump, out / "c.parquet", *json_), 0),
-        (("export", plain, out / "e.jsonl", "--to", "jsonl", *json_), 0),
-        (("bundle", enriched, "-o", out / "b.zip", *json_), 0),
-        (("join", plain, enriched, out / "j.parquet", "--replace"), 0),
-        # errors
         (("inspect", enriched.replace("enriched", "gone")), 4),
         (("inspect", enriched.replace("token=1", "token=2")), 4),
         (("inspect", plain.replace("correct-", "wrong-correct-")), 4),
@@ -100,7 +78,7 @@ def commands(enriched, dump, plain, out):
 def test_no_screen_file_or_error_has_the_secrets_of_a_url(signed, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    for words, code in commands(*signed, out):
+    for words, code in [*commands_on(*signed, out), *errors(signed[0], signed[2], out)]:
         ran = run(*words)
         assert ran.code == code, (words, ran.err)
         assert_no_secrets(words, ran.out + ran.err)

@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlpost.kernels import codes as codes_of_rows
 from rlpost.kernels import codes as integers
-from rlpost.kernels import moments
 
 
 def whole(values):
@@ -31,7 +30,7 @@ def test_dense_codes_are_indices_among_the_codes_that_occur(codes, count):
     there = sorted(set(codes))
     assert occurring.tolist() == there
     assert dense.tolist() == [there.index(code) for code in codes]
-    same = moments.dense_codes(torch.tensor(codes, dtype=torch.int64), count)
+    same = codes_of_rows.dense_codes(np.array(codes, dtype=np.int64), count)
     assert [own.tolist() for own in same] == [occurring.tolist(), dense.tolist()]
 
 
@@ -46,8 +45,8 @@ def test_joint_codes_number_the_tuples_in_their_order(columns):
     there = sorted(set(rows))
     want = [there.index(row) for row in rows]
     assert integers.joint_codes(*map(whole, columns)).tolist() == want
-    tensors = [torch.tensor(column, dtype=torch.int64) for column in columns]
-    assert moments.joint_codes(*tensors).tolist() == want
+    tensors = [np.array(column, dtype=np.int64) for column in columns]
+    assert codes_of_rows.joint_codes(*tensors).tolist() == want
 
 
 def test_joint_codes_of_many_values_in_each_of_many_columns():

@@ -5,13 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
 
 from rlpost.kernels import divergence
 
 
 def double(values):
-    return torch.tensor(values, dtype=torch.float64)
+    return np.array(values, dtype=np.float64)
 
 
 KINDS = pytest.mark.parametrize("array", [np.array, double])

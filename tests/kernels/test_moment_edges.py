@@ -4,13 +4,14 @@ import math
 import statistics
 from itertools import pairwise
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_values import DOUBLE, NONE, double
 
 from rlpost.kernels import moments, rewards, scans, segments
+from rlpost.kernels.arrays import numpy_arrays
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -18,7 +19,7 @@ SCOPES = ("group", "others", "none")
 
 
 def whole(xs):
-    return torch.tensor(xs, dtype=torch.int64)
+    return np.array(xs, dtype=np.int64)
 
 
 def groups(lists):
@@ -33,24 +34,24 @@ ENDS = [0, 1, -1, 5, 2**61, 2**62 - 1, 2**62, 2**63 - 1, -(2**63), -(2**62), 1 -
 @given(st.lists(st.sampled_from(ENDS) | st.integers(-(2**63), 2**63 - 1), max_size=9))
 def test_codes_of_any_size_are_sorted_stably(codes):
     want = sorted(range(len(codes)), key=lambda row: codes[row])
-    assert moments.canonical_order(whole(codes)).tolist() == want
-    same = torch.zeros(len(codes), dtype=torch.int64)
-    assert moments.canonical_order(same, whole(codes)).tolist() == want
+    assert numpy_arrays.canonical_order(whole(codes)).tolist() == want
+    same = np.zeros(len(codes), dtype=np.int64)
+    assert numpy_arrays.canonical_order(same, whole(codes)).tolist() == want
     by_sign = sorted(want, key=lambda row: codes[row] < 0)
-    assert moments.canonical_order(whole(codes).lt(0).long(), whole(codes)).tolist() == by_sign
+    assert numpy_arrays.canonical_order(whole(codes) < 0, whole(codes)).tolist() == by_sign
 
 
 def test_many_rows_with_equal_numbers_stay_in_order():
     size = 500  # sorts of a few numbers are stable by chance
     first, second = (whole([row * step % 7 for row in range(size)]) for step in (3, 5))
     want = sorted(range(size), key=lambda row: (first[row].item(), second[row].item()))
-    assert moments.canonical_order(first.to(DOUBLE), second).tolist() == want
+    assert numpy_arrays.canonical_order(first.astype(DOUBLE), second).tolist() == want
 
 
 @pytest.mark.parametrize("span", [2**61 - 1, 2**62 - 2, 2**62 - 1, 2**62, 2**63 - 1])
 @pytest.mark.parametrize("low", [0, -(2**62), -(2**63)])
 def test_codes_at_the_limit_of_sorting_code_and_index_as_one_word(span, low):
-    assert moments.canonical_order(whole([low + span, low])).tolist() == [1, 0]
+    assert numpy_arrays.canonical_order(whole([low + span, low])).tolist() == [1, 0]
 
 
 # Moments
@@ -88,7 +89,7 @@ def test_token_moments_without_a_mask_are_of_all_tokens():
 
 def test_token_moments_of_a_mask_are_of_the_tokens_it_keeps():
     values, offsets = groups([[1.0, 99.0, 5.0], [99.0]])
-    mask = torch.tensor([1, 0, 1, 0], dtype=torch.bool)
+    mask = np.array([1, 0, 1, 0], dtype=np.bool_)
     found = moments.token_moments(values, mask, offsets)
     assert [part.tolist() for part in found] == [[2, 0], [6, 0], [8, 0]]
 
@@ -164,7 +165,7 @@ def test_nan_is_left_out_of_z_scores_and_gets_0():
 @given(st.lists(st.lists(st.integers(0, 1), max_size=4), max_size=5))
 def test_the_last_true_element_of_each_segment(lists):
     _, offsets = groups(lists)
-    mask = torch.tensor([x for xs in lists for x in xs], dtype=torch.bool)
+    mask = np.array([x for xs in lists for x in xs], dtype=np.bool_)
     bounds = list(pairwise(offsets.tolist()))
     want = [max((t for t in range(a, b) if mask[t]), default=-1) for a, b in bounds]
     assert segments.last_true(mask, offsets).tolist() == want
@@ -179,14 +180,14 @@ def test_segment_functions_keep_the_dtype():
     values, offsets = whole([3, 1, 2]), whole([0, 2, 2, 3])
     assert segments.segment_sum(values[:0], NONE).tolist() == []
     assert segments.spread(whole([7, 8, 9]), offsets).tolist() == [7, 7, 9]
-    assert segments.segment_max(values.to(torch.float32), offsets).tolist() == [3, -math.inf, 2]
+    assert segments.segment_max(values.astype(np.float32), offsets).tolist() == [3, -math.inf, 2]
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 32, 33, 256, 257, 300])
 @pytest.mark.parametrize("decay", [1.0, 0.5])
 def test_a_scan_with_segments_that_begin_at_every_element_of_a_block(size, decay):
     for start in range(0, size + 1, max(1, size // 33)):
-        values = torch.arange(1, size + 1, dtype=DOUBLE)
+        values = np.arange(1, size + 1, dtype=DOUBLE)
         got = scans.reverse_scan(values, whole([0, start, start, size]), decay)
         running, want = 0.0, []
         for t in reversed(range(size)):

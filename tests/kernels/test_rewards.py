@@ -2,14 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import reference as ref
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_values import DOUBLE, double
 from reference import Response
 
+from rlpost.kernels import codes as codes_of_rows
 from rlpost.kernels import moments, rewards
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
@@ -25,7 +26,7 @@ def of_lengths(tokens, **columns):
         Response(**{"group": "p", "reward": 0.0, **dict(zip(names, xs, strict=True))}, mask=[1] * n)
         for n, *xs in zip(tokens, *names.values(), strict=True)
     ]
-    return rows, torch.tensor(tokens, dtype=torch.int64)
+    return rows, np.array(tokens, dtype=np.int64)
 
 
 @given(lengths, st.integers(1, 20), st.integers(1, 20), st.sampled_from([0.0, 0.5, 3.0]))
@@ -80,7 +81,7 @@ def test_sample_masks_equal_the_reference(tokens, data):
 
 
 def test_the_bounds_of_the_difficulty_mask_are_exclusive():
-    mean, size = double([0.1, 0.2, 0.9, 0.95, 1.0]), torch.tensor([4, 4, 4, 4, 1])
+    mean, size = double([0.1, 0.2, 0.9, 0.95, 1.0]), np.array([4, 4, 4, 4, 1])
     kept = rewards.within_difficulty(mean, size, low=0.1, high=0.95)
     assert kept.tolist() == [False, True, True, False, True]
 
@@ -95,9 +96,9 @@ def test_sample_weights_equal_the_reference(cells):
     rows, sizes = of_lengths([cell[0] for cell in cells], **columns)
     got = rewards.difficulty_weights(double(columns["difficulty"]))
     assert got.tolist() == ref.difficulty_weights(rows)
-    keys = torch.tensor(columns["batch"])
-    shortest, longest = moments.keyed_extremes(sizes.to(DOUBLE), keys, 3)
-    got = rewards.length_weights(sizes.to(DOUBLE), shortest[keys], longest[keys])
+    keys = np.array(columns["batch"])
+    shortest, longest = codes_of_rows.keyed_extremes(sizes.astype(DOUBLE), keys, 3)
+    got = rewards.length_weights(sizes.astype(DOUBLE), shortest[keys], longest[keys])
     assert got.tolist() == pytest.approx(ref.length_weights(rows))
     absent = [key for key in range(3) if key not in columns["batch"]]
     assert shortest[absent].tolist() == [math.inf] * len(absent)
@@ -105,7 +106,7 @@ def test_sample_weights_equal_the_reference(cells):
 
 
 def whole(xs):
-    return torch.tensor(xs, dtype=torch.int64)
+    return np.array(xs, dtype=np.int64)
 
 
 def test_an_empty_batch_does_not_change_running_moments():
@@ -146,7 +147,7 @@ def test_rescale_clamps_to_an_interval_and_maps_it_onto_another():
 
 
 def test_the_overlong_penalty_grows_over_the_buffer_and_may_have_a_floor():
-    tokens = torch.tensor([0, 6, 7, 8, 10, 14])
+    tokens = np.array([0, 6, 7, 8, 10, 14])
     got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0)
     assert got.tolist() == [0, 0, -0.5, -1, -2, -4]
     got = rewards.overlong_penalty(tokens, max_len=10, buffer=4, factor=2.0, floor="factor")
@@ -159,16 +160,14 @@ def test_the_overlong_penalty_grows_over_the_buffer_and_may_have_a_floor():
 
 @pytest.mark.parametrize(("penalty", "want"), [(0.5, 1.5), (0.0, 0.0), (-2.0, -2.0)])
 def test_the_truncation_penalty_multiplies_rewards_or_replaces_them_if_negative(penalty, want):
-    got = rewards.truncation_penalty(
-        double([3.0, 3.0]), torch.tensor([True, False]), penalty=penalty
-    )
+    got = rewards.truncation_penalty(double([3.0, 3.0]), np.array([True, False]), penalty=penalty)
     assert got.tolist() == [want, 3.0]
 
 
 def test_the_group_length_penalty_is_the_mean_reward_times_the_share_of_the_longest():
     lengths = double([[1.0, 0.0], [4.0, 0.0], [3.0, 5.0]])
     got = rewards.group_length_penalty(
-        double([1.0, 3.0, 7.0]), lengths, torch.tensor([0, 2, 3]), weights=(0.5, 0.25)
+        double([1.0, 3.0, 7.0]), lengths, np.array([0, 2, 3]), weights=(0.5, 0.25)
     )
     assert got.tolist() == [2 * 0.5 / 4, 2 * 0.5, 7 * 0.75]
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,7 @@ def test_the_hash_is_splitmix64():
     step, seed, word = 0x9E3779B97F4A7C15, 1234567, 1 << 64
     states = [(seed + i * step) % word for i in range(5)]
     signed = [x - word if x >= word // 2 else x for x in states]
-    found = [x % word for x in mixed(torch.tensor(signed, dtype=torch.int64)).tolist()]
+    found = [x % word for x in mixed(np.array(signed, dtype=np.int64)).tolist()]
     assert found == [
         6457827717110365317,
         3203168211198807973,
@@ -34,36 +33,36 @@ def test_the_hash_is_splitmix64():
 
 
 def test_keys_of_tokens_differ_by_seed_response_and_position():
-    offsets = torch.tensor([0, 3, 3, 7])
-    responses = torch.tensor([5, 6, 7])
+    offsets = np.array([0, 3, 3, 7])
+    responses = np.array([5, 6, 7])
     keys = [token_keys(responses, offsets, seed) for seed in range(50)]
     assert len({key for one in keys for key in one.tolist()}) == 50 * 7
-    assert torch.equal(keys[3], token_keys(responses, offsets, 3))
+    assert np.array_equal(keys[3], token_keys(responses, offsets, 3))
 
 
 def test_hashes_of_responses_read_policy_tokens_in_order():
-    new, mask = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([True, True, False])
-    ends = torch.tensor([0, 3])
+    new, mask = np.array([0.5, -1.0, 2.0]), np.array([True, True, False])
+    ends = np.array([0, 3])
 
     def of(column, mask=mask, ends=ends):
         return response_hashes([column], mask, ends).tolist()
 
-    assert of(new) == of(new.to(torch.float64)) == of(torch.tensor([0.5, -1.0, 9.0]))
-    assert of(new) != of(torch.tensor([-1.0, 0.5, 2.0]))
-    assert of(new) != of(new, torch.ones(3, dtype=torch.bool))
-    assert of(new) != of(new, torch.tensor([True, False, True]))
-    assert of(torch.tensor([0.0, -0.0, 0.0])) == of(torch.tensor([-0.0, 0.0, 0.0]))
-    two = response_hashes([new[:2].repeat(2)], mask[:2].repeat(2), torch.tensor([0, 2, 4]))
+    assert of(new) == of(new.astype(np.float64)) == of(np.array([0.5, -1.0, 9.0]))
+    assert of(new) != of(np.array([-1.0, 0.5, 2.0]))
+    assert of(new) != of(new, np.ones(3, dtype=np.bool_))
+    assert of(new) != of(new, np.array([True, False, True]))
+    assert of(np.array([0.0, -0.0, 0.0])) == of(np.array([-0.0, 0.0, 0.0]))
+    two = response_hashes([np.tile(new[:2], 2)], np.tile(mask[:2], 2), np.array([0, 2, 4]))
     assert two[0] == two[1]
 
 
 def test_equal_responses_of_a_batch_have_different_keys():
-    hashes = torch.tensor([4, 4, 9, 4, 4])
-    batch = torch.tensor([0, 0, 0, 1, 0])
+    hashes = np.array([4, 4, 9, 4, 4])
+    batch = np.array([0, 0, 0, 1, 0])
     keys = distinct_keys(hashes, batch)
     assert len({*keys[[0, 1, 4]].tolist()}) == 3
     assert keys[3] == keys[0]  # a batch does not change the keys of another
-    ordered = distinct_keys(hashes, batch, torch.tensor([3.0, 1.0, 0.0, 0.0, 2.0]))
+    ordered = distinct_keys(hashes, batch, np.array([3.0, 1.0, 0.0, 0.0, 2.0]))
     assert {*ordered.tolist()} == {*keys.tolist()}
     assert ordered[1] == keys[0]  # the lowest value is number 0
 
@@ -79,21 +78,21 @@ tokens = st.lists(
 @given(rows=tokens, counts=st.tuples(*[st.integers(1, 6)] * 4), seed=st.integers(0, 99))
 def test_parts_in_any_order_have_the_floors_of_a_plain_sort(rows, counts, seed):
     rng = np.random.default_rng(seed)
-    total, size = HighestOf(torch.tensor(counts)), max(1, len(rows) // 3)
+    total, size = HighestOf(np.array(counts)), max(1, len(rows) // 3)
     total._most = 3  # merges at every part
     shuffled = [rows[i] for i in rng.permutation(len(rows))]
     for start in range(0, max(len(rows), 1), size):
         part = shuffled[start : start + size]
         batch, rank, key = zip(*part, strict=True) if part else ((), (), ())
-        columns = (torch.tensor(batch, dtype=torch.int64), torch.tensor(rank, dtype=torch.float64))
-        total.add(Ranked(*columns, torch.tensor(key, dtype=torch.int64)))
+        columns = (np.array(batch, dtype=np.int64), np.array(rank, dtype=np.float64))
+        total.add(Ranked(*columns, np.array(key, dtype=np.int64)))
     floors = Floors.of(total.result(), 4)
     for code, count in enumerate(counts):
         order = sorted(((r, k) for b, r, k in rows if b == code), reverse=True)[:count]
         if order:
             assert (float(floors.rank[code]), int(floors.key[code])) == order[-1]
         else:
-            assert floors.rank[code] == torch.inf
+            assert floors.rank[code] == np.inf
 
 
 @pytest.mark.parametrize(
@@ -101,4 +100,4 @@ def test_parts_in_any_order_have_the_floors_of_a_plain_sort(rows, counts, seed):
     [(0, 0.5, 0), (1, 2e-4, 1), (5000, 2e-4, 1), (14999, 2e-4, 2), (10, 1.0, 10), (7, 0.5, 3)],
 )
 def test_a_share_of_the_tokens_is_selected_and_at_least_one(tokens, share, count):
-    assert selected_counts(torch.tensor([tokens]), share).tolist() == [count]
+    assert selected_counts(np.array([tokens]), share).tolist() == [count]

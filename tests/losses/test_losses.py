@@ -546,9 +546,9 @@ def aggregate(values, mask, offsets, how, weights=None, **choices):
         sums = sums / tokens.clamp(min=1)
     sums = sums if weights is None else sums * weights
     counts = (tokens.sum(), (tokens > 0).sum(), torch.tensor(len(sizes)), sizes.max())
-    total = exact_digits(sums, torch.zeros_like(sizes), 1)
-    totals = AggregateTotals(total, *(count.view(1) for count in counts))
-    return float(totals.loss(how=how, **choices))
+    total = exact_digits(sums.numpy(), np.zeros(len(sums), np.int64), 1)
+    totals = AggregateTotals(total, *(count.view(1).numpy() for count in counts))
+    return totals.loss(how=how, **choices).item()
 
 
 CHOICES = st.fixed_dictionaries(

@@ -12,6 +12,7 @@ from bench.history import chart
 from manual.program import COMMANDS, commands, run
 
 from rlpost import Numerics, functional
+from rlpost.analysis.inspect.about import TOPICS as INSPECT_TOPICS
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.replay import findings as replay
 from rlpost.analysis.replay.findings.base import Phase
@@ -233,6 +234,11 @@ def findings() -> str:
     return table(("finding", "severity", "needs", "meaning"), rows)
 
 
+def inspect_topics() -> str:
+    rows = [(code(name), one.meaning) for name, one in INSPECT_TOPICS.items()]
+    return table(("topic", "content"), rows)
+
+
 def replay_findings() -> str:
     phases = get_args(Phase)
     return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
@@ -323,6 +329,7 @@ def _option(option: Any, *, variable: bool) -> tuple[str, ...]:
 
 
 TABLES = {
+    "about": inspect_topics,
     "speed": chart,
     "topics": topics,
     "commands": commands_table,

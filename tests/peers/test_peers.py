@@ -79,10 +79,8 @@ def test_a_part_of_the_framework_that_needs_more_is_not_run(framework):
     )
     ran = run("presets", "--verify", "verl")
     assert ran.code == 0
-    assert ran.out.splitlines() == [
-        "rlpost's preset verl agrees with your a_framework 0.9.1 on 1 case",
-        "not run, 1 case: there is no module queue_of_it",
-    ]
+    assert ran.out.splitlines()[-1] == "✓ agrees with a_framework 0.9.1 in 1 case"
+    assert "! not run, 1 case: no module queue_of_it" in ran.out.splitlines()
 
 
 FRAMEWORK = "a_framework"
@@ -106,10 +104,11 @@ def test_agreement_is_one_line_and_exit_code_0(framework):
     framework(case(), case(2.0, fault="it divides twice"), uncovered=["estimator vapo"])
     ran = run("presets", "--verify", "verl")
     assert ran.code == 0
-    assert ran.out.splitlines() == [
-        "rlpost's preset verl agrees with your a_framework 0.9.1 on 1 case",
-        "not reproduced, 1 case: it divides twice",
-        "not covered by the preset: estimator vapo",
+    assert ran.out.splitlines()[2:] == [
+        "! not reproduced, 1 case: it divides twice",
+        "! not covered by the preset: estimator vapo",
+        "",
+        "✓ agrees with a_framework 0.9.1 in 1 case",
     ]
 
 
@@ -119,7 +118,7 @@ def test_a_difference_is_printed_with_its_numbers_and_exit_code_1(framework):
     )
     ran = run("presets", "--verify", "verl")
     assert ran.code == 1
-    assert "differs from your a_framework 0.9.1 in 2 of 3 cases" in ran.out
+    assert "differs from a_framework 0.9.1 in 2 of 3 cases" in ran.out
     assert [
         word.strip()
         for word in next(x for x in ran.out.splitlines() if "gae" in x).split("  ")
@@ -140,9 +139,8 @@ def test_another_release_is_named(framework, monkeypatch):
     framework(case())
     monkeypatch.setattr("rlpost.analysis.peers.base.version", lambda _: "0.8.0")
     out = run("presets", "--verify", "verl").out
-    assert out.startswith(
-        "rlpost's preset verl, made for 0.9.1, agrees with your a_framework 0.8.0"
-    )
+    assert out.splitlines()[1] == "made for 0.9.1"
+    assert out.splitlines()[-1].startswith("✓ agrees with a_framework 0.8.0")
 
 
 def test_a_framework_that_is_missing_or_broken_is_exit_code_5(framework, monkeypatch):

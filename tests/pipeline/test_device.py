@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rlpost.errors import UnavailableError, UsageError
-from rlpost.pipeline.device import Devices, check_name, devices_named
+from rlpost.pipeline.accelerators import TorchDevices, devices_named
+from rlpost.pipeline.device_choice import check_name
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from rlpost.pipeline.device import Devices, check_name, devices_named
         ("cuda:00", "cuda:00", ""),
         ("cuda:1000", "cuda:1000", ""),
         (":0", ":0", ""),
-        ("cpu:0", "cpu:0", "; the CPU has no number: write cpu"),
+        ("cpu:0", "cpu:0", "; write cpu: the CPU has no number"),
         ("CUDA", "CUDA", "; did you mean cuda?"),
         ("rocm", "rocm", "; torch calls cards of NVIDIA and AMD cuda"),
         (
@@ -104,7 +105,7 @@ def test_auto_reports_why_torch_finds_no_card(monkeypatch, caplog):
 def test_chunks_fit_the_card_with_the_least_free_memory(monkeypatch):
     free = {0: 64 << 30, 1: 1 << 30}
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (free[card.index], 80 << 30))
-    both = Devices((torch.device("cuda", 0), torch.device("cuda", 1)))
+    both = TorchDevices((torch.device("cuda", 0), torch.device("cuda", 1)))
     assert both.chunk_tokens(workers=4) == (1 << 30) // (2 * 2 * 512)
     assert both.chunk_tokens(workers=1) == (1 << 30) // (2 * 512)
     free[1] = 0

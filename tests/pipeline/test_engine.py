@@ -14,6 +14,7 @@ from rlpost.errors import UnavailableError
 from rlpost.pipeline import engine, run
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
+ON_TORCH = rlpost.Options(device="torch:cpu")
 RECIPES = [
     rlpost.Recipe(estimator="grpo", kl_coef=0.05),
     rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
@@ -41,9 +42,9 @@ def crowded(monkeypatch, most_rows):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.estimator)
 def test_a_piece_that_does_not_fit_is_halved_and_gives_the_same(recipe, tmp_path, monkeypatch):
-    whole = rlpost.advantages(SAMPLE, tmp_path / "whole.parquet", recipe)
+    whole = rlpost.advantages(SAMPLE, tmp_path / "whole.parquet", recipe, options=ON_TORCH)
     crowded(monkeypatch, 40)
-    halved = rlpost.advantages(SAMPLE, tmp_path / "halved.parquet", recipe)
+    halved = rlpost.advantages(SAMPLE, tmp_path / "halved.parquet", recipe, options=ON_TORCH)
     assert whole["split_chunks"] == 0
     assert halved["split_chunks"] > 0
     left, right = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("whole", "halved"))
@@ -54,5 +55,5 @@ def test_a_piece_that_does_not_fit_is_halved_and_gives_the_same(recipe, tmp_path
 def test_a_response_that_does_not_fit_alone_is_an_error(tmp_path, monkeypatch):
     crowded(monkeypatch, 0)
     with pytest.raises(UnavailableError, match="row 0: this response does not fit"):
-        rlpost.advantages(SAMPLE, tmp_path / "out.parquet")
+        rlpost.advantages(SAMPLE, tmp_path / "out.parquet", options=ON_TORCH)
     assert not list(tmp_path.iterdir())

@@ -20,7 +20,7 @@ from rlpost.errors import RlpostError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline import run
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.running_state import RunState
@@ -394,7 +394,7 @@ def numbers(one):
     """The computed columns; the name of the error if there is one."""
     try:
         engine = run.engine_for(one.plan, Options(workers=1))
-        with single_threaded_torch():
+        with single_threaded():
             responses = engine.responses(one.names)
             parts = list(engine.last_pass(0, responses, one.names, lambda columns: columns))
     except RlpostError as error:

@@ -43,7 +43,7 @@ KEYS = (
     ("a", "all responses of the current step in one list"),
     ("s S", "sort by the next column; reverse the order (or click a heading)"),
     ("/", "search in prompts and responses"),
-    ("f", "filter: reward<0.5 length>=20 kl>0.1 cut=1 prompt~arith step=2 std=0"),
+    ("f", "filter: reward<0.5 length>=20 kl>0.1 truncated=1 prompt~arith step=2 std=0"),
     ("x", "clear search and filter"),
     ("c", "colour tokens by log-prob, KL, advantage"),
     ("m", "compute KL and advantages of all responses, for lists and filters"),
@@ -108,7 +108,9 @@ class Browser(App[None]):
     #ask.open { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = [  # narrow terminals cut the last ones of the footer
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("q", "quit", "quit"),
         Binding("h,left,escape,backspace", "up", "back", key_display="h"),
         Binding("right_square_bracket,full_stop", "step(1)", "next step", key_display="]"),
         Binding("left_square_bracket,comma", "step(-1)", "previous", key_display="["),
@@ -124,8 +126,6 @@ class Browser(App[None]):
         Binding("m", "measure", "measure", show=False),
         Binding("J,space", "scroll_side(1)", "scroll", show=False),
         Binding("K,b", "scroll_side(-1)", "scroll", show=False),
-        Binding("question_mark", "help", "help", key_display="?"),
-        Binding("q", "quit", "quit"),
     ]
 
     def __init__(self, index: Index, condition: str = "") -> None:

@@ -35,7 +35,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "!=": operator.ne,
 }
 _OF_GROUPS = ("n", "mean", "std")
-NUMBERS = ("reward", "length", "kl", "advantage", "row", "cut", *_OF_GROUPS)
+NUMBERS = ("reward", "length", "kl", "advantage", "row", "truncated", *_OF_GROUPS)
 NAMES = ("step", "prompt", "domain")
 
 
@@ -43,8 +43,8 @@ def filter_rows(text: str, index: Index) -> NDArray[np.bool_]:
     """Return the rows that fulfil every condition of a filter line, [N].
 
     Conditions are `FIELD<NUMBER` (also `<=`, `>`, `>=`, `=`, `!=`) of reward, length, kl,
-    advantage, row, cut, and of the row's group n, mean and std (of rewards); and `FIELD=NAME`,
-    `FIELD!=NAME` or `FIELD~PART` of step, prompt and domain.
+    advantage, row, truncated, and of the row's group n, mean and std (of rewards); and
+    `FIELD=NAME`, `FIELD!=NAME` or `FIELD~PART` of step, prompt and domain.
 
     Raises:
         UsageError: a condition has another form, an unknown field, or not a number.
@@ -84,7 +84,7 @@ def field_numbers(index: Index, field: str) -> NDArray[np.float64]:
     """Return a field of NUMBERS for each row, [N]."""
     if field == "row":
         return np.arange(len(index), dtype=np.float64)
-    if field == "cut":
+    if field == "truncated":
         return np.zeros(len(index)) if index.truncated is None else index.truncated.astype(float)
     if field not in _OF_GROUPS:
         if not index.columns_for(field):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.text import Text
 
-from rlpost.analysis.browse.listing import Listing, ListingColumn, decimal, share, tenths, whole
+from rlpost.analysis.browse.listing import Listing, ListingColumn, number_column, share, whole
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
 from rlpost.display.charts import spark
 from rlpost.kernels.codes import joint_codes, keyed_extremes
@@ -62,9 +62,9 @@ class Listings:
             ListingColumn("step", ids.astype(np.float64), self._step_name()),
             ListingColumn("responses", np.bincount(own), whole),
             ListingColumn("groups", np.bincount(group_step, minlength=len(ids)), whole),
-            ListingColumn("equal", equal, whole),
-            ListingColumn("reward", _means(reward, own), decimal),
-            ListingColumn("std", _deviations(reward, own), decimal),
+            ListingColumn("no signal", equal, whole),
+            number_column("reward", _means(reward, own)),
+            number_column("std", _deviations(reward, own)),
             *self._lengths(own),
             *self._means_of_measures(own),
         ]
@@ -98,25 +98,34 @@ class Listings:
         columns = [*self._names(rows[first], with_step=step is None)]
         columns += [
             ListingColumn("n", np.bincount(own, minlength=len(ids)), whole),
-            ListingColumn("reward", _means(reward, own), decimal),
-            ListingColumn("std", _deviations(reward, own), decimal),
+            number_column("reward", _means(reward, own)),
+            number_column("std", _deviations(reward, own)),
             ListingColumn("rewards", np.arange(len(ids)), self._bars(rows, own), right=False),
             *self._lengths(own, rows),
             *self._means_of_measures(own, rows),
         ]
-        return Listing.of("groups", ids, columns)
+        low, high = keyed_extremes(reward, own, len(ids))
+        equal = (np.bincount(own, minlength=len(ids)) > 1) & (low == high)
+        return Listing.of("groups", ids, columns, equal)
 
-    def _bars(self, rows: Codes, own: Codes) -> Callable[[float], str]:
-        """Return the rewards of a group as bars, highest first, scaled to all rewards."""
+    def _bars(self, rows: Codes, own: Codes) -> Callable[[float], Text]:
+        """Return the rewards of a group as bars, highest first, scaled to all rewards.
+
+        Rewards above the middle of all are green, those below it red.
+        """
         order = np.argsort(own, kind="stable")
         starts = np.searchsorted(own[order], np.arange(int(own.max(initial=-1)) + 2))
 
-        def bars(place: float) -> str:
+        middle = (self._low + self._high) / 2
+
+        def bars(place: float) -> Text:
             reward = self.index.reward[rows[order[starts[int(place)] : starts[int(place) + 1]]]]
             reward = np.sort(reward[~np.isnan(reward)])[::-1]
             if len(reward) > _MOST_BARS:
                 reward = reward[np.linspace(0, len(reward) - 1, _MOST_BARS).astype(np.int64)]
-            return spark(reward.tolist(), (self._low, self._high))
+            blocks = spark(reward.tolist(), (self._low, self._high))
+            above = int(np.count_nonzero(reward > middle))
+            return Text.assemble((blocks[:above], "green"), (blocks[above:], "red"))
 
         return bars
 
@@ -130,18 +139,18 @@ class Listings:
         index = self.index
         columns = [ListingColumn("row", rows.astype(np.float64), lambda row: str(int(row)))]
         columns += self._names(rows, with_step=step is None) if group is None else []
-        columns.append(ListingColumn("reward", index.reward[rows], decimal))
+        columns.append(number_column("reward", index.reward[rows]))
         if index.columns_for("length"):
             columns.append(ListingColumn("tokens", index.length[rows], whole))
         observed = (index.tokens - index.length)[rows]
         if index.sized_by and observed.any():
             columns.append(ListingColumn("observed", observed, whole))
-        columns += [
-            ListingColumn(NAMES[n], index.measures[n][rows], decimal) for n in self._measured
-        ]
+        columns += [number_column(NAMES[n], index.measures[n][rows]) for n in self._measured]
         if index.truncated is not None and index.truncated.any():
             cut = index.truncated[rows].astype(np.float64)
-            columns.append(ListingColumn("cut", cut, lambda cut: "cut" if cut else "", right=False))
+            columns.append(
+                ListingColumn("truncated", cut, lambda cut: "yes" if cut else "", right=False)
+            )
         if index.domain is not None and len(index.domain.labels) > 1 and group is None:
             columns.append(_label_column("domain", index.domain, rows))
         return Listing.of("responses", rows, columns)
@@ -161,16 +170,16 @@ class Listings:
         """Return the columns of mean tokens and of the share of truncated responses."""
         rows, columns = self.rows if rows is None else rows, []
         if self.index.columns_for("length"):
-            columns.append(ListingColumn("tokens", _means(self.index.length[rows], own), tenths))
+            columns.append(number_column("tokens", _means(self.index.length[rows], own)))
         if self.index.truncated is not None and self.index.truncated.any():
             cut = self.index.truncated[rows].astype(np.float64)
-            columns.append(ListingColumn("cut", _means(cut, own), share))
+            columns.append(ListingColumn("truncated", _means(cut, own), share))
         return columns
 
     def _means_of_measures(self, own: Codes, rows: Codes | None = None) -> list[ListingColumn]:
         rows = self.rows if rows is None else rows
         return [
-            ListingColumn(NAMES[name], _means(self.index.measures[name][rows], own), decimal)
+            number_column(NAMES[name], _means(self.index.measures[name][rows], own))
             for name in self._measured
         ]
 
@@ -209,11 +218,13 @@ def tokens(response: Response, colour: str | None) -> Listing:
             "mask", response.mask.astype(np.float64), lambda policy: "" if policy else "obs"
         ),
     ]
-    columns += [ListingColumn(NAMES[n], response.token_measures[n], decimal) for n in COLOURS
+    columns += [number_column(NAMES[n], response.token_measures[n]) for n in COLOURS
                 if n in response.token_measures]  # fmt: skip
     listed = [id(values) for values in response.token_measures.values()]
     columns += [
-        ListingColumn(name, values, whole if (values == values.round()).all() else decimal)
+        ListingColumn(name, values, whole)
+        if (values == values.round()).all()
+        else number_column(name, values)
         for name, values in response.tokens.items()
         if id(values) not in listed
     ]

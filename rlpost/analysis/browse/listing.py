@@ -20,6 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from rlpost.display.controls import printable_line
+from rlpost.display.text import column_format, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,11 +69,20 @@ class Listing:
     order: NDArray[np.int64]
     by: str | None = None
     descending: bool = False
+    without_signal: NDArray[np.bool_] | None = None
+    """[n] groups whose rewards are equal, which are dim; None if the rows are no groups."""
 
     @classmethod
-    def of(cls, level: str, ids: NDArray[np.int64], columns: list[ListingColumn]) -> Listing:
+    def of(
+        cls,
+        level: str,
+        ids: NDArray[np.int64],
+        columns: list[ListingColumn],
+        without_signal: NDArray[np.bool_] | None = None,
+    ) -> Listing:
         """Return a listing in the order of the rows."""
-        return cls(level, ids, tuple(columns), np.arange(len(ids)))
+        every = tuple(columns), np.arange(len(ids))
+        return cls(level, ids, *every, without_signal=without_signal)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,6 +100,10 @@ class Listing:
         """Return the names of the columns, with an arrow at the one that orders the rows."""
         mark = "↓" if self.descending else "↑"
         return [column.name + mark * (column.name == self.by) for column in self.columns]
+
+    def is_dim(self, place: int) -> bool:
+        """Return whether a row is a group without signal."""
+        return self.without_signal is not None and bool(self.without_signal[self.order[place]])
 
     def cells(self, place: int) -> list[str | Text]:
         """Return the texts of a row."""
@@ -111,25 +125,16 @@ def whole(value: float) -> str:
     return "–" if math.isnan(value) else f"{int(value):,}"
 
 
-def decimal(value: float) -> str:
-    """Return a number with 3 decimals, 4 under 0.1, 0 from 1000 on; a dash for NaN."""
-    if math.isnan(value):
-        return "–"
-    if value == 0:
-        return "0"
-    if abs(value) >= 1000:  # noqa: PLR2004
-        return f"{value:,.0f}"
-    return f"{value:.3f}" if abs(value) >= 0.1 else f"{value:.4f}"  # noqa: PLR2004
-
-
-def tenths(value: float) -> str:
-    """Return a number with one decimal; a dash for NaN."""
-    return "–" if math.isnan(value) else f"{value:,.1f}"
+def number_column(name: str, values: NDArray[np.float64]) -> ListingColumn:
+    """Return a column of numbers with as many decimals each; a dash for NaN."""
+    sizes = np.abs(values[np.isfinite(values)])
+    write = column_format(float(sizes.max(initial=0.0)))
+    return ListingColumn(name, values, lambda value: "–" if math.isnan(value) else write(value))
 
 
 def share(value: float) -> str:
-    """Return a share as a percentage without decimals; a dash for NaN."""
-    return "–" if math.isnan(value) else f"{100 * value:.0f} %"
+    """Return a share as a percentage; a dash for NaN."""
+    return "–" if math.isnan(value) else percent(value)
 
 
 _GAP = 2
@@ -142,8 +147,8 @@ class RowList(ScrollView, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rowlist--head", "rowlist--cursor"}
     DEFAULT_CSS = """
     RowList { background: $background; scrollbar-size: 0 1; }
-    RowList > .rowlist--head { color: $text-muted; text-style: bold; }
-    RowList > .rowlist--cursor { background: $primary 35%; text-style: bold; }
+    RowList > .rowlist--head { color: $text-muted; }
+    RowList > .rowlist--cursor { background: $primary 35%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
@@ -254,16 +259,20 @@ class RowList(ScrollView, can_focus=True):
             line, style = self.listing.cells(place), "rowlist--cursor" * (place == self.cursor)
         else:
             return Strip.blank(width, self.rich_style)
-        strip = self._strip(line).crop_extend(left, left + width, None)
+        dim = y > 0 and self.listing.is_dim(place)
+        strip = self._strip(line, "dim" * dim).crop_extend(left, left + width, None)
         if y == 0 and left + width < self.virtual_size.width - _GAP:
             strip = Strip([*strip.crop(0, width - 1), Segment(_MORE)])  # L scrolls to the others
         return strip.apply_style(self.get_component_rich_style(style) if style else self.rich_style)
 
-    def _strip(self, cells: Sequence[str | Text]) -> Strip:
-        line = Text(no_wrap=True)
+    def _strip(self, cells: Sequence[str | Text], style: str) -> Strip:
+        """Return a line; the column that orders the rows is bold."""
+        line = Text(no_wrap=True, style=style)
         for cell, width, column in zip(cells, self._widths, self.listing.columns, strict=True):
             text = cell.copy() if isinstance(cell, Text) else Text(printable_line(cell))
             text.truncate(width, overflow="ellipsis")
             text.align("right" if column.right else "left", width)
+            if column.name == self.listing.by:
+                text.stylize("bold")
             line.append_text(text).append(" " * _GAP)
         return Strip(line.render(self.app.console))

@@ -11,12 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from rlpost.analysis.browse.listing import decimal
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, coloured_tokens, legend
 from rlpost.analysis.responses.views import facts, field_lines, heading, shortened
 from rlpost.display.charts import bar
 from rlpost.display.controls import printable, printable_line
-from rlpost.display.text import counted
+from rlpost.display.text import aligned, counted, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +103,7 @@ def _histogram(name: str, values: NDArray[np.float64]) -> list[RenderableType]:
         )
     else:
         counts, edges = np.histogram(values, bins=_BINS)
-        labels = [f"{decimal(a)} to {decimal(b)}" for a, b in itertools.pairwise(edges)]
+        labels = [f"{a} to {b}" for a, b in itertools.pairwise(aligned(edges.tolist()))]
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right")
     table.add_column()
@@ -119,12 +118,11 @@ def _by_domain(
     domains: KeyColumn, reward: NDArray[np.float64], rows: NDArray[np.int64]
 ) -> list[RenderableType]:
     table = Table.grid(padding=(0, 2))
-    for code in np.unique(domains.codes[rows]).tolist():
-        own = reward[domains.codes[rows] == code]
-        mean = float(own.mean()) if len(own) else float("nan")
-        table.add_row(
-            Text(printable_line(str(domains.label(code)))), f"{len(own):,}", decimal(mean)
-        )
+    codes = np.unique(domains.codes[rows]).tolist()
+    every = [reward[domains.codes[rows] == code] for code in codes]
+    means = aligned([None if np.isnan(own).any() else float(own.mean()) for own in every])
+    for code, own, mean in zip(codes, every, means, strict=True):
+        table.add_row(Text(printable_line(str(domains.label(code)))), f"{len(own):,}", mean)
     return [Text("\ndomain, responses, mean reward", style=_HEAD), table]
 
 
@@ -199,8 +197,12 @@ def _token(response: Response, token: int) -> str:
     """Return the numbers of one token as text."""
     kind = "" if response.mask[token] else ", observation"
     values = [
-        f"{NAMES[name]} {decimal(float(response.token_measures[name][token]))}"
+        f"{NAMES[name]} {_number(float(response.token_measures[name][token]))}"
         for name in COLOURS
         if name in response.token_measures
     ]
     return f"token {token} of {len(response.token_texts)}{kind}: " + ", ".join(values)
+
+
+def _number(value: float) -> str:
+    return number(value if np.isfinite(value) else None)

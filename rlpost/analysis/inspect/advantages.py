@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 
 BINS = 30
-COUNT, TOTAL, SQUARES, ZEROS, LOW, HIGH, NONFINITE = (
-    f"advantage:{name}" for name in ("count", "sum", "squares", "zeros", "min", "max", "nonfinite")
+COUNT, TOTAL, SQUARES, ZEROS, POSITIVE, LOW, HIGH, NONFINITE = (
+    f"advantage:{name}"
+    for name in ("count", "sum", "squares", "zeros", "positive", "min", "max", "nonfinite")
 )
 
 
@@ -71,6 +72,7 @@ def advantage_rows(
         TOTAL: segment_sums(values, offsets),
         SQUARES: segment_sums(values * values, offsets),
         ZEROS: segment_counts(values == 0, offsets).astype(np.int32),
+        POSITIVE: segment_counts(values > 0, offsets).astype(np.int32),
         LOW: segment_reduce(np.minimum, values, offsets, np.nan),
         HIGH: segment_reduce(np.maximum, values, offsets, np.nan),
         NONFINITE: nonfinite.astype(np.int32),
@@ -118,15 +120,17 @@ def _population(rows: pl.DataFrame, *, kept: bool) -> str:
 
 
 def _sums() -> list[pl.Expr]:
-    sums = [pl.col(name).cast(pl.Float64).sum() for name in (COUNT, TOTAL, SQUARES, ZEROS)]
+    added = (COUNT, TOTAL, SQUARES, ZEROS, POSITIVE)
+    sums = [pl.col(name).cast(pl.Float64).sum() for name in added]
     return [*sums, pl.col(LOW).fill_nan(None).min(), pl.col(HIGH).fill_nan(None).max()]
 
 
 def _slice(sums: dict[str, Any], label: Label | None) -> AdvantageSlice:
     count, total = int(sums[COUNT]), sums[TOTAL]
     if not count:
-        return AdvantageSlice(label, 0, None, None, None, None, None)
+        return AdvantageSlice(label, 0, None, None, None, None, None, None)
     squares = max(sums[SQUARES] - total * total / count, 0.0)
     deviation = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
     low, high = sums[LOW] + 0.0, sums[HIGH] + 0.0  # -0 becomes 0
-    return AdvantageSlice(label, count, total / count, deviation, low, high, sums[ZEROS] / count)
+    zero, positive = sums[ZEROS] / count, sums[POSITIVE] / count
+    return AdvantageSlice(label, count, total / count, deviation, low, high, zero, positive)

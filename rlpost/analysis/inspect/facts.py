@@ -84,6 +84,7 @@ def inspect(
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
+    evidence: int = 5,
     reporter: Reporter | None = None,
 ) -> Facts:
     """Return statistics and findings of rollout files; see `rlpost.inspect`.
@@ -103,6 +104,7 @@ def inspect(
         reward_components=reward_components,
         ignore=ignore,
         expect=expect or {},
+        evidence=evidence,
         reporter=reporter,
     )
 
@@ -119,6 +121,7 @@ def inspect_source(
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] = MappingProxyType({}),
+    evidence: int = 5,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
 ) -> Facts:
@@ -135,6 +138,7 @@ def inspect_source(
         reward_components: columns whose weighted sum is the reward, with their weights.
         ignore: as in `inspect`.
         expect: as in `inspect`.
+        evidence: as in `inspect`.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
 
@@ -171,6 +175,7 @@ def inspect_source(
         turns=turn_kinds(rows),
         rollout_reward=rollout_reward,
         expectations=expectations,
+        evidence=evidence,
     )
     findings, checks = run_checks(data, ignore)
     return Facts(
@@ -223,7 +228,7 @@ def _check_names(ignore: Sequence[str], *, expects: bool) -> None:
         raise UsageError(f"--ignore {UNMET}: leaves --expect unchecked; leave one of them out")
     for name in ignore:
         if name not in FINDINGS:
-            every = "`rlpost inspect --checks` lists the checks"
+            every = "`rlpost inspect --about checks` lists the checks"
             raise UsageError(no_such(f"--ignore {name}: no check {name!r}", name, FINDINGS, every))
 
 

@@ -85,10 +85,18 @@ class PromptGroup:
     all_pass: int
     """Groups of several responses in which every reward reaches the threshold."""
     all_fail: int
+    equal_all_pass: int
+    """Groups of `zero_variance` in which every reward reaches the threshold."""
+    equal_all_fail: int
     pass_rate: float | None
     """Mean over groups of the share of responses that pass."""
     pass_rates: list[PassRates]
     pass_at_k: list[PassAtK]
+
+    @property
+    def pass_at_k_of_all(self) -> list[PassAtK]:
+        """Pass@k for each k that all groups have; of fewer groups it may fall as k grows."""
+        return [one for one in self.pass_at_k if one.groups == self.pass_at_k[0].groups]
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,8 @@ class Slice:
     truncated: float | None
     pass_rate: float | None
     zero_variance: float | None
-    """Share of its groups of several responses whose rewards are all equal."""
+    """Share of its groups of several responses whose rewards are all equal. The domain of a group
+    is that of its first response."""
     kl: float | None = None
     """Mean over responses of old - ref (k1)."""
     mismatch: float | None = None
@@ -315,6 +324,7 @@ class AdvantageSlice:
     max: float | None
     zero_share: float | None
     """Share of exactly 0: these have no gradient."""
+    positive_share: float | None
 
 
 @dataclass(frozen=True)
@@ -416,7 +426,7 @@ class InputFinding(Finding):
 
 @dataclass(frozen=True)
 class CheckRun:
-    """Whether a check of `rlpost inspect --checks` ran on the input."""
+    """Whether a check of `rlpost inspect --about checks` ran on the input."""
 
     name: str
     not_run: str | None

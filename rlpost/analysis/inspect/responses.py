@@ -57,7 +57,8 @@ def group_table(
             counts.
 
     Returns:
-        None without a group column. `first` is the index in `rows` of the group's first row.
+        None without a group column. `first` is the index in `rows` of the group's first row, and
+        `domain` that row's.
     """
     if "group" not in rows:
         return None
@@ -70,11 +71,14 @@ def group_table(
         valid = valid.filter(reward.is_finite())
     if rollout_reward is not None:
         of_rollout = [_REWARD_OF[rollout_reward]] if "reward" in rows else []
+        of_rollout += [pl.first("domain")] if "domain" in rows else []
         one = valid.drop_nulls("rollout").group_by([*by, "rollout"], maintain_order=True)
         valid = one.agg(pl.first("index"), *of_rollout)
+    domain = [pl.first("domain")] if "domain" in valid else []
     if "reward" not in rows:
         return valid.group_by(by, maintain_order=True).agg(rows=pl.len(), first=pl.first("index"))
     return valid.group_by(by, maintain_order=True).agg(
+        *domain,
         rows=pl.len(),
         first=pl.first("index"),
         passed=(reward >= pass_threshold).sum(),
@@ -116,10 +120,17 @@ def group_facts(
         pass_threshold=pass_threshold,
         all_pass=several.filter(pl.col("passed") == pl.col("rows")).height if has_rewards else 0,
         all_fail=several.filter(pl.col("passed") == 0).height if has_rewards else 0,
+        equal_all_pass=_count(several, pl.col("passed") == pl.col("rows")) if has_rewards else 0,
+        equal_all_fail=_count(several, pl.col("passed") == 0) if has_rewards else 0,
         pass_rate=mean_of(rates),
         pass_rates=_pass_rates(rates, int(size.max(initial=0))),
         pass_at_k=pass_at_k(size, groups["passed"].to_numpy()) if has_rewards else [],
     )
+
+
+def _count(groups: pl.DataFrame, flag: pl.Expr) -> int:
+    """Return the number of groups with equal rewards for which a flag is set."""
+    return groups.filter(pl.col("equal") & flag).height
 
 
 def turn_kinds(rows: pl.DataFrame) -> pl.Series:
@@ -266,10 +277,9 @@ def slices_of(
     parts = rows.drop_nulls(key).partition_by(key, maintain_order=True, as_dict=True)
     labels = [label for (label,) in parts]
     by_label = None
-    if key == "batch" and groups is not None and "equal" in groups:
-        by_label = dict(
-            groups.filter(pl.col("rows") > 1).group_by("batch").agg(pl.mean("equal")).iter_rows()
-        )
+    if groups is not None and "equal" in groups:
+        several = groups.filter(pl.col("rows") > 1).drop_nulls(key)
+        by_label = dict(several.group_by(key).agg(pl.mean("equal")).iter_rows())
     return [
         _slice(label, parts[(label,)], pass_threshold, (by_label or {}).get(label))
         for label in _ordered(labels, key)

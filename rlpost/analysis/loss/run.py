@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
+from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
@@ -70,7 +71,7 @@ def loss(
         names = (*computed, *LOSS_COLUMNS) if targets else ()
         check_clash(plan, names)
         engine = engine_for(plan, options, outputs.folder)
-        with single_threaded_torch():
+        with single_threaded():
             responses = engine.responses(names)
             metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
             totals, rewritten = write_files(
@@ -120,7 +121,7 @@ def _metadata(
     return {
         "rlpost.version": __version__,
         **(recipe if summary["estimator"] else {}),  # else those of the input's advantages stay
-        "rlpost.input": plan.source.files[index].path.name,
+        "rlpost.input": in_utf8(plan.source.files[index].path.name),
         **mask,
         "rlpost.loss": json.dumps(configs[0].resolved()),
         "rlpost.loss_summary": json.dumps(summary),

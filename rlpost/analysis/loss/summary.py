@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from fractions import Fraction
 
-    from torch import Tensor
+    import numpy as np
+    from numpy.typing import NDArray
 
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
@@ -277,7 +278,7 @@ def _own_ratio(totals: TokenSetTotals, index: int) -> Json | None:
     }
 
 
-def _clip(clipped: Tensor, by_sign: list[int]) -> Json:
+def _clip(clipped: NDArray[np.int64], by_sign: list[int]) -> Json:
     """Return the clipped tokens and their share, of all tokens and by sign of the advantage."""
     counts = clipped[:OUTSIDE].tolist()
 

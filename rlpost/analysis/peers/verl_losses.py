@@ -175,8 +175,8 @@ def _differentiated(data: PeerRollouts, chosen: LossOptions) -> tuple[torch.Tens
     new.requires_grad_()
     loss = policy_loss(
         new,
-        flat("old_log_probs"),  # type: ignore[arg-type]
-        flat("advantages"),  # type: ignore[arg-type]
+        flat("old_log_probs"),
+        flat("advantages"),
         torch.tensor([0, *np.cumsum(data.lengths)]),
         flat("response_mask").bool(),  # type: ignore[union-attr]
         loss=chosen,

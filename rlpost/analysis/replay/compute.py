@@ -29,7 +29,7 @@ from rlpost.kernels.codes import keyed_extremes
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import LENGTH, columns_of
 from rlpost.pipeline.coupling import coupling_of
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
@@ -93,7 +93,7 @@ def computed(
     bound = run.bind(TableSource(table), own, recorded=recorded)
     plan = replace(bound, count=_uncounted, observe=lambda _: {})
     engine = run.engine_for(plan, Options(device="cpu", workers=1))
-    with single_threaded_torch():
+    with single_threaded():
         batches = [*new_columns(engine, 0, engine.responses(emit), emit)]
     columns = pa.Table.from_batches(batches)
     if part is not None:

@@ -14,7 +14,7 @@ from rlpost.analysis.replay.stages import emitted_names, ordered, reachable, run
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.pipeline import run
 from rlpost.pipeline.columns import columns_of
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.recipe.recipe import GROUP_COLUMNS
 from rlpost.recipe.roles import ROLES
@@ -122,7 +122,7 @@ def _compare(
     plan = run.bind(source, own.model_copy(update={"emit": names}))
     engine = run.engine_for(plan, options)
     totals = {stage: _StageTotals(stage) for stage in stages}
-    with single_threaded_torch():
+    with single_threaded():
         responses = engine.responses(names)
         engine.reporter.start("compare", source.rows)
         for file in range(len(source.files)):

@@ -15,6 +15,7 @@ from rlpost.analysis.replay.stages import STAGES, is_recorded_elsewhere
 from rlpost.analysis.segments import segment_reduce
 from rlpost.display.text import counted
 from rlpost.errors import DataError
+from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.presets import toml_lines
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def replay_recipe(
     found = findings(stages, recipe, replayer)
     return {
         **facts_of(rollouts, tolerance),
-        "recipe": recipe_facts(recipe, named),
+        "recipe": recipe_facts(recipe, named, replayer),
         "reproduced": first is None and all(one.note for one in found),
         "stages": [stage_facts(one, start.get(one.name), first, rollouts) for one in stages],
         "not_computed": not_computed(rollouts, {one.name for one in stages}),
@@ -178,9 +179,14 @@ def facts_of(rollouts: Rollouts, tolerance: float) -> Json:
     }
 
 
-def recipe_facts(recipe: Recipe, named: str) -> Json:
-    """Return a recipe as the user named it, and as the TOML that `--config` takes."""
-    return {"named": named, "estimator": recipe.estimator, "toml": "\n".join(toml_lines(recipe))}
+def recipe_facts(recipe: Recipe, named: str, replayer: Replayer) -> Json:
+    """Return a recipe as the user named it, as the TOML that `--config` takes, and in words."""
+    return {
+        "named": named,
+        "estimator": recipe.estimator,
+        "toml": "\n".join(toml_lines(recipe)),
+        "words": recipe_words(replayer.resolved(recipe)),
+    }
 
 
 def stage_facts(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.bundle.reader import is_bundle, open_bundle
+from rlpost.analysis.replay.bundle.reader import RECIPE, is_bundle, open_bundle
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE, check_tolerance
 from rlpost.analysis.replay.full_comparison import replay_whole_input
@@ -27,19 +26,22 @@ from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators import estimator_named
+from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
+from rlpost.pipeline.columns import TEXT
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
-from rlpost.recipe.estimators import installed
-from rlpost.recipe.presets import DEFAULT, PRESETS
-from rlpost.recipe.roles import columns_here
+from rlpost.recipe.estimators import NAMES, installed
+from rlpost.recipe.named import NamedByUser, named_in
+from rlpost.recipe.presets import PRESETS
+from rlpost.recipe.roles import ROLES, columns_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from rlpost.analysis.replay.bundle.reader import OpenBundle
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.analysis.replay.search.candidates import Candidate
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
@@ -90,12 +92,29 @@ def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
         raise UsageError(f"{bundles[0]}: a bundle has a recipe of its own, so it is the only input")
     with open_bundle(bundles[0]) as bundle:
         own = replace(request, columns_map={**bundle.columns_map, **request.columns_map})
-        if bundle.recipe is not None and request.recipe is None and not request.given:
-            recipe = bundle.recipe.model_copy(update={"columns": {}})  # those of the map
-            own = replace(own, recipe=recipe, named="the recipe of the bundle")
+        recipe = _recipe_of(bundle, request)
+        if recipe is not None:
+            recipe = recipe.model_copy(update={"columns": {}})  # those of the map
+            own = replace(own, recipe=recipe, named="the recipe of the bundle", given={})
         result = _replay([str(bundle.path)], own)
     warnings = [*result["warnings"], *bundle.warnings]
     return result | {"input": str(bundles[0]), "warnings": warnings}
+
+
+def _recipe_of(bundle: OpenBundle, request: ReplayRequest) -> Recipe | None:
+    """Return the recipe of a bundle; None if it has none, or the request has another.
+
+    What the recipe names (`named_in`), the user names again.
+
+    Raises:
+        UsageError: the recipe names code or a tokenizer, and the request does not.
+    """
+    if bundle.recipe is None or request.recipe is not None:
+        return None
+    given = request.given
+    if not given.keys() <= named_in(bundle.recipe).keys() or given.get("estimator") in NAMES:
+        return None  # a search
+    return NamedByUser(**given).completed(bundle.recipe, f"{bundle.file}: {RECIPE}")
 
 
 def _replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
@@ -180,35 +199,19 @@ def _framework(source: Source) -> str:
     return next((name for name in PRESETS if f"{written}-".startswith(f"{name}-")), "")
 
 
-def _recipe_in_metadata(source: Source) -> Candidate | None:
-    """Return the recipe in the metadata of enriched files, as the user typed its options."""
-    from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
-    from rlpost.analysis.replay.search.candidates import ORDER, Candidate, value_of  # noqa: PLC0415
-    from rlpost.analysis.replay.search.fields import FIELDS  # noqa: PLC0415
-
-    found = recipe_of_files(source)
-    recipe, preset = found.recipe, found.preset or DEFAULT
-    if recipe is None or preset not in ORDER:
-        return None
-    plain = Candidate(preset, found.estimator or recipe.estimator)
-    names = {*FIELDS} - {"estimator", "estimator_name", "columns"}
-    try:
-        return plain.changed({name: value_of(recipe, name) for name in names})
-    except UsageError:  # the recipe is of an estimator that this preset has not
-        return None
-
-
 def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
+        from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
         from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
+        from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
 
         found = search.search(
             sample,
             tolerance=request.tolerance,
             given=request.given,
-            metadata=_recipe_in_metadata(source),
+            metadata=candidate_of(recipe_of_files(source).without_names(source.name)),
             framework=_framework(source),
             reporter=request.reporter,
         )
@@ -237,7 +240,7 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
 def _normalised_after_kl(source: Source) -> bool:
     """Return whether rlpost wrote an input with a normalisation that came after KL."""
     with suppress(ValueError, AttributeError):  # damaged metadata
-        recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
+        recipe = stored_object(source.metadata, b"rlpost.recipe")
         return bool(recipe.get("numerics", {}).get("kl_credit") == "response")
     return False
 
@@ -272,7 +275,7 @@ def from_start_alone(
     first = next((one["stage"] for one in stages if not one["equal"]), None)
     return {
         **facts_of(sample, tolerance),
-        "recipe": recipe_facts(recipe, named),
+        "recipe": recipe_facts(recipe, named, Replayer(sample)),
         "reproduced": first is None,
         "stages": stages,
         "not_computed": not_computed(sample, {one["stage"] for one in stages}),
@@ -287,6 +290,8 @@ def _columns_named(fields: Mapping[str, Any]) -> list[str]:
     """Return columns that fields of a recipe name themselves, besides roles."""
     names = [*(fields.get("reward_components") or ()), *(fields.get("teachers") or ())]
     names += _named_by(fields.get("estimator"))
+    if fields.get("tokenizer"):
+        names += [(fields.get("columns") or {}).get(TEXT), TEXT, *ROLES[TEXT].aliases]
     return [*names, *([fields["rollout_id"]] if fields.get("rollout_id") else [])]
 
 

@@ -6,6 +6,8 @@ is shortened and loses characters that are invalid in XML.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -14,7 +16,7 @@ from rlpost.analysis.report.page import Chart, Table, plain
 from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rlpost.analysis.inspect.model import Histogram, Label
     from rlpost.analysis.report.page import Json
@@ -26,6 +28,8 @@ _SHOWN_POINTS = 32  # up to so many points have visible dots
 _MOST_LABEL = 24
 _TICKS = 4
 _COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
+_SHARES = "format(100 * datum.value, '.1~f') + ' %'"
+_ZERO_WIDTH = 0.5  # of a bin
 _SOFT, _LINE, _ACCENT = "var(--soft)", "var(--line)", "var(--accent)"
 CONFIG: Json = {
     "background": "transparent",
@@ -34,7 +38,7 @@ CONFIG: Json = {
     "axis": {
         "labelColor": _SOFT, "titleColor": _SOFT, "gridColor": _LINE, "domainColor": _LINE,
         "tickColor": _LINE, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal",
-        "titlePadding": 6, "labelOverlap": True,
+        "titlePadding": 6, "labelOverlap": True, "labelSeparation": 6,
     },
     "axisX": {"grid": False},
     "axisY": {"domain": False, "ticks": False, "tickCount": _TICKS, "labelPadding": 6},
@@ -57,23 +61,70 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "")
         axis: title of the horizontal axis.
         note: a line below the title.
     """
-    spans = list(zip(bins.edges[:-1], bins.edges[1:], bins.counts, strict=True))
-    values = [
+    drawn = _histogram_bars(_spans(bins, unit), axis)
+    pairs = zip(pairwise(bins.edges), bins.counts, strict=True)
+    rows = [(number(low), number(high), f"{n:,}") for (low, high), n in pairs]
+    return Chart(title, _whole(drawn), Table("", ("from", "to", unit), rows, ()), note)
+
+
+def _spans(bins: Histogram, unit: str) -> list[Json]:
+    """Return a row of data for each bin."""
+    return [
         {
             "low": low,
             "high": high,
             "n": n,
             "label": f"{number(low)} to {number(high)}: {n:,} {unit}",
         }
-        for low, high, n in spans
+        for (low, high), n in zip(pairwise(bins.edges), bins.counts, strict=True)
     ]
-    drawn = _bars(values).encode(
+
+
+def _histogram_bars(values: list[Json], axis: str) -> Any:
+    return _bars(values).encode(
         x=alt.X("low:Q", bin="binned", title=axis, axis=alt.Axis(tickCount=_TICKS + 2)),
         x2="high:Q",
         y=alt.Y("n:Q", title=None, axis=alt.Axis(labelExpr=_COUNTS, tickMinStep=1)),
     )
-    rows = [(number(low), number(high), f"{n:,}") for low, high, n in spans]
-    return Chart(title, _whole(drawn), Table("", ("from", "to", unit), rows, ()), note)
+
+
+def histogram_beside_zeros(
+    title: str, bins: Histogram, zeros: int, unit: str, axis: str, note: str = ""
+) -> Chart:
+    """Return a histogram in which exact zeros are a grey bar at 0, and in no bin.
+
+    Args:
+        title: of the chart.
+        bins: edges [k + 1] and counts [k] of all numbers, zeros too.
+        zeros: numbers that are exactly 0.
+        unit: of the counts, in the plural.
+        axis: title of the horizontal axis.
+        note: a line below the title.
+    """
+    place = next((i for i in _bins_at_zero(bins) if bins.counts[i] >= zeros > 0), None)
+    if place is None:
+        return histogram(title, bins, unit, axis, note)
+    counts = [*bins.counts]
+    counts[place] -= zeros
+    chart = histogram(title, replace(bins, counts=counts), unit, axis, note)
+    width = _ZERO_WIDTH * (bins.edges[place + 1] - bins.edges[place])
+    share = percent(zeros / sum(bins.counts))
+    label = f"exactly 0: {zeros:,} {unit}, {share}"
+    zero = {"low": -width / 2, "high": width / 2, "n": zeros, "label": label, "text": f"0: {share}"}
+    bar = _histogram_bars([zero], axis).mark_bar(color=_SOFT)
+    text = alt.Chart({"values": [zero]}).mark_text(dy=-7, color=_SOFT, fontSize=11)
+    text = text.encode(x=alt.datum(0, type="quantitative"), y="n:Q", text="text:N")
+    numbers = replace(chart.numbers, rows=[("0", "0", f"{zeros:,}"), *chart.numbers.rows])
+    drawn = _histogram_bars(_spans(replace(bins, counts=counts), unit), axis)
+    return replace(chart, spec=_whole(alt.layer(drawn, bar, text)), numbers=numbers)
+
+
+def _bins_at_zero(bins: Histogram) -> Iterator[int]:
+    """Yield the bin that has 0, then those beside it, whose edge may be 0 but for rounding."""
+    inside = [low <= 0 <= high for low, high in pairwise(bins.edges)]
+    if True in inside:
+        first = inside.index(True)
+        yield from (i for i in (first, first + 1, first - 1) if 0 <= i < len(inside))
 
 
 def bars(
@@ -148,7 +199,7 @@ def line(
         "y:Q",
         title=None,
         scale=alt.Scale(zero=share or from_zero, domain=[0, 1] if flat else alt.Undefined),
-        axis=alt.Axis(format=".3~%" if share else ".3~g"),
+        axis=alt.Axis(labelExpr=_SHARES) if share else alt.Axis(format=".3~g"),
     )
     rows = [
         (_span(first, last), "–" if value is None else shown(value))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from rlpost.analysis.report.charts import line
 from rlpost.analysis.report.page import Section, Table, Tile
@@ -21,8 +22,10 @@ from rlpost.io.arrow import is_number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.report.page import Chart, Row
     from rlpost.io.parquet.source import RowChunk, Source
     from rlpost.recipe.roles import ColumnMap
@@ -48,11 +51,15 @@ class PpoClips:
     high: int = 0
     """r > 1 + 0.2, with a positive advantage."""
 
-    def add(self, ratio: NDArray[np.float64], advantage: NDArray[np.float64]) -> None:
-        """Count tokens, [t] each."""
+    def add(
+        self, ratio: NDArray[np.float64], advantage: NDArray[np.float64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Count tokens, [t] each; return which are clipped below, and above."""
+        low, high = (ratio < 1 - CLIP) & (advantage < 0), (ratio > 1 + CLIP) & (advantage > 0)
         self.tokens += len(ratio)
-        self.low += int(np.count_nonzero((ratio < 1 - CLIP) & (advantage < 0)))
-        self.high += int(np.count_nonzero((ratio > 1 + CLIP) & (advantage > 0)))
+        self.low += int(np.count_nonzero(low))
+        self.high += int(np.count_nonzero(high))
+        return low, high
 
 
 def _ppo_columns(source: Source, columns: ColumnMap) -> tuple[str, str, str] | None:
@@ -67,14 +74,23 @@ def _ppo_columns(source: Source, columns: ColumnMap) -> tuple[str, str, str] | N
     return new, old, advantage
 
 
+@dataclass(frozen=True)
+class _ClippedTokens:
+    """Tokens that count, [t]: whether each is clipped below or above, and the row of each."""
+
+    rows: NDArray[np.int64]
+    low: NDArray[np.bool_]
+    high: NDArray[np.bool_]
+
+
 def add_clips(
     counts: PpoClips,
     chunk: RowChunk,
     columns: tuple[str, str, str],
     mask: str | None,
     kept: NDArray[np.bool_],
-) -> None:
-    """Count the tokens of a chunk that PPO would clip.
+) -> _ClippedTokens | None:
+    """Count the tokens of a chunk that PPO would clip; return them, or None without numbers.
 
     Args:
         counts: of tokens.
@@ -85,7 +101,7 @@ def add_clips(
     """
     new, old, advantage = (chunk.table.column(name) for name in columns)
     if not (lists.holds_numbers(new.type) and lists.holds_numbers(old.type)):
-        return
+        return None
     offsets, after = lists.flat(new)
     before_offsets, before = lists.flat(old)
     lengths = np.diff(offsets)
@@ -97,13 +113,14 @@ def add_clips(
     elif is_number(advantage.type):
         weight = np.repeat(lists.numbers(advantage), np.where(fits, lengths, 0))
     else:
-        return
+        return None
     policy = lists.mask_beside(_mask(chunk, mask), offsets)[np.repeat(fits, lengths)]
     with np.errstate(over="ignore", invalid="ignore"):  # only finite numbers count
         nats = after[np.repeat(fits, lengths)] - before[np.repeat(fits, np.diff(before_offsets))]
         ratio = np.exp(nats)
     chosen = policy & np.isfinite(nats) & np.isfinite(weight)
-    counts.add(ratio[chosen], weight[chosen])
+    rows = np.repeat(np.arange(len(lengths)), np.where(fits, lengths, 0))[chosen]
+    return _ClippedTokens(rows, *counts.add(ratio[chosen], weight[chosen]))
 
 
 @dataclass
@@ -116,6 +133,24 @@ class ClipCounts:
     """[5] tokens by `clip_state`; other values are ignored. None without that column."""
     ppo: PpoClips | None = None
     """What PPO would clip, if there is no `clip_state` but log-probs and advantages."""
+    steps: dict[Label, NDArray[np.int64]] = field(default_factory=dict)
+    """[3] by step: tokens, and those clipped below and above. Empty without steps."""
+
+    def shares(self) -> dict[Label, tuple[float, float]]:
+        """Return by step the shares of tokens that are clipped below and above."""
+        counted = {label: one.tolist() for label, one in self.steps.items() if one[0]}
+        return {label: (low / all_, high / all_) for label, (all_, low, high) in counted.items()}
+
+    def add_steps(self, labels: pa.Array, tokens: _ClippedTokens) -> None:
+        """Add the tokens of rows whose step is known."""
+        encoded = pc.dictionary_encode(labels, null_encoding="encode")
+        codes = encoded.indices.to_numpy(zero_copy_only=False)[tokens.rows]
+        names = encoded.dictionary.to_pylist()
+        columns = (np.ones_like(tokens.low), tokens.low, tokens.high)
+        counts = [np.bincount(codes, one, len(names)).astype(np.int64) for one in columns]
+        for name, one in zip(names, np.stack(counts, axis=1), strict=True):
+            if name is not None:
+                self.steps[name] = self.steps.get(name, 0) + one
 
 
 class ClipCounter:
@@ -127,8 +162,10 @@ class ClipCounter:
         self._ppo = _ppo_columns(source, columns) if self._states is None else None
         self._mask = columns.columns.get("mask")
         self._sample_mask = SAMPLE_MASK if SAMPLE_MASK in source.columns else None
+        self._steps = columns.columns.get("batch")
         clips = {self._states, *(self._ppo or ())} - {None}
-        read = clips | {self._mask, self._sample_mask} - {None} if clips else set()
+        beside = {self._mask, self._sample_mask, self._steps}
+        read = clips | beside - {None} if clips else set()
         self.read = sorted(map(str, read))
         """The columns that chunks need; none if there is nothing to count."""
 
@@ -136,12 +173,14 @@ class ClipCounter:
         """Count the tokens of a chunk."""
         if not self.read:
             return
-        kept = _kept(self.counts, chunk, self._sample_mask)
+        kept, tokens = _kept(self.counts, chunk, self._sample_mask), None
         if self._states is not None:
-            _add_states(self.counts, chunk, self._states, self._mask, kept)
+            tokens = _add_states(self.counts, chunk, self._states, self._mask, kept)
         if self._ppo is not None:
             self.counts.ppo = self.counts.ppo or PpoClips()
-            add_clips(self.counts.ppo, chunk, self._ppo, self._mask, kept)
+            tokens = add_clips(self.counts.ppo, chunk, self._ppo, self._mask, kept)
+        if tokens is not None and self._steps is not None:
+            self.counts.add_steps(chunk.table.column(self._steps), tokens)
 
 
 def _kept(counts: ClipCounts, chunk: RowChunk, sample_mask: str | None) -> NDArray[np.bool_]:
@@ -156,17 +195,20 @@ def _kept(counts: ClipCounts, chunk: RowChunk, sample_mask: str | None) -> NDArr
 
 def _add_states(
     counts: ClipCounts, chunk: RowChunk, column: str, mask: str | None, kept: NDArray[np.bool_]
-) -> None:
-    """Count the clip states of policy tokens of kept responses."""
+) -> _ClippedTokens | None:
+    """Count the clip states of policy tokens of kept responses; return these tokens."""
     array = chunk.table.column(column)
     if not lists.holds_numbers(array.type):
-        return
+        return None
     offsets, values = lists.flat(array)
     policy = lists.mask_beside(_mask(chunk, mask), offsets) & np.repeat(kept, np.diff(offsets))
-    states = values[policy]
-    states = states[np.isin(states, range(len(CLIPS)))].astype(np.int64)
+    policy &= np.isin(values, range(len(CLIPS)))
+    states = values[policy].astype(np.int64)
     before = np.zeros(len(CLIPS), np.int64) if counts.states is None else counts.states
     counts.states = before + np.bincount(states, minlength=len(CLIPS))
+    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[policy]
+    low, high = (states == CLIPS.index(side) for side in ("low", "high"))
+    return _ClippedTokens(rows, low, high)
 
 
 def _mask(chunk: RowChunk, mask: str | None) -> lists.Flat | None:
@@ -258,11 +300,16 @@ def _rates(source: Source) -> list[Row]:
                 of = _population(summary, key)
                 rows.append((name, label, bound, f"{int(count):,}", percent(share), of))
         masked = value_at(summary, "masked")
+        counts = {}
         for mask in masked if isinstance(masked, dict) else ():
             share, count = number_at(masked, mask, "rate"), number_at(masked, mask, "responses")
-            if share is not None and count is not None and (count or mask == "all"):
-                label = f"masked: {str(mask)[:40].replace('_', ' ')}"
-                rows.append((name, label, "", f"{int(count):,}", percent(share), "responses"))
+            if share is not None and count:
+                counts[mask] = int(count), share
+        if len(counts) == 2:  # noqa: PLR2004 - one mask, whose row that of all repeats
+            counts.pop("all", None)
+        for mask, (count, share) in counts.items():
+            label = f"masked: {str(mask)[:40].replace('_', ' ')}"
+            rows.append((name, label, "", f"{count:,}", percent(share), "responses"))
     return rows
 
 
@@ -294,7 +341,7 @@ def clip_trends(source: Source) -> list[Chart]:
             of = _population(summary, key)
             shares = [number_at(step, key, "fraction") for step in steps]
             labels = [_label(step, i) for i, step in enumerate(steps)]
-            if any(share is not None for share in shares):
+            if any(shares):
                 title = f"{label[0].upper()}{label[1:]} clipped, share of {of}"
                 charts.append(line(title, labels, shares, "step", share=True))
         if charts:

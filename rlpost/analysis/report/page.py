@@ -11,6 +11,8 @@ from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+from rlpost.display.page import stylesheet
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -77,7 +79,7 @@ def page_of(data: Json) -> str:
     Args:
         data: content that the page's script inserts; its texts are never part of the HTML itself.
     """
-    style = _static("page.css")
+    style = stylesheet() + _static("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(map(_static, _SCRIPTS)) + "})();\n"
     parts = {
         "policy": policy(style, script),

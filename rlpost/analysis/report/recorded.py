@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.replay.bundle.recipes import BundledRecipe, recipe_of_files
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of, masks_of_rlpost
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.page import Section, Table, Tile
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.display.tables import TextTable
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.named import NamedByUser
 
 Json = dict[str, Any]
 SAMPLE_TOKENS = 400_000
@@ -39,18 +41,27 @@ class RecordedColumns:
     """Of `replay`, of a sample; None: they were compared with no recipe."""
     named: str = ""
     """The recipe as the user typed it; empty for that in the metadata."""
-    origin: str = ""
-    """The preset and the estimator of the recipe in the metadata."""
     options: str = ""
-    """The options of a recipe that no command line on the page has, as typed."""
+    """The recipe of a file as options."""
     why_not: str = ""
     """Why a recipe was not compared."""
+
+    @property
+    def words(self) -> str:
+        """The recipe as options, and what it computes by stage; empty if it is unknown."""
+        if self.result is None:
+            return ""
+        options = self.options or self.named
+        stages = [f"{stage} {text}" for stage, text in self.result["recipe"]["words"].items()]
+        return ": ".join(
+            part for part in (f"`{options}`" * bool(options), "; ".join(stages)) if part
+        )
 
 
 def recorded(
     source: Source,
     columns_map: Mapping[str, str],
-    recipe: Recipe | None,
+    recipe: Recipe | NamedByUser,
     named: str,
     reporter: Reporter,
 ) -> RecordedColumns | None:
@@ -59,7 +70,8 @@ def recorded(
     Args:
         source: the input.
         columns_map: role, or stage, to column.
-        recipe: as the user sets it; None: that in the metadata of enriched files.
+        recipe: as the user sets it; or what replaces the code and the tokenizer of the one in the
+            metadata of enriched files.
         named: the recipe as typed.
         reporter: receives the start of a comparison.
 
@@ -67,44 +79,50 @@ def recorded(
         The columns, and the comparison of a sample if there is a recipe; None without columns.
 
     Raises:
-        DataError, UsageError: the user's recipe cannot be compared.
+        DataError, UsageError: the user's recipe cannot be compared; or a name of the user's has no
+            effect.
     """
-    if recipe is not None:
+    if isinstance(recipe, Recipe):
         reporter.start(_PURPOSE, None)
-        return _compared(source, columns_map, recipe, named)
+        return _compared(source, columns_map, BundledRecipe(recipe), named)
     columns = _columns(source, columns_map) if source.rows else {}
+    stored = recipe_of_files(source) if columns else BundledRecipe()
+    recipe.check_effect([] if stored.recipe is None else [stored.recipe])
     if not columns:
         return None
     reporter.start(_PURPOSE, None)
-    return _of_metadata(source, columns_map, columns)
+    return _of_metadata(source, columns_map, columns, stored, recipe)
 
 
 def _of_metadata(
-    source: Source, columns_map: Mapping[str, str], columns: Mapping[str, str]
+    source: Source,
+    columns_map: Mapping[str, str],
+    columns: Mapping[str, str],
+    found: BundledRecipe,
+    by_user: NamedByUser,
 ) -> RecordedColumns:
     """Compare with the recipe in the metadata of enriched files, if there is one that can be."""
-    from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
-
-    found = recipe_of_files(source)
     why_not = next(iter(found.warnings), "")
     if found.recipe is None or why_not:
         return RecordedColumns(columns, why_not=why_not)
     if found.rows not in (-1, source.rows):
         text = f"that in the metadata is of a run of {counted(found.rows, 'response')}"
         return RecordedColumns(columns, why_not=text)
-    names = {"preset": found.preset, "estimator": found.estimator}
-    origin = ", ".join(f"{name} {value}" for name, value in names.items() if value)
     try:
-        return _compared(source, columns_map, found.recipe, "", origin)
+        recipe = by_user.completed(found.recipe, "the metadata")
+        return _compared(source, columns_map, replace(found, recipe=recipe))
     except (DataError, UsageError) as error:
         return RecordedColumns(columns, why_not=str(error).splitlines()[0])
 
 
 def _compared(
-    source: Source, columns_map: Mapping[str, str], recipe: Recipe, named: str, origin: str = ""
+    source: Source, columns_map: Mapping[str, str], stored: BundledRecipe, named: str = ""
 ) -> RecordedColumns:
     from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
 
+    recipe = stored.recipe
+    assert recipe is not None
     columns = {**recipe.columns, **columns_map}
     request = ReplayRequest(recipe, named, columns_map=columns, sample_tokens=SAMPLE_TOKENS)
     result = replay_sample(source, request)
@@ -112,18 +130,9 @@ def _compared(
         why = "it couples more responses than a sample has"
         return RecordedColumns(_columns(source, columns), named=named, why_not=why)
     hidden = "--config" in named or not named
-    options = _typed(recipe) if hidden else ""
-    return RecordedColumns(result["recorded"], result, named, origin, options)
-
-
-def _typed(recipe: Recipe) -> str:
-    """Return the options of a recipe that differ from the defaults, as typed, on one line."""
-    from rlpost.analysis.replay.search.candidates import as_typed, flat  # noqa: PLC0415
-
-    left_out = {"columns", "emit", "emit_only", "replace", "estimator_name"}
-    values = recipe.model_dump(mode="json", exclude_defaults=True, exclude=left_out)
-    own = {"estimator": recipe.estimator, **flat(values)}
-    return shlex.join(word for name, value in own.items() for word in as_typed(name, value))
+    candidate = candidate_of(stored) if hidden else None
+    options = "" if candidate is None else candidate.named
+    return RecordedColumns(result["recorded"], result, named, options)
 
 
 def _columns(source: Source, columns_map: Mapping[str, str]) -> dict[str, str]:
@@ -150,10 +159,10 @@ def _of_result(found: RecordedColumns, result: Json, facts: Facts) -> Section:
     """Return the verdict as tiles, and the tables of `rlpost replay`."""
     from rlpost.analysis.replay.render import page  # noqa: PLC0415 - it imports torch
 
-    printed = page(result, verbose=True).parts
-    notes = [(_plain(note),) for one in printed for note in one.notes]
-    tables = [*map(_table, printed), Table("", ("What the numbers mean",), notes)]
-    lines = [*map(_plain, _lines(found, result, facts))]
+    printed = page(result, verbose=True)
+    notes = [(note,) for one in printed.parts for note in one.notes]
+    tables = [*map(_table, printed.parts), Table("", ("What the numbers mean",), notes)]
+    lines = [*printed.lines[1:], *_lines(found, result, facts)]
     return Section(_NAME, _TITLE, lines, _tiles(result), tables=tables)
 
 
@@ -162,13 +171,13 @@ def _why_not(found: RecordedColumns, facts: Facts) -> Iterator[str]:
     if found.why_not:
         yield f"Not compared with {found.named or 'a recipe'}: {found.why_not}."
     if found.named:
-        yield f"{_command(found, facts)} compares all responses."
+        yield f"`{_command(found, facts)}` compares all responses."
         return
     with_one = "rlpost.report(..., recipe=...)"
     if facts.input.columns:
         with_one = "rlpost report with --preset NAME or --config PATH"
     yield (
-        f"{_command(found, facts)} finds the recipe that computes these columns; {with_one} "
+        f"`{_command(found, facts)}` finds the recipe that computes these columns; {with_one} "
         "compares them with one."
     )
 
@@ -201,28 +210,23 @@ def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     """Yield which recipe was compared, what compares all responses, and warnings."""
     from rlpost.analysis.replay.render import warning_texts  # noqa: PLC0415 - it imports torch
 
-    of_file = f"the recipe in the metadata{f' ({found.origin})' if found.origin else ''}"
-    yield f"Each stage is computed from what was recorded before it, by {found.named or of_file}."
-    if found.options:
-        yield f"Its options, where they differ from the defaults: {found.options}"
+    recipe = found.named or "the recipe in the metadata"
+    yield f"Each stage is computed from what was recorded before it, by {recipe}."
+    if found.options and found.named:
+        yield f"Its options, if they differ from the defaults: `{found.options}`"
     if result["responses"] < result["of_responses"]:
         check = "rlpost verify" if not found.named else _command(found, facts)
-        yield f"{check} compares all responses."
+        yield f"`{check}` compares all responses."
     yield from warning_texts(result)
 
 
 def _table(one: TextTable) -> Table:
     """Return a table of the page; a column of verdicts is the second, which a phone shows."""
     if not one.rows:
-        return Table("", (one.title,), [(_plain(line),) for line in one.lines])
+        return Table("", (one.title,), [(line,) for line in one.lines])
     order = [*range(len(one.headings))]
     if one.headings[-1] == "verdict":
         order.insert(1, order.pop())
     headings, *rows = (tuple(str(row[i]) for i in order) for row in (one.headings, *one.rows))
     words = tuple(at for at, own in enumerate(order) if own in one.text)
-    return Table(_plain(one.title), headings, rows, words)
-
-
-def _plain(text: str) -> str:
-    """Return a text without the marks of code, which a page shows as they are."""
-    return text.replace("`", "")
+    return Table(one.title, headings, rows, words)

@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
-from rlpost.analysis.inspect.render import checks_ran
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
-from rlpost.analysis.report.page import all_plain, cut, page_of
+from rlpost.analysis.report.page import all_plain, cut, page_of, plain
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
+from rlpost.display.page import MARKS, Notice, Page
 from rlpost.display.reporter import SilentReporter
+from rlpost.display.text import counted, size
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target
 from rlpost.io.publish import write_file
+from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -61,13 +64,15 @@ def build(
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
+    by_user: NamedByUser | None = None,
     reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. Before that, a sample of recorded columns is compared with
-    the recipe; `named` is how the user typed it. `shown` returns the statistics with the names of
+    the recipe; `named` is how the user typed it, and `by_user` what replaces the code and the
+    tokenizer of a recipe in metadata. `shown` returns the statistics with the names of
     inputs in place of temporary files.
     """
     every = columns_map or {}
@@ -75,7 +80,9 @@ def build(
         name: column for name, column in every.items() if name not in {*STAGES} - {*ROLES}
     }
     source = Source(find_inputs(inputs))
-    found = recorded(source, every, recipe, named, reporter or SilentReporter())
+    found = recorded(
+        source, every, recipe or by_user or NamedByUser(), named, reporter or SilentReporter()
+    )
     builder = IndexBuilder(source, columns_map)
     clips = clipping.ClipCounter(source, builder.columns)
     facts = inspect_source(
@@ -93,8 +100,9 @@ def build(
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
     data = data_of(
-        facts, names, index, clips.counts, section(found, names), count=examples, seed=seed
-    )
+        facts, names, index, clips.counts, section(found, names),
+        recipe=found.words if found else "", count=examples, seed=seed,
+    )  # fmt: skip
     return names, page_of(data)
 
 
@@ -125,7 +133,7 @@ def check_output(target: Path, files: Sequence[AnyPath], *, overwrite: bool) -> 
 
 def data_of(
     facts: Facts, named: Facts, index: Index, clips: clipping.ClipCounts,
-    replayed: Section | None = None, *, count: int, seed: int,
+    replayed: Section | None = None, *, recipe: str = "", count: int, seed: int,
 ) -> Json:  # fmt: skip
     """Return the content of the page as plain data: sections, findings, examples.
 
@@ -135,14 +143,16 @@ def data_of(
         index: of the responses.
         clips: counts of clipped values.
         replayed: the section about recorded columns.
+        recipe: that of the recorded columns, in words; empty if it is unknown.
         count: number of the best, of the worst and of random responses.
         seed: of the random responses.
     """
     groups = Groups(index)
     choice = chosen(index, groups, facts, count, seed)
     parts = [
+        sections.signal(facts),
         sections.overview(named),
-        sections.steps(facts),
+        sections.steps(facts, clips.shares()),
         sections.distributions(facts),
         sections.groups(facts),
         sections.engine(facts),
@@ -151,17 +161,33 @@ def data_of(
         sections.checks(facts),
         sections.storage(named),
     ]
+    found = verdict(facts)
     threshold = facts.groups.pass_threshold if facts.groups else 1.0
     return {
         "version": __version__,
         "inputs": all_plain(_inputs(named)),
+        "recipe": plain(cut(recipe, _MOST_TEXT)),
+        "verdict": {
+            "severity": found.severity,
+            "text": f"{MARKS[found.severity]} {found.text}",
+        },
         "sections": [_section(one) for one in parts if one is not None],
-        "checks": checks_ran(facts),
         "findings": all_plain(_findings(facts, index)),
         "groups": examples(index, groups, choice, threshold),
         "reasons": REASONS,
         "scales": scales(),
     }
+
+
+def written_page(facts: Facts, output: str) -> Page:
+    """Return what the command prints: the page that it wrote, and the findings in it."""
+    bytes_of = size(Path(output).stat().st_size)
+    text = f"{output} written: {counted(facts.responses, 'response')}, {bytes_of}"
+    return Page(
+        f"rlpost report · {', '.join(_inputs(facts))}",
+        lines=[verdict(facts).text],
+        verdict=Notice("ok", text),
+    )
 
 
 def _section(section: Section) -> Json:
@@ -194,5 +220,5 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
 def _evidence(one: FindingEvidence) -> str:
     parts = [f"group {one.group}" if one.group is not None else "", one.text]
     name = Path(one.file).name
-    parts.append(f"{name}, row {one.row:,}" if one.row is not None else name)
+    parts.append(f"{name}:{one.row}" if one.row is not None else name)
     return " · ".join(part for part in parts if part)

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from rlpost.analysis.inspect.findings import FINDINGS
-from rlpost.analysis.inspect.render import (
+from rlpost.analysis.inspect.about.checks import checks_ran, not_run_lines
+from rlpost.analysis.inspect.about.columns import ignored_lines
+from rlpost.analysis.inspect.about.components import (
     COMPONENT_HEADINGS,
-    checks_ran,
     component_notes,
     component_rows,
-    ignored_lines,
-    left_out_lines,
-    not_run_lines,
-    without_tokens_lines,
 )
-from rlpost.analysis.report.charts import bars, histogram, label_of, line
+from rlpost.analysis.inspect.about.lengths import without_tokens_lines
+from rlpost.analysis.inspect.about.masks import left_out_lines
+from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.report.charts import (
+    bars,
+    histogram,
+    histogram_beside_zeros,
+    label_of,
+    line,
+)
 from rlpost.analysis.report.page import Section, Table, Tile
-from rlpost.display.text import counted, number, percent, size
+from rlpost.display.text import aligned, counted, mean_beside, number, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import (
         AdvantageFacts,
         AdvantageSlice,
         CheckRun,
         Facts,
+        Label,
         PromptGroup,
         Slice,
         Spread,
@@ -37,6 +43,31 @@ if TYPE_CHECKING:
 MOST_ROWS = 200
 MOST_FILES = 50
 _LEAST_STEPS = 2
+
+
+def signal(facts: Facts) -> Section | None:
+    """Return what trains anything: tokens by the sign of their advantage, groups with signal.
+
+    None without advantages and groups.
+    """
+    tiles = []
+    if facts.advantages is not None and facts.advantages.whole.count:
+        whole, of = facts.advantages.whole, facts.advantages.of
+        zero, positive = whole.zero_share or 0.0, whole.positive_share or 0.0
+        negative = max(1.0 - zero - positive, 0.0)
+        key = "advantages.whole"
+        tiles = [
+            Tile("A > 0", percent(positive), f"of {whole.count:,} {of}", f"{key}.positive_share"),
+            Tile("A < 0", percent(negative), of),
+            Tile("A = 0", percent(zero), f"{of}: no gradient", f"{key}.zero_share"),
+        ]
+    groups = facts.groups
+    if groups is not None and groups.size and groups.pass_rate is not None:
+        share = percent(groups.zero_variance / groups.count)
+        note = f"{share} of {groups.count:,}: a group baseline makes their advantages 0"
+        key = "groups.zero_variance"
+        tiles.append(Tile("Groups with equal rewards", f"{groups.zero_variance:,}", note, key))
+    return Section("signal", "Signal", tiles=tiles) if tiles else None
 
 
 def overview(facts: Facts) -> Section:
@@ -65,8 +96,8 @@ def overview(facts: Facts) -> Section:
         tiles.append(Tile("Truncated", share, note, key))
     kl = facts.token_facts.kl if facts.token_facts else None
     if kl:
-        note = f"old against ref, k1; {_ends(kl)}"
-        tiles.append(Tile("Mean KL", number(kl.mean), note, "token_facts.kl.mean"))
+        note = f"old ‖ ref, k1, mean of responses; {_ends(kl)}"
+        tiles.append(Tile("KL per token", number(kl.mean), note, "token_facts.kl.mean"))
     lines = [*without_tokens_lines(facts), *left_out_lines(facts)]
     return Section("overview", "Overview", lines, tiles)
 
@@ -93,63 +124,102 @@ def _group_tiles(facts: Facts) -> list[Tile]:
         return tiles
     note = f"mean of groups, reward ≥ {groups.pass_threshold:g}"
     tiles.append(Tile("Pass rate", percent(groups.pass_rate), note, "groups.pass_rate"))
-    if len(groups.pass_at_k) > 1:
-        i, best = max(enumerate(groups.pass_at_k), key=lambda one: (one[1].groups, one[1].k))
-        key = f"groups.pass_at_k.{i}.value"
+    pass_at_k = groups.pass_at_k_of_all
+    if len(pass_at_k) > 1:
+        best, key = pass_at_k[-1], f"groups.pass_at_k.{len(pass_at_k) - 1}.value"
         tiles.append(Tile(f"Pass@{best.k}", percent(best.value), "unbiased", key))
-    note = f"{percent(groups.zero_variance / groups.count)} of groups: advantages are 0"
-    tiles.append(
-        Tile("Zero reward variance", f"{groups.zero_variance:,}", note, "groups.zero_variance")
-    )
     return tiles
+
+
+class _StepChart(NamedTuple):
+    """A chart over steps."""
+
+    title: str
+    values: Sequence[float | None]
+    share: bool
+    from_zero: bool
 
 
 _TRENDS: tuple[tuple[str, Callable[[Slice], float | None], bool, bool], ...] = (
     ("Mean reward", lambda one: one.reward.mean, False, False),
     ("Pass rate", lambda one: one.pass_rate, True, True),
-    ("Groups with zero reward variance", lambda one: one.zero_variance, True, True),
+    ("Groups without signal: equal rewards", lambda one: one.zero_variance, True, True),
     ("Mean length, policy tokens", lambda one: one.length.mean, False, True),
     ("Truncated responses", lambda one: one.truncated, True, True),
-    ("KL, old against ref, k1", lambda one: one.kl, False, False),
-    ("Rollout engine against trainer, k3", lambda one: one.mismatch, False, True),
+    ("KL per token, old ‖ ref, k1", lambda one: one.kl, False, False),
+    ("Engine ‖ trainer, k3", lambda one: one.mismatch, False, True),
 )
 
 
-def steps(facts: Facts) -> Section | None:
-    """Return trends over steps; None with fewer than two steps."""
+_SIGNALS = 3  # trends above, of rewards and groups; those of advantages follow
+_OF_ADVANTAGES: tuple[tuple[str, Callable[[AdvantageSlice], float | None], bool, bool], ...] = (
+    ("Std of advantages", lambda one: one.std, False, True),
+    ("Advantages of exactly 0", lambda one: one.zero_share, True, True),
+)
+
+
+def steps(facts: Facts, clipped: Mapping[Label, tuple[float, float]]) -> Section | None:
+    """Return trends over steps; None with fewer than two steps.
+
+    Args:
+        facts: of the input.
+        clipped: by step, the shares of policy tokens that the loss clips below and above.
+    """
     if len(facts.steps) < _LEAST_STEPS:
         return None
     axis = facts.roles["batch"].column
     labels = [one.label for one in facts.steps]
-    charts = []
-    for title, of, share, from_zero in _TRENDS:
-        values = [of(one) for one in facts.steps]
-        if any(value is not None for value in values):
-            charts.append(line(title, labels, values, axis, share=share, from_zero=from_zero))
+    trends = [
+        _StepChart(title, [*map(of, facts.steps)], share, from_zero)
+        for title, of, share, from_zero in _TRENDS
+    ]
+    own = {one.label: one for one in facts.advantages.steps} if facts.advantages else {}
+    slices = [own.get(label) for label in labels]
+    for title, of_slice, share, from_zero in _OF_ADVANTAGES:
+        values = [None if one is None else of_slice(one) for one in slices]
+        trends.insert(_SIGNALS, _StepChart(title, values, share, from_zero))
+    for side, title in enumerate(("Clipped below", "Clipped above")):
+        shares = [clipped.get(label, (None, None))[side] for label in labels]
+        trends.append(_StepChart(f"{title}, policy tokens", shares, share=True, from_zero=True))
+    charts = [
+        line(one.title, labels, one.values, axis, share=one.share, from_zero=one.from_zero)
+        for one in trends
+        if any(value is not None for value in one.values)
+    ]
     table = _slice_table("All steps", axis, facts.steps)
     return Section("steps", "Steps", charts=charts, tables=[table])
 
 
-_COLUMNS = ("responses", "reward", "pass rate", "zero variance", "length", "truncated", "KL", "k3")
+_COLUMNS = (
+    *("responses", "reward", "pass rate", "no signal", "policy tokens", "truncated"),
+    *("KL per token", "engine ‖ trainer"),
+)
 
 
 def _slice_table(title: str, name: str, slices: Sequence[Slice]) -> Table:
     """Return a row per step or domain, without columns that have no numbers."""
-    rows = [_slice_row(one) for one in slices[:MOST_ROWS]]
-    with_numbers = [i for i, cells in enumerate(zip(*rows, strict=True)) if {*cells} != {"–"}]
-    rows = [tuple(row[i] for i in with_numbers) for row in rows]
+    columns = _slice_cells(slices[:MOST_ROWS])
+    with_numbers = [i for i, cells in enumerate(columns) if {*cells} != {"–"}]
+    rows = [*zip(*(columns[i] for i in with_numbers), strict=True)]
     if len(slices) > MOST_ROWS:
         rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in with_numbers[1:])))
     headings = (name, *_COLUMNS)
     return Table(title, tuple(headings[i] for i in with_numbers), rows)
 
 
-def _slice_row(one: Slice) -> Row:
-    return (
-        label_of(one.label), f"{one.responses:,}", number(one.reward.mean), percent(one.pass_rate),
-        percent(one.zero_variance), number(one.length.mean), percent(one.truncated), number(one.kl),
-        number(one.mismatch),
-    )  # fmt: skip
+def _slice_cells(slices: Sequence[Slice]) -> list[list[str]]:
+    """Return the columns of a table of steps or domains; each has one number of decimals."""
+    return [
+        [label_of(one.label) for one in slices],
+        [f"{one.responses:,}" for one in slices],
+        aligned([one.reward.mean for one in slices]),
+        [percent(one.pass_rate) for one in slices],
+        [percent(one.zero_variance) for one in slices],
+        aligned([one.length.mean for one in slices]),
+        [percent(one.truncated) for one in slices],
+        aligned([one.kl for one in slices]),
+        aligned([one.mismatch for one in slices]),
+    ]
 
 
 def distributions(facts: Facts) -> Section | None:
@@ -209,14 +279,11 @@ def _advantages(facts: AdvantageFacts) -> tuple[list[Chart], list[Tile], list[st
         responses = counted(facts.left_out, "response")
         lines = [f"Advantages leave out {responses} with sample mask 0."]
     zeros = round((whole.zero_share or 0.0) * whole.count)
+    mean = number(mean_beside(whole.mean, whole.std))
     tiles = [
-        Tile("Mean advantage", number(whole.mean), f"of {whole.count:,} {facts.of}", f"{key}.mean"),
+        Tile("Mean advantage", mean, f"of {whole.count:,} {facts.of}", f"{key}.mean"),
         Tile("Std of advantages", number(whole.std), _ends(whole), f"{key}.std"),
-        Tile(
-            "Advantages of exactly 0", percent(whole.zero_share or 0.0), f"{zeros:,} {facts.of}",
-            f"{key}.zero_share",
-        ),
-    ]  # fmt: skip
+    ]
     if facts.nonfinite:
         label = "NaN or infinite advantages"
         tiles.append(Tile(label, f"{facts.nonfinite:,}", facts.of, "advantages.nonfinite"))
@@ -224,7 +291,9 @@ def _advantages(facts: AdvantageFacts) -> tuple[list[Chart], list[Tile], list[st
         return [], tiles, lines
     outside = whole.count - sum(facts.histogram.counts)
     note = f"{outside:,} {facts.of} are outside this range" if outside else ""
-    chart = histogram("Advantages", facts.histogram, facts.of, "advantage", note)
+    chart = histogram_beside_zeros(
+        "Advantages", facts.histogram, zeros, facts.of, "advantage", note
+    )
     return [chart], tiles, lines
 
 
@@ -239,11 +308,12 @@ def groups(facts: Facts) -> Section | None:
         counts = [one.groups for one in stats.pass_rates]
         note = f"in {stats.all_pass:,} groups all {stats.of}s pass, in {stats.all_fail:,} none"
         charts.append(bars("Pass rates of groups", names, counts, "groups", "pass rate", note))
-    if len(stats.pass_at_k) > 1:
-        ks, values = [str(one.k) for one in stats.pass_at_k], [one.value for one in stats.pass_at_k]
-        few = len({one.groups for one in stats.pass_at_k}) > 1
-        note = f"over groups of at least k {stats.of}s" if few else "over all groups"
-        charts.append(line("Pass@k", ks, values, "k", share=True, note=note))
+    pass_at_k = stats.pass_at_k_of_all
+    if len(pass_at_k) > 1:
+        ks, values = [str(one.k) for one in pass_at_k], [one.value for one in pass_at_k]
+        smaller = len(pass_at_k) < len(stats.pass_at_k)
+        note = f"over all groups, up to their least number of {stats.of}s" * smaller
+        charts.append(line("Pass@k", ks, values, "k", share=True, note=note or "over all groups"))
     if len(stats.sizes) > 1:
         labels, counts = [str(size) for size in stats.sizes], [*stats.sizes.values()]
         charts.append(bars("Sizes of groups", labels, counts, "groups", f"{stats.of}s of a group"))
@@ -255,13 +325,13 @@ def groups(facts: Facts) -> Section | None:
 
 
 def _rate_names(groups: PromptGroup) -> list[str]:
-    """Return names of bins of pass rates: `3/8` if groups have one size, else `<40%`."""
+    """Return names of bins of pass rates: `3/8` if groups have one size, else `<40 %`."""
     assert groups.size is not None
     between = groups.pass_rates[1:-1]
     size = groups.size["max"]
     if groups.size["min"] == size == len(between) + 1:
         return ["none", *(f"{passed}/{size}" for passed in range(1, size)), "all"]
-    return ["none", *(f"<{100 * one.high:.0f}%" for one in between), "all"]
+    return ["none", *(f"<{100 * one.high:.0f} %" for one in between), "all"]
 
 
 def checks(facts: Facts) -> Section:

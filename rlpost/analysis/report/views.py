@@ -9,17 +9,20 @@ from rlpost.errors import UnavailableError
 from rlpost.optional import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.analysis.report.page import Chart
 
 _HEIGHT = "48rem"
-_TRENDS = (
-    ("Mean raw reward", "reward", "mean"),
-    ("Mean KL", "kl", "mean"),
-    ("Std of advantages", "advantage", "std"),
+_TRENDS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
+    ("Mean raw reward", False, ("reward", "mean")),
+    ("Groups with signal", True, ("signal", "groups", "with_signal")),
+    ("Advantages of exactly 0", True, ("signal", "tokens", "zero", "share")),
+    ("KL per token", False, ("kl", "mean")),
+    ("Std of advantages", False, ("advantage", "std")),
 )
+"""Of a step of a summary: title, whether it is a share, and the keys of the number."""
 
 
 def charts_of_facts(facts: Facts) -> str:
@@ -42,12 +45,21 @@ def charts_of_steps(summary: dict[str, Any]) -> str:
     def charts() -> Iterator[Chart]:
         from rlpost.analysis.report.charts import line  # noqa: PLC0415 - altair is an extra
 
-        for title, key, part in _TRENDS:
-            values = [one.get(key, {}).get(part) for one in steps]
+        for title, share, keys in _TRENDS:
+            values = [_number_at(one, keys) for one in steps]
             if any(value is not None for value in values):
-                yield line(title, labels, values, "step")
+                yield line(title, labels, values, "step", share=share)
 
     return _html(charts) if len(steps) > 1 else ""
+
+
+def _number_at(step: Any, keys: Sequence[str]) -> float | None:
+    """Return a number of a step; a count of groups as their share. None if there is none."""
+    parent: Any = {}
+    for key in keys:
+        parent, step = step, step.get(key) if step else None
+    whole = parent["count"] if step is not None and keys[-1] == "with_signal" else 1
+    return None if step is None or not whole else float(step / whole)
 
 
 def charts_of_sweep(summary: dict[str, Any]) -> str:

@@ -13,7 +13,8 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import is_text, log_probs_of, named
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
-from rlpost.errors import DataError
+from rlpost.display.text import counted
+from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import (
     CellLocation,
     is_list,
@@ -23,6 +24,7 @@ from rlpost.io.arrow import (
     string_array,
 )
 from rlpost.io.finish_reasons import truncations
+from rlpost.io.input_paths import without_paths
 from rlpost.io.keys import KeyColumn, encode_keys, plain_keys, step_order
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
+MOST_NAMED = 3  # files in an error
 _KL_CLAMP = Numerics().log_ratio_clamp
 
 
@@ -149,6 +152,42 @@ class Index:
             is_true(pc.equal(labels.cast(pa.string()), string_array([prompt])[0]))
         )
         return np.flatnonzero(np.isin(self.prompt.codes, codes))
+
+    def row_named(self, text: str) -> int:
+        """Return the number of a row over all files.
+
+        Args:
+            text: `FILE:ROW`, with the path of a file or its end; or a number alone, of one file.
+
+        Raises:
+            UsageError: the text is no row, a number alone is of several files, or several files
+                have such a name.
+            DataError: there is no such file or row.
+        """
+        name, _, number = text.rpartition(":")
+        if not number.isdecimal():
+            raise UsageError(f"--row {text}: [FILE:]INT is needed, a row counted from 0")
+        paths = [self.shown_path(file) for file in range(len(self.source.files))]
+        files = [i for i, path in enumerate(paths) if path == name] or [
+            i for i, path in enumerate(paths) if not name or path.endswith(f"/{name}")
+        ]
+        if len(files) > 1:
+            tip = " or ".join(f"--row {paths[i]}:{number}" for i in files[:MOST_NAMED])
+            tip += ", ..." if len(files) > MOST_NAMED else ""
+            text = f"--row {text}: {counted(len(files), 'file')} may be meant, each with such rows"
+            raise UsageError(text, tip=tip)
+        if not files:
+            text = f"--row {text}: the input has no file {name!r}"
+            raise DataError(no_such(text, name, paths, f"files: {', '.join(paths[:3])}"))
+        first, end = self.source.first_rows[files[0] :][:2]
+        if int(number) >= end - first:
+            rows = counted(end - first, "row")
+            raise DataError(f"--row {text}: {paths[files[0]]} has {rows}, counted from 0")
+        return first + int(number)
+
+    def shown_path(self, file: int) -> str:
+        """Return the path of a file as results print it."""
+        return without_paths(str(self.source.files[file].path), self.shown)
 
     def place(self, row: int) -> tuple[int, int]:
         """Return the file of a row, and its number in that file."""

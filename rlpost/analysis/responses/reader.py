@@ -15,7 +15,6 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import WRITTEN, is_text, text_of, vocabulary_of
 from rlpost.errors import ReadWriteError
 from rlpost.io.arrow import is_list, is_true
-from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.checks import check_utf8
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.recipe.roles import ROLES
@@ -208,7 +207,7 @@ class ResponseReader:
         text = "".join(token_texts) if has_texts else ""
         return Response(
             row=row,
-            path=without_paths(str(index.source.files[file].path), index.shown),
+            path=index.shown_path(file),
             file_row=file_row,
             step=_label(index.step, row),
             prompt_id=_label(index.prompt, row),

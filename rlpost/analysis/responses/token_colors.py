@@ -38,23 +38,23 @@ SCALES: dict[str, tuple[ScaleStep, ...]] = {
         ScaleStep(math.log(0.01), "p<0.1", _WARM),
         ScaleStep(math.log(0.1), "p<0.5", _PALE),
         ScaleStep(math.log(0.5), "p<0.9", _CALM),
-        ScaleStep(math.log(0.9), "more", ""),
+        ScaleStep(math.log(0.9), "p≥0.9", ""),
     ),
     "kl": (  # of the log-ratio's size
         ScaleStep(0.0, "|KL|<0.01", ""),
         ScaleStep(0.01, "<0.1", _CALM),
         ScaleStep(0.1, "<0.5", _PALE),
         ScaleStep(0.5, "<1", _WARM),
-        ScaleStep(1.0, "1 up", _HOT),
+        ScaleStep(1.0, "≥1", _HOT),
     ),
     "advantage": (
         ScaleStep(-math.inf, "<-1", _DOWN[2]),
-        ScaleStep(-1.0, "-1", _DOWN[1]),
-        ScaleStep(-0.5, "-0.5", _DOWN[0]),
+        ScaleStep(-1.0, "-1 to -0.5", _DOWN[1]),
+        ScaleStep(-0.5, "-0.5 to 0", _DOWN[0]),
         ScaleStep(0.0, "0", ""),
-        ScaleStep(5e-324, "to 0.5", _UP[0]),
-        ScaleStep(0.5, "0.5", _UP[1]),
-        ScaleStep(1.0, "1 up", _UP[2]),
+        ScaleStep(5e-324, "0 to 0.5", _UP[0]),
+        ScaleStep(0.5, "0.5 to 1", _UP[1]),
+        ScaleStep(1.0, "≥1", _UP[2]),
     ),
 }
 
@@ -72,7 +72,7 @@ def legend(measure: str) -> Text:
     line = Text().append(f"{NAMES[measure]} ", style="dim")
     for step in SCALES[measure]:
         line.append(f" {step.label} ", style=step.style or "dim")
-    return line.append(" observed", style=_OBSERVED)
+    return line.append(" observation", style=_OBSERVED)
 
 
 def visible_text(text: str) -> str:

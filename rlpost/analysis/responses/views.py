@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def show(
     columns_map: Mapping[str, str],
     names: Mapping[str, str] | None = None,
     prompt: str | None = None,
-    row: int | None = None,
+    row: str | int | None = None,
     top: str | None = None,
     worst: bool = False,
     count: int = 5,
@@ -77,7 +77,8 @@ def show(
         columns_map: role to column, as in `--map`.
         names: of the paths of temporary files, which are printed in their place.
         prompt: the id of a group: its responses in every step, highest reward first.
-        row: the number of one row, counted from 0 over all inputs.
+        row: one row of the input: its number from 0, or `FILE:NUMBER` with the number in its file;
+            of several files only the latter.
         top: `reward`, `kl`, `length` or `advantage`: the rows with the highest values.
         worst: the rows with the lowest values, of `reward` if `top` is None.
         count: the number of rows for `top` and `worst`.
@@ -105,11 +106,12 @@ def show(
     if prompt is not None:
         title, rows = _group(index, prompt)
     elif row is not None:
-        title, rows = _single(index, row)
+        title, rows = _single(index, index.row_named(str(row)))
     else:
         title, rows = _extremes(index, top or "reward", count, lowest=worst)
     responses = ResponseReader(index, COLOURS).read(rows)
-    show_responses(title, responses, colour, format)
+    several = len(index.source.files) > 1
+    show_responses(title, responses, colour, format, several_files=several)
 
 
 def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
@@ -122,23 +124,32 @@ def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
     steps = len(np.unique(index.step_rank[rows]))
     title = f"{shortened(prompt, 80)}: {counted(len(rows), 'response')}"
     if steps == 1:
-        return title + _reward_statistics(rewards), rows[order].tolist()
+        return _joined(title, _reward_statistics(rewards)), rows[order].tolist()
     title += f" in {steps} steps"  # a group for each step
     for rank in np.unique(index.step_rank[rows])[:_MOST_STEPS]:
         own = rows[index.step_rank[rows] == rank]
         label = index.step.label(index.step.codes[own[0]]) if index.step else rank
-        title += f"; step {label}{_reward_statistics(index.reward[own])}"
+        title += _joined(f"; step {label}", _reward_statistics(index.reward[own]), ": ")
     title += "; ..." if steps > _MOST_STEPS else ""
     return title, rows[order].tolist()
 
 
 def _reward_statistics(rewards: Numbers) -> str:
-    """Return the mean and the standard deviation (Bessel) of rewards, NaN left out, as text."""
+    """Return the mean and the standard deviation (Bessel) of rewards, NaN left out, as text.
+
+    Of several equal rewards, that the group has no signal.
+    """
     finite = rewards[~np.isnan(rewards)]
     if not len(finite):
         return ""
+    if len(finite) > 1 and np.ptp(finite) == 0:
+        return f"no signal: all {len(finite):,} rewards are {number(float(finite[0]))}"
     deviation = f", std {number(float(finite.std(ddof=1)))}" if len(finite) > 1 else ""
-    return f", reward mean {number(float(finite.mean()))}{deviation}"
+    return f"reward mean {number(float(finite.mean()))}{deviation}"
+
+
+def _joined(title: str, more: str, mark: str = "; ") -> str:
+    return f"{title}{mark}{more}" if more else title
 
 
 def _no_prompt(index: Index, prompt: str) -> DataError:
@@ -153,18 +164,15 @@ def _no_prompt(index: Index, prompt: str) -> DataError:
 
 
 def _single(index: Index, row: int) -> tuple[str, list[int]]:
-    if not 0 <= row < len(index):
-        raise DataError(
-            f"{index.source.name}: no row {row}: the input has {counted(len(index), 'row')}, "
-            "counted from 0"
-        )
-    title = f"Row {row} of {len(index):,}"
+    file, file_row = index.place(row)
+    title = f"{index.shown_path(file)}:{file_row}"
     if index.prompt is None or index.prompt.codes[row] < 0:
         return title, [row]
     rewards = index.reward[index.group == index.group[row]]
-    title += f"; its group has {counted(len(rewards), 'response')}{_reward_statistics(rewards)}"
-    if len(rewards) == 1 or np.ptp(rewards) == 0:
-        title += ": a reward minus the group mean is 0"
+    title += f"; its group has {counted(len(rewards), 'response')}"
+    title = _joined(title, _reward_statistics(rewards))
+    if len(rewards) == 1:
+        title += "; no signal: a reward minus itself is 0"
     return title, [row]
 
 
@@ -178,10 +186,18 @@ def _extremes(index: Index, measure: str, count: int, *, lowest: bool) -> tuple[
     order = np.argsort(values[finite] if lowest else -values[finite], kind="stable")
     rows = finite[order[:count]]
     which = "lowest" if lowest else "highest"
+    measure = {"kl": "KL"}.get(measure, measure)
     return f"{counted(len(rows), 'response')} with the {which} {measure}", rows.tolist()
 
 
-def show_responses(title: str, responses: Sequence[Response], colour: str | None, how: str) -> None:
+def show_responses(
+    title: str,
+    responses: Sequence[Response],
+    colour: str | None,
+    how: str,
+    *,
+    several_files: bool = False,
+) -> None:
     """Responses on stdout.
 
     Args:
@@ -190,17 +206,28 @@ def show_responses(title: str, responses: Sequence[Response], colour: str | None
         colour: what colours the tokens, one of COLOURS; None: log-probs on a terminal that has
             colours and a file that has them, else plain text.
         how: `table`, `json` or `markdown`.
+        several_files: the input has several files, so rows have the name of theirs.
     """
     if how == "json":
         found = {"schema_version": SCHEMA_VERSION, "title": title}
         text = json.dumps({**found, "responses": [as_json(one) for one in responses]}, indent=1)
         sys.stdout.write(text + "\n")
     elif how == "markdown":
-        headings = ("row", "step", "prompt", "reward", "tokens", *_measured(responses), "response")
-        rows = [_markdown_row(one, responses) for one in responses]
+        headings = (
+            "file:row" if several_files else "row",
+            "step",
+            "prompt",
+            "reward",
+            "tokens",
+            *_measured(responses),
+            "response",
+        )
+        rows = [_markdown_row(one, responses, several_files) for one in responses]
         show_markdown(headings, rows, prose="response")
     else:
-        _show_table(title, responses, colour, console(sys.stdout))
+        fold = len(responses) > 1 and colour is None
+        entries = [*_entries(responses, fold=fold, several_files=several_files)]
+        _show_table(f"rlpost inspect · {title}", entries, colour, console(sys.stdout))
 
 
 def as_json(response: Response) -> Json:
@@ -238,11 +265,15 @@ def _measured(responses: Sequence[Response]) -> list[str]:
     return [name for name in COLOURS if any(name in one.means for one in responses)]
 
 
-def _markdown_row(one: Response, responses: Sequence[Response]) -> tuple[str, ...]:
+def _markdown_row(
+    one: Response,
+    responses: Sequence[Response],
+    several_files: bool,  # noqa: FBT001
+) -> tuple[str, ...]:
     numbers = [number(one.means.get(name)) for name in _measured(responses)]
     text = one.text or coloured_tokens(one, None).plain
     length = "–" if one.length is None else str(one.length)
-    keys = str(one.row), str(one.step), str(one.prompt_id)
+    keys = _place(one, several_files=several_files), str(one.step), str(one.prompt_id)
     return *keys, _number(one.reward), length, *numbers, text
 
 
@@ -250,25 +281,86 @@ def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else number(value)
 
 
+@dataclass(frozen=True)
+class _EqualResponses:
+    """A response on a screen, or several of one prompt with the same tokens and reward."""
+
+    responses: list[Response]
+    several_files: bool
+
+    @property
+    def first(self) -> Response:
+        """The response that is printed for all."""
+        return self.responses[0]
+
+    @property
+    def heading(self) -> str:
+        """The rows and the reward: `rows 0 to 4, 7 (6 equal responses) · reward 1`."""
+        places = [_place(one, several_files=self.several_files) for one in self.responses]
+        rows = ", ".join(places if self.several_files else _spans(list(map(int, places))))
+        noun = "" if self.several_files else "row " if len(places) == 1 else "rows "
+        equal = "" if len(places) == 1 else f" ({len(places):,} equal responses)"
+        return f"{noun}{rows}{equal} · reward {_number(self.first.reward)}"
+
+
+def _entries(
+    responses: Sequence[Response], *, fold: bool, several_files: bool
+) -> Iterator[_EqualResponses]:
+    """Yield responses, equal ones of a run of one prompt as one entry if they are to be folded."""
+    for _, run in _by_prompt(responses):
+        equal: dict[object, list[Response]] = {}
+        for one in run:
+            key = (one.text, *one.token_texts, one.reward, one.length) if one.text else None
+            equal.setdefault(key if fold and key else one.row, []).append(one)
+        yield from (_EqualResponses(several, several_files) for several in equal.values())
+
+
+def _place(one: Response, *, several_files: bool) -> str:
+    """Return the number of a row; of several files, `file:row`."""
+    return f"{printable_line(one.path)}:{one.file_row}" if several_files else str(one.row)
+
+
+def _spans(rows: Sequence[int]) -> list[str]:
+    """Return runs of numbers.
+
+    >>> _spans([0, 1, 2, 4, 7, 8])
+    ['0 to 2', '4', '7', '8']
+    """
+    spans: list[list[int]] = []
+    for row in sorted(rows):
+        if spans and row == spans[-1][-1] + 1:
+            spans[-1].append(row)
+        else:
+            spans.append([row])
+    return [
+        text
+        for span in spans
+        for text in ([f"{span[0]} to {span[-1]}"] if len(span) > 2 else map(str, span))  # noqa: PLR2004
+    ]
+
+
 def _show_table(
-    title: str, responses: Sequence[Response], colour: str | None, out: Console
+    title: str, entries: Sequence[_EqualResponses], colour: str | None, out: Console
 ) -> None:
+    responses = [one.first for one in entries]
     coloured = out.is_terminal and out.color_system is not None and not out.no_color
     if colour is None and coloured and any("logprob" in one.token_measures for one in responses):
         colour = "logprob"
     out.print(Text(printable_line(title), style="bold"))
     if colour is not None and coloured:
         out.print(legend(colour))
-    whole = len(responses) == 1
+    whole, by_row = len(responses) == 1, {one.first.row: one for one in entries}
     for prompt, several in _by_prompt(responses):
         out.print()
         out.print(_prompt_line(several[0], prompt, whole=whole), soft_wrap=not out.is_terminal)
+        heads = [by_row[one.row].heading for one in several]
+        numbers = [facts(*by_row[one.row].responses) for one in several]
         bodies = [_body(one, colour, coloured=coloured, whole=whole) for one in several]
         if out.is_terminal:
-            out.print(_boxes(several, bodies, out.width))
+            out.print(_boxes(heads, numbers, bodies, out.width))
         else:
-            for one, body in zip(several, bodies, strict=True):
-                out.print("\n" + " · ".join(filter(None, (heading(one), facts(one)))))
+            for head, own, body in zip(heads, numbers, bodies, strict=True):
+                out.print("\n" + " · ".join(filter(None, (head, own))))
                 out.print(body, soft_wrap=True)
         if whole:
             line = Text("  ".join(field_lines(several[0])), style="dim")
@@ -313,11 +405,17 @@ def heading(one: Response) -> str:
     return f"row {one.row} · reward {_number(one.reward)}"
 
 
-def facts(one: Response) -> str:
-    """Return the row's length, means over its policy tokens, and finish reason."""
-    names = {"logprob": "log-prob", "kl": "KL", "advantage": "adv"}
+def facts(one: Response, *equal: Response) -> str:
+    """Return the row's length, means over its policy tokens, and finish reason.
+
+    Of a response and equal ones, the lowest and the highest mean.
+    """
+    names = {"logprob": "log-prob", "kl": "KL", "advantage": "A"}
     parts = [] if one.length is None else [counted(one.length, "token")]
-    parts += [f"{names[name]} {_number(one.means[name])}" for name in _measured([one])]
+    for name in _measured([one]):
+        means = sorted({other.means.get(name, math.nan) for other in (one, *equal)})
+        ends = " to ".join(_number(mean) for mean in dict.fromkeys((means[0], means[-1])))
+        parts.append(f"{names[name]} {ends}")
     end = next((one.fields[n] for n in ("finish_reason", "stop_reason") if n in one.fields), None)
     return printable_line(" · ".join([*parts, *([str(end)] if end else [])]))
 
@@ -338,22 +436,25 @@ def _cut(text: str) -> str:
 
 
 def _boxes(
-    responses: Sequence[Response], bodies: Sequence[RenderableType], width: int
+    heads: Sequence[str],
+    numbers: Sequence[str],
+    bodies: Sequence[RenderableType],
+    width: int,
 ) -> RenderableType:
     """Return responses in boxes, side by side on a wide terminal."""
-    across = max(1, min(len(responses), width // _PANEL)) if width >= SIDE_BY_SIDE else 1
+    across = max(1, min(len(bodies), width // _PANEL)) if width >= SIDE_BY_SIDE else 1
     each = (width - across + 1) // across
     panels = [
         Panel(
             body,
-            title=Text(heading(one)),
-            subtitle=Text(facts(one)),
+            title=Text(head),
+            subtitle=Text(own),
             title_align="left",
             subtitle_align="left",
             border_style="dim",
             width=each,
         )
-        for one, body in zip(responses, bodies, strict=True)
+        for head, own, body in zip(heads, numbers, bodies, strict=True)
     ]
     if across == 1:
         return Group(*panels)
@@ -372,4 +473,4 @@ def field_lines(one: Response) -> list[str]:
         for name, value in one.fields.items()
     }
     values = [f"{printable_line(name)}={shortened(text, 120)}" for name, text in texts.items()]
-    return [f"{printable_line(one.path)}, row {one.file_row}", *values]
+    return [f"{printable_line(one.path)}:{one.file_row}", *values]

@@ -209,9 +209,9 @@ def _show_plan(
         update = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
         show_page(update_page(update.facts()), "table")
         return
-    from rlpost.pipeline.device import check_name, devices_named  # noqa: PLC0415 - torch
+    from rlpost.pipeline.device_choice import check_device, check_name  # noqa: PLC0415
 
-    (devices_named if run.engine == "local" else check_name)(run.device)
+    (check_device if run.engine == "local" else check_name)(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]
     target = None if len(paths) == 1 else parse_path(paths[-1])
     with reporting(quiet=quiet) as reporter, open_inputs(inputs, reporter=reporter) as own:

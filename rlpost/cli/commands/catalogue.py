@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,15 +10,21 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import OutputFormat, option
+from rlpost.errors import UsageError
 from rlpost.recipe import presets as frameworks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlpost.recipe.recipe import Recipe
 
 PRESETS_EPILOG = """Examples:
 
   rlpost presets show verl --estimator gae
 
-  rlpost presets diff verl trl
+  rlpost presets diff verl trl --estimator grpo --explain
 
-  rlpost presets diff openrlhf default --estimator reinforce --format markdown
+  rlpost presets diff openrlhf default --format markdown
 
   rlpost presets --verify verl
 """
@@ -67,12 +73,17 @@ def estimators(
     ] = None,
     how: declared.Output = OutputFormat.table,
 ) -> None:
-    """List estimators: formula, required columns, source."""
-    from rlpost.cli.render.catalogue import show_estimators  # noqa: PLC0415
-    from rlpost.estimators import all_estimators, estimator_named  # noqa: PLC0415
+    """List estimators: formula, required columns, source.
 
-    listed = [estimator_named(name) for name in names] if names else all_estimators()
-    show_estimators(listed, how.value)
+    Those of installed packages are listed without their formula: only a named one is imported.
+    """
+    from rlpost.cli.render.catalogue import show_estimators  # noqa: PLC0415
+    from rlpost.estimators import ESTIMATORS, estimator_named  # noqa: PLC0415
+    from rlpost.recipe.estimators import installed  # noqa: PLC0415
+
+    named = [estimator_named(name) for name in names] if names else [*ESTIMATORS.values()]
+    points = {} if names else {name: point.value for name, point in installed().items()}
+    show_estimators(named, points, how.value)
 
 
 @command(losses_app, epilog=LOSSES_EPILOG)
@@ -175,27 +186,53 @@ def diff(
             help="Preset to compare with, or default.",
         ),
     ],
-    estimator: Annotated[str, ESTIMATOR] = "grpo",
+    estimator: Annotated[
+        str | None,
+        option(
+            "--estimator",
+            metavar="NAME",
+            complete=completion.estimators,
+            help="Only what this estimator reads (default: all, of grpo).",
+        ),
+    ] = None,
     loss: Annotated[str | None, LOSS] = None,
+    explain: Annotated[bool, option("--explain", help="Describe each field.")] = False,
     how: declared.Output = OutputFormat.table,
 ) -> None:
     """Print where two frameworks differ: the recipe, and the policy loss.
 
-    `default` is rlpost's own. Without --loss, the usual loss of each framework is compared.
+    `default` is rlpost's own. Without --loss and --estimator, the usual loss of each framework is
+    compared, too. Fields are in the order of the stages that read them.
     """
     from rlpost.cli.render.catalogue import show_differences  # noqa: PLC0415
     from rlpost.estimators import estimator_named  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
-    recipes = [frameworks.preset(name, estimator=estimator) for name in (left, right)]
+    recipes = [frameworks.preset(name, estimator=estimator or "grpo") for name in (left, right)]
     usual = [estimator_named(recipe.estimator).defaults for recipe in recipes]
     effective = [
         recipe.model_copy(update={key: x for key, x in own.items() if getattr(recipe, key) is None})
         for recipe, own in zip(recipes, usual, strict=True)
     ]
-    named = {"loss": loss} if loss else {}
-    losses = [
-        LossConfig(frameworks.loss_preset(name, **named)).resolved() for name in (left, right)
-    ]
-    found = [*frameworks.differences(*effective), *frameworks.loss_differences(*losses)]
-    show_differences((left, right), found, how.value)
+    order = _fields_read(recipes)
+    found = frameworks.differences(*effective)
+    found.sort(key=lambda one: order.index(one.path) if one.path in order else len(order))
+    if estimator is not None and order:
+        found = [one for one in found if one.path in order]
+    if loss is not None or estimator is None:
+        named = {"loss": loss} if loss else {}
+        losses = [
+            LossConfig(frameworks.loss_preset(name, **named)).resolved() for name in (left, right)
+        ]
+        found += frameworks.loss_differences(*losses)
+    show_differences((left, right), found, how.value, explain=explain)
+
+
+def _fields_read(recipes: Sequence[Recipe]) -> list[str]:
+    """Return the fields that recipes read, by stage; none if one lacks a required option."""
+    from rlpost.pipeline.effects import fields_by_stage  # noqa: PLC0415
+
+    try:
+        return list(dict.fromkeys(name for recipe in recipes for name in fields_by_stage(recipe)))
+    except UsageError:  # such as gdpo, which needs components
+        return []

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 EPILOG = """Examples:
 
-  rlpost config show --preset verl --estimator gae
+  rlpost config --preset verl --estimator gae
 
-  rlpost config show --config recipe.toml --changed
+  rlpost config --config recipe.toml --all
 
-  RLPOST_KL_COEF=0.1 rlpost config show --format toml > recipe.toml
+  RLPOST_KL_COEF=0.1 rlpost config --format toml > recipe.toml
 
   rlpost config schema > rlpost.schema.json
 """
@@ -42,11 +42,21 @@ With `#:schema ./rlpost.schema.json` as the first line of recipe.toml, editors w
 complete it (VS Code with Even Better TOML, Neovim, Helix, Zed).
 """
 
+
+class ConfigGroup(Group):
+    """Runs `show` if no command is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options; those of `show` without its name are for it."""
+        if not ctx.resilient_parsing and (
+            not args or (args[0][:1] == "-" and args[0] not in NAMES)
+        ):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
-    cls=Group,
-    add_completion=False,
-    context_settings={"help_option_names": NAMES},
-    no_args_is_help=True,
+    cls=ConfigGroup, add_completion=False, context_settings={"help_option_names": NAMES}
 )
 schema_app = typer.Typer(add_completion=False)
 
@@ -69,9 +79,7 @@ def config() -> None:
 @with_recipe_options
 def show(
     settings: Settings,
-    changed: Annotated[
-        bool, option("--changed", help="Print only the fields that are not defaults.")
-    ] = False,
+    every: Annotated[bool, option("--all", help="Print defaults, too.")] = False,
     style: Annotated[Style, option("--format", help="Output format on stdout.")] = Style.table,
 ) -> None:
     """Show the recipe of these options and the source of each value.
@@ -95,7 +103,8 @@ def show(
     filled += [f"options.{name}" for name in values["options"]]
     sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
     fields = fields_of(recipe.model_copy(update=values), sources)
-    show_settings([one for one in fields if one.is_set or not changed], style.value)
+    listed = [one for one in fields if one.is_set or every]
+    show_settings(listed, recipe.estimator, style.value)
 
 
 def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:

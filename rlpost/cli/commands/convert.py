@@ -98,7 +98,7 @@ def convert(
     ] = Nonfinite.keep,
     overwrite: declared.Overwrite = False,
     listed: Annotated[
-        bool, option("--list", help="List the formats and the roles that they have.")
+        bool, option("--list", help="List the formats; with --from NAME: all about it.")
     ] = False,
     how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
@@ -109,14 +109,14 @@ def convert(
     OUT has rlpost's column names and types; its lists have one entry per response token.
     """
     if not listed and len(paths or []) < 2:  # noqa: PLR2004
-        raise UsageError("IN and OUT are needed: rlpost convert IN... OUT, or --list")
+        raise UsageError("IN and OUT are missing", tip="rlpost convert IN... OUT, or --list")
     # Pyarrow takes a while to import; a wrong command line is answered before that.
     from rlpost.render import convert as render_convert  # noqa: PLC0415
 
     if listed and summary_json is not None:
         raise UsageError("--summary-json needs a conversion; for the list use --list --format json")
     if listed:
-        render_convert.show_formats(how.value)
+        render_convert.show_formats(how.value, source)
         return
     from rlpost.interface import functions  # noqa: PLC0415
 

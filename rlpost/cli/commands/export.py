@@ -13,7 +13,7 @@ from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
 from rlpost.cli.options import OutputFormat, option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, series
 
 app = typer.Typer(add_completion=False)
 
@@ -57,7 +57,7 @@ def export(
     ] = False,
     overwrite: declared.Overwrite = False,
     listed: Annotated[
-        bool, option("--list", help="List the targets, and what each holds and loses.")
+        bool, option("--list", help="List the targets; with --to NAME: all about it.")
     ] = False,
     how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
@@ -76,7 +76,7 @@ def export(
     if listed and summary_json is not None:
         raise UsageError("--summary-json needs an export; for the list use --list --format json")
     if listed:
-        render_export.show_targets(how.value)
+        render_export.show_targets(how.value, target)
         return
     assert paths is not None
     assert target is not None
@@ -105,10 +105,9 @@ def _check_given(paths: list[str], target: str | None) -> None:
     given = {"IN": bool(paths), "OUT": len(paths) > 1, "--to": target is not None}
     missing = [name for name, is_given in given.items() if not is_given]
     if missing:
+        targets = series([*completion.names("export")])
         raise UsageError(
-            f"{' '.join(['rlpost export', *paths])}: missing: {', '.join(missing)}; needed: "
-            f"rlpost export IN... OUT --to NAME (targets: {', '.join(completion.names('export'))}; "
-            "rlpost export --list)"
+            f"{', '.join(missing)} missing", tip=f"rlpost export IN... OUT --to {targets}"
         )
 
 

@@ -70,10 +70,12 @@ def _show_page(text: str) -> None:
 
     from rlpost.display.console import console  # noqa: PLC0415
     from rlpost.display.markdown import MarkdownPage  # noqa: PLC0415
+    from rlpost.display.pager import paged  # noqa: PLC0415
 
     out = console(sys.stdout)
     out.width = min(out.width, WIDEST)
-    with out.use_theme(Theme({"markdown.code": "cyan", "markdown.code_block": "default"})):
+    theme = Theme({"markdown.code": "cyan", "markdown.code_block": "default"})
+    with out.use_theme(theme), paged(out):
         out.print(
             MarkdownPage(for_terminal(text), hyperlinks=False, code_theme="ansi_dark"), crop=False
         )

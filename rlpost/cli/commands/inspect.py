@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,13 +21,22 @@ from rlpost.cli.output import reporting
 from rlpost.errors import FindingsError, UsageError
 from rlpost.recipe.flags import flag_of
 
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Facts
+
 app = typer.Typer(add_completion=False)
+EVIDENCE = 5  # rows of each finding
+MOST_EVIDENCE = 1000  # of the finding that --about names
 
 EPILOG = """Examples:
 
   rlpost inspect in.parquet
 
   rlpost inspect 'dumps/*.parquet' --map reward=score --fail-on error
+
+  rlpost inspect in.parquet --about groups
+
+  rlpost inspect --about unequal_lengths
 
   rlpost inspect in.parquet --prompt gsm8k-17 --colour logprob
 
@@ -53,7 +62,15 @@ def inspect(
         option("--tokens/--no-tokens", help="Read tokens, too (default: yes)."),
     ] = True,
     footer: Annotated[bool, option("--footer", help="Read file footers only.")] = False,
-    checks: Annotated[bool, option("--checks", help="List the checks and what they mean.")] = False,
+    about: Annotated[
+        str | None,
+        option(
+            "--about",
+            metavar="NAME",
+            complete=completion.topics,
+            help="Explain a topic or a check; `checks` lists them.",
+        ),
+    ] = None,
     fail_on: declared.FailOn = None,
     ignore: Annotated[
         list[str] | None,
@@ -74,8 +91,10 @@ def inspect(
         option("--prompt", metavar="ID", panel=SINGLE, help="Show the responses of this group."),
     ] = None,
     row: Annotated[
-        int | None,
-        option("--row", metavar="INT", panel=SINGLE, help="Show the response of this row, from 0."),
+        str | None,
+        option(
+            "--row", metavar="[FILE:]INT", panel=SINGLE, help="Show the response of a row, from 0."
+        ),
     ] = None,
     top: Annotated[
         str | None,
@@ -106,26 +125,27 @@ def inspect(
             "--colour",
             metavar="logprob|kl|advantage",
             panel=SINGLE,
-            help="Color tokens by this value.",
+            help="Colour tokens by this value.",
         ),
     ] = None,
+    verbose: declared.Verbose = False,
     quiet: declared.Quiet = False,
 ) -> None:
-    """Inspect rollout files: contents, statistics and problems.
+    """Inspect rollout files: one screen of statistics, problems and a verdict.
 
-    Findings come first, the most severe one on top: the problem, rows that show it, what to do.
-
-    Then: columns by role, groups, pass@k, rewards, lengths, log-probs, masks, storage.
+    Each problem has its rows as FILE:ROW and what to do; the most severe one is the last. --verbose
+    adds every table: columns, groups, rewards, lengths, log-probs, masks, steps, domains, storage.
     """
-    if checks:
-        from rlpost.analysis.inspect import render  # noqa: PLC0415
-
-        render.show_checks(how.value)
-        return
+    if about is not None:
+        _check_about(about, has_input=bool(paths), json=how is OutputFormat.json)
     if not paths:
-        raise UsageError("IN... is missing", tip=usage_of(context))
+        if about is None:
+            raise UsageError("IN... is missing", tip=usage_of(context))
+        _show_about(about, None, how.value)
+        return
     columns_map, facts = name_values(roles or [], "--map"), expected(expect)
     components = settings.components
+    screens: dict[str, object] = {"about": about, "verbose": verbose, "quiet": quiet}
     checked: dict[str, object] = {
         "fail_on": fail_on,
         "ignore": ignore,
@@ -135,37 +155,30 @@ def inspect(
     if prompt is not None or row is not None or top is not None or worst:
         _check_unset(
             "apply to the whole input, not to single responses (--prompt, --row, --top, --worst)",
+            **screens,
             footer=footer,
-            quiet=quiet,
             no_tokens=not tokens,
             rollout_id=rollout_id,
             **checked,
         )
+        selection = {"prompt": prompt, "row": row, "top": top, "worst": worst}
         _show_responses(
-            paths,
-            columns_map=columns_map,
-            prompt=prompt,
-            row=row,
-            top=top,
-            worst=worst,
-            count=count,
-            colour=colour,
-            format=how.value,
-        )
-        return
-    if footer:
-        no_rows = "has no effect with --footer, which reads no rows"
-        _check_unset(no_rows, **checked)
-        _show_footer(paths, columns_map, None if quiet and how is OutputFormat.table else how.value)
+            paths, columns_map=columns_map, count=count, colour=colour, format=how.value,
+            **selection,
+        )  # fmt: skip
         return
     if colour is not None:
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
-    from rlpost.analysis.inspect import render  # noqa: PLC0415
-    from rlpost.interface import functions  # noqa: PLC0415
+    if footer:
+        no_rows = "has no effect with --footer, which reads no rows"
+        _check_unset(no_rows, about=about, verbose=verbose, **checked)
+        _show_footer(paths, columns_map, None if quiet and how is OutputFormat.table else how.value)
+        return
+    _check_screens(how, **screens)
+    from rlpost.interface import functions  # noqa: PLC0415 - polars takes a second to import
 
-    prints = None if quiet and how is OutputFormat.table else how.value
-    table = prints == OutputFormat.table.value
-    with reporting(quiet=quiet, bars=table) as reporter:
+    table = how is OutputFormat.table
+    with reporting(quiet=quiet, bars=table and not quiet) as reporter:
         result = functions.inspect(
             paths,
             columns_map=columns_map,
@@ -176,14 +189,65 @@ def inspect(
             reward_components=components,
             ignore=ignore or [],
             expect=facts,
+            evidence=EVIDENCE if about is None else MOST_EVIDENCE,
             progress=reporter,
         )
-    if prints is not None:
-        render.show(result, prints)
-    else:
-        render.show_findings(result)
+    _show_facts(result, how, about, verbose=verbose, quiet=quiet)
     if result.failing(None if fail_on is None else fail_on.value):
         raise typer.Exit(FindingsError.exit_code)
+
+
+def _check_about(name: str, *, has_input: bool, json: bool) -> None:
+    """Raise UsageError for a name that is neither topic nor check, or that needs an input."""
+    from rlpost.analysis.inspect import about  # noqa: PLC0415
+
+    about.check_name(name)
+    if about.needs_input(name) and not has_input:
+        text = f"--about {name}: an input is needed"
+        raise UsageError(text, tip=f"rlpost inspect IN --about {name}")
+    if about.needs_input(name) and json:
+        raise UsageError(f"--about {name}: has no effect with --format json, which has everything")
+
+
+def _check_screens(how: OutputFormat, **screens: object) -> None:
+    """Raise UsageError if several options choose what is printed, or --verbose has no effect."""
+    chosen = [flag_of(name) for name, value in screens.items() if value]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other")
+    if screens["verbose"] and how is OutputFormat.json:
+        raise UsageError("--verbose: has no effect with --format json, which has everything")
+
+
+def _show_facts(
+    facts: Facts, how: OutputFormat, about: str | None, *, verbose: bool, quiet: bool
+) -> None:
+    """Print the overview, every table, a topic, or with `quiet` a line for each finding."""
+    from rlpost.analysis.inspect import render  # noqa: PLC0415
+    from rlpost.display.page import show_page  # noqa: PLC0415
+
+    if about is not None:
+        _show_about(about, facts, how.value)
+    elif quiet and how is OutputFormat.table:
+        render.show_findings(facts)
+    elif how is OutputFormat.json:
+        render.show(facts, "json")
+    else:
+        show_page(render.page(facts, verbose=verbose), how.value)
+
+
+def _show_about(name: str, facts: Facts | None, how: str) -> None:
+    """Print the page of a topic or of a check; without facts, the explanation of checks."""
+    from rlpost.analysis.inspect import about  # noqa: PLC0415
+    from rlpost.analysis.inspect.about import checks  # noqa: PLC0415
+    from rlpost.display.page import show_page  # noqa: PLC0415
+    from rlpost.display.tables import show_json  # noqa: PLC0415
+
+    if how != "json":
+        show_page(about.about(name, facts), how)
+    elif name == "checks":
+        show_json(checks.checks_json(facts))
+    else:
+        show_json(checks.check_json(name, facts))
 
 
 def _show_responses(paths: list[str], **options: Any) -> None:

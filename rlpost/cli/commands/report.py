@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
+import sys
+from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import RolloutRewards, option, reads_data, with_component_options
-from rlpost.cli.output import echo, reporting
+from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
 
@@ -21,11 +22,11 @@ app = typer.Typer(add_completion=False)
 
 EPILOG = """Examples:
 
-  rlpost report rollouts.parquet -o report.html
+  rlpost report rollouts.parquet report.html
 
-  rlpost report 'dumps/*.parquet' --map reward=score --examples 12 -o report.html
+  rlpost report 'dumps/*.parquet' report.html --map reward=score --examples 12
 
-  rlpost report dump.parquet --preset verl --estimator grpo -o report.html
+  rlpost report dump.parquet report.html --preset verl --estimator grpo
 """
 
 
@@ -35,9 +36,13 @@ EPILOG = """Examples:
 def report(
     settings: Settings,
     paths: Annotated[
-        list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
+        list[str],
+        typer.Argument(metavar="IN... [OUT]", help="Parquet files, directories or globs."),
     ],
-    output: Annotated[str, option("--output", "-o", metavar="PATH", help="HTML file to write.")],
+    output: Annotated[
+        str | None,
+        option("--output", "-o", metavar="PATH", help="HTML file to write (default: OUT, *.html)."),
+    ] = None,
     roles: declared.Map = None,
     pass_threshold: declared.PassThreshold = 1.0,
     rollout_id: declared.RolloutId = None,
@@ -72,13 +77,14 @@ def report(
             metavar="NAME",
             panel=ESTIMATOR,
             complete=completion.estimators,
-            help="Estimator of --preset or --config.",
+            help="Estimator of the recipe, or of metadata that names code.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         option("--config", metavar="PATH", panel=ESTIMATOR, help="Recipe of recorded columns."),
     ] = None,
+    tokenizer: declared.NamedTokenizer = None,
     overwrite: Annotated[
         bool, option("--overwrite", help="Replace the report if it exists.")
     ] = False,
@@ -90,19 +96,16 @@ def report(
     clipping, and example responses with their tokens. Numbers that a trainer recorded are compared
     with the recipe of --preset or --config, or with that in the metadata of an enriched file.
     """
+    paths, output = _output_of(paths, output)
     columns_map = name_values(roles or [], "--map")
     components = settings.components
-    settings = Settings({"estimator": estimator}, config, preset)
-    if estimator is not None and not settings.has_base:
-        raise UsageError(
-            f"--estimator {estimator}: recorded numbers are compared with a whole recipe; add "
-            "--preset NAME or --config PATH, or leave it out"
-        )
+    settings = Settings({"estimator": estimator, "tokenizer": tokenizer}, config, preset)
     recipe = settings.recipe if settings.has_base else None
     need("the report", "report", "altair", "vl_convert")
     # Polars, pyarrow and altair take a second to import; a wrong command line is reported before.
-    from rlpost.analysis.inspect.render import checks_ran  # noqa: PLC0415
-    from rlpost.display.text import counted, size  # noqa: PLC0415
+    from rlpost.analysis.report.run import written_page  # noqa: PLC0415
+    from rlpost.display.console import console  # noqa: PLC0415
+    from rlpost.display.page import show_page  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
     with reporting(quiet=quiet) as reporter:
@@ -117,13 +120,24 @@ def report(
             examples=examples,
             seed=seed,
             recipe=recipe,
-            named=shlex.join(settings.words),
+            named=shlex.join(settings.words) if recipe is not None else "",
+            estimator=None if recipe is not None else estimator,
+            tokenizer=None if recipe is not None else tokenizer,
             overwrite=overwrite,
             progress=reporter,
         )
     if not quiet:
-        responses, findings = facts.responses, len(facts.findings)
-        echo(
-            f"{output}: {counted(responses, 'response')}, {counted(findings, 'finding')} by "
-            f"{checks_ran(facts)}, {size(Path(output).stat().st_size)}"
+        show_page(written_page(facts, output), "table", console(sys.stderr))
+
+
+def _output_of(paths: list[str], output: str | None) -> tuple[list[str], str]:
+    """Return the inputs and the output, which is the last path if no option has it."""
+    if output is not None:
+        return paths, output
+    *inputs, last = paths
+    if not inputs or not last.endswith(".html"):
+        raise UsageError(
+            f"no file for the report of {' '.join(paths)}: name one that ends with .html last, or "
+            "--output PATH"
         )
+    return inputs, last

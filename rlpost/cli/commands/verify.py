@@ -30,6 +30,8 @@ def verify(
         typer.Argument(metavar="FILE...", help="Enriched files: all of a run, or its directory."),
     ],
     how: declared.Output = OutputFormat.table,
+    estimator: declared.NamedEstimator = None,
+    tokenizer: declared.NamedTokenizer = None,
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
@@ -37,7 +39,8 @@ def verify(
     """Recompute the columns of enriched files and compare them with the stored ones.
 
     The recipe is read from the file's metadata, the input from the columns that the file kept. All
-    columns are decoded, and compared with their checksums from the time of writing.
+    columns are decoded, and compared with their checksums from the time of writing. Code and a
+    tokenizer that the metadata names are used only if --estimator and --tokenizer name them.
 
     Exit code 0: all columns are equal; 1: something differs.
     """
@@ -48,7 +51,9 @@ def verify(
 
     with reporting(bars=how is OutputFormat.table) as reporter:
         options = Options(device, chunk_tokens, workers)
-        result = functions.verify(paths, options, progress=reporter)
+        result = functions.verify(
+            paths, options, estimator=estimator, tokenizer=tokenizer, progress=reporter
+        )
     render_verify.show(result, how.value)
     if not result["ok"]:
         raise typer.Exit(DIFFERENT)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from rlpost.display.console import console
+from rlpost.display.page import Page, show_page
 from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.recipe import presets
@@ -32,8 +32,16 @@ NONE = "–"
 SETTING = ("field", "value", "from")
 
 
-def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
-    """Print estimators on stdout: level, required columns, options, formula, source."""
+def show_estimators(
+    estimators: Sequence[Estimator], installed: Mapping[str, str], how: str
+) -> None:
+    """Print estimators on stdout: level, required columns, options, formula, source.
+
+    Args:
+        estimators: those to describe.
+        installed: entry point by name, of those that are listed without being imported.
+        how: `table`, `json` or `markdown`.
+    """
     headings = ("estimator", "level", "needs", "options", "formula", "source")
     rows = [
         (
@@ -46,7 +54,20 @@ def show_estimators(estimators: Sequence[Estimator], how: str) -> None:
         )
         for one in estimators
     ]
-    show_list(headings, rows, how)
+    for name, value in installed.items():
+        rows.append((name, "", "", "", f"see rlpost estimators {name}", value))
+    _show_catalogue("estimators", headings, rows, how)
+
+
+def _show_catalogue(
+    name: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str
+) -> None:
+    """Print a list of methods on stdout: as a page, `json` or `markdown`."""
+    if how == "json":
+        show_list(headings, rows, how)
+        return
+    table = TextTable(headings, rows, text=range(len(headings)))
+    show_page(Page(f"rlpost {name} · {len(rows)}", parts=[table]), how)
 
 
 def _level(estimator: Estimator) -> str:
@@ -70,7 +91,7 @@ def show_losses(losses: Sequence[Loss], how: str) -> None:
         own = options if how == "json" else ", ".join(_distinct(options))
         needs = ", ".join(one.needs)
         rows.append((one.name, needs, one.formula, one.aggregation, own, one.source))
-    show_list(headings, rows, how)
+    _show_catalogue("losses", headings, rows, how)
 
 
 def _distinct(options: Mapping[str, Any]) -> list[str]:
@@ -85,7 +106,7 @@ def _distinct(options: Mapping[str, Any]) -> list[str]:
 
 def show_presets(how: str) -> None:
     """Print the presets on stdout: the code that each reproduces, and names of the framework."""
-    headings = ("preset", "release", "date", "commit", "earlier code")
+    headings = ("preset", "repository", "release", "commit", "date", "earlier code")
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, str]] = []
     notes: dict[int, str] = {}
@@ -94,8 +115,8 @@ def show_presets(how: str) -> None:
         own = ", ".join(presets.variants(name))
         losses = ", ".join(presets.loss_variants(name))
         both = "; ".join(part for part in (own, f"losses {losses}" if losses else "") if part)
-        notes[len(rows)] = f"{source.repository}: {both}"
-        rows.append((name, source.release, source.date, source.commit, earlier))
+        notes[len(rows)] = both
+        rows.append((name, source.repository, source.release, source.commit, source.date, earlier))
         records.append(
             {
                 "preset": name,
@@ -110,35 +131,35 @@ def show_presets(how: str) -> None:
         )
     if how == "json":
         show_json(records)
-    elif how == "markdown":
-        shown = [tuple(record.values())[:-1] for record in records]
-        show_markdown(tuple(name.replace("_", " ") for name in records[0])[:-1], shown)
-    else:
-        own = "Below each: the repository, and the estimators and losses that the preset sets"
-        table = TextTable(headings, rows, text=range(5), row_notes=notes, notes=(own,))
-        console(sys.stdout).print(table)
+        return
+    about = (
+        "--preset NAME computes as this code of a framework does, or the name of earlier code as "
+        "that. Below each: the estimators and losses that it sets."
+    )
+    table = TextTable(headings, rows, text=range(len(headings)), row_notes=notes)
+    steps = ["next: rlpost presets show verl · rlpost presets diff verl trl"]
+    show_page(Page(f"rlpost presets · {len(rows)}", [about], [table], next_steps=steps), how)
 
 
 def show_differences(
-    names: tuple[str, str], differences: Sequence[FieldDifference], how: str
+    names: tuple[str, str], differences: Sequence[FieldDifference], how: str, *, explain: bool
 ) -> None:
-    """Print the fields in which two recipes differ; below each, what it is about."""
-    headings = ("field", *names, "what it is")
+    """Print the fields in which two recipes differ.
+
+    Args:
+        names: of the presets.
+        differences: in the order of the page.
+        how: `table`, `json` or `markdown`.
+        explain: with the description of each field; JSON has it always.
+    """
     if how == "json":
         show_json(
             [dict(zip(("field", *names, "meaning"), one, strict=True)) for one in differences]
         )
-    elif how == "markdown":
-        rows = [(one.field, _word(one.left), _word(one.right), one.meaning) for one in differences]
-        show_markdown(headings, rows)
-    else:
-        _print_differences(names, differences)
-
-
-def _print_differences(names: tuple[str, str], differences: Sequence[FieldDifference]) -> None:
-    out = console(sys.stdout)
+        return
+    title = f"rlpost presets diff · {', '.join(names)}"
     if not differences:
-        out.print(f"{names[0]} and {names[1]} have equal options")
+        show_page(Page(title, ["They have equal options."]), how)
         return
     rows = [
         (
@@ -148,11 +169,20 @@ def _print_differences(names: tuple[str, str], differences: Sequence[FieldDiffer
         )
         for one in differences
     ]
-    verb = "differs" if len(differences) == 1 else "differ"
-    ending = f"{counted(len(differences), 'field')} {verb}; equal fields are omitted"
-    meanings = {i: one.meaning for i, one in enumerate(differences)}
-    headings = ("field", *names)
-    out.print(TextTable(headings, rows, text=range(3), row_notes=meanings, notes=(ending,)))
+    meanings = {i: one.meaning for i, one in enumerate(differences)} if explain else {}
+    verb = "differs" if len(rows) == 1 else "differ"
+    lines = [f"{counted(len(rows), 'field')} {verb}; equal fields are omitted"]
+    table = TextTable(("field", *names), rows, text=range(3), row_notes=meanings)
+    if how == "markdown" and explain:
+        table = replace(
+            table,
+            headings=(*table.headings, "what it is"),
+            rows=[(*row, one.meaning) for row, one in zip(rows, differences, strict=True)],
+            text=range(4),
+            row_notes={},
+        )
+    steps = [] if explain else ["--explain describes each field"]
+    show_page(Page(title, lines, [table], next_steps=steps), how)
 
 
 def _word(value: Any) -> str:
@@ -181,17 +211,21 @@ def show_recipe(lines: Sequence[str], values: Mapping[str, Any], how: str) -> No
         console(sys.stdout).print("\n".join(lines), markup=False, soft_wrap=True)
 
 
-def show_settings(settings: Sequence[Setting], how: str) -> None:
-    """Print a resolved recipe on stdout: as a table, JSON, Markdown, or TOML for `--config`."""
+def show_settings(settings: Sequence[Setting], estimator: str, how: str) -> None:
+    """Print a resolved recipe on stdout: as a page, JSON, Markdown, or TOML for `--config`.
+
+    Args:
+        settings: the fields to print.
+        estimator: of the recipe.
+        how: `table`, `json`, `markdown` or `toml`.
+    """
     if how == "json":
         rows = [(one.field, _plain(one.value), one.source) for one in settings]
         show_json([dict(zip(SETTING, row, strict=True)) for row in rows])
-    elif how == "markdown":
-        show_markdown(SETTING, [(x.field, _toml_word(x.value), x.source) for x in settings])
     elif how == "toml":
         sys.stdout.write("\n".join(_toml_lines(settings)) + "\n")
     else:
-        _print_settings(settings)
+        show_page(_settings_page(settings, estimator), how)
 
 
 def _toml_lines(settings: Sequence[Setting]) -> list[str]:
@@ -233,23 +267,21 @@ def _plain(value: Any) -> Any:
     return _toml(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def _print_settings(settings: Sequence[Setting]) -> None:
-    out = console(sys.stdout)
+def _settings_page(settings: Sequence[Setting], estimator: str) -> Page:
+    title = f"rlpost config · {estimator}"
+    every = "--all lists all fields"
     if not settings:
-        out.print("every field has its default")
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for heading in SETTING:
-        table.add_column(heading, header_style="bold", overflow="fold")
-    for one in settings:
-        own = one.is_set
-        style = "bold" if own else "dim"
-        table.add_row(
-            Text(one.field, style),
-            Text(_toml_word(one.value), "cyan" if own else "dim"),
-            Text(one.source, "" if own else "dim"),
+        return Page(title, ["Every field has its default."], next_steps=[every])
+    rows = [
+        (
+            Text(one.field, "bold" if one.is_set else "dim"),
+            Text(_toml_word(one.value), "cyan" if one.is_set else "dim"),
+            Text(one.source, "" if one.is_set else "dim"),
         )
-    out.print(table)
+        for one in settings
+    ]
     number = sum(one.is_set for one in settings)
     verb = "is" if number == 1 else "are"
-    out.print(Text(f"\n{counted(number, 'field')} {verb} set; the others are defaults", "dim"))
+    lines = [f"{counted(number, 'field')} {verb} set; the others are defaults"]
+    table = TextTable(SETTING, rows, text=range(3))
+    return Page(title, lines, [table], next_steps=[every] if number == len(rows) else [])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from rlpost.display.console import console
+from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted, size
 
@@ -18,17 +17,24 @@ NONE = "–"
 
 
 def show(report: Json, how: str) -> None:
-    """Print a report on stdout: as tables (`table`), as `json` or as `markdown`."""
+    """Print a report on stdout: as a page (`table` or `markdown`), or as `json`."""
     if how == "json":
         show_json(report)
-    elif how == "markdown":
-        sys.stdout.write("\n".join(table.markdown() for table in _tables(report)))
     else:
-        out = console(sys.stdout)
-        for number, table in enumerate(_tables(report)):
-            if number:
-                out.print("")
-            out.print(table)
+        show_page(page(report), how)
+
+
+def page(report: Json) -> Page:
+    """Return the installation, the machine, the devices, the self-test, and the problems."""
+    problems = report["problems"]
+    text = f"{counted(len(problems), 'problem')} found" if problems else "no problems"
+    return Page(
+        f"rlpost doctor · rlpost {report['rlpost']}",
+        (),
+        [*_tables(report)],
+        [Notice("error", problem) for problem in problems],
+        Notice("error" if problems else "ok", text),
+    )
 
 
 def _tables(report: Json) -> Iterator[TextTable]:
@@ -65,15 +71,14 @@ def _tables(report: Json) -> Iterator[TextTable]:
     headings = ("device", "recipe", "M tokens/s", "against the CPU's results")
     note = "The rows of the CPU compare chunks of two sizes."
     yield TextTable(headings, results, title=title, text=(0, 1, 3), notes=[note])
-    yield TextTable(title="Problems", lines=report["problems"] or ["none"])
 
 
 def _installation(report: Json) -> Iterator[str]:
     versions, builds = dict(report["versions"]), report["builds"]
-    yield f"rlpost {report['rlpost']}, Python {report['python']}"
+    yield f"Python {report['python']}"
     kinds = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
     built = [f"{name} {builds[key]}" for key, name in kinds.items() if builds[key]]
-    yield f"torch {versions.pop('torch')}, built for {', '.join(built) or 'CPUs alone'}"
+    yield f"torch {versions.pop('torch')}, {', '.join(built) or 'CPU only'}"
     if builds["nvidia_driver"]:
         yield f"driver: {builds['nvidia_driver']}"
     yield ", ".join(f"{name} {one}" for name, one in versions.items() if one)
@@ -94,7 +99,8 @@ def _machine(report: Json) -> Iterator[str]:
         yield f"disk for {uses} files: {space}, {disk['directory']}"
     if report["environment"]:
         pairs = report["environment"].items()
-        yield f"environment: {', '.join(f'{name}={value}' for name, value in pairs)}"
+        words = [name if value is None else f"{name}={value}" for name, value in pairs]
+        yield f"environment: {', '.join(words)}"
 
 
 def _by_directory(disks: list[Json]) -> dict[str, Json]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from rlpost.display.console import console
-from rlpost.display.tables import TextTable, show_json, show_markdown
+from rlpost.display.page import Notice, Page, show_page
+from rlpost.display.tables import TextTable, show_json
 from rlpost.display.text import counted
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ MOST = 20
 
 
 def show_verdict(verdict: Verdict, how: str) -> None:
-    """Print a verdict on stdout: as text (`table`), as `json` or as `markdown`."""
+    """Print a verdict on stdout: as a page (`table` or `markdown`), or as `json`."""
     if how == "json":
         show_json(
             {
@@ -35,10 +34,8 @@ def show_verdict(verdict: Verdict, how: str) -> None:
                 "uncovered": list(verdict.uncovered),
             }
         )
-    elif how == "markdown":
-        show_markdown(HEADINGS, [_row(one) for one in verdict.wrong])
     else:
-        _print(verdict)
+        show_page(page(verdict), how)
 
 
 def _plain(one: Outcome) -> dict[str, str]:
@@ -53,31 +50,30 @@ def _row(one: Outcome) -> tuple[str, ...]:
     return one.case, *numbers, f"{found.name}: {found.different} of {found.numbers} numbers"
 
 
-def _print(verdict: Verdict) -> None:
-    out = console(sys.stdout)
-    yours, number = f"your {verdict.package} {verdict.version}", len(verdict.outcomes)
-    made = f", made for {verdict.release}," if verdict.release not in ("", verdict.version) else ""
-    compared = number - len(verdict.faults) - len(verdict.skipped)
-    wrong = verdict.wrong
-    if verdict.agree:
-        out.print(
-            f"rlpost's preset {verdict.preset}{made} agrees with {yours} on "
-            f"{counted(compared, 'case')}",
-            style="green",
-        )
-    else:
-        out.print(
-            f"rlpost's preset {verdict.preset}{made} differs from {yours} in {len(wrong)} of "
-            f"{counted(compared, 'case')}",
-            style="red",
-        )
-        rows = [_row(one) for one in wrong[:MOST]]
-        left = len(wrong) - len(rows)
-        notes = [f"{left} more: --format json prints all"] if left else []
-        out.print(TextTable(HEADINGS, rows, notes=notes, text=(0, 4)))
-    for reason, times in Counter(one.fault for one in verdict.faults).items():
-        out.print(f"not reproduced, {counted(times, 'case')}: {reason}", style="dim")
-    for module, times in Counter(one.missing for one in verdict.skipped).items():
-        out.print(f"not run, {counted(times, 'case')}: there is no module {module}", style="dim")
+def page(verdict: Verdict) -> Page:
+    """Return how a preset compares with the installed framework."""
+    wrong, number = verdict.wrong, len(verdict.outcomes)
+    compared = counted(number - len(verdict.faults) - len(verdict.skipped), "case")
+    rows = [_row(one) for one in wrong[:MOST]]
+    left = len(wrong) - len(rows)
+    notes = [f"{left} more: --format json prints all"] if left else []
+    faults = Counter(one.fault for one in verdict.faults).items()
+    skipped = Counter(one.missing for one in verdict.skipped).items()
+    warnings = [
+        *(f"not reproduced, {counted(times, 'case')}: {reason}" for reason, times in faults),
+        *(f"not run, {counted(times, 'case')}: no module {module}" for module, times in skipped),
+    ]
     if verdict.uncovered:
-        out.print(f"not covered by the preset: {', '.join(verdict.uncovered)}", style="yellow")
+        warnings.append(f"not covered by the preset: {', '.join(verdict.uncovered)}")
+    lines = [f"made for {verdict.release}"] if verdict.release not in ("", verdict.version) else []
+    yours = f"{verdict.package} {verdict.version}"
+    end = Notice("ok", f"agrees with {yours} in {compared}")
+    if not verdict.agree:
+        end = Notice("error", f"differs from {yours} in {len(wrong)} of {compared}")
+    return Page(
+        f"rlpost presets · {verdict.preset} against {yours}",
+        lines,
+        [TextTable(HEADINGS, rows, notes=notes, text=(0, 4))] if rows else [],
+        [Notice("warning", text) for text in warnings],
+        end,
+    )

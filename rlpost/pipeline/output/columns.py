@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import to_arrow, to_numpy
@@ -20,7 +18,10 @@ from rlpost.recipe.recipe import ROW_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlpost.pipeline.data import Batch
+    from numpy.typing import NDArray
+
+    from rlpost.kernels.arrays import Array
+    from rlpost.pipeline.data import Batch, Column
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 
@@ -46,10 +47,10 @@ TYPES = {
     "group_pass_rate": pa.float32(),
 }
 _DTYPES = {
-    pa.float32(): torch.float32,
-    pa.int32(): torch.int32,
-    pa.uint8(): torch.uint8,
-    pa.bool_(): torch.bool,
+    pa.float32(): "float32",
+    pa.int32(): "int32",
+    pa.uint8(): "uint8",
+    pa.bool_(): "bool",
 }
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 _FINITE = frozenset(
@@ -108,28 +109,29 @@ def constant_per_response(resolved: ResolvedRecipe) -> frozenset[str]:
 
 def written_columns(
     batch: Batch, resolved: ResolvedRecipe, names: tuple[str, ...]
-) -> dict[str, Tensor]:
+) -> dict[str, Array]:
     """Return the written columns of a batch to which all stages were applied, in their types.
 
     Numbers beyond float32 become infinite, which `record_batch` finds. Equal columns are one
     object. Columns of tokens are on the device of the batch, the others on the CPU.
     """
     batch = batch.without_left_out()
-    columns: dict[str, Tensor] = {}
-    stored: dict[int, Tensor] = {}
+    columns: dict[str, Array] = {}
+    stored: dict[int, Array] = {}
     for name in names:
         kind = TYPES[name]
         if not pa.types.is_list(kind):
-            columns[name] = _row_values(batch, name).to(_DTYPES[kind])
+            columns[name] = _row_values(batch, name).astype(_DTYPES[kind])
             continue
         values = token_column(batch, resolved, name)
         batch = batch.with_(**{name: values})  # keeps `values` alive, so that ids stay unique
-        columns[name] = stored.setdefault(id(values), values.to(_DTYPES[kind.value_type]))
+        dtype = getattr(batch.xp, _DTYPES[kind.value_type])
+        columns[name] = stored.setdefault(id(values), batch.xp.astype(values, dtype))
     return columns
 
 
 def record_batch(
-    columns: Mapping[str, Tensor], offsets: Tensor, row_name: Callable[[int], str]
+    columns: Mapping[str, NDArray[Any]], offsets: NDArray[np.int64], row_name: Callable[[int], str]
 ) -> pa.RecordBatch:
     """Return written columns as Arrow.
 
@@ -143,16 +145,16 @@ def record_batch(
     """
     names, arrays = tuple(columns), {}
     lists = any(pa.types.is_list(TYPES[name]) for name in names)
-    bounds = to_arrow(offsets.numpy(), pa.int32()) if lists else None
-    tokens: dict[int, pa.Array] = {}  # one Arrow array per tensor: equal columns share memory
+    bounds = to_arrow(offsets, pa.int32()) if lists else None
+    tokens: dict[int, pa.Array] = {}  # one Arrow array for each: equal columns share memory
     for name, values in columns.items():
         kind = TYPES[name]
         if not pa.types.is_list(kind):
-            arrays[name] = to_arrow(values.numpy(), kind)
+            arrays[name] = to_arrow(values, kind)
             _check_finite(arrays[name], name, row_name)
             continue
         if id(values) not in tokens:
-            flat = to_arrow(values.numpy(), kind.value_type)
+            flat = to_arrow(values, kind.value_type)
             _check_finite(flat, name, lambda token: row_name(_row_of(bounds, token)))
             tokens[id(values)] = pa.ListArray.from_arrays(bounds, flat, type=kind)
         arrays[name] = tokens[id(values)]
@@ -177,15 +179,15 @@ def _check_finite(arrays: pa.Array, name: str, row_name: Callable[[int], str]) -
         )
 
 
-def _row_values(batch: Batch, name: str) -> Tensor:
+def _row_values(batch: Batch, name: str) -> Column:
     """Return a written column of responses, [n]; a dropped response has the advantage 0."""
     rows = batch.table
     if name == "response_advantage":
-        return torch.where(rows["kept"], rows["credit"], 0.0)
+        return np.where(rows["kept"], rows["credit"], 0.0)
     return rows["rewards" if name == "response_level_rewards" else name]
 
 
-def token_column(batch: Batch, resolved: ResolvedRecipe, name: str) -> Tensor:
+def token_column(batch: Batch, resolved: ResolvedRecipe, name: str) -> Array:
     """Return a written token column, [T]; responses with one advantage repeat it."""
     if name == "final_response_mask":
         return kept_mask(batch)
@@ -199,9 +201,10 @@ def token_column(batch: Batch, resolved: ResolvedRecipe, name: str) -> Tensor:
     credit = rows[_CREDIT[name]] if _CREDIT[name] in rows else rows["credit"]
     if name == "returns" and resolved.same_returns and "advantages" in batch:
         return batch["advantages"]
-    kept = torch.where(rows["kept"], credit, 0.0).to(torch.float32)
+    xp = batch.xp
+    kept = xp.astype(xp.where(rows["kept"], credit, 0.0), xp.float32)
     tokens = batch.only(spread(kept, batch.offsets))
-    return torch.where(batch["accepted"], tokens, 0.0) if "accepted" in batch else tokens
+    return xp.where(batch["accepted"], tokens, 0.0) if "accepted" in batch else tokens
 
 
 _CREDIT = {"advantages": "credit", "returns": "credit_returns", "raw_advantages": "raw_credit"}

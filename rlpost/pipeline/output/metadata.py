@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
+from rlpost.display.controls import in_utf8
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.io.staged import file_errors
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.running_state import RunState
+    from rlpost.recipe.named import NamedByUser
 
 
 Json = dict[str, Any]
@@ -112,7 +114,7 @@ class FileMetadata:
         """
         with file_errors(path, "cannot be read"):
             footer = footer_digest(path) if self.recipe.emit_only else ""
-        return replace(self, file=number, input=path.name, summary=summary, footer=footer)
+        return replace(self, file=number, input=in_utf8(path.name), summary=summary, footer=footer)
 
     @property
     def entries(self) -> dict[str, str]:
@@ -136,12 +138,14 @@ class FileMetadata:
     def read(cls, path: str, metadata: Mapping[bytes, bytes]) -> Self:
         """Return the metadata in the footer of an enriched file.
 
+        Its recipe may name code and files; see `rlpost.recipe.named`.
+
         Args:
             path: of the file, for errors.
             metadata: the key-value metadata of its footer.
 
         Raises:
-            DataError: the file is not enriched, its metadata is damaged, or names code to execute.
+            DataError: the file is not enriched, or its metadata is damaged.
         """
         own = {key: value for key, value in metadata.items() if key.startswith(b"rlpost.")}
         text = {key.decode(errors="replace"): value for key, value in own.items()}
@@ -164,6 +168,21 @@ class FileMetadata:
         except RecursionError:
             raise DataError(f"{path}: its metadata is damaged: nested too deeply") from None
         return found
+
+    def with_names(self, named: NamedByUser, where: str) -> Self:
+        """Return the metadata with the user's names in place of those of its recipe.
+
+        Args:
+            named: by the user.
+            where: the metadata is, for errors.
+
+        Raises:
+            UsageError: as `NamedByUser.completed`.
+        """
+        recipe, summary = named.completed(self.recipe, where), self.summary
+        if summary is not None and recipe.estimator != self.recipe.estimator:
+            summary = {**summary, "estimator": recipe.estimator}
+        return replace(self, recipe=recipe, summary=summary)
 
     def check(self) -> None:
         """Raise TypeError, LookupError or AttributeError if a value has the wrong type."""
@@ -257,8 +276,7 @@ def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
     """Return the recipe in a file's metadata.
 
     Raises:
-        DataError: the recipe is invalid (the data is wrong, not the command line), or its estimator
-            is code in a file: data must not choose what is executed.
+        DataError: the recipe is invalid: the data is wrong, not the command line.
     """
     try:
         recipe = Recipe.of(_parsed(text), "rlpost.recipe")
@@ -267,10 +285,4 @@ def _recipe_of(path: str, text: bytes, version: str) -> Recipe:
         raise DataError(
             f"{path}: the recipe in its metadata is invalid{other}: {cut(error)}"
         ) from None
-    if ":" in recipe.estimator:
-        raise DataError(
-            f"{path}: its estimator is code in a file, {recipe.estimator}; verify executes no code "
-            "that a file names. Run rlpost advantages --estimator on its input again, and compare "
-            "both with rlpost compare"
-        )
     return recipe

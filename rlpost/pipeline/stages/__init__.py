@@ -24,8 +24,7 @@ from rlpost.recipe.recipe import GROUP_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from torch import Tensor
-
+    from rlpost.kernels.arrays import Array
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.running_state import RunState
@@ -39,11 +38,11 @@ class Stage:
     name: str
     reads: frozenset[str] = frozenset()
     """Token roles that `map` and `apply` read from the file, besides the mask."""
-    map: Callable[[Batch], dict[str, Tensor]] | None = None
+    map: Callable[[Batch], dict[str, Array]] | None = None
     """Returns numbers per response, [n] each; they become columns of Responses."""
     in_first_pass: bool = False
     """`map` reads only columns of the file, so that it can run in the first pass."""
-    gather: Callable[[Responses, Iterable[dict[str, Tensor]]], Responses] | None = None
+    gather: Callable[[Responses, Iterable[dict[str, Array]]], Responses] | None = None
     """Merges the mapped numbers of all batches, if they are not columns of Responses."""
     reduce: Callable[[Responses], Responses] | None = None
     apply: Callable[[Batch], Batch] | None = None

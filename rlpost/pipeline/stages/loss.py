@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from rlpost.kernels.host import on_host
+from rlpost.kernels.arrays import is_tensor, namespace, on_host
 from rlpost.kernels.segments import lengths
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.selection import BatchMeans, ResponseSums
@@ -21,8 +21,7 @@ from rlpost.pipeline.stages.tokens import finite, kept_mask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from torch import Tensor
-
+    from rlpost.kernels.arrays import Array
     from rlpost.losses.config import LossConfig
     from rlpost.losses.selection import Selection
     from rlpost.pipeline.data import Batch, Responses
@@ -109,12 +108,16 @@ def as_stored(batch: Batch, *, resolved: ResolvedRecipe) -> Batch:
     """
     columns = {"advantages": token_column(batch, resolved, "advantages")}
     columns |= {"is_weight": batch["is_weight"]} if "is_weight" in batch else {}
-    return batch.with_(
-        **{name: x.to(torch.float32).to(torch.float64) for name, x in columns.items()}
-    )
+    return batch.with_(**{name: rounded(x) for name, x in columns.items()})
 
 
-def map_sums(batch: Batch, *, rewarded: bool) -> dict[str, Tensor]:
+def rounded(values: Array) -> Array:
+    """Return float64 numbers as a file stores them, in float32."""
+    xp = namespace(values)
+    return xp.astype(xp.astype(values, xp.float32), xp.float64)
+
+
+def map_sums(batch: Batch, *, rewarded: bool) -> dict[str, Array]:
     """Return `ResponseSums` of a batch."""
     sums = ResponseSums.of(tokens_of(batch, rewarded=rewarded))
     return {f"{_PREFIX}{name}": column for name, column in sums._asdict().items()}
@@ -133,13 +136,14 @@ def batch_means(responses: Responses) -> Responses:
 
 def map_selections(
     batch: Batch, *, selections: Sequence[Selection], rewarded: bool
-) -> dict[str, Tensor]:
+) -> dict[str, Array]:
     """Return the highest tokens of a batch, by selection."""
     tokens, code = tokens_of(batch, rewarded=rewarded), batch.responses["batch"]
     of_batches = on_host(batch.shared[f"{_PREFIX}tokens"])
     size = lengths(on_host(batch.offsets))
-    sizes = torch.zeros_like(of_batches).index_add_(0, batch.table["batch"], size)
-    mapped: dict[str, Tensor] = {}
+    sizes = np.zeros_like(of_batches)
+    np.add.at(sizes, batch.table["batch"], size)
+    mapped: dict[str, Array] = {}
     for one in selections:
         highest = one.candidates(tokens, code).highest(one.counts(of_batches), sizes)
         mapped |= {f"{_PREFIX}{one.name}:{field}": x for field, x in highest._asdict().items()}
@@ -147,7 +151,7 @@ def map_selections(
 
 
 def gather_selections(
-    responses: Responses, parts: Iterable[dict[str, Tensor]], *, selections: Sequence[Selection]
+    responses: Responses, parts: Iterable[dict[str, Array]], *, selections: Sequence[Selection]
 ) -> Responses:
     """Add the lowest token that is selected of each batch, by selection."""
     tokens, batches = responses.shared[f"{_PREFIX}tokens"], len(responses.labels["batch"])
@@ -155,7 +159,7 @@ def gather_selections(
     for part in parts:
         for name, total in totals.items():
             total.add(Ranked(*(part[f"{name}:{field}"] for field in Ranked._fields)))
-    shared: dict[str, Tensor] = {}
+    shared: dict[str, Array] = {}
     for name, total in totals.items():
         floors = Floors.of(total.result(), batches)
         shared |= {f"{name}:{field}": x for field, x in floors._asdict().items()}
@@ -222,13 +226,13 @@ def blocks(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
     On a CPU the intermediate results of a block fit into the cache, which makes a sweep fast. On a
     GPU all tokens are one block.
     """
-    count = tokens.offsets.numel() - 1
-    if tokens.mask.device.type != "cpu":
+    count = len(tokens.offsets) - 1
+    if is_tensor(tokens.mask):
         yield slice(0, count), tokens
         return
     start = 0
     while start < count:
-        end = torch.searchsorted(tokens.offsets, tokens.offsets[start] + _BLOCK, right=True)
+        end = np.searchsorted(tokens.offsets, tokens.offsets[start] + _BLOCK, side="right")
         stop = min(count, max(start + 1, int(end) - 1))
         yield slice(start, stop), tokens.rows(start, stop)
         start = stop

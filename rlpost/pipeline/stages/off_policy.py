@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from rlpost.kernels.arrays import Array
 from rlpost.kernels.corrections import (
     RESPONSE_LEVELS,
     Weights,
@@ -34,7 +34,7 @@ from rlpost.pipeline.stages.tokens import partial_mask
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlpost.pipeline.data import Batch, Responses
+    from rlpost.pipeline.data import Batch, Column, Responses
     from rlpost.recipe.recipe import Filter, Recipe
 
 ACCEPTED = "is:accepted"
@@ -106,7 +106,7 @@ def weight_parts(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
     """Return which responses each filter accepts, and how many tokens all of them accept."""
     mapped = {
         passed(number): _inside(batch, one, recipe)
@@ -115,23 +115,23 @@ def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
     }
     if recipe.numerics.correction == "first":
         accepted = [_accepted(batch, one, recipe) for one in recipe.filters]
-        chosen = torch.stack([batch.mask, *accepted]).all(0)
+        chosen = batch.xp.stack([batch.mask, *accepted]).all(0)
         mapped[ACCEPTED] = count_true(chosen, batch.offsets)
     return mapped
 
 
-def map_weights(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+def map_weights(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
     """Return the sum of each response's weights, and their number."""
     weights, count = _weights(batch, recipe).values, batch.policy_tokens
     if recipe.is_weight in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
         total = reduce_responses(weights, batch.mask, batch.offsets, level="max")
-        count = (count > 0).to(count.dtype)
+        count = batch.xp.astype(count > 0, count.dtype)
     else:
         total = reduce_responses(weights, batch.mask, batch.offsets, level="sequence")
     return {"is:total": total, "is:count": count}
 
 
-def _accepted(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
+def _accepted(batch: Batch, one: Filter, recipe: Recipe) -> Array:
     """Return which tokens a filter accepts, [T] bool."""
     inside = _inside(batch, one, recipe)
     return spread(inside, batch.offsets) if one.by_response else inside
@@ -151,7 +151,7 @@ def drop_rejected(responses: Responses, *, recipe: Recipe) -> Responses:
     if not flags:
         return responses
     reached = responses["kept"]
-    stays = torch.stack([*flags.values()]).all(0)
+    stays: Column = np.logical_and.reduce([*flags.values()])
     kept = reached & stays
     responses = some_left(responses, kept, flags, "widen the bounds of --is-filter")
     return responses.with_(
@@ -167,10 +167,10 @@ def mean_weights(responses: Responses) -> Responses:
     """
     reached = responses["reached" if "reached" in responses else "kept"]
     codes, count = responses["batch"], responses.count("batch")
-    total = exact_sums(torch.where(reached, responses["is:total"], 0.0), codes, count)
-    units = torch.where(reached, responses["is:count"], 0).to(torch.float64)
-    mean = total / exact_sums(units, codes, count).clamp(min=1)
-    return responses.with_(is_mean=torch.where(mean > 0, mean, 1.0)[codes])
+    total = exact_sums(np.where(reached, responses["is:total"], 0.0), codes, count)
+    units = np.where(reached, responses["is:count"], 0).astype(np.float64)
+    mean = total / exact_sums(units, codes, count).clip(1)
+    return responses.with_(is_mean=np.where(mean > 0, mean, 1.0)[codes])
 
 
 def _of_accepted(batch: Batch) -> Batch:
@@ -179,7 +179,7 @@ def _of_accepted(batch: Batch) -> Batch:
     return batch if mask is None else replace(batch, mask=mask, full=False)
 
 
-def map_accepted(stage: Callable[[Batch], dict[str, Tensor]], batch: Batch) -> dict[str, Tensor]:
+def map_accepted(stage: Callable[[Batch], dict[str, Array]], batch: Batch) -> dict[str, Array]:
     """Map the tokens that filters accept."""
     return stage(_of_accepted(batch))
 
@@ -191,7 +191,7 @@ def apply_accepted(stage: Callable[[Batch], Batch], batch: Batch) -> Batch:
 
 def reduce_accepted(stage: Callable[[Responses], Responses], responses: Responses) -> Responses:
     """Reduce with `tokens` as the number of tokens that filters accept."""
-    tokens = torch.where(responses["kept"], responses[ACCEPTED], 0)
+    tokens = np.where(responses["kept"], responses[ACCEPTED], 0)
     return stage(responses.with_(tokens=tokens)).with_(tokens=responses["tokens"])
 
 
@@ -200,18 +200,18 @@ def reject(batch: Batch, *, recipe: Recipe) -> Batch:
 
     Filters that drop whole responses add nothing.
     """
-    hits: dict[str, Tensor] = {}
+    xp, hits = batch.xp, dict[str, Array]()
     for number, one in enumerate(recipe.filters):
         if not drops_responses(recipe, one):
             outside = ~_accepted(batch, one, recipe)
             hits[rejected(number)] = batch.mask & outside & _rejectable(batch, recipe)
     if not hits:
         return batch
-    accepted = ~torch.stack([*hits.values()]).any(0)
-    zeroed: dict[int, Tensor] = {}
+    accepted = ~xp.stack([*hits.values()]).any(0)
+    zeroed: dict[int, Array] = {}
     for name in ("advantages", "returns", "raw_advantages"):
         if name in batch and id(batch[name]) not in zeroed:
-            zeroed[id(batch[name])] = torch.where(accepted, batch[name], 0.0)
+            zeroed[id(batch[name])] = xp.where(accepted, batch[name], 0.0)
     credit = {name: zeroed[id(x)] for name, x in batch.tokens.items() if id(x) in zeroed}
     return batch.with_(**hits, **credit, accepted=accepted)
 
@@ -221,21 +221,21 @@ def add_weights(batch: Batch, *, recipe: Recipe) -> Batch:
 
     The recipe's numerics set it on observations.
     """
-    weights = _weights(batch, recipe)
+    xp, weights = batch.xp, _weights(batch, recipe)
     values = weights.values
     if recipe.is_normalise:
         values = values / spread(batch.responses["is_mean"], batch.offsets)
     if recipe.numerics.is_observations == "zero":
-        values = torch.where(batch.mask, values, 0.0)
+        values = xp.where(batch.mask, values, 0.0)
     if "accepted" in batch:
-        values = torch.where(batch["accepted"], values, 0.0)
+        values = xp.where(batch["accepted"], values, 0.0)
     if not batch.all_are("kept"):
-        values = torch.where(spread(batch.responses["kept"], batch.offsets), values, 0.0)
+        values = xp.where(spread(batch.responses["kept"], batch.offsets), values, 0.0)
     hits = {"is:truncated": weights.truncated, "is:masked": weights.masked}
     return batch.with_(**hits, is_weight=values)
 
 
-def _rejectable(batch: Batch, recipe: Recipe) -> Tensor:
+def _rejectable(batch: Batch, recipe: Recipe) -> Array:
     """Return tokens that filters may reject: all, only those with A < 0, or with A·d > 0 (VACO)."""
     if recipe.is_filter_where == "any":
         return batch.mask
@@ -248,7 +248,7 @@ def _rejectable(batch: Batch, recipe: Recipe) -> Tensor:
     return advantages * (batch["old_log_probs"] - batch["infer_log_probs"]) > 0
 
 
-def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Tensor:
+def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Array:
     """Return what a filter accepts: [T] bool, or [n] for a filter of responses."""
     values = divergence(
         batch["old_log_probs"],
@@ -276,7 +276,7 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
         clamp_at=numerics.is_clamp_at,
     )
     if numerics.is_observations == "one":
-        logs = torch.where(batch.mask, logs, 0.0)
+        logs = batch.xp.where(batch.mask, logs, 0.0)
     return importance_weights(
         logs,
         cap=math.inf if recipe.is_cap is None else recipe.is_cap,

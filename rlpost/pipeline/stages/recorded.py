@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from rlpost.kernels.segments import segment_sum
 from rlpost.pipeline.stages.responses import some_left
 from rlpost.recipe.roles import RECORDED
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from rlpost.kernels.arrays import Array
     from rlpost.pipeline.data import Batch, Responses
 
 
@@ -36,24 +35,24 @@ def use_sample_mask(responses: Responses) -> Responses:
 def use_rewards(responses: Responses) -> Responses:
     """Set `rewards` to the recorded ones."""
     return responses.with_(
-        rewards=torch.where(responses["valid"], responses[role_of("response_level_rewards")], 0.0)
+        rewards=np.where(responses["valid"], responses[role_of("response_level_rewards")], 0.0)
     )
 
 
-def sum_token_rewards(batch: Batch) -> dict[str, Tensor]:
+def sum_token_rewards(batch: Batch) -> dict[str, Array]:
     """Return the sum of the recorded token rewards of each response."""
     return {"recorded_sum": segment_sum(batch[role_of("token_level_rewards")], batch.offsets)}
 
 
 def use_sums(responses: Responses, *, column: str) -> Responses:
     """Set a column of rewards to the sums of recorded token rewards."""
-    sums = torch.where(responses["valid"], responses["recorded_sum"], 0.0)
+    sums = np.where(responses["valid"], responses["recorded_sum"], 0.0)
     return responses.with_(rewards=sums, shaped=sums).with_(**{column: sums})
 
 
 def without_rewards(responses: Responses) -> Responses:
     """Set `rewards` to 0: the recorded token rewards have them."""
-    return responses.with_(rewards=torch.zeros_like(responses["reward"]))
+    return responses.with_(rewards=np.zeros_like(responses["reward"]))
 
 
 def add_kl(batch: Batch) -> Batch:

@@ -7,22 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from rlpost.errors import DataError
 from rlpost.estimators.gdpo import weighted_scores
 from rlpost.estimators.raw import raw
 from rlpost.kernels import rewards
+from rlpost.kernels.codes import joint_codes, keyed_extremes
 from rlpost.kernels.kl import adaptive_coefficients
-from rlpost.kernels.moments import (
-    TokenMoments,
-    exact_sums,
-    joint_codes,
-    keyed_extremes,
-    keyed_moments,
-    pooled_moments,
-)
+from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,
@@ -42,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from rlpost.estimators import Estimator
-    from rlpost.pipeline.data import Responses
+    from rlpost.kernels.moments import Floats, Integers, Mask
+    from rlpost.pipeline.data import Column, Responses
     from rlpost.recipe.recipe import Recipe
 
 
@@ -50,7 +44,7 @@ def leave_out_nonfinite(responses: Responses) -> Responses:
     """Set `valid` to false for responses with a non-finite number, and their reward to 0."""
     valid = responses["valid"] & responses["finite"]
     return responses.with_(
-        valid=valid, reward=torch.where(valid, responses["reward"], 0.0), kept=valid
+        valid=valid, reward=np.where(valid, responses["reward"], 0.0), kept=valid
     )
 
 
@@ -87,7 +81,7 @@ def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
 
 
 def some_left(
-    responses: Responses, kept: Tensor, flags: Mapping[str, Tensor], advice: str
+    responses: Responses, kept: Mask, flags: Mapping[str, Mask], advice: str
 ) -> Responses:
     """Return the same responses if any are kept.
 
@@ -114,7 +108,7 @@ def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataErro
     )
 
 
-def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
+def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
     reward, tokens = raw_rewards(responses, recipe), responses["tokens"]
     flags = {}
     if recipe.max_len_mask:
@@ -130,7 +124,7 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
     return flags | _group_flags(responses, recipe)
 
 
-def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Tensor]:
+def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
     """Return the flags of masks of groups; a response that no group counts is kept."""
     if not (recipe.difficulty_mask or recipe.drop_zero_variance or recipe.drop_single):
         return {}
@@ -158,7 +152,7 @@ def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
     rows, reward = countable(responses, recipe), raw_rewards(responses, recipe)
     moments, _ = group_statistics(responses, reward, rows=rows)
-    passed = (reward >= recipe.pass_threshold).to(torch.float64)
+    passed = (reward >= recipe.pass_threshold).astype(np.float64)
     rate, _ = group_statistics(responses, passed, rows=rows)
     return responses.with_(
         group_size=moments.number,
@@ -183,7 +177,7 @@ def kl_coefficients(
     """
     count = responses.count("batch")
     if recipe.kl_target is None:
-        beta = torch.full((count,), recipe.kl_coef, dtype=torch.float64)
+        beta = np.full(count, recipe.kl_coef, np.float64)
     else:
         rows = responses["valid"]
         kl = keyed_moments(responses["kl_mean"][rows], responses["batch"][rows], count)
@@ -194,7 +188,7 @@ def kl_coefficients(
             target=recipe.kl_target,
             horizon=recipe.kl_horizon,
         )
-        beta = torch.tensor(coefficients, dtype=torch.float64)
+        beta = np.array(coefficients, np.float64)
         responses = responses.noting(kl_coef=after)
     return responses.with_(beta=beta[responses["batch"]])
 
@@ -205,7 +199,7 @@ def charge_kl(
     """Add `beta`, and subtract β times the KL of a whole response from a column of rewards."""
     responses = kl_coefficients(responses, recipe=recipe, start=start)
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
-    charge = torch.where(responses["valid"], charge, 0.0)
+    charge = np.where(responses["valid"], charge, 0.0)
     return responses.with_(**{column: responses[column] - charge})
 
 
@@ -238,36 +232,36 @@ def estimate(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> R
     if "components" in estimator.columns:
         responses = responses.with_(**component_parts(responses, columns, rows, recipe))
 
-    def function(chosen: dict[str, Tensor], offsets: Tensor | None = None) -> Tensor:
+    def function(chosen: dict[str, Column], offsets: Integers | None = None) -> Floats:
         credit = estimator(_stacked(chosen, estimator), offsets, recipe)
         estimator.check_finite(credit)
-        return torch.stack(credit, dim=1)
+        return np.stack(credit, axis=1)
 
     if "offsets" in estimator.parameters:
         both = per_group(responses, columns, function, rows=rows)
     else:
-        both = values.new_zeros(len(responses), 2)
+        both = np.zeros((len(responses), 2))
         both[rows] = function({name: x[rows] for name, x in columns.items()})
-    credit, returns = both.unbind(1)
+    credit, returns = both.T
     alone = "offsets" in estimator.parameters and "single" not in estimator.options
     if recipe.numerics.single == "raw" and alone:
         single = group_statistics(responses, values, rows=rows)[0].number == 1
-        credit, returns = (torch.where(single, values, part) for part in (credit, returns))
+        credit, returns = (np.where(single, values, part) for part in (credit, returns))
     return responses.with_(credit=credit, credit_returns=returns)
 
 
 def component_parts(
-    responses: Responses, columns: dict[str, Tensor], rows: Tensor, recipe: Recipe
-) -> dict[str, Tensor]:
+    responses: Responses, columns: dict[str, Column], rows: Mask, recipe: Recipe
+) -> dict[str, Column]:
     """Return `part:NAME`, each component times its weight, normalised within groups, [N] each."""
     names = {
         f"part:{name}": columns[f"component:{name}"] for name in recipe.reward_components or ()
     }
     numerics, means = recipe.numerics, (recipe.norm_mean, recipe.norm_std)
 
-    def scores(chosen: dict[str, Tensor], offsets: Tensor) -> Tensor:
+    def scores(chosen: dict[str, Column], offsets: Integers) -> Floats:
         return weighted_scores(
-            torch.stack([*chosen.values()], dim=1),
+            np.stack([*chosen.values()], axis=1),
             offsets,
             component_weights=recipe.component_weights or (),
             norm_mean=means[0] or "group",
@@ -277,13 +271,13 @@ def component_parts(
             norm_ddof=numerics.norm_ddof,
         )
 
-    return dict(zip(names, per_group(responses, names, scores, rows=rows).unbind(1), strict=True))
+    return dict(zip(names, per_group(responses, names, scores, rows=rows).T, strict=True))
 
 
-def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Tensor]:
+def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict[str, Column]:
     """Return the columns that an estimator reads, `components` one by one."""
     parts = [f"component:{name}" for name in recipe.reward_components or ()]
-    columns: dict[str, Tensor] = {}
+    columns: dict[str, Column] = {}
     for name in estimator.columns:
         if name == "components":
             columns |= {part: of_rollouts(responses, responses[part], recipe) for part in parts}
@@ -292,21 +286,21 @@ def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict
     return columns
 
 
-def _stacked(columns: dict[str, Tensor], estimator: Estimator) -> dict[str, Tensor]:
+def _stacked(columns: dict[str, Column], estimator: Estimator) -> dict[str, Column]:
     """Return the columns with all components as one column, [N, K]."""
     if "components" not in estimator.columns:
         return columns
     parts = [x for name, x in columns.items() if name.startswith("component:")]
     others = {name: x for name, x in columns.items() if not name.startswith("component:")}
-    return {**others, "components": torch.stack(parts, dim=1)}
+    return {**others, "components": np.stack(parts, axis=1)}
 
 
-def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Tensor:
+def _cohorts(responses: Responses, episode_domains: Sequence[str]) -> Integers:
     """Return codes of (group, domain) in these domains, of (batch, domain) in others, [N]."""
     labels = [str(label) for label in responses.labels["domain"]]
-    listed = torch.tensor([label in episode_domains for label in labels])
+    listed = np.array([label in episode_domains for label in labels])
     domain, batch, group = (responses[name] for name in ("domain", "batch", "group"))
-    inner = torch.where(listed[domain], group + responses.count("batch"), batch)
+    inner = np.where(listed[domain], group + responses.count("batch"), batch)
     return joint_codes(inner, domain)
 
 
@@ -315,7 +309,7 @@ def normalise_credit(responses: Responses, *, recipe: Recipe) -> Responses:
     credit, rows = responses["credit"], counted(responses, recipe)
     moments = batch_moments(responses, credit, rows)
     scores = standardise(credit, moments, eps=recipe.numerics.batch_eps)
-    credit = torch.where(rows, scores, 0.0)
+    credit = np.where(rows, scores, 0.0)
     return responses.with_(credit=credit, credit_returns=credit)
 
 
@@ -332,8 +326,8 @@ def whitening_fields(recipe: Recipe) -> frozenset[str]:
 def whiten(responses: Responses, *, recipe: Recipe, returns: bool) -> Responses:
     """Whiten `credit` over the kept policy tokens of each batch; `credit_returns` if `returns`."""
     credit = responses["credit"]
-    count = torch.where(responses["kept"], responses["tokens"], 0).to(torch.float64)
-    parts = TokenMoments(count, count * credit, torch.zeros_like(credit))
+    count = np.where(responses["kept"], responses["tokens"], 0).astype(np.float64)
+    parts = TokenMoments(count, count * credit, np.zeros_like(credit))
     mean, scale, lone = _scales(responses, parts, recipe)
     whitened = (credit - mean) * scale
     both = whitened if returns else responses["credit_returns"]
@@ -347,32 +341,32 @@ def token_whitening(responses: Responses, *, recipe: Recipe, column: str) -> Res
     """
     parts = TokenMoments(*(responses[f"{column}:{name}"] for name in TokenMoments._fields))
     mean, scale, lone = _scales(responses, parts, recipe)
-    lone = lone | responses.columns.get("unwhitened", torch.zeros_like(lone))
+    lone = lone | responses.columns.get("unwhitened", np.zeros_like(lone))
     scaling = {f"{column}:mean": mean, f"{column}:scale": scale}
     return responses.with_(**scaling, unwhitened=lone)
 
 
 def _scales(
     responses: Responses, parts: TokenMoments, recipe: Recipe
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Floats, Floats, Mask]:
     """Return mean and 1/√(var + ε) of each response's batch; 0 and 1 with under two tokens.
 
     The third result is true for responses that have the only token of their batch.
     """
     codes, numerics = responses["batch"], recipe.numerics
     moments = pooled_moments(parts, codes, responses.count("batch"))
-    variance = moments.std.square()
+    variance = moments.std**2
     if numerics.whiten_ddof == 0:
-        variance = variance * (moments.number - 1).clamp(min=0) / moments.number.clamp(min=1)
+        variance = variance * (moments.number - 1).clip(0) / moments.number.clip(1)
     if numerics.whiten_floor == "add":
         variance = variance + numerics.whiten_eps
-    scale = variance.clamp(min=numerics.whiten_eps).rsqrt()
+    scale = 1 / np.sqrt(variance.clip(numerics.whiten_eps))
     enough = moments.number > 1
     if numerics.whiten_scale == "none":
-        scale = torch.ones_like(scale)
-    mean = torch.where(enough, moments.mean, 0.0)
+        scale = np.ones_like(scale)
+    mean = np.where(enough, moments.mean, 0.0)
     lone = ~enough[codes] & (parts.number > 0)
-    return mean[codes], torch.where(enough, scale, 1.0)[codes], lone
+    return mean[codes], np.where(enough, scale, 1.0)[codes], lone
 
 
 def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -382,7 +376,7 @@ def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
     credit = responses["credit"]
     raw = responses.columns.get("raw_credit", credit)
     return responses.with_(
-        credit=credit.clamp(-bound, bound), credit_clipped=credit.abs() > bound, raw_credit=raw
+        credit=credit.clip(-bound, bound), credit_clipped=abs(credit) > bound, raw_credit=raw
     )
 
 
@@ -395,15 +389,15 @@ def weights(responses: Responses, *, recipe: Recipe) -> Responses:
     if not (recipe.difficulty_weight or recipe.length_weight):
         return responses
     codes, count = responses["batch"], responses.count("batch")
-    weight = torch.ones(len(responses), dtype=torch.float64)
+    weight = np.ones(len(responses))
     if recipe.difficulty_weight:
         weight = weight * difficulty_weights(responses["difficulty"])
     if recipe.length_weight:
-        tokens = responses["tokens"].to(torch.float64)
+        tokens = responses["tokens"].astype(np.float64)
         valid = responses["valid"]
         shortest, longest = keyed_extremes(tokens[valid], codes[valid], count)
         weight = weight * length_weights(tokens, shortest[codes], longest[codes])
-    weight = torch.where(responses["valid"], weight, 0.0)
-    rows = torch.bincount(codes[responses["valid"]], minlength=count)
-    scale = rows / exact_sums(weight, codes, count).clamp(min=torch.finfo(torch.float64).tiny)
+    weight = np.where(responses["valid"], weight, 0.0)
+    rows = np.bincount(codes[responses["valid"]], minlength=count)
+    scale = rows / exact_sums(weight, codes, count).clip(np.finfo(np.float64).tiny)
     return responses.with_(sample_weight=weight * scale[codes])

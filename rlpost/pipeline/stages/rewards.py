@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from rlpost.errors import DataError
 from rlpost.kernels import rewards
+from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
+from rlpost.kernels.codes import dense_codes, joint_codes
 from rlpost.kernels.moments import (
     Moments,
-    canonical_order,
-    dense_codes,
     first_values,
     group_moments,
     group_offsets,
-    joint_codes,
     keyed_moments,
     last_values,
 )
@@ -30,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.estimators import Estimator
+    from rlpost.kernels.moments import Floats, Integers, Mask
     from rlpost.kernels.rewards import RunningMoments
-    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
@@ -59,19 +58,19 @@ def counted_fields(recipe: Recipe) -> frozenset[str]:
     return COUNTABLE | {*(["mask_before_norm"] if drops else [])}
 
 
-def countable(responses: Responses, recipe: Recipe) -> Tensor:
+def countable(responses: Responses, recipe: Recipe) -> Mask:
     """Return which responses statistics of raw rewards count, [N] bool: masks use these."""
     rows = responses["valid"]
     return rows & (responses["tokens"] > 0) if recipe.numerics.empty == "leave_out" else rows
 
 
-def counted(responses: Responses, recipe: Recipe) -> Tensor:
+def counted(responses: Responses, recipe: Recipe) -> Mask:
     """Return which responses reward statistics count after the masks, [N] bool."""
     rows = countable(responses, recipe)
     return rows & responses["kept"] if recipe.mask_before_norm else rows
 
 
-def raw_rewards(responses: Responses, recipe: Recipe, *, process: bool = False) -> Tensor:
+def raw_rewards(responses: Responses, recipe: Recipe, *, process: bool = False) -> Floats:
     """Return the raw reward of each response, or of its rollout, [N].
 
     With `process`, the sum of its process rewards is added, if the input has any.
@@ -114,19 +113,19 @@ def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
         )
     if recipe.group_length_penalty is not None:
         shaped = shaped - _group_length_penalty(responses, shaped, recipe)
-    shaped = torch.where(responses["valid"], shaped, 0.0)
+    shaped = np.where(responses["valid"], shaped, 0.0)
     return responses.with_(rewards=shaped, shaped=shaped)
 
 
-def _group_length_penalty(responses: Responses, shaped: Tensor, recipe: Recipe) -> Tensor:
+def _group_length_penalty(responses: Responses, shaped: Floats, recipe: Recipe) -> Floats:
     weights = recipe.group_length_penalty
     assert weights is not None
-    policy, row = (responses[name].to(torch.float64) for name in ("tokens", "length"))
-    turns = responses["turn"] + 1 if "turn" in responses else torch.ones_like(row)
+    policy, row = (responses[name].astype(np.float64) for name in ("tokens", "length"))
+    turns = responses["turn"] + 1 if "turn" in responses else np.ones_like(row)
     columns = {"rewards": shaped, "output": policy, "input": row - policy, "turns": turns}
 
-    def penalty(columns: dict[str, Tensor], offsets: Tensor) -> Tensor:
-        lengths = torch.stack([columns[name] for name in ("output", "input", "turns")], dim=1)
+    def penalty(columns: dict[str, Column], offsets: Integers) -> Floats:
+        lengths = np.stack([columns[name] for name in ("output", "input", "turns")], axis=1)
         return rewards.group_length_penalty(columns["rewards"], lengths, offsets, weights=weights)
 
     return per_group(responses, columns, penalty, rows=counted(responses, recipe))
@@ -142,7 +141,7 @@ def reward_column(estimator: Estimator) -> str:
 
 def add_process_rewards(responses: Responses, *, column: str | None) -> Responses:
     """Set `process` to 0 for responses that are left out; add it to a column, if one is named."""
-    process = torch.where(responses["valid"], responses["process"], 0.0)
+    process = np.where(responses["valid"], responses["process"], 0.0)
     summed = {column: responses[column] + process} if column else {}
     return responses.with_(process=process, **summed)
 
@@ -152,7 +151,7 @@ def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses
     recipe, estimator = resolved.recipe, resolved.estimator
     rows = counted(responses, recipe)
     columns = {name: responses[name][rows] for name in estimator.reward_columns}
-    computed = torch.zeros_like(responses["rewards"])
+    computed = np.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)
 
@@ -212,7 +211,7 @@ def normalise_rewards(
         responses, moments["running"] = _running(responses, values, rows, running)
     if "others" in scopes:
         moments["others"] = _others(responses, values, rows)
-    single = constant = torch.zeros(len(responses), dtype=torch.bool)
+    single = constant = np.zeros(len(responses), np.bool_)
     if scopes & {"group", "others"} or numerics.single == "zero_always":
         moments["group"], constant = group_statistics(responses, values, rows=rows)
         single = moments["group"].number == 1
@@ -227,35 +226,35 @@ def normalise_rewards(
         )
     if numerics.constant == "zero":
         flat = constant if std_of in ("none", "others") else constant | (moments[std_of].std == 0)
-        out = torch.where(flat & ~single, 0.0, out)
+        out = np.where(flat & ~single, 0.0, out)
     if numerics.single in ("zero", "zero_always"):
-        out = torch.where(single, 0.0, out)
+        out = np.where(single, 0.0, out)
     elif numerics.single == "raw":
-        out = torch.where(single, values, out)
-    return responses.with_(rewards=torch.where(rows, out, 0.0))
+        out = np.where(single, values, out)
+    return responses.with_(rewards=np.where(rows, out, 0.0))
 
 
-def _others(responses: Responses, values: Tensor, rows: Tensor) -> Moments:
-    def others(columns: dict[str, Tensor], offsets: Tensor) -> Tensor:
-        return torch.stack(others_moments(columns["values"], offsets), dim=1)
+def _others(responses: Responses, values: Floats, rows: Mask) -> Moments:
+    def others(columns: dict[str, Column], offsets: Integers) -> Floats:
+        return np.stack(others_moments(columns["values"], offsets), axis=1)
 
-    return Moments(*per_group(responses, {"values": values}, others, rows=rows).unbind(1))
+    return Moments(*per_group(responses, {"values": values}, others, rows=rows).T)
 
 
-def batch_moments(responses: Responses, values: Tensor, rows: Tensor) -> Moments:
+def batch_moments(responses: Responses, values: Floats, rows: Mask) -> Moments:
     """Return the moments of each response's batch, of the responses that count."""
     codes = responses["batch"]
     return keyed_moments(values[rows], codes[rows], responses.count("batch")).at(codes)
 
 
 def _running(
-    responses: Responses, values: Tensor, rows: Tensor, start: Mapping[str, RunningMoments]
+    responses: Responses, values: Floats, rows: Mask, start: Mapping[str, RunningMoments]
 ) -> tuple[Responses, Moments]:
     """Return running moments of each response's domain, its own batch included."""
     domains = responses.count("domain")
     both = responses["batch"] * domains + responses["domain"]
     sets, codes = dense_codes(both, responses.count("batch") * domains)
-    own = keyed_moments(values[rows], codes[rows], sets.numel())
+    own = keyed_moments(values[rows], codes[rows], len(sets))
     labels = [str(label) for label in responses.labels["domain"]]
     begin = {code: start[label] for code, label in enumerate(labels) if label in start}
     mean, std, after = rewards.running_statistics(own, (sets % domains).tolist(), begin)
@@ -276,17 +275,17 @@ def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     if bounds is None:
         return responses
     values = responses["rewards"]
-    clipped = values.clamp(*bounds)
+    clipped = values.clip(*bounds)
     return responses.with_(rewards=clipped, reward_clipped=clipped != values)
 
 
 def per_group(
     responses: Responses,
-    columns: dict[str, Tensor],
-    function: Callable[[dict[str, Tensor], Tensor], Tensor],
+    columns: dict[str, Column],
+    function: Callable[[dict[str, Column], Integers], Floats],
     *,
-    rows: Tensor | None = None,
-) -> Tensor:
+    rows: Mask | None = None,
+) -> Floats:
     """Call a function once for all groups, and return its numbers in the order of the responses.
 
     Responses of one rollout (if `rollout` is a column) count once, with the mean of their values,
@@ -302,18 +301,18 @@ def per_group(
     Returns:
         [N] or [N, k] float64.
     """
-    chosen = torch.arange(len(responses)) if rows is None else rows.nonzero().squeeze(1)
+    chosen = np.arange(len(responses)) if rows is None else np.flatnonzero(rows)
     codes = responses["group"][chosen]
     values = {name: column[chosen] for name, column in columns.items()}
-    unit: Tensor | None = None
+    unit: Integers | None = None
     if "rollout" in responses:
         codes, values, unit = _by_rollout(codes, responses["rollout"][chosen], values)
     order = canonical_order(codes, *values.values())
     offsets = group_offsets(codes, responses.count("group"))
     results = function({name: column[order] for name, column in values.items()}, offsets)
-    unsorted = torch.empty_like(results)
+    unsorted = np.empty_like(results)
     unsorted[order] = results
-    out = results.new_zeros(len(responses), *results.shape[1:])
+    out = np.zeros((len(responses), *results.shape[1:]))
     out[chosen] = unsorted if unit is None else unsorted[unit]
     return out
 
@@ -367,11 +366,9 @@ def check_batches(responses: Responses) -> Responses:
     if ids is None or "prompt" not in responses:
         return responses
     unit, step = joint_codes(responses["prompt"], responses[ids]), responses["step"]
-    first = torch.full((int(unit.max()) + 1,), len(unit)).scatter_reduce(
-        0, unit, torch.arange(len(unit)), "amin"
-    )[unit]
-    differing = (step != step[first]).nonzero().squeeze(1)
-    if not differing.numel():
+    first = np.unique(unit, return_index=True)[1][unit]
+    differing = np.flatnonzero(step != step[first])
+    if not len(differing):
         return responses
     rows, labels = [int(first[differing[0]]), int(differing[0])], responses.labels["step"]
     values: list[float | str] = [labels[int(step[row])] for row in rows]
@@ -388,24 +385,24 @@ def check_rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Respons
     rule, valid = resolved.recipe.rollout_reward, responses["valid"]
     if rule in ("last", "sum"):
         unit = joint_codes(responses["group"], responses["rollout"])
-        broken = torch.bincount(unit[~valid], minlength=len(responses))[unit] > 0
+        broken = np.bincount(unit[~valid], minlength=len(responses))[unit] > 0
         return responses.with_(
             valid=valid & ~broken,
             kept=responses["kept"] & ~broken,
-            reward=torch.where(broken, 0.0, responses["reward"]),
+            reward=np.where(broken, 0.0, responses["reward"]),
         )
     if rule == "mean":
         return responses
     components = "components" in resolved.estimator.columns
     names = [f"component:{name}" for name in resolved.recipe.reward_components or () if components]
     names = [*(names or ["reward"]), *(["process"] if resolved.process == "response" else [])]
-    first = _one_of_rollout(responses, torch.arange(len(responses)), "first")
+    first = _one_of_rollout(responses, np.arange(len(responses)), "first")
     found = []
     for name in names:
         values = responses[name]
-        both_missing = values.isnan() & values[first].isnan()
-        differing = (valid & (values != values[first]) & ~both_missing).nonzero().squeeze(1)
-        if differing.numel():
+        both_missing = np.isnan(values) & np.isnan(values[first])
+        differing = np.flatnonzero(valid & (values != values[first]) & ~both_missing)
+        if len(differing):
             rows = [int(first[differing[0]]), int(differing[0])]
             found.append(RowsDiffer(rows, values[rows].tolist(), name))
     differ = min(found, key=lambda one: one.rows[1], default=None)
@@ -419,7 +416,7 @@ def rollout_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     return responses.with_(rewards=of_rollouts(responses, responses["rewards"], recipe))
 
 
-def of_rollouts(responses: Responses, values: Tensor, recipe: Recipe) -> Tensor:
+def of_rollouts(responses: Responses, values: Floats, recipe: Recipe) -> Floats:
     """Return the value of each response's rollout, [N]; the values if there are no rollouts.
 
     The value is the last in input order, the sum or the mean of the values of the rollout's rows.
@@ -429,66 +426,66 @@ def of_rollouts(responses: Responses, values: Tensor, recipe: Recipe) -> Tensor:
         return values
     if recipe.rollout_reward == "last":
         return _one_of_rollout(responses, values, "last")
-    rows = responses["valid"].nonzero().squeeze(1)
+    rows = np.flatnonzero(responses["valid"])
     unit = joint_codes(responses["group"][rows], responses["rollout"][rows])
     order = canonical_order(unit, values[rows])
-    offsets = group_offsets(unit, int(unit.max()) + 1 if unit.numel() else 0)
+    offsets = group_offsets(unit, int(unit.max()) + 1 if len(unit) else 0)
     ascending = values[rows][order]
     if recipe.rollout_reward == "sum":
         combined = segment_sum(ascending, offsets)
     else:
         combined = group_moments(ascending, offsets).mean
-    return torch.zeros_like(values).index_copy(0, rows, combined[unit])
+    return placed(combined[unit], rows, len(values))
 
 
-def _one_of_rollout(responses: Responses, values: Tensor, which: str) -> Tensor:
+def _one_of_rollout(responses: Responses, values: Column, which: str) -> Column:
     """Return the value of the first or last row of each response's rollout, in input order, [N]."""
-    rows = responses["valid"].nonzero().squeeze(1)
+    rows = np.flatnonzero(responses["valid"])
     unit = joint_codes(responses["group"][rows], responses["rollout"][rows])
-    order = torch.argsort(unit, stable=True)
-    offsets = group_offsets(unit, int(unit.max()) + 1 if unit.numel() else 0)
+    order = np.argsort(unit, kind="stable")
+    offsets = group_offsets(unit, int(unit.max()) + 1 if len(unit) else 0)
     at = order[offsets[:-1] if which == "first" else offsets[1:] - 1]
-    return torch.zeros_like(values).index_copy(0, rows, values[rows][at][unit])
+    return placed(values[rows][at][unit], rows, len(values))
 
 
 def _by_rollout(
-    codes: Tensor, rollout: Tensor, values: dict[str, Tensor]
-) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    codes: Integers, rollout: Integers, values: dict[str, Column]
+) -> tuple[Integers, dict[str, Floats], Integers]:
     """Return group codes and mean values of each rollout of a group, and each row's rollout."""
     unit = joint_codes(codes, rollout)
-    count = int(unit.max()) + 1 if unit.numel() else 0
-    offsets, group = group_offsets(unit, count), codes.new_empty(count)
+    count = int(unit.max()) + 1 if len(unit) else 0
+    offsets, group = group_offsets(unit, count), np.empty(count, codes.dtype)
     group[unit] = codes
     means = {}
     for name, column in values.items():
         order = canonical_order(unit, column)
-        means[name] = group_moments(column[order].to(torch.float64), offsets).mean
+        means[name] = group_moments(column[order].astype(np.float64), offsets).mean
     return group, means, unit
 
 
 def group_statistics(
-    responses: Responses, values: Tensor, *, rows: Tensor | None = None
-) -> tuple[Moments, Tensor]:
+    responses: Responses, values: Floats, *, rows: Mask | None = None
+) -> tuple[Moments, Mask]:
     """Return the moments of each response's group, and whether its values are all equal, [N]."""
     own = _from_zero(responses["group"])
     groups, equal = _by_group(own, responses, values, rows)
     moments = groups.at(own)
     if rows is None or bool(rows.all()):
         return moments, equal[own]
-    return Moments(*(torch.where(rows, part, 0.0) for part in moments)), equal[own] & rows
+    return Moments(*(np.where(rows, part, 0.0) for part in moments)), equal[own] & rows
 
 
-def _from_zero(codes: Tensor) -> Tensor:
+def _from_zero(codes: Integers) -> Integers:
     """Return the codes minus the smallest: in one file of thousands they may not begin at 0."""
-    low = int(codes.min()) if codes.numel() else 0
+    low = int(codes.min()) if len(codes) else 0
     return codes - low if low else codes
 
 
 def _by_group(
-    codes: Tensor, responses: Responses, values: Tensor, rows: Tensor | None
-) -> tuple[Moments, Tensor]:
+    codes: Integers, responses: Responses, values: Floats, rows: Mask | None
+) -> tuple[Moments, Mask]:
     """Return the moments of each group, and whether its values are all equal, [G]."""
-    count, taken = int(codes.max()) + 1 if codes.numel() else 0, values
+    count, taken = int(codes.max()) + 1 if len(codes) else 0, values
     if rows is not None and not bool(rows.all()):
         codes, taken = codes[rows], values[rows]
     if "rollout" in responses:

@@ -9,10 +9,9 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from rlpost.kernels.host import on_host, with_host_copy
+from rlpost.kernels.arrays import Array, namespace, on_host
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments
 from rlpost.kernels.scans import reverse_scan
@@ -42,22 +41,22 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-def finite(batch: Batch) -> dict[str, Tensor]:
+def finite(batch: Batch) -> dict[str, Array]:
     """Return whether all numbers at policy tokens of each response are finite."""
-    bad = torch.zeros_like(batch.mask)
+    bad = batch.xp.zeros_like(batch.mask)
     for column in batch.tokens.values():
-        bad |= ~torch.isfinite(column)
+        bad = bad | ~batch.xp.isfinite(column)
     return {"finite": count_true(bad & batch.mask, batch.offsets) == 0}
 
 
-def map_kl(batch: Batch, *, add: Callable[[Batch], Batch]) -> dict[str, Tensor]:
+def map_kl(batch: Batch, *, add: Callable[[Batch], Batch]) -> dict[str, Array]:
     """Return the mean KL over each response's policy tokens, which `add` adds; 0 without any."""
     return {"kl_mean": mean_kl(add(batch))}
 
 
-def mean_kl(batch: Batch) -> Tensor:
+def mean_kl(batch: Batch) -> Array:
     """Return the mean of `kl` over each response's policy tokens, [n]; 0 without any."""
-    return segment_sum(batch["kl"], batch.offsets) / batch.policy_tokens.clamp(min=1)
+    return segment_sum(batch["kl"], batch.offsets) / batch.policy_tokens.clip(1)
 
 
 def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
@@ -80,18 +79,18 @@ def estimate_kl_fields(recipe: Recipe) -> frozenset[str]:
     return frozenset(fields)
 
 
-def _kl(batch: Batch, reference: str, recipe: Recipe) -> Tensor:
+def _kl(batch: Batch, reference: str, recipe: Recipe) -> Array:
     """Return the KL from the log-probs in a column, per token."""
     numerics, estimator = recipe.numerics, recipe.kl_estimator
     bounded = numerics.log_ratio_clamps in (estimator, "all")
-    ratio: Tensor | float = 1.0
+    ratio: Array | float = 1.0
     if estimator == "k4" and "log_probs" in batch and "old_log_probs" in batch:
-        ratio = (batch["log_probs"] - batch["old_log_probs"]).exp()
+        ratio = batch.xp.exp(batch["log_probs"] - batch["old_log_probs"])
     return token_kl(
         batch["log_probs" if numerics.kl_policy == "current" else "old_log_probs"],
         batch[reference],
         estimator=estimator,
-        log_ratio_clamp=numerics.log_ratio_clamp if bounded else torch.inf,
+        log_ratio_clamp=numerics.log_ratio_clamp if bounded else math.inf,
         clamp=numerics.kl_clamp,
         clamps=numerics.kl_clamps,
         ratio=ratio,
@@ -100,7 +99,7 @@ def _kl(batch: Batch, reference: str, recipe: Recipe) -> Tensor:
 
 def add_distillation(batch: Batch, *, recipe: Recipe) -> Batch:
     """Add `distillation`: the weighted KL from all teachers, per token."""
-    total = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
+    total: Array = 0.0
     for name, weight in recipe.teachers.items():
         total = total + weight * _kl(batch, f"teacher:{name}", recipe)
     return batch.with_(distillation=batch.only(total))
@@ -123,49 +122,41 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
 
     With a bound, also add `token_reward_clipped`, bool.
     """
-    rewards = _process_rewards(batch)
+    terminal, process = batch.responses["rewards"], batch.tokens.get("token_rewards")
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
         kl = batch.tokens.get("row_kl", batch["kl"])
-        beta = spread_or_scalar(batch.responses["beta"], batch.offsets)
-        # Rounded once. By CUDA, too, with the factor 1 alone, from torch 2.11 on.
-        rewards = torch.addcmul(rewards, -beta, kl)
-    elif rewards.numel() != batch.mask.numel():
-        rewards = rewards.new_zeros(batch.mask.shape)
-    add_at(rewards, _last(batch, recipe), batch.responses["rewards"])
+        charge = spread_or_scalar(batch.responses["beta"], batch.offsets) * kl
+        rewards = (0.0 if process is None else process) - charge
+    else:
+        rewards = batch.xp.zeros(len(batch.mask), terminal) if process is None else process
+    rewards = add_at(rewards, _last(batch, recipe), terminal)
     bounds = recipe.reward_bounds
     if bounds is not None and recipe.numerics.clip_stages == "response_and_token":
-        unclipped, rewards = rewards, rewards.clamp(*bounds)
+        unclipped, rewards = rewards, rewards.clip(*bounds)
         batch = batch.with_(token_reward_clipped=(rewards != unclipped) & batch.mask)
     return batch.with_(token_level_rewards=rewards)
 
 
-def _process_rewards(batch: Batch) -> Tensor:
-    """Return a new tensor of process rewards, [T]; a single 0 if none are added to tokens."""
-    rewards = batch.tokens.get("token_rewards")
-    if rewards is None:
-        return torch.zeros(1, dtype=torch.float64, device=batch.mask.device)
-    return rewards.clone()
-
-
-def sum_process_rewards(batch: Batch) -> dict[str, Tensor]:
+def sum_process_rewards(batch: Batch) -> dict[str, Array]:
     """Return the sum of each response's process rewards, those of observation tokens included."""
     return {"process": segment_sum(batch["token_rewards"], batch.offsets)}
 
 
-def _last(batch: Batch, recipe: Recipe) -> Tensor:
+def _last(batch: Batch, recipe: Recipe) -> Array:
     """Return the position of each response's reward; -1 if it has no such token."""
     if recipe.numerics.terminal_reward == "last_policy_token" and not batch.full:
         return last_true(batch.mask, batch.offsets)
-    return torch.where(batch.lengths > 0, batch.offsets[1:] - 1, -1)
+    return batch.xp.where(batch.lengths > 0, batch.offsets[1:] - 1, -1)
 
 
-def score(batch: Batch, *, recipe: Recipe) -> dict[str, Tensor]:
+def score(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
     """Return the sum of each response's token rewards; its reward if it has no token for it."""
     total = segment_sum(batch["token_level_rewards"], batch.offsets)
-    return {"score": torch.where(_last(batch, recipe) < 0, batch.responses["rewards"], total)}
+    without = _last(batch, recipe) < 0
+    return {"score": batch.xp.where(without, batch.responses["rewards"], total)}
 
 
-def kept_mask(batch: Batch) -> Tensor:
+def kept_mask(batch: Batch) -> Array:
     """Return the response mask, false in dropped responses and on rejected tokens, [T]."""
     mask = batch.mask & batch["accepted"] if "accepted" in batch else batch.mask
     if batch.all_are("kept"):
@@ -173,25 +164,25 @@ def kept_mask(batch: Batch) -> Tensor:
     return mask & spread(batch.responses["kept"], batch.offsets)
 
 
-def partial_mask(batch: Batch) -> Tensor | None:
+def partial_mask(batch: Batch) -> Array | None:
     """Return `kept_mask`, or None if it is true for all tokens."""
     whole = batch.full and "accepted" not in batch and batch.all_are("kept")
     return None if whole else kept_mask(batch)
 
 
-def inside(values: Tensor, mask: Tensor | None) -> Tensor:
+def inside(values: Array, mask: Array | None) -> Array:
     """Return the values if the mask is true, else 0; all values without a mask."""
-    return values if mask is None else torch.where(mask, values, 0.0)
+    return values if mask is None else namespace(values).where(mask, values, 0.0)
 
 
 class _Segments(NamedTuple):
     """The tokens of a batch that an estimator gets, in segments."""
 
-    offsets: Tensor
+    offsets: Array
     """Of the segments that it scans."""
-    chosen: Tensor | None = None
+    chosen: Array | None = None
     """Positions of the tokens that it gets; None: all."""
-    owners: Tensor | None = None
+    owners: Array | None = None
     """The response of each segment; None: segments are responses."""
 
 
@@ -226,15 +217,14 @@ def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     estimator.check_finite(credit, partial(_counted_tokens, batch, segments))
     if segments.chosen is None:
         return batch.with_(advantages=credit.advantages, returns=credit.returns)
-    nothing = torch.zeros(batch.mask.shape, dtype=torch.float64, device=batch.mask.device)
-    advantages = nothing.index_copy(0, segments.chosen, credit.advantages)
-    returns = advantages
+    size, placed = len(batch.mask), batch.xp.placed
+    advantages = returns = placed(credit.advantages, segments.chosen, size)
     if credit.returns is not credit.advantages:
-        returns = nothing.index_copy(0, segments.chosen, credit.returns)
+        returns = placed(credit.returns, segments.chosen, size)
     return batch.with_(advantages=advantages, returns=returns)
 
 
-def _counted_tokens(batch: Batch, segments: _Segments) -> Tensor:
+def _counted_tokens(batch: Batch, segments: _Segments) -> Array:
     """Return which of an estimator's numbers must be finite: those of responses that are valid."""
     counts = batch.mask & spread(batch.responses["valid"], batch.offsets)
     return counts if segments.chosen is None else counts[segments.chosen]
@@ -245,7 +235,7 @@ _IN_SCAN = ("policy", "cut")  # rewards of observation tokens are part of the sc
 
 def _column(
     batch: Batch, name: str, how: str, segments: _Segments, *, masked: bool = False
-) -> Tensor:
+) -> Array:
     """Return a column of the tokens that the estimator gets, or of their segments."""
     if name in batch.responses:
         values = batch.responses[name]
@@ -259,7 +249,7 @@ def _column(
 LOST = ("lost:reward", "lost:process")
 
 
-def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
+def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Array]:
     """Return which responses have a reward on a token from which no advantage gets it, [n].
 
     `lost:reward` is for the response's reward, `lost:process` for process rewards that are added to
@@ -274,9 +264,9 @@ def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[
     reached = _reached(batch, recipe, estimator)
     counted_rows = batch.policy_tokens > 0
     last = _last(batch, recipe)
-    lost = torch.zeros_like(counted_rows)
-    if reached.numel():
-        lost = ~reached[last.clamp(min=0)] & (batch.responses["rewards"] != 0) & counted_rows
+    lost = batch.xp.zeros_like(counted_rows)
+    if len(reached):
+        lost = ~reached[last.clip(0)] & (batch.responses["rewards"] != 0) & counted_rows
     losses = {"lost:reward": lost}
     if process:
         outside = (batch["token_rewards"] != 0) & ~reached
@@ -284,18 +274,18 @@ def lost_rewards(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[
     return losses
 
 
-def _reached(batch: Batch, recipe: Recipe, estimator: Estimator) -> Tensor:
+def _reached(batch: Batch, recipe: Recipe, estimator: Estimator) -> Array:
     """Return the tokens whose rewards an estimator of tokens gets, [T] bool."""
-    how, mask = recipe.numerics.observations, batch.mask
-    if not mask.numel():  # an input without tokens
+    how, mask, xp = recipe.numerics.observations, batch.mask, batch.xp
+    if not len(mask):  # an input without tokens
         return mask
     if reads_segment_ends(recipe, estimator):
-        following = torch.cat([mask[1:], mask.new_zeros(1)])[: mask.numel()]
-        return mask & ~following.index_fill(0, ends_of(batch.offsets), value=False)
+        following = xp.concat([mask[1:], mask[:1]])
+        return mask & ~xp.filled(following, ends_of(batch.offsets), False)  # noqa: FBT003
     if recipe.whiten_rewards or "mask" in estimator.parameters or how not in _IN_SCAN:
         return mask
     if how == "policy":
-        return torch.ones_like(mask)
+        return xp.ones_like(mask)
     return mask | ~starts_after_observations(mask, batch.offsets)
 
 
@@ -328,7 +318,7 @@ def charge_tokens(batch: Batch, *, recipe: Recipe, returns: bool) -> Batch:
     return batch.with_(advantages=advantages, returns=charged)
 
 
-def map_moments(batch: Batch, *, column: str) -> dict[str, Tensor]:
+def map_moments(batch: Batch, *, column: str) -> dict[str, Array]:
     """Return count, sum and squared deviation of a column over kept policy tokens, [n] each."""
     moments = token_moments(batch[column], partial_mask(batch), batch.offsets)
     return {f"{column}:{name}": part for name, part in moments._asdict().items()}
@@ -339,7 +329,7 @@ def whiten(batch: Batch, *, column: str) -> Batch:
     shift = spread_or_scalar(batch.responses[f"{column}:mean"], batch.offsets)
     scale = spread_or_scalar(batch.responses[f"{column}:scale"], batch.offsets)
     before = {"raw_advantages": batch[column]} if column == "advantages" else {}
-    whitened = batch.only((batch[column] - shift).mul_(scale))
+    whitened = batch.only((batch[column] - shift) * scale)
     return batch.with_(**before, **{column: whitened})
 
 
@@ -355,9 +345,9 @@ def clip_and_mask(batch: Batch, *, recipe: Recipe) -> Batch:
     same = returns is advantages
     bound = recipe.advantage_clip
     if bound is not None:
-        clipped = advantages.abs() > bound
+        clipped = abs(advantages) > bound
         added["advantage_clipped"] = clipped if mask is None else clipped & mask
-        advantages = advantages.clamp(-bound, bound)
+        advantages = advantages.clip(-bound, bound)
         same = False
     advantages = inside(advantages, mask)
     returns = advantages if same else inside(returns, mask)
@@ -379,17 +369,17 @@ def add_slots(responses: Responses, *, recipe: Recipe) -> Responses:
     """
     by_row = recipe.numerics.otb_position == "token"
     size, group = responses["length" if by_row else "tokens"], responses["group"]
-    longest = torch.zeros(responses.count("group"), dtype=torch.int64)
-    longest = longest.scatter_reduce(0, group, size, "amax")
-    first = (longest.cumsum(0) - longest)[group]
+    longest = np.zeros(responses.count("group"), np.int64)
+    np.maximum.at(longest, group, size)
+    first = (longest.cumsum() - longest)[group]
     rows = counted(responses, recipe)
     if recipe.numerics.single == "raw":  # a group of one then has no baseline
-        rows = rows & (torch.bincount(group, rows)[group] > 1)
+        rows = rows & (np.bincount(group, rows)[group] > 1)
     responses = responses.with_(slot=first, counted=rows)
     return responses.noting(slots=int(longest.sum()))
 
 
-def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Tensor]:
+def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str, Array]:
     """Return slot, return times weight, and weight of each policy token that counts."""
     assert estimator.token_weights is not None
     policy, offsets = positions_of(batch.mask), compact_offsets(batch.mask, batch.offsets)
@@ -398,7 +388,8 @@ def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str
     weights = estimator.token_weights(**columns, offsets=offsets, otb_is_cap=recipe.otb_is_cap)
     mask, bounds = on_host(batch.mask), on_host(batch.offsets)
     own = spread(batch.table["counted"], on_host(offsets))
-    counts = with_host_copy(spread(batch.responses["counted"], offsets), own)
+    counts = spread(batch.responses["counted"], offsets)
+    counts = batch.xp.with_host(counts, lambda: own)
     there = positions_of(counts)
     return {
         "slot": _slots(batch.table["slot"], mask, bounds, recipe)[mask][own],
@@ -407,7 +398,7 @@ def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str
     }
 
 
-def _returns(batch: Batch, recipe: Recipe) -> Tensor:
+def _returns(batch: Batch, recipe: Recipe) -> Array:
     """Return the return-to-go of each token, as `estimate` passes rewards to a scan, [T]."""
     how = recipe.numerics.observations
     segments = _segments(batch, how)
@@ -415,7 +406,7 @@ def _returns(batch: Batch, recipe: Recipe) -> Tensor:
     returns = reverse_scan(rewards, segments.offsets, recipe.gamma)
     if segments.chosen is None:
         return returns
-    return torch.zeros_like(batch["token_level_rewards"]).index_copy(0, segments.chosen, returns)
+    return batch.xp.placed(returns, segments.chosen, len(batch.mask))
 
 
 def weight_roles(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
@@ -425,18 +416,18 @@ def weight_roles(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
 
 
 def gather_baselines(
-    responses: Responses, parts: Iterable[dict[str, Tensor]], *, recipe: Recipe
+    responses: Responses, parts: Iterable[dict[str, Array]], *, recipe: Recipe
 ) -> Responses:
     """Add the baselines of all slots to the numbers that batches share."""
     numerics = recipe.numerics
-    above, below, number = torch.zeros(3, responses.notes["slots"], dtype=torch.float64)
+    above, below, number = np.zeros((3, responses.notes["slots"]))
     for part in parts:
-        above.index_add_(0, part["slot"], part["above"])
-        below.index_add_(0, part["slot"], part["below"])
-        number.index_add_(0, part["slot"], torch.ones_like(part["below"]))
+        np.add.at(above, part["slot"], part["above"])
+        np.add.at(below, part["slot"], part["below"])
+        np.add.at(number, part["slot"], 1.0)
     baselines = above / (below + numerics.otb_eps)
     if numerics.otb_lone == "none":
-        baselines = torch.where(number > 1, baselines, 0.0)
+        baselines = np.where(number > 1, baselines, 0.0)
     return responses.sharing(position_baselines=baselines)
 
 
@@ -444,11 +435,14 @@ def add_baselines(batch: Batch, *, recipe: Recipe) -> Batch:
     """Add `position_baseline`, per token; 0 on observations."""
     baselines = batch.shared["position_baselines"]
     slots = _slots(batch.responses["slot"], batch.mask, batch.offsets, recipe)
-    values = baselines[torch.where(batch.mask, slots, 0)] if len(baselines) else 0.0
-    return batch.with_(position_baseline=torch.where(batch.mask, values, 0.0))
+    if len(baselines):
+        values = batch.only(baselines[batch.xp.where(batch.mask, slots, 0)])
+    else:
+        values = batch.xp.zeros(len(batch.mask), baselines)
+    return batch.with_(position_baseline=values)
 
 
-def _slots(first: Tensor, mask: Tensor, offsets: Tensor, recipe: Recipe) -> Tensor:
+def _slots(first: Array, mask: Array, offsets: Array, recipe: Recipe) -> Array:
     """Return the slot of each token, [T]; for observations only if their positions count.
 
     Args:
@@ -459,7 +453,7 @@ def _slots(first: Tensor, mask: Tensor, offsets: Tensor, recipe: Recipe) -> Tens
     """
     slot = spread(first, offsets)
     if recipe.numerics.otb_position == "token":
-        token = torch.arange(mask.numel(), device=mask.device)
+        token = namespace(mask).arange(len(mask), mask)
         return slot + token - spread(offsets[:-1], offsets)
     before = compact_offsets(mask, offsets)[:-1]
     return slot + mask.cumsum(0) - 1 - spread(before, offsets)

@@ -197,6 +197,12 @@ class FieldDifference(NamedTuple):
     right: Any
     meaning: str
 
+    @property
+    def path(self) -> str:
+        """The field, of numerics as `numerics.NAME`."""
+        is_own = self.field in Recipe.model_fields or "." in self.field
+        return self.field if is_own else f"numerics.{self.field}"
+
 
 def differences(left: Recipe, right: Recipe) -> list[FieldDifference]:
     """Return the fields in which two recipes differ: options, then numerics, in field order."""

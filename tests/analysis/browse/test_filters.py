@@ -18,7 +18,7 @@ from rlpost.errors import UsageError
         ("step>1", pl.col("step") > 1),
         ("prompt~OR-02", pl.col("prompt_id").str.contains("or-02")),
         ("domain!=mul", pl.col("domain") != "mul"),
-        ("cut=1", pl.col("finish_reason") == "length"),
+        ("truncated=1", pl.col("finish_reason") == "length"),
         ("length>5", pl.col("response_mask").list.sum() > 5),
         ("std=0", pl.col("reward").std().over("step", "prompt_id") == 0),
         ("n>24", pl.len().over("step", "prompt_id") > 24),

@@ -26,7 +26,7 @@ def test_lists_are_what_polars_says(kept):
         equal=(pl.col("reward").n_unique() == 1) & (pl.len() > 1),
     )
     equal = groups.group_by("step").agg(pl.col("equal").sum()).sort("step")["equal"]
-    assert visible["equal"].tolist() == equal.to_list()
+    assert visible["no signal"].tolist() == equal.to_list()
     listing = Listings(index, mask).groups(None)
     visible = {column.name: column.values for column in listing.columns}
     assert visible["n"].tolist() == groups["len"].to_list()

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from rlpost.analysis.inspect.facts import inspect
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.cli.commands.inspect import app
-from rlpost.display.text import share
 
 GROUPS, SIZE, STEPS = 24, 8, 2
 ROWS = GROUPS * SIZE
@@ -206,6 +205,14 @@ def again(columns, step=2, **changed):
     return twice
 
 
+def in_steps(columns, last=0.0):
+    """Six steps of four groups; in the last two, a share of the groups has equal rewards."""
+    steps = {"step": [row // (4 * SIZE) for row in range(ROWS)]}
+    rewards = np.tile([0.0, 1.0], ROWS // 2)
+    rewards[ROWS - round(last * 8) * SIZE :] = 1.0
+    return columns | steps | {"reward": rewards}
+
+
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
@@ -264,6 +271,7 @@ CASES = {
     "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
     "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
+    "vanishing_signal": (in_steps(BASE, 0.75), in_steps(BASE, 0.25)),
     "unmet_expectations": (BASE | {"prompt_id": [*BASE["prompt_id"][1:], "prompt-0"]}, BASE),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
@@ -329,6 +337,8 @@ PROVIDE = {
 def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, tmp_path):
     full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
     full = with_turns(full, 1)
+    if name == "vanishing_signal":
+        full = in_steps(full)
     ran = runs(write(tmp_path / "full.parquet", full), **OPTIONS.get(name, {}))
     assert ran[name] is None
     path = write(tmp_path / "less.parquet", without(full, *PROVIDE[need]))
@@ -336,7 +346,7 @@ def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, 
     assert ran[name].startswith("no column for ")
     shown = CliRunner().invoke(app, [str(path)]).stdout
     count = sum(why is None for why in ran.values())
-    assert f"by {count} of {len(FINDINGS)} checks" in shown
+    assert f"({count} of {len(FINDINGS)} checks)" in shown
     listed = json.loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)["checks"]
     assert {one["name"]: one["not_run"] for one in listed} == ran
 
@@ -382,16 +392,58 @@ def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_pa
 
 @pytest.mark.parametrize("how", ["table", "json", "markdown"])
 def test_checks_are_listed_with_their_meaning(how):
-    shown = CliRunner().invoke(app, ["--checks", "--format", how]).stdout
+    shown = CliRunner().invoke(app, ["--about", "checks", "--format", how]).stdout
     for check in FINDINGS.values():
         assert check.name in shown
         assert check.meaning in shown
 
 
-def test_an_input_is_needed_without_checks():
-    result = CliRunner().invoke(app, [])
-    assert result.exit_code == 2
-    assert "IN... is missing" in result.output
+def test_an_input_is_needed_save_for_checks():
+    error = CliRunner().invoke(app, []).exception
+    assert error.exit_code == 2
+    assert "IN..." in str(error)
+    error = CliRunner().invoke(app, ["--about", "groups"]).exception
+    assert error.exit_code == 2
+    assert "--about groups" in str(error)
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_check_is_explained_without_an_input(name):
+    done = CliRunner().invoke(app, ["--about", name])
+    check = FINDINGS[name]
+    assert done.exit_code == 0
+    assert check.meaning in done.stdout
+    assert check.advice, f"{name} has no paragraph on why it matters and what to do"
+    assert check.advice in done.stdout
+
+
+def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
+    columns = BASE
+    for row in range(20, 32):
+        columns = with_row(columns, "old_log_probs", row, lambda values: values[:-1])
+    path = write(tmp_path / "a.parquet", columns)
+    shown = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths"]).stdout
+    for row in range(20, 32):
+        assert f"{path}:{row} " in shown
+    assert shown.splitlines()[-2].startswith("✗ ")
+    not_run = CliRunner().invoke(app, [str(path), "--about", "mixed_types"]).stdout
+    assert "the input is one file" in not_run
+    well = CliRunner().invoke(app, [str(path), "--about", "empty_masks"]).stdout
+    assert well.splitlines()[-1].startswith("✓ ")
+    listed = CliRunner().invoke(app, [str(path), "--about", "unequal_lengths", "--format", "json"])
+    entry = json.loads(listed.stdout)
+    assert (entry["not_run"], len(entry["found"]["evidence"])) == (None, 12)
+
+
+def test_signal_that_is_lost_has_its_shares_and_the_last_steps(tmp_path):
+    found = finding(in_steps(BASE, 0.75), "vanishing_signal", tmp_path)
+    assert (found.count, found.of) == (6, 8)
+    assert "75.0 %" in found.text
+    assert "4 to 5" in found.text
+    assert found.evidence[0].row == ROWS - 6 * SIZE
+    assert finding(in_steps(BASE, 0.375), "vanishing_signal", tmp_path) is None
+    everywhere = in_steps(BASE, 0.75) | {"reward": np.ones(ROWS)}
+    assert finding(everywhere, "vanishing_signal", tmp_path) is None
 
 
 @pytest.mark.parametrize("name", FINDINGS)
@@ -718,7 +770,7 @@ def test_verdicts_name_the_checks_that_ran(tmp_path):
     bad = str(write(tmp_path / "bad.parquet", CASES["constant_rewards"][0]))
     well = str(write(tmp_path / "well.parquet", BASE))
     assert "constant_rewards" in run(app, [bad]).stdout
-    assert re.search(r"No problems found by \d+ of \d+ checks", run(app, [well]).stdout)
+    assert re.search(r"^✓ .*\d+ of \d+ checks\)$", run(app, [well]).stdout, re.MULTILINE)
 
 
 def test_quiet_prints_a_line_for_each_finding_and_keeps_json(tmp_path):
@@ -865,7 +917,6 @@ def test_zeros_at_the_end_are_not_called_masked_if_no_token_is(tmp_path):
 def test_the_advice_for_positive_log_probs_depends_on_their_range(change, word, tmp_path):
     found = finding(each(BASE, "old_log_probs", change), "positive_log_probs", tmp_path)
     assert word in found.advice
-    assert "0.001" in found.text
 
 
 @pytest.mark.parametrize(
@@ -926,16 +977,15 @@ def test_unequal_lengths_counts_the_rows_of_all_columns_and_lists_their_lengths(
         columns = with_row(columns, f"{name}_log_probs", row, lambda values: values[:-1])
     found = finding(columns, "unequal_lengths", tmp_path)
     assert (found.count, found.of, [one.row for one in found.evidence]) == (3, ROWS, [3, 5, 9])
-    assert "in 3 of 192 responses (`old_log_probs` in 2, `ref_log_probs` in 2)" in found.text
+    assert "3 of 192 responses" in found.text
+    assert "`old_log_probs` (in 2), `ref_log_probs` (in 2)" in found.text
     length = len(BASE["ref_log_probs"][9])
-    assert found.evidence[2].text == (
-        f"`response_mask` has {length} entries, `ref_log_probs` has {length - 1} entries"
-    )
+    assert found.evidence[2].text == f"`response_mask` {length}, `ref_log_probs` {length - 1}"
     none = BASE | {"old_log_probs": [None, *BASE["old_log_probs"][1:]]}
-    assert "`old_log_probs` is null" in finding(none, "unequal_lengths", tmp_path).evidence[0].text
+    assert "`old_log_probs` null" in finding(none, "unequal_lengths", tmp_path).evidence[0].text
     none = BASE | {"response_mask": [None, *BASE["response_mask"][1:]]}
     found = finding(none, "unequal_lengths", tmp_path)
-    assert "`response_mask` is null" in found.evidence[0].text
+    assert "`response_mask` null" in found.evidence[0].text
     assert "or null (1)" in finding(none, "empty_masks", tmp_path).text
 
 
@@ -995,8 +1045,8 @@ def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):
     sizes = np.abs(np.concatenate(pairs))
     assert (gap.mean_abs, gap.max_abs) == (pytest.approx(sizes.mean()), sizes.max())
     assert gap.clamped == 1
-    out = CliRunner().invoke(app, [str(tmp_path / "a.parquet")]).stdout
-    assert "KL and effective sample size clamp |Δ| to 40 nats, in 1 token:" in out
+    out = CliRunner().invoke(app, [str(tmp_path / "a.parquet"), "--about", "mismatch"]).stdout
+    assert "clamped to 40 nats in 1 token" in out
     assert "clamped to ±40, in 1 token" in finding(columns, "engine_mismatch", tmp_path).text
 
 
@@ -1024,24 +1074,8 @@ def test_columns_with_a_name_like_a_reward_are_suggested(tmp_path):
     assert "no column has a number per row" in nothing.advice
 
 
-@pytest.mark.parametrize(
-    ("part", "whole", "said"),
-    [
-        (996, 1000, "99.6 %"),
-        (99_999, 100_000, "99.999 %"),
-        (999_999_999, 1_000_000_000, "99.9999999 %"),
-        (1000, 1000, "100 %"),
-        (3, 4, "75 %"),
-        (1, 1000, "0.1 %"),
-    ],
-)
-def test_only_a_share_of_1_is_100_percent(part, whole, said):
-    assert share(part, whole) == said
-
-
-def test_findings_have_their_thresholds_and_rows_as_evidence(tmp_path):
+def test_findings_have_rows_as_evidence(tmp_path):
     long = finding(sorted_rewards(BASE, by_length=True), "length_follows_reward", tmp_path)
-    assert "from 0.5 on" in long.text
     assert "policy tokens" in long.evidence[0].text
     assert "reward" in long.evidence[0].text
     same = finding(CASES["same_log_probs"][0], "same_log_probs", tmp_path)
@@ -1094,7 +1128,7 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
     ("arguments", "code", "said"),
     [
         (["--rollout-reward", "last"], 2, "--rollout-reward last needs --rollout-id COLUMN"),
-        (["--rollout-id", "traj"], 3, "no column 'traj'\n  tip: did you mean traj_id?"),
+        (["--rollout-id", "traj"], 3, "did you mean traj_id?"),
         (["--rollout-id", "traj_id", "--map", "group=none"], 3, "--map group=COLUMN"),
         (["--rollout-id", "traj_id", "--row", "0"], 2, "--rollout-id"),
     ],

@@ -113,7 +113,7 @@ def test_converted_files_show_the_missing_roles_of_their_dump(tmp_path):
     }
     table = pa.table({"prompt_id": ["a"], "reward": [1.0]}).replace_schema_metadata(metadata)
     pq.write_table(table, tmp_path / "a.parquet")
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet")]).stdout
+    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
     assert "converted from verl by rlpost 1" in shown
     assert "mask: masks are not dumped" in shown
 

@@ -16,6 +16,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
+from rlpost.recipe.named import NamedByUser
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 
@@ -27,7 +28,7 @@ def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(data):
     assert (verdict["value"], verdict["note"]) == (
         "Reproduced", "4 of 4 recorded stages equal within 0.0001",
     )  # fmt: skip
-    assert "the recipe in the metadata" in section["lines"][0]
+    assert "metadata" in section["lines"][1]
 
 
 def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
@@ -39,23 +40,30 @@ def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
     facts, source = inspect([path]), Source(find_inputs([path]))
 
     def section_of(recipe, named):
-        return section(recorded(source, {}, recipe, named, SilentReporter()), facts)
+        return section(
+            recorded(source, {}, recipe or NamedByUser(), named, SilentReporter()), facts
+        )
 
     without = section_of(None, "")
-    assert f"rlpost replay {path} finds the recipe" in without.lines[-1]
+    assert f"`rlpost replay {path}`" in without.lines[-1]
     assert [row[1] for row in without.tables[0].rows] == [*emit]
     other = gae.model_copy(update={"lam": 0.5})
     found, shown = rlpost.replay(path, other), section_of(other, "--preset verl --lam 0.5")
     assert [(one.label, one.value) for one in shown.tiles[:2]] == [
         ("Verdict", "Differs"), ("First stage that differs", "advantages"),
     ]  # fmt: skip
-    stages, findings, *strips, _ = shown.tables
+    stages, *strips, _ = shown.tables
     assert [row[:2] for row in stages.rows] == [(x["title"], x["verdict"]) for x in found.stages]
-    assert "--lam" in findings.rows[0][0]
-    for strip, example in zip(strips, found.examples, strict=True):
-        assert int(strip.headings[1].strip("()")) == example["first_token"]
-        for row, side in zip(strip.rows, ("recorded", "computed"), strict=False):
-            assert row[0] == side
-            np.testing.assert_allclose([*map(float, row[1:])], example[side], rtol=1e-3)
+    assert "--lam" in shown.lines[0]
+    first = found.examples[0]
+    further = next(i for i, one in enumerate(strips[1:], 1) if one.title)  # of other examples
+    tokens = [name for one in strips[:further] for name in one.headings[1:]]
+    places = [int(name.strip("()")) - first["first_token"] for name in tokens]
+    assert sorted(places) == [*range(len(first["recorded"]))]
+    for line, side in enumerate(("recorded", "computed")):
+        assert {one.rows[line][0] for one in strips[:further]} == {side}
+        numbers = [float(cell) for one in strips[:further] for cell in one.rows[line][1:]]
+        expected = [first[side][place] for place in places]
+        np.testing.assert_allclose(numbers, expected, rtol=1e-3)
     with pytest.raises(DataError, match="no recorded column"):
         report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)

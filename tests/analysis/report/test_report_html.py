@@ -382,18 +382,50 @@ def test_the_policy_allows_only_this_script_and_style(made):
     assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(|localStorage", text)
 
 
-def test_the_page_has_the_advantages_of_inspect(made, tmp_path):
-    report([str(made[0])], tmp_path / "page.html")
-    facts = inspect([str(made[0])]).advantages
-    (section,) = [
-        x for x in data_in(tmp_path / "page.html")["sections"] if x["name"] == "distributions"
-    ]
-    tiles = {tile["label"]: tile["value"] for tile in section["tiles"]}
-    assert tiles["Mean advantage"] == number(facts.whole.mean)
-    assert tiles["Advantages of exactly 0"] == percent(facts.whole.zero_share)
-    (chart,) = [x for x in section["charts"] if x["title"] == "Advantages"]
-    counts = [int(row[2].replace(",", "")) for row in chart["numbers"]["rows"]]
-    assert counts == facts.histogram.counts
+def test_the_page_has_the_advantages_of_inspect(tmp_path):
+    path = tmp_path / "grpo.parquet"
+    run_command("advantages", SAMPLE / "arithmetic.parquet", path, "-q")
+    report([str(path)], tmp_path / "page.html")
+    facts = inspect([str(path)]).advantages
+    sections = {one["name"]: one for one in data_in(tmp_path / "page.html")["sections"]}
+    tiles = {
+        tile["label"]: tile["value"]
+        for name in ("signal", "distributions")
+        for tile in sections[name]["tiles"]
+    }
+    whole = facts.whole
+    assert tiles["Mean advantage"] == number(whole.mean)
+    assert [tiles[f"A {sign} 0"] for sign in ">="] == [
+        percent(whole.positive_share), percent(whole.zero_share),
+    ]  # fmt: skip
+    assert tiles["A < 0"] == percent(1 - whole.positive_share - whole.zero_share)
+    (chart,) = [x for x in sections["distributions"]["charts"] if x["title"] == "Advantages"]
+    (low, high, zeros), *bins = chart["numbers"]["rows"]
+    assert [low, high, zeros] == ["0", "0", f"{round(whole.zero_share * whole.count):,}"]
+    assert f"0: {percent(whole.zero_share)}" in chart["svg"]
+    counts = [int(row[2].replace(",", "")) for row in bins]
+    assert sum(counts) + int(zeros.replace(",", "")) == sum(facts.histogram.counts)
+    assert sum(own != every for own, every in zip(counts, facts.histogram.counts, strict=True)) == 1
+
+
+def test_equal_rewards_are_no_zeros_of_a_critic(tmp_path):
+    """Groups of equal rewards have advantages other than 0 if values are their baseline."""
+    run_command(
+        "advantages",
+        SAMPLE / "arithmetic.parquet",
+        tmp_path / "gae.parquet",
+        "--estimator",
+        "gae",
+        "-q",
+    )
+    report([str(tmp_path / "gae.parquet")], tmp_path / "page.html")
+    data = data_in(tmp_path / "page.html")
+    tiles = {tile["label"]: tile for tile in data["sections"][0]["tiles"]}
+    assert tiles["A = 0"]["value"] == "0 %"
+    assert tiles["Groups with equal rewards"]["value"] == "21"
+    assert "group baseline" in tiles["Groups with equal rewards"]["note"]
+    assert "--estimator gae" in data["recipe"]
+    assert data["verdict"]["severity"] == "ok"
 
 
 def test_a_column_named_advantage_is_shown(tmp_path):
@@ -409,7 +441,7 @@ def test_tables_leave_out_columns_without_numbers(tmp_path):
     sections = {one["name"]: one for one in data_in(tmp_path / "page.html")["sections"]}
     (table,) = sections["steps"]["tables"]
     assert table["headings"] == ["step", "responses", "reward", "pass rate"]
-    assert table["rows"] == [["0", "1", "1", "100 %"], ["1", "1", "0", "0 %"]]
+    assert table["rows"] == [["0", "1", "1.000", "100 %"], ["1", "1", "0", "0 %"]]
 
 
 def test_a_sampled_group_shows_the_number_of_its_responses(data):
@@ -494,7 +526,7 @@ def test_unusual_files_have_a_page_too(browser, case, tmp_path):
         assert seen.locator('[data-key="responses"] .value').inner_text() == str(facts.responses)
         assert seen.locator(".finding").count() == len(facts.findings)
         ran = sum(one.not_run is None for one in facts.checks)
-        assert f"by {ran} of {len(facts.checks)} checks" in seen.locator("#findings").inner_text()
+        assert f"{ran} of {len(facts.checks)} checks" in seen.locator("#verdict").inner_text()
         for one in facts.checks:
             if one.not_run is not None:
                 lines = "\n".join(seen.locator("#checks p").all_inner_texts())
@@ -577,13 +609,20 @@ def test_the_page_shows_how_many_tokens_are_left_out(browser, tmp_path):
         assert f"token {tokens - 1} “{tokens - 1}”" in seen.locator(".readout").inner_text()
 
 
-def test_the_command_prints_what_it_wrote(made, tmp_path):
-    done = run_command("report", made[0], "-o", tmp_path / "page.html")
+@pytest.mark.parametrize("option", ["-o", None])
+def test_the_command_ends_with_what_it_wrote(option, made, tmp_path):
+    target = tmp_path / "page.html"
+    done = run_command("report", made[0], *([option] if option else []), target)
     assert (done.code, done.out) == (0, "")
-    assert re.fullmatch(
-        r".*page.html: 512 responses, \d+ findings? by \d+ of \d+ checks, [\d.]+ [kM]B\n",
-        done.err,
-    )
+    last = done.err.splitlines()[-1]
+    assert last.startswith(f"✓ {target} ")
+    assert "512 responses" in last
+
+
+def test_a_report_without_a_file_is_an_error(made):
+    done = run_command("report", made[0])
+    assert done.code == 2
+    assert "--output" in done.err
 
 
 def test_an_existing_page_is_kept_without_overwrite(made, tmp_path):

@@ -7,7 +7,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from loss_runs import FLOATS, SWEEP, TOKENS, dump, save, summary_of
 from runs import run
 
@@ -67,8 +66,8 @@ def test_each_step_selects_as_the_function_does_of_a_batch(tmp_path, loss):
             pl.col("response_mask").explode().cast(pl.Boolean),
             pl.col("clip_state").explode(),
         ).drop_nulls()
-        ends = torch.tensor([0, *step["response_mask"].list.len().cum_sum().to_list()])
-        new, old, _, _, advantages, mask, states = (torch.tensor(x.to_numpy()) for x in flat)
+        ends = np.array([0, *step["response_mask"].list.len().cum_sum().to_list()])
+        new, old, _, _, advantages, mask, states = (np.array(x.to_numpy()) for x in flat)
         found = policy_loss(new, old, advantages, ends, mask, loss=options)
         assert found.clip.tolist() == states.tolist()
         share = int(0.05 * int(mask.sum()))

@@ -1,8 +1,8 @@
 """Findings: problems that affect training. Each check is one function with the decorator `check`.
 
 A check returns a `Problem`, None if there is none, or `NotRun` if the input has too little for it.
-Its docstring is its description in `rlpost inspect --checks` and in the manual. A new check is one
-function in `columns`, `responses`, `steps` or `tokens`.
+Its docstring is its description in `rlpost inspect --about CHECK` and in the manual. A new check is
+one function in `columns`, `responses`, `steps` or `tokens`.
 """
 
 from __future__ import annotations

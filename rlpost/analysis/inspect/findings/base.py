@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 CheckSeverity = Literal["error", "warning", "error or warning"]
-MOST_EVIDENCE = 5
-LABELS = {"length": "entries", "tokens": "policy tokens"}
-"""Names of columns of `PassResult.rows` in texts."""
+MOST_NAMED = 5  # steps in a text
+UNITS = {"length": "entry", "tokens": "policy token"}
+"""What columns of `PassResult.rows` count."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,8 @@ class CheckInput:
     rollout_reward: RolloutReward
     expectations: Sequence[Expectation] = ()
     """What the user expects of the input."""
+    evidence: int = 5
+    """Rows to list for each finding, at most."""
 
     @property
     def count(self) -> int:
@@ -167,7 +169,7 @@ class CheckInput:
             flags: [n] bool.
             also: columns of `PassResult.rows` whose numbers are part of the evidence.
         """
-        rows = self.reading.rows.filter(flags).head(MOST_EVIDENCE)
+        rows = self.reading.rows.filter(flags).head(self.evidence)
         return [self._response(row, also) for row in rows.iter_rows(named=True)]
 
     def examples_named(self, flags: Mapping[str, pl.Series]) -> list[FindingEvidence]:
@@ -179,7 +181,7 @@ class CheckInput:
         indices = (
             pl.DataFrame([*flags.values()])
             .select(pl.arg_where(pl.any_horizontal(pl.all())))
-            .to_series()[:MOST_EVIDENCE]
+            .to_series()[: self.evidence]
             .to_list()
         )
         texts = [", ".join(n for n, flag in flags.items() if flag[i]) for i in indices]
@@ -188,7 +190,7 @@ class CheckInput:
 
     def examples_at(self, indices: Sequence[int], *also: str) -> list[FindingEvidence]:
         """Return the responses at these indices of `PassResult.rows`, in this order."""
-        rows = self.reading.rows[list(indices[:MOST_EVIDENCE])]
+        rows = self.reading.rows[list(indices[: self.evidence])]
         return [self._response(row, also) for row in rows.iter_rows(named=True)]
 
     def examples_of_steps(self, steps: Collection[Label], *also: str) -> list[FindingEvidence]:
@@ -198,14 +200,14 @@ class CheckInput:
             return self.examples(rows["batch"] == steps[0], *also)
         firsts = [
             rows.select(index=pl.arg_where(pl.col("batch") == step))["index"].head(1).to_list()
-            for step in steps[:MOST_EVIDENCE]
+            for step in steps[: self.evidence]
         ]
         return self.examples_at([index for first in firsts for index in first], *also)
 
     def examples_of_groups(self, flags: pl.Series) -> list[FindingEvidence]:
         """Return the first groups whose flag is set, [G] bool."""
         assert self.group_rows is not None
-        groups = self.group_rows.filter(flags).head(MOST_EVIDENCE)
+        groups = self.group_rows.filter(flags).head(self.evidence)
         firsts = self.reading.rows[groups["first"].to_list()]
         pairs = zip(groups.iter_rows(named=True), firsts.iter_rows(named=True), strict=True)
         return [self._group(group, first) for group, first in pairs]
@@ -220,8 +222,8 @@ class CheckInput:
         count = self.step_count()
         if not steps or len(steps) >= count:
             return ""
-        names = ", ".join(str(step) for step in list(steps)[:MOST_EVIDENCE])
-        more = ", ..." if len(steps) > MOST_EVIDENCE else ""
+        names = ", ".join(str(step) for step in list(steps)[:MOST_NAMED])
+        more = ", ..." if len(steps) > MOST_NAMED else ""
         column = self.column("batch")
         noun = column if len(steps) == 1 else plural(column)
         return f" in {noun} {names}{more} ({len(steps):,} of {count:,} {plural(column)})"
@@ -229,7 +231,7 @@ class CheckInput:
     def _response(self, row: dict[str, Any], also: tuple[str, ...]) -> FindingEvidence:
         known = {name: row[name] for name in also if row.get(name) is not None}
         numbers = [name for name, value in known.items() if not math.isnan(value)]
-        text = ", ".join(f"{LABELS.get(name, name)} {row[name]:g}" for name in numbers)
+        text = ", ".join(_with_unit(name, row[name]) for name in numbers)
         return FindingEvidence(self._file(row), row["row"], row.get("group"), text)
 
     def _group(self, group: dict[str, Any], first: dict[str, Any]) -> FindingEvidence:
@@ -241,3 +243,8 @@ class CheckInput:
 
     def _file(self, row: dict[str, Any]) -> str:
         return self.input.files[int(row["file"])].path
+
+
+def _with_unit(name: str, value: float) -> str:
+    """Return `30 policy tokens`, or `reward 0.5`."""
+    return counted(int(value), UNITS[name]) if name in UNITS else f"{name} {value:g}"

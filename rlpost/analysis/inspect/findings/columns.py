@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.alignment import step_lags
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
+from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.footers import MISSING
 from rlpost.analysis.inspect.model import FindingEvidence
 from rlpost.analysis.inspect.selection import LOG_PROBS
@@ -43,20 +43,27 @@ STANDARD_ERRORS = 4.0
 
 @check("error", needs_rows=False)
 def no_rows(data: CheckInput) -> Result:
-    """The input has no rows."""
+    """The input has no rows.
+
+    Nothing can be trained on. A dump failed, or a filter removed every row.
+    """
     if data.count:
         return None
     return Problem(
         100,
         f"the input has no rows, in {counted(len(data.input.files), 'file')}",
         "check whether the dump failed, or whether a filter removed every row",
-        1, 1, [FindingEvidence(file.path) for file in data.input.files[:MOST_EVIDENCE]],
+        1, 1, [FindingEvidence(file.path) for file in data.input.files[:data.evidence]],
     )  # fmt: skip
 
 
 @check("error")
 def no_reward(data: CheckInput) -> Result:
-    """No column has the role `reward`, which every estimator needs."""
+    """No column has the role `reward`, which every estimator needs.
+
+    Name its column with --map reward=COLUMN, or the columns whose sum it is with
+    --reward-components A,B.
+    """
     selection = data.reading.selection
     if data.rewards is not None or "reward" in selection.unusable:
         return None
@@ -83,7 +90,7 @@ def _in_some_files(data: CheckInput, role: str, harm: float) -> Problem:
         f"`{column}` serves the role {role}, but is missing in {_file_names(lacking, count)}: not "
         "read from any file",
         f"write `{column}` in every file, or leave {_file_names(lacking, count)} out",
-        count, len(data.input.files), [FindingEvidence(path) for path in lacking[:MOST_EVIDENCE]],
+        count, len(data.input.files), [FindingEvidence(path) for path in lacking[:data.evidence]],
     )  # fmt: skip
 
 
@@ -115,7 +122,11 @@ def _reward_advice(data: CheckInput) -> str:
 
 @check("warning")
 def no_groups(data: CheckInput) -> Result:
-    """No column has the role `group`, so group baselines cannot be computed."""
+    """No column has the role `group`, so group baselines cannot be computed.
+
+    grpo, rloo and the like subtract the mean of a prompt's responses. Name the column of the
+    prompt's id, or the prompt itself, with --map group=COLUMN.
+    """
     selection = data.reading.selection
     if data.groups is not None or "group" in selection.unusable:
         return None
@@ -133,7 +144,11 @@ def no_groups(data: CheckInput) -> Result:
 
 @check("error", needs_rows=False)
 def wrong_types(data: CheckInput) -> Result:
-    """A column has a role by its name, but a type that the role cannot have; it is not read."""
+    """A column has a role by its name, but a type that the role cannot have; it is not read.
+
+    A text in place of a number, or one number in place of a list, cannot be read. Correct the
+    dump, name another column with --map ROLE=COLUMN, or none with --map ROLE=none.
+    """
     unusable = data.reading.selection.unusable
     if not unusable:
         return None
@@ -154,7 +169,7 @@ def wrong_types(data: CheckInput) -> Result:
             for column, kind in unusable.values()
             for file in _files_with(data, column, kind)
             if len(data.input.files) > 1
-        ][:MOST_EVIDENCE],
+        ][:data.evidence],
     )  # fmt: skip
 
 
@@ -183,7 +198,11 @@ def _file_names(files: list[str], count: int) -> str:
 
 @check("error", "keys")
 def null_keys(data: CheckInput) -> Result:
-    """Responses have no prompt id, step or domain; `rlpost advantages` rejects them."""
+    """Responses have no prompt id, step or domain; `rlpost advantages` rejects them.
+
+    A response without a key belongs to no group, step or domain. Fill the keys in, or drop the
+    rows.
+    """
     rows = data.reading.rows
     keys = [role for role in ("group", "batch", "domain") if role in rows]
     keys += ["rollout"] if data.reading.selection.rollout_counts else []
@@ -204,7 +223,11 @@ def null_keys(data: CheckInput) -> Result:
 
 @check("error or warning", needs_rows=False)
 def mixed_types(data: CheckInput) -> Result:
-    """Files store a column with different types, or some files do not have the column."""
+    """Files store a column with different types, or some files do not have the column.
+
+    Readers use the schema of the first file, so other files are misread or rejected. Write all
+    files with one schema.
+    """
     if len(data.input.files) == 1:
         return NotRun("the input is one file")
     mixed = [column for column in data.input.columns if _has_other_kinds(column)]
@@ -232,7 +255,7 @@ def mixed_types(data: CheckInput) -> Result:
             else "rlpost reads these files, but other readers use the type of the first file or "
             "fail"
         ),
-        len(mixed), len(data.input.columns), evidence[:MOST_EVIDENCE],
+        len(mixed), len(data.input.columns), evidence[:data.evidence],
         "error" if with_role else "warning",
     )  # fmt: skip
 
@@ -263,7 +286,12 @@ def _plain(kind: str) -> str:
 
 @check("error", "token lists")
 def unequal_lengths(data: CheckInput) -> Result:
-    """The lists of a response differ in length."""
+    """The lists of a response differ in length.
+
+    Entry t of each list belongs to response token t, so a list of another length cannot be
+    matched; a column that differs in most responses is left out. Write one entry per response
+    token, without prompt and padding.
+    """
     selection, rows = data.reading.selection, data.reading.rows
     others = [role for role in selection.tokens if role != selection.lists]
     if not others:
@@ -274,15 +302,16 @@ def unequal_lengths(data: CheckInput) -> Result:
         return None
     flags = rows.select(pl.any_horizontal(f"unequal:{role}" for role in unequal)).to_series()
     count, lists = int(flags.sum()), selection.lists_column
-    columns = ", ".join(f"`{data.column(role)}` in {rows:,}" for role, rows in unequal.items())
+    names = [f"`{data.column(role)}`" for role in unequal]
+    if len(names) > 1:
+        names = [f"{n} (in {rows:,})" for n, rows in zip(names, unequal.values(), strict=True)]
     all_differ = len(unequal) > 1 and len(unequal) == len(others)
     return Problem(
         96,
-        f"lists are not as long as `{lists}` in {count:,} of {counted(data.count, 'response')} "
-        f"({columns}); token statistics do not count them. A column that differs in most responses "
-        "is left out instead",
-        "every list of a response needs one entry per response token: cut the prompt, drop the "
-        f"padding{f' (or check `{lists}`, which differs from all others)' if all_differ else ''}",
+        f"{', '.join(names)} and `{lists}` differ in length in {count:,} of "
+        f"{counted(data.count, 'response')}, which token statistics leave out",
+        "write one entry per response token, without prompt and padding"
+        f"{f' (or check `{lists}`, which differs from all others)' if all_differ else ''}",
         count, data.count, _lengths(data, flags, [*unequal]),
     )  # fmt: skip
 
@@ -290,7 +319,7 @@ def unequal_lengths(data: CheckInput) -> Result:
 def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[FindingEvidence]:
     """Return the first flagged responses, with the lengths of the lists that differ."""
     lists, evidence = data.reading.selection.lists_column or "", data.examples(flags)
-    rows = data.reading.rows.filter(flags).head(MOST_EVIDENCE).iter_rows(named=True)
+    rows = data.reading.rows.filter(flags).head(data.evidence).iter_rows(named=True)
     texts = [
         ", ".join(
             [f"`{lists}` {_entries(-1 if row['null_list'] else row['length'])}"]
@@ -306,7 +335,7 @@ def _lengths(data: CheckInput, flags: pl.Series, roles: list[str]) -> list[Findi
 
 
 def _entries(count: int) -> str:
-    return "is null" if count < 0 else f"has {counted(count, 'entry')}"
+    return "null" if count < 0 else f"{count:,}"
 
 
 def is_constant(column: TokenColumn) -> bool:
@@ -316,7 +345,11 @@ def is_constant(column: TokenColumn) -> bool:
 
 @check("error or warning", "mask or log-probs")
 def padded_lists(data: CheckInput) -> Result:
-    """Lists are padded: they begin or end with zeros, or have one length and masked ends."""
+    """Lists are padded: they begin or end with zeros, or have one length and masked ends.
+
+    Padding without a mask counts as policy tokens: in lengths, whitening and means over tokens.
+    With a mask it is an expense of memory. Cut each list to the tokens of its response.
+    """
     rows, masks, zeros = data.reading.rows, data.masks, _zero_padding(data)
     of_all = f"of {counted(data.count, 'response')}"
     if zeros is not None:
@@ -385,7 +418,11 @@ def _fills_up(zeros: pl.Series, lengths: pl.Series) -> bool:
 
 @check("error or warning", "log-probs")
 def shifted_lists(data: CheckInput) -> Result:
-    """A column is offset by one token against another column or against the mask."""
+    """A column is offset by one token against another column or against the mask.
+
+    Ratios and KL of neighbouring tokens mean nothing. Frameworks that predict the next token
+    store log-probs one place earlier: shift the column back, so that entry t is of token t.
+    """
     assert data.tokens is not None
     shifts = [shift for shift in data.tokens.shifts if _is_shifted(shift)]
     if shifts:
@@ -475,7 +512,11 @@ def _zero_at_an_end(data: CheckInput) -> Result:
 
 @check("error", "mask")
 def mask_not_binary(data: CheckInput) -> Result:
-    """The mask has values other than 0 and 1."""
+    """The mask has values other than 0 and 1.
+
+    A mask is 1 at policy tokens and 0 at observations; other values count as 1. Name another
+    column with --map mask=COLUMN, or correct the dump.
+    """
     if data.masks is None or not data.masks.not_binary:
         return None
     count, value = data.masks.not_binary, data.masks.other_value
@@ -491,19 +532,24 @@ def mask_not_binary(data: CheckInput) -> Result:
 
 @check("error or warning", "token lists")
 def empty_masks(data: CheckInput) -> Result:
-    """Responses have no policy token: they get no advantage, but count in their group's mean."""
+    """Responses have no policy token: they get no advantage, but count in their group's mean.
+
+    Such a response is trained on nowhere, but its reward moves the baseline of its group. Drop
+    it, or correct the mask.
+    """
     rows = data.reading.rows
     count = int((rows["tokens"] == 0).sum()) if "tokens" in rows else 0
     if not count:
         return None
-    reason = f"`{data.masks.column}` is 0 at all tokens" if data.masks else "no tokens"
+    reason = f"`{data.masks.column}` is 0" if data.masks else "no tokens"
     nulls = int(rows["null_list"].sum())
     reason += f", or null ({nulls:,})" if nulls else ""
+    verb = "has" if count == 1 else "have"
     return Problem(
         40 + 55 * count / data.count,
-        f"no policy token in {count:,} of {counted(data.count, 'response')} "
-        f"({share(count, data.count)}): {reason}",
-        "they get no advantage, but count in the mean of their group: drop them, or correct the "
+        f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) {verb} no "
+        f"policy token: {reason}",
+        "no advantage, but a reward in the mean of the group: drop such responses, or correct the "
         "mask",
         count, data.count, data.examples(rows["tokens"] == 0, "length"),
         "error" if count > HALF * data.count else "warning",

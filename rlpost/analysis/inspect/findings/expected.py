@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
+from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.display.text import counted
 from rlpost.pipeline.expectations import FACTS, Expectation, MeasuredFact, unmet
 
@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 
 @check("error", needs_rows=False)
 def unmet_expectations(data: CheckInput) -> Result:
-    """The input differs from what --expect names."""
+    """The input differs from what --expect names.
+
+    Correct the dump, or the expectation. `rlpost advantages --expect` publishes nothing then.
+    """
     if not data.expectations:
         return NotRun("no --expect")
     failed = unmet(data.expectations, _facts(data))
     if not failed:
         return None
-    each = -(-MOST_EVIDENCE // len(failed))
+    each = -(-data.evidence // len(failed))
     evidence = [row for one in failed for row in _evidence(data, one)[:each]]
     return Problem(
         100,
         "; ".join(failed.values()),
         "correct the dump, or the expectation; `rlpost advantages --expect` publishes nothing then",
-        len(failed), len(data.expectations), evidence[:MOST_EVIDENCE],
+        len(failed), len(data.expectations), evidence[:data.evidence],
     )  # fmt: skip
 
 
@@ -124,7 +127,7 @@ def _evidence(data: CheckInput, expectation: Expectation) -> list[FindingEvidenc
     if name == "responses_per_step":
         steps = _steps(data)
         assert steps is not None
-        wrong = steps.filter(_outside(numbers, expectation)).head(MOST_EVIDENCE)
+        wrong = steps.filter(_outside(numbers, expectation)).head(data.evidence)
         return [
             replace(
                 data.examples_of_steps([step])[0],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
+from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.model import FindingEvidence
 from rlpost.analysis.inspect.responses import codes_of
 from rlpost.analysis.inspect.step_counts import turn_evidence_of
@@ -39,7 +39,11 @@ UNITS = (("group", "group"), ("batch", "step"))
 
 @check("error", "group")
 def single_row_groups(data: CheckInput) -> Result:
-    """Most groups have one response, so their advantages are 0: the group key may be wrong."""
+    """Most groups have one response, so their advantages are 0: the group key may be wrong.
+
+    A response minus the mean of itself is 0. The group key is mostly an id per response in
+    place of the prompt's: name another column with --map group=COLUMN.
+    """
     groups = data.groups
     if groups is None or data.group_rows is None or groups.single * 2 <= groups.count:
         return None
@@ -67,7 +71,11 @@ def single_row_groups(data: CheckInput) -> Result:
 
 @check("warning", "group")
 def one_group_per_step(data: CheckInput) -> Result:
-    """All responses of a step have the same group key."""
+    """All responses of a step have the same group key.
+
+    The baseline then compares answers to different prompts. Name the prompt's id with --map
+    group=COLUMN.
+    """
     groups, rows = data.groups, data.group_rows
     if groups is None or rows is None or not groups.size:
         return None
@@ -85,7 +93,12 @@ def one_group_per_step(data: CheckInput) -> Result:
 
 @check("error", "group", "batch")
 def turns_as_steps(data: CheckInput) -> Result:
-    """Rows of one rollout are in several steps: the column counts turns, and splits the groups."""
+    """Rows of one rollout are in several steps: the column counts turns, and splits the groups.
+
+    Groups are within a step, so a rollout is compared with parts of others, and counts once for
+    each turn. Join the steps with --map batch=none, or name the training step with --map
+    batch=COLUMN.
+    """
     rows, why = data.reading.rows.drop_nulls(["batch", "group"]), _turns_as_steps(data)
     if not why:
         return NotRun("steps are no whole numbers") if why is None else None
@@ -120,7 +133,11 @@ def _turns_as_steps(data: CheckInput) -> str | None:
 
 @check("warning", "group", "rollout ids or turns")
 def turns_as_responses(data: CheckInput) -> Result:
-    """Rows are turns of a rollout, and each counts as a response of its prompt group."""
+    """Rows are turns of a rollout, and each counts as a response of its prompt group.
+
+    Long rollouts then weigh more in the baseline of their group. Count a rollout once with
+    --rollout-id COLUMN.
+    """
     selection, flags = data.reading.selection, data.turns > 0
     count = int(flags.sum())
     if selection.rollout_counts or not count:
@@ -162,7 +179,11 @@ def _differing(data: CheckInput) -> pl.DataFrame:
 
 @check("error", "group", "reward")
 def differing_rollout_rewards(data: CheckInput) -> Result:
-    """Rows of one rollout have different rewards, and no option selects the one that counts."""
+    """Rows of one rollout have different rewards, and no option selects the one that counts.
+
+    A rollout has one reward in the baseline of its group. Choose it with --rollout-reward last,
+    sum or mean.
+    """
     if data.reading.selection.rollout is None:
         return NotRun("no column for rollout ids")
     if not data.reading.selection.rollout_counts:
@@ -171,7 +192,7 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     if data.rollout_reward != "equal" or rollouts.is_empty():
         return None
     rows, evidence = data.reading.rows, []
-    for index in rollouts["index"].head(MOST_EVIDENCE):
+    for index in rollouts["index"].head(data.evidence):
         first, *others = (rows.row(i, named=True) for i in index)
         other = next(row for row in others if row["reward"] != first["reward"])
         path = data.input.files[int(first["file"])].path
@@ -189,7 +210,11 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
 
 @check("error or warning", "group", "prompts")
 def mixed_prompts(data: CheckInput) -> Result:
-    """Responses of one group have different prompts, so a baseline compares different questions."""
+    """Responses of one group have different prompts, so a baseline compares different questions.
+
+    The baseline is the mean of easy and hard questions, so advantages reward easy prompts. Name
+    the prompt's id with --map group=COLUMN.
+    """
     if (data.turns > 0).any():
         return NotRun("rows are turns, and a later turn's prompt has the turns before")
     several = _kinds_per_key(data, ["group"], "prompt").filter(pl.col("rows") > 1)
@@ -213,7 +238,11 @@ def mixed_prompts(data: CheckInput) -> Result:
 
 @check("warning", "group", "prompts")
 def split_prompts(data: CheckInput) -> Result:
-    """Prompts have several group keys within a step: each group has only some responses."""
+    """Prompts have several group keys within a step: each group has only some responses.
+
+    Each part of a prompt's responses has a baseline of its own, which is noisier. The key may
+    be new for each call of the engine: group by the prompts themselves with --map group=COLUMN.
+    """
     groups = data.groups
     if groups is None or 2 * groups.single > groups.count:
         return NotRun("most groups have one response")
@@ -260,7 +289,7 @@ def _pairs(data: CheckInput, keys: pl.DataFrame, what: str) -> list[FindingEvide
     """Return a row of each key, and one that differs from it."""
     rows = data.reading.rows
     pairs = []
-    for key in keys.head(MOST_EVIDENCE).iter_rows(named=True):
+    for key in keys.head(data.evidence).iter_rows(named=True):
         first, other = rows.row(key["first"], named=True), rows.row(key["other"], named=True)
         path = data.input.files[int(first["file"])].path
         text = (
@@ -283,7 +312,11 @@ def _equals_domain(data: CheckInput) -> str:
 
 @check("error or warning", "reward")
 def constant_rewards(data: CheckInput) -> Result:
-    """All rewards of the input, or of some steps, are equal, so all advantages are 0."""
+    """All rewards of the input, or of some steps, are equal, so all advantages are 0.
+
+    A reward minus the mean of equal rewards is 0, so nothing is learnt. Check the grader, and
+    that the column is the reward.
+    """
     rewards = data.rewards
     if rewards is None or rewards.spread.count < 2:  # noqa: PLR2004
         return NotRun("fewer than 2 finite rewards")
@@ -329,7 +362,11 @@ def _constant_steps(data: CheckInput, column: str) -> Result:
 
 @check("warning", "reward")
 def saturated_rewards(data: CheckInput) -> Result:
-    """At least 95 % of the rewards have the highest value, or the lowest."""
+    """At least 95 % of the rewards have the highest value, or the lowest.
+
+    Most groups have equal rewards, so most tokens have no gradient. The prompts are too easy or
+    too hard, or the grader is wrong.
+    """
     rewards = data.rewards
     if rewards is None or rewards.spread.min == rewards.spread.max:
         return NotRun("there are not two different rewards")
@@ -351,7 +388,12 @@ def saturated_rewards(data: CheckInput) -> Result:
 
 @check("warning", "group", "reward")
 def equal_rewards_in_groups(data: CheckInput) -> Result:
-    """Most groups, in the input or in some steps, have zero reward variance: no gradient."""
+    """Most groups, in the input or in some steps, have equal rewards: no signal for a baseline.
+
+    A reward minus the mean of equal rewards is 0: these groups cost as much to sample as
+    others, and train nothing. Sample other prompts, or more responses per prompt;
+    --drop-zero-variance leaves the groups out.
+    """
     groups, rows = data.groups, data.group_rows
     assert groups is not None
     assert rows is not None
@@ -366,12 +408,12 @@ def equal_rewards_in_groups(data: CheckInput) -> Result:
         flags &= rows["batch"].is_in(steps)
     return Problem(
         55 + 15 * groups.zero_variance / several,
-        f"{groups.zero_variance:,} of {counted(several, 'group')} with several {data.unit}s "
-        f"({share(groups.zero_variance, several)}) have zero reward variance"
-        f"{', most of them' + in_steps if in_steps else ''}: in {groups.all_pass:,} all "
-        f"{data.unit}s pass, in {groups.all_fail:,} none does{_threshold_note(data)}",
-        "these groups have advantages of 0: sample other prompts or more responses per prompt, or "
-        "drop them with `rlpost advantages --drop-zero-variance`",
+        f"{groups.zero_variance:,} of {counted(several, 'group')} of several {data.unit}s "
+        f"({share(groups.zero_variance, several)}) are without signal"
+        f"{', most of them' + in_steps if in_steps else ''}: {groups.equal_all_pass:,} all "
+        f"pass, {groups.equal_all_fail:,} none pass{_threshold_note(data)}",
+        "sample other prompts, or more responses per prompt, or leave the groups out with "
+        "--drop-zero-variance",
         groups.zero_variance, several, data.examples_of_groups(flags),
     )  # fmt: skip
 
@@ -395,12 +437,16 @@ def _threshold_note(data: CheckInput) -> str:
     if data.groups is None or highest is None or highest >= data.groups.pass_threshold:
         return ""
     threshold = data.groups.pass_threshold
-    return f" (no reward reaches {threshold:g}; set the threshold with --pass-threshold)"
+    return f" (no reward reaches {threshold:g}: --pass-threshold)"
 
 
 @check("error", "reward")
 def nonfinite_rewards(data: CheckInput) -> Result:
-    """Rewards are null, NaN or infinite."""
+    """Rewards are null, NaN or infinite.
+
+    One such reward makes all advantages of its group NaN. Score the responses again, or leave
+    them out with --nonfinite mask.
+    """
     rewards = data.rewards
     if rewards is None or not rewards.nonfinite:
         return None
@@ -421,7 +467,11 @@ def nonfinite_rewards(data: CheckInput) -> Result:
 
 @check("warning", "reward", "lengths")
 def length_follows_reward(data: CheckInput) -> Result:
-    """Reward and length correlate with 0.5 or more (within groups, if there are groups)."""
+    """Reward and length correlate with 0.5 or more (within groups, if there are groups).
+
+    The policy learns lengths in place of answers. Check the grader and truncation;
+    --overlong-penalty and --length-weight act against it.
+    """
     correlation = data.lengths.reward_correlation if data.lengths else None
     if not correlation or correlation["pearson"] is None:
         return NotRun("rewards or lengths are all equal, or fewer than 3")
@@ -436,10 +486,9 @@ def length_follows_reward(data: CheckInput) -> Result:
     unit = "" if within is None else " within groups"
     return Problem(
         35 + 30 * abs(value),
-        f"{longer} responses get more reward: correlation {value:+.2f}{unit} (reported from "
-        f"{CORRELATED:g} on)",
-        f"the policy will learn to write {longer} responses: check the grader and truncation, and "
-        "consider `--overlong-penalty` and `--length-weight`",
+        f"{longer} responses score higher: correlation {value:+.2f}{unit}",
+        f"the policy will learn to write {longer} responses: check the grader and truncation; "
+        "--overlong-penalty and --length-weight act against it",
         rows, data.count, _extremes(data, longer=value > 0, within=within is not None),
     )  # fmt: skip
 
@@ -456,7 +505,7 @@ def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[FindingEv
     valid = rows.with_row_index("index").filter(known)
     product = deviation("reward") * deviation("tokens")
     products = valid.select("index", product=product if longer else -product)
-    indices = products.sort("product", descending=True)["index"].head(MOST_EVIDENCE).to_list()
+    indices = products.sort("product", descending=True)["index"].head(data.evidence).to_list()
     return data.examples_at(indices, "tokens", "reward")
 
 
@@ -464,7 +513,8 @@ def _extremes(data: CheckInput, *, longer: bool, within: bool) -> list[FindingEv
 def unknown_finish_reasons(data: CheckInput) -> Result:
     """Finish reasons are not known as those of a truncated response, nor as those of a whole one.
 
-    They count as not truncated.
+    They count as not truncated. If they are, write `length`, or a column of bools and name it with
+    --map truncated=COLUMN; --map truncated=none ignores the column.
     """
     reasons = data.reading.rows["unknown_reason"]
     flags = reasons != ""
@@ -486,13 +536,18 @@ def unknown_finish_reasons(data: CheckInput) -> Result:
 
 @check("warning", "truncated or lengths")
 def many_truncated(data: CheckInput) -> Result:
-    """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens."""
+    """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens.
+
+    A truncated answer is mostly scored as wrong, whatever it would have become. Raise the
+    length limit, or leave such responses out: --drop-truncated, --max-len-mask,
+    --overlong-penalty.
+    """
     rows, lengths = data.reading.rows, data.lengths
     if "truncated" in rows:
         flags = rows["truncated"]
         count = int(flags.sum())
         many = count >= TRUNCATED * data.count
-        text = f"are truncated according to `{data.column('truncated')}`"
+        text = f"stopped at the length limit (`{data.column('truncated')}`)"
     else:
         assert lengths is not None
         count, longest = lengths.at_longest, lengths.spread.max
@@ -505,15 +560,18 @@ def many_truncated(data: CheckInput) -> Result:
     return Problem(
         30 + 30 * count / data.count,
         f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) {text}",
-        "raise the length limit, or mask truncated responses: `--drop-truncated`, "
-        "`--max-len-mask`, `--overlong-penalty`",
+        "raise the limit, or --drop-truncated, --max-len-mask, --overlong-penalty",
         count, data.count, data.examples(flags, "tokens"),
     )  # fmt: skip
 
 
 @check("warning", "response texts or log-probs")
 def copied_responses(data: CheckInput) -> Result:
-    """Responses repeat an earlier one of their group: duplicate rows, or collapsed sampling."""
+    """Responses repeat an earlier one of their group: duplicate rows, or collapsed sampling.
+
+    Copies count twice in every baseline. Rows were written twice, or sampling collapsed: check
+    temperature and seed.
+    """
     duplicates = data.tokens.duplicates if data.tokens else None
     assert duplicates is not None
     # Short responses are equal by chance, but not all of them.

@@ -1,28 +1,37 @@
-"""The finding about whole steps: one that repeats another."""
+"""Findings about steps: one that repeats another, and signal that is lost over the steps."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
+from rlpost.analysis.inspect.findings.base import MOST_NAMED, NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import is_long
-from rlpost.display.text import counted, plural
+from rlpost.display.text import counted, percent, plural
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
 
 
 FEW_RESPONSES = 4  # different ones in a step; fewer may be equal by chance
+LEAST_STEPS = 5  # for a trend
+LAST = 5  # the last fifth of the steps is compared with those before
+MUCH = 1 / 2  # of the groups of the last steps
+STANDARD_ERRORS = 3.0  # of a difference of two shares
 HALF = 1 << 32  # digests are added in two halves, whose sums fit 64 bits
 
 
 @check("error", "batch", "response texts or log-probs")
 def repeated_steps(data: CheckInput) -> Result:
-    """A step has the prompts, responses, rewards and log-probs of another: it was written twice."""
+    """A step has the prompts, responses, rewards and log-probs of another: it was written twice.
+
+    The step would be trained on twice. A restart may have written it again: drop one of the
+    two.
+    """
     steps = _digests(data)
     if len(steps) < 2:  # noqa: PLR2004
         return NotRun("fewer than 2 steps")
@@ -36,8 +45,8 @@ def repeated_steps(data: CheckInput) -> Result:
         return None
     column, count = data.column("batch"), int(repeated["rows"].sum())
     pairs = [*repeated.select("batch", "original").iter_rows()]
-    named = ", ".join(f"{step} repeats {original}" for step, original in pairs[:MOST_EVIDENCE])
-    more = ", ..." if len(pairs) > MOST_EVIDENCE else ""
+    named = ", ".join(f"{step} repeats {original}" for step, original in pairs[:MOST_NAMED])
+    more = ", ..." if len(pairs) > MOST_NAMED else ""
     noun = column if len(pairs) == 1 else plural(column)
     return Problem(
         89,
@@ -48,7 +57,7 @@ def repeated_steps(data: CheckInput) -> Result:
         count, data.count,
         [
             replace(data.examples_of_steps([step])[0], text=f"{column} {step} repeats {original}")
-            for step, original in pairs[:MOST_EVIDENCE]
+            for step, original in pairs[:data.evidence]
         ],
     )  # fmt: skip
 
@@ -74,3 +83,51 @@ def _digests(data: CheckInput) -> pl.DataFrame:
         high=(pl.col("digest") // HALF).sum(),
         distinct=pl.col("digest").filter("known").n_unique(),
     )
+
+
+@check("warning", "batch", "group", "reward")
+def vanishing_signal(data: CheckInput) -> Result:
+    """The share of groups without signal rose: at the last steps it is a half or more.
+
+    The policy passes, or fails, all responses of more and more prompts, so each step costs as much
+    as before and trains less. Sample other prompts (harder ones if all pass), or only groups with
+    signal. The last fifth of the steps is compared with those before, by 3 standard errors.
+    """
+    groups = data.group_rows
+    assert groups is not None
+    steps = _shares_without_signal(groups)
+    if len(steps) < LEAST_STEPS:
+        return NotRun(f"fewer than {LEAST_STEPS} steps with groups of several responses")
+    last = steps.tail(-(-len(steps) // LAST))
+    first = steps.head(len(steps) - len(last))
+    counts = [(int(part["equal"].sum()), int(part["groups"].sum())) for part in (first, last)]
+    (equal_before, of_before), (equal, of) = counts
+    before, after = equal_before / of_before, equal / of
+    pooled = (equal_before + equal) / (of_before + of)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / of_before + 1 / of))
+    if after < MUCH or after - before <= STANDARD_ERRORS * error:
+        return None
+    column, names = data.column("batch"), last["batch"].to_list()
+    several = f"the last {counted(len(names), column)} ({names[0]} to {names[-1]})"
+    where = several if len(names) > 1 else f"{column} {names[0]}"
+    flags = groups["equal"] & (groups["rows"] > 1) & groups["batch"].is_in(names)
+    return Problem(
+        56 + 10 * after,
+        f"{percent(after)} of the groups of {where} are without signal, {percent(before)} of those "
+        "before",
+        "sample other prompts (dynamic sampling), or leave the groups out with "
+        "--drop-zero-variance",
+        equal, of, data.examples_of_groups(flags),
+    )  # fmt: skip
+
+
+def _shares_without_signal(groups: pl.DataFrame) -> pl.DataFrame:
+    """Return for each step, in order, its `groups` of several responses, and how many are `equal`.
+
+    Numbers are in numerical order, names in the order of the input.
+    """
+    several = groups.filter(pl.col("rows") > 1).drop_nulls("batch")
+    steps = several.group_by("batch", maintain_order=True).agg(
+        groups=pl.len(), equal=pl.col("equal").sum()
+    )
+    return steps.sort("batch") if steps["batch"].dtype.is_numeric() else steps

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from rlpost.analysis.inspect.findings.base import MOST_EVIDENCE, NotRun, Problem, check
+from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP, ROUNDING
-from rlpost.display.text import counted, share
+from rlpost.display.text import counted, percent, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,11 @@ def _log_probs(data: CheckInput) -> dict[str, TokenColumn]:
 
 @check("error", "log-probs")
 def nonfinite_log_probs(data: CheckInput) -> Result:
-    """Log-probs of policy tokens are null, NaN or infinite."""
+    """Log-probs of policy tokens are null, NaN or infinite.
+
+    Ratios and KL of these tokens are NaN or infinite. Top-p and top-k sampling give -inf to
+    tokens that they exclude. Correct the dump, or use --nonfinite mask.
+    """
     return _nonfinite(
         data, _log_probs(data),
         "top-p and top-k sampling give -inf to the tokens that they exclude; NaN means that the "
@@ -43,7 +47,11 @@ def nonfinite_log_probs(data: CheckInput) -> Result:
 
 @check("error", "values or token_rewards")
 def nonfinite_values(data: CheckInput) -> Result:
-    """Critic values or token rewards are null, NaN or infinite."""
+    """Critic values or token rewards are null, NaN or infinite.
+
+    One such number makes all advantages of its response NaN, and with whitening those of its
+    batch. Correct the dump, or use --nonfinite mask.
+    """
     columns = data.tokens.columns if data.tokens else {}
     return _nonfinite(
         data, {role: one for role, one in columns.items() if role not in LOG_PROBS},
@@ -100,7 +108,11 @@ def _unless_tokens(columns: dict[str, TokenColumn]) -> NotRun | None:
 
 @check("error", "log-probs")
 def positive_log_probs(data: CheckInput) -> Result:
-    """Log-probs are greater than 0, by more than rounding."""
+    """Log-probs are greater than 0, by more than rounding.
+
+    Ratios and KL computed from them are wrong. The column may have probabilities, negative
+    log-likelihoods or logits. Up to 0.001 counts as rounding.
+    """
     columns = _log_probs(data)
     positive = {role: one for role, one in columns.items() if one.positive}
     if not positive:
@@ -108,14 +120,13 @@ def positive_log_probs(data: CheckInput) -> Result:
     worst = max(positive.values(), key=lambda one: one.positive)
     flags = _any_row(data, [f"positive:{role}" for role in positive])
     others = ", ".join(f"`{one.column}`" for one in positive.values() if one is not worst)
+    verb = "is" if worst.positive == 1 else "are"
     return Problem(
         93,
         f"{worst.positive:,} of {worst.tokens:,} `{worst.column}` "
-        f"({share(worst.positive, worst.tokens)}) are greater than {ROUNDING:g} (less may be "
-        f"rounding), up to {worst.max:.4g}{f', and fewer of {others}' if others else ''}: "
-        "log-probs are at most 0",
-        f"check whether these are {_likely_kind(worst)}; ratios and KL computed from them are "
-        "wrong",
+        f"({share(worst.positive, worst.tokens)}) {verb} above 0, up to {worst.max:.4g}"
+        f"{f', and fewer of {others}' if others else ''}: not log-probs",
+        f"ratios and KL computed from them are wrong: these look like {_likely_kind(worst)}",
         worst.positive, worst.tokens, data.examples(flags, "tokens"),
     )  # fmt: skip
 
@@ -132,7 +143,11 @@ def _likely_kind(column: TokenColumn) -> str:
 
 @check("error", "log-probs")
 def constant_log_probs(data: CheckInput) -> Result:
-    """A column of log-probs has the same value in all policy tokens: it was never computed."""
+    """A column of log-probs has the same value in all policy tokens: it was never computed.
+
+    Ratios and KL computed from a fill value mean nothing. Remove the column, or name another
+    one with --map ROLE=COLUMN.
+    """
     columns = [one for one in _log_probs(data).values() if one.tokens >= FEW_TOKENS]
     if not columns:
         return NotRun(f"fewer than {FEW_TOKENS} policy tokens")
@@ -152,7 +167,12 @@ def constant_log_probs(data: CheckInput) -> Result:
 
 @check("warning", "log-probs of two policies")
 def same_log_probs(data: CheckInput) -> Result:
-    """The log-probs of two policies are equal in every token, or read from the same column."""
+    """The log-probs of two policies are equal in every token, or read from the same column.
+
+    The KL, or the difference between rollout engine and trainer, is then 0 whatever happened.
+    Write the log-probs of each policy to a column of its own. In the first step, a policy
+    equals its reference.
+    """
     assert data.tokens is not None
     compared = {
         tuple(pair.split("/")): equal
@@ -191,7 +211,12 @@ def same_log_probs(data: CheckInput) -> Result:
 
 @check("warning", "old_log_probs", "infer_log_probs")
 def engine_mismatch(data: CheckInput) -> Result:
-    """Rollout engine and trainer compute different probabilities for the same tokens."""
+    """Rollout engine and trainer compute different probabilities for the same tokens.
+
+    Advantages are then of tokens that the trainer would sample with another probability. Check
+    weights, temperature, precision and chat template on both sides, or correct the difference
+    with --is-weight.
+    """
     gap = data.tokens.mismatch if data.tokens else None
     if gap is None:
         return NotRun("no policy token with both log-probs, or lists of unequal lengths")
@@ -204,16 +229,16 @@ def engine_mismatch(data: CheckInput) -> Result:
     wrong = ""
     if gap.confident_disagreement:
         tokens = counted(gap.confident_disagreement, "token")
-        wrong = f"; {tokens} with high engine probability and low trainer probability"
+        wrong = f"; {tokens} likely for the engine (≥ 0.5), but over 7 × less for the trainer"
     in_steps = data.in_steps(steps)
     by_step = f"; k3 is {_range(steps)}{in_steps}" if in_steps else ""
     return Problem(
         70 + 20 * (1 - min(gap.ess, 1.0)),
         f"`{data.column('infer_log_probs')}` and `{data.column('old_log_probs')}` differ by "
         f"{gap.mean_abs:.3g} nats on average; k3 {gap.k3:.3g}, effective sample size "
-        f"{100 * gap.ess:.3g} %{clamp_note(gap)}{wrong}{by_step}",
-        "check that weights, temperature, precision and chat template are the same on both sides, "
-        "or correct the difference: `rlpost advantages --is-weight token --is-cap 2`",
+        f"{percent(gap.ess)}{clamp_note(gap)}{wrong}{by_step}",
+        "check weights, temperature, precision and chat template on both sides, or correct the "
+        "difference: --is-weight token --is-cap 2",
         gap.tokens, gap.tokens, _most_different(data),
     )  # fmt: skip
 
@@ -229,7 +254,7 @@ def clamp_note(gap: Mismatch) -> str:
 def _most_different(data: CheckInput) -> list[FindingEvidence]:
     """Return the responses with the largest mean k3, the largest first."""
     k3 = data.reading.rows.select(pl.col("k3") / pl.col("compared")).to_series().fill_nan(-1)
-    indices = k3.arg_sort(descending=True)[:MOST_EVIDENCE].to_list()
+    indices = k3.arg_sort(descending=True)[: data.evidence].to_list()
     return data.examples_at([index for index in indices if k3[index] > 0], "tokens")
 
 

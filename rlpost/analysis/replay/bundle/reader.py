@@ -44,6 +44,8 @@ _BLOCK = 1 << 20
 class OpenBundle:
     """The content of an open bundle."""
 
+    file: Path
+    """The zip file."""
     path: Path
     """`rollouts.parquet`, until the bundle is closed."""
     facts: Json
@@ -73,12 +75,12 @@ def is_bundle(path: PathText) -> bool:
 
     Other files are not opened: dumps of torch are zip files, too.
     """
-    return str(path).lower().endswith(SUFFIX)
+    return parse_path(path).suffix.lower() == SUFFIX
 
 
 @contextmanager
 def open_bundle(path: PathText) -> Iterator[OpenBundle]:
-    """Yield the content of a bundle, which is untrusted: it names no path and no code to run.
+    """Yield the content of a bundle, which is untrusted; see `rlpost.recipe.named`.
 
     Only the members of a bundle are read, into a temporary folder. Errors from within the block
     name the bundle.
@@ -97,7 +99,7 @@ def open_bundle(path: PathText) -> Iterator[OpenBundle]:
         facts = _facts_of(folder / CASE, zipped)
         recipe, loss = _recipe_of(folder / RECIPE, zipped)
         try:
-            yield OpenBundle(folder / ROLLOUTS, facts, recipe, loss)
+            yield OpenBundle(zipped, folder / ROLLOUTS, facts, recipe, loss)
         except RlpostError as error:
             own = f"{zipped}: {ROLLOUTS}"
             raise error.reworded(lambda text: text.replace(str(folder / ROLLOUTS), own)) from None
@@ -185,9 +187,4 @@ def _recipe_of(file: Path, path: Path) -> tuple[Recipe | None, LossOptions | Non
     except (UsageError, ValueError, TypeError, AttributeError) as error:
         text = str(error).replace(f"{file}: ", "").removeprefix(f"{where}: ")
         raise DataError(f"{where}: {text[:400]}") from None
-    if ":" in recipe.estimator:
-        raise DataError(
-            f"{where}: its estimator is code in a file, {recipe.estimator}; a replay executes no "
-            "code that a bundle names"
-        )
     return recipe, own

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError
+from rlpost.errors import DataError, UsageError
+from rlpost.io.own_files import stored_object
 from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
-from rlpost.recipe.presets import toml_lines
+from rlpost.recipe.estimators import NAMES
+from rlpost.recipe.named import NamedByUser
+from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, toml_lines, variants
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rlpost.io.parquet.source import Source
     from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.recipe import Recipe
@@ -34,6 +37,21 @@ class BundledRecipe:
     """Rows of the run, according to the metadata; -1 if unknown."""
     warnings: tuple[str, ...] = ()
 
+    def without_names(self, where: str) -> BundledRecipe:
+        """Return itself; a warning in place of a recipe that names code or a tokenizer.
+
+        Args:
+            where: the recipe is, for the warning.
+        """
+        if self.recipe is None or not self.of_file:
+            return self
+        try:
+            NamedByUser().completed(self.recipe, where)
+        except UsageError as error:
+            text = f"no recipe: {error}, with --preset or --config"
+            return BundledRecipe(warnings=(text,))
+        return self
+
     def text(self, recipe: Recipe) -> str:
         """Return the recipe of the bundle's columns as a file for `--config`."""
         flags = {"--preset": self.preset, "--estimator": self.estimator}
@@ -55,15 +73,13 @@ def recipe_of_files(source: Source) -> BundledRecipe:
         except DataError:  # its text may name files of this machine
             text = "no recipe: that in the metadata cannot be used; choose one with --config"
             return BundledRecipe(warnings=(text,))
-        asked: Json = {}
-        with suppress(ValueError, TypeError):
-            asked = dict(json.loads(stored.get(PRESET_KEY.encode(), b"{}")))
+        preset, estimator = _requested(stored)
         carried = bool(metadata.running) or metadata.kl_coef is not None
         why = "the run began with the statistics of a --state file, which the input has not"
         recipes[metadata.recipe.model_dump_json()] = BundledRecipe(
             metadata.recipe,
-            preset=asked.get("preset"),
-            estimator=asked.get("requested_estimator"),
+            preset=preset,
+            estimator=estimator,
             of_file=True,
             rows=metadata.rows,
             warnings=(why,) if carried else (),
@@ -72,3 +88,15 @@ def recipe_of_files(source: Source) -> BundledRecipe:
         text = "no recipe: those in the metadata of the files differ; choose one with --config"
         return BundledRecipe(warnings=(text,))
     return next(iter(recipes.values()))
+
+
+def _requested(stored: Mapping[bytes, bytes]) -> tuple[str | None, str | None]:
+    """Return the preset and the estimator that a run requested, by names of presets and rlpost.
+
+    Other names in the metadata are left out: they would be code, or a line of a file for --config.
+    """
+    requested = stored_object(stored, PRESET_KEY.encode())
+    preset = next((name for name in ALL_PRESETS if name == requested.get("preset")), None)
+    names = (*NAMES, *variants(preset or DEFAULT))
+    estimator = requested.get("requested_estimator")
+    return preset, next((name for name in names if name == estimator), None)

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
 from rlpost.analysis.replay.metrics.sums import TOKENS, SumColumn
 from rlpost.kernels.aggregate import denominator
@@ -85,9 +84,9 @@ class StepSums:
     rewards: dict[str, Numbers]
 
     @cached_property
-    def columns(self) -> torch.Tensor:
+    def columns(self) -> Numbers:
         """[n, 2·columns]: the sums, and their absolute values."""
-        return torch.from_numpy(np.concatenate([self.sums, np.abs(self.sums)], axis=1))
+        return np.concatenate([self.sums, np.abs(self.sums)], axis=1)
 
     @classmethod
     def of(cls, measured: MeasuredResponses, step: str) -> StepSums:
@@ -112,13 +111,12 @@ class StepSums:
             length: the length of seq-mean-token-sum-norm; None: the longest response's.
         """
 
-        def total(numbers: NDArray[Any]) -> torch.Tensor:
-            sums = np.bincount(units.of, numbers, len(units.weights))
-            return torch.from_numpy(sums.astype(np.int64))
+        def total(numbers: NDArray[Any]) -> Indices:
+            return np.bincount(units.of, numbers, len(units.weights)).astype(np.int64)
 
         tokens, rows, valid = total(self.tokens), total(self.tokens >= 0), total(self.tokens > 0)
-        longest = torch.zeros_like(rows)
-        np.maximum.at(longest.numpy(), units.of, self.length)
+        longest = np.zeros_like(rows)
+        np.maximum.at(longest, units.of, self.length)
         divided_by = {
             "policy tokens": tokens,
             "all tokens": total(self.length),
@@ -135,7 +133,7 @@ class StepSums:
                 count_rows=one.rows or "valid",
                 norm=one.norm or "length",
                 length=length,
-            ).numpy()
+            )
             share = np.divide(units.weights, below, out=np.zeros(len(below)), where=below > 0)
             weights[at] = share[units.of]
             if one.aggregation == "seq-mean-token-mean":
@@ -173,8 +171,7 @@ class Aggregated:
         weights = self.weights(units)
         both = []
         for own, step in zip(weights, self.steps, strict=True):
-            of_step = torch.from_numpy(own)
-            both.append((of_step @ step.columns).T.reshape(2, -1, len(own)).numpy())
+            both.append((own @ step.columns).T.reshape(2, -1, len(own)))
         values, magnitudes = np.stack(both, -1)
         return values, magnitudes
 

@@ -8,13 +8,13 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from rlpost.analysis.replay.metrics.aggregates import OF_COUNTS
 from rlpost.analysis.replay.metrics.configurations import SIDES
 from rlpost.analysis.replay.metrics.formulas import MOST_DIGITS, overlap
 from rlpost.analysis.replay.metrics.steps import MOST
-from rlpost.kernels.segments import owners
+from rlpost.kernels.arrays import Array, like
+from rlpost.kernels.segments import spread
 from rlpost.losses import DUAL, HIGH, LOW
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.stages import Stage
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from rlpost.analysis.replay.metrics.aggregates import Aggregated
     from rlpost.analysis.replay.metrics.dump import DumpInput
@@ -159,7 +158,7 @@ def _distances(
 ) -> dict[tuple[str, str], list[Distances]]:
     """Return the distances of tokens by kind of count (`clipped` or `outside`), side and step."""
     measured, rewarded = data.measured, "reward" in dump.columns
-    steps = torch.tensor([measured.steps.index(one) for one in data.labels])
+    steps = np.array([measured.steps.index(one) for one in data.labels])
     own = partial(_map, options=options, rewarded=rewarded, steps=steps)
     stage = Stage("clip bounds", map=own, gather=_gather, uses=STORED)
     _, responses = dump.run(stage, (*LOG_PROBS, "advantages", "is_weight"), [options])
@@ -169,12 +168,15 @@ def _distances(
     }
 
 
-def _map(batch: Batch, *, options: LossOptions, rewarded: bool, steps: Tensor) -> dict[str, Tensor]:
+def _map(
+    batch: Batch, *, options: LossOptions, rewarded: bool, steps: NDArray[np.int64]
+) -> dict[str, Array]:
     """Return distances of tokens, and the responses that they are of, by kind and side."""
     tokens, loss = tokens_of(batch, rewarded=rewarded), LossConfig(options).loss
-    of_tokens = owners(batch.offsets)
-    inside = torch.isin(batch.table["step"], steps).to(of_tokens.device)[of_tokens]
-    mapped = {"rows": torch.tensor([batch.offsets.numel() - 1])}
+    xp, count = batch.xp, len(batch.offsets) - 1
+    of_tokens = spread(xp.arange(count, batch.offsets), batch.offsets)
+    inside = like(np.isin(batch.table["step"], steps), batch.mask)[of_tokens]
+    mapped = {"rows": np.array([count])}
     for side in (side for side, name in SIDES.items() if name in loss.defaults):
         surrogate = loss(tokens, _with_bound(options, side))
         distances = (surrogate.ratio - 1) * (-1 if side == "low" else 1)
@@ -182,13 +184,13 @@ def _map(batch: Batch, *, options: LossOptions, rewarded: bool, steps: Tensor) -
         if side != "dual":
             counted["outside"] = tokens.mask & (distances > 0)
         for kind, own in counted.items():
-            places = torch.nonzero(own & inside).squeeze(1)
-            mapped[f"{kind} {side} values"] = distances[places].to(torch.float64)
+            places = xp.flatnonzero(own & inside)
+            mapped[f"{kind} {side} values"] = distances[places]
             mapped[f"{kind} {side} rows"] = of_tokens[places]
     return mapped
 
 
-def _gather(responses: Responses, parts: Iterable[dict[str, Tensor]]) -> Responses:
+def _gather(responses: Responses, parts: Iterable[dict[str, Array]]) -> Responses:
     """Add the distances of all responses as a note."""
     first, found = 0, dict[tuple[str, str], list[Distances]]()
     for part in parts:
@@ -196,8 +198,8 @@ def _gather(responses: Responses, parts: Iterable[dict[str, Tensor]]) -> Respons
             kind, side, what = (*name.split(), "", "")[:3]
             if what == "rows":
                 own = part[name] + first, part[f"{kind} {side} values"]
-                found.setdefault((kind, side), []).append(Distances(*(x.numpy() for x in own)))
-        first += int(part["rows"])
+                found.setdefault((kind, side), []).append(Distances(*own))
+        first += int(part["rows"][0])
     return responses.noting(distances={key: _joined(own) for key, own in found.items()})
 
 

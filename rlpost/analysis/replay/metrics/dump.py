@@ -14,7 +14,7 @@ from rlpost.io.arrow import is_number, is_tokens
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.coupling import coupling_of
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import Plan
 from rlpost.pipeline.resolved import resolve_recipe
@@ -143,17 +143,17 @@ class DumpInput:
         plan, responses = self.run(stage, reads, losses)
         return MeasuredResponses(
             sums.columns if columns else [],
-            responses[SUMS].numpy() if columns else np.zeros((len(responses), 0)),
-            responses["step"].numpy(),
+            responses[SUMS] if columns else np.zeros((len(responses), 0)),
+            responses["step"],
             [str(label) for label in responses.labels["step"]],
             {
-                plan.columns.column(role): responses[role].numpy()
+                plan.columns.column(role): responses[role]
                 for role in plan.row_roles
                 if role == "reward" or role.startswith("component:")
             },
-            responses["length"].numpy(),
-            responses["tokens"].numpy(),
-            responses["kept"].numpy(),
+            responses["length"],
+            responses["tokens"],
+            responses["kept"],
             _independent(plan),
         )
 
@@ -182,7 +182,7 @@ class DumpInput:
             no_totals=ExactTotals(),
         )
         engine = engine_for(plan, self.options or Options(device="cpu"))
-        with single_threaded_torch():
+        with single_threaded():
             responses = engine.responses(())
         engine.close()
         return plan, responses

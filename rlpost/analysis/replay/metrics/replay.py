@@ -34,7 +34,7 @@ from rlpost.analysis.replay.metrics.sums import roles_of
 from rlpost.analysis.replay.rollouts import read_rows
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.source import Source, TableSource
-from rlpost.pipeline.engine import single_threaded_torch
+from rlpost.pipeline.device import single_threaded
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
 
@@ -171,7 +171,7 @@ def _solve(
     rows = np.sort(np.concatenate([light.rows_of(step) for step in steps]))
     searched = [one.at(numbers) for one in series if not is_of_step(one.definition)]
     sample = SearchedSteps(_part(dump, light, rows), steps, searched)
-    with single_threaded_torch():
+    with single_threaded():
         solutions = sample.solve(configuration)
         best = solutions[-1]
         if not best.reproduced and configuration != configuration.unstated:

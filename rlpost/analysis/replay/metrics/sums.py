@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import torch
+import numpy as np
 
+from rlpost.kernels.arrays import Array, all_true, like, namespace
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum
 from rlpost.losses import DUAL, HIGH, LOW, SELECTED, Tokens, kl_loss
@@ -18,8 +19,6 @@ from rlpost.recipe.roles import LOG_PROBS, POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
-
-    from torch import Tensor
 
     from rlpost.losses import Surrogate
     from rlpost.pipeline.data import Batch
@@ -59,9 +58,7 @@ def roles_of(name: str, options: LossOptions) -> tuple[str, ...]:
     return tuple(POLICIES[one] for one in policies if one in POLICIES)
 
 
-def quantity(
-    name: str, tokens: Mapping[str, Tensor], offsets: Tensor, options: LossOptions
-) -> Tensor:
+def quantity(name: str, tokens: Mapping[str, Array], offsets: Array, options: LossOptions) -> Array:
     """Return a quantity of each token, [T], also of observation tokens.
 
         k1, k2, k3, abs a/b    estimate of KL(a ‖ b); of new/ref with the clamps of the KL loss
@@ -81,11 +78,11 @@ def quantity(
     policies = [tokens[POLICIES[one]] for one in last.split("/")]
     if kinds == ["minus"]:
         return -policies[0]
-    left, right = policies
+    xp, (left, right) = namespace(policies[0]), policies
     if kinds == ["ratio"]:
-        return (left - right).exp()
+        return xp.exp(left - right)
     if kinds == ["prob"]:
-        return (left.exp() - right.exp()).abs()
+        return abs(xp.exp(left) - xp.exp(right))
     if last != "new/ref":
         return token_kl(left, right, estimator=kinds[0])
     infer = tokens.get("infer_log_probs")
@@ -95,7 +92,7 @@ def quantity(
         infer=infer,
         old=tokens.get("old_log_probs", left if infer is None else infer),
         advantages=left,
-        mask=torch.ones_like(left, dtype=torch.bool),
+        mask=all_true(len(left), left),
         offsets=offsets,
     )
     return kl_loss(every, options.model_copy(update=kl_options(name)))
@@ -170,7 +167,7 @@ class TokenSums:
                 found.setdefault(one.loss, []).append(one)
         return found
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> dict[str, Array]:
         """Return the sums of each response: `sums`, [n, columns] float64."""
         sums = {
             TOKENS: count_true(kept_mask(batch), batch.offsets),
@@ -178,15 +175,16 @@ class TokenSums:
         }
         if self._by_loss:
             weights = batch.responses.get("sample_weight")
-            parts: dict[SumColumn, list[Tensor]] = {}
+            parts: dict[SumColumn, list[Array]] = {}
             for rows, tokens in blocks(tokens_of(batch, rewarded=self.rewarded)):
                 own = None if weights is None else weights[rows]
                 for column, values in self._losses(tokens, own):
                     parts.setdefault(column, []).append(values)
-            sums |= {column: torch.cat(values) for column, values in parts.items()}
-        return {SUMS: torch.stack([sums[one].to(torch.float64) for one in self.columns], dim=1)}
+            sums |= {column: batch.xp.concat(values) for column, values in parts.items()}
+        xp = batch.xp
+        return {SUMS: xp.stack([xp.astype(sums[x], xp.float64) for x in self.columns], axis=1)}
 
-    def _losses(self, tokens: Tokens, weights: Tensor | None) -> Iterator[tuple[SumColumn, Tensor]]:
+    def _losses(self, tokens: Tokens, weights: Array | None) -> Iterator[tuple[SumColumn, Array]]:
         plain = replace(tokens, weights=None)
         for loss, columns in self._by_loss.items():
             surrogate = loss.config.loss(tokens if loss.weighted else plain, loss.options)
@@ -198,9 +196,9 @@ class TokenSums:
                 else:
                     yield column, count_true(_counted(column, surrogate, tokens), tokens.offsets)
 
-    def _quantities(self, batch: Batch) -> Iterator[tuple[SumColumn, Tensor]]:
+    def _quantities(self, batch: Batch) -> Iterator[tuple[SumColumn, Array]]:
         mask, offsets = kept_mask(batch), batch.offsets
-        values: dict[str, Tensor] = {}
+        values: dict[str, Array] = {}
         for column in self.columns:
             if column.loss is not None or column == TOKENS:
                 continue
@@ -210,23 +208,23 @@ class TokenSums:
             if column.kind == "all":
                 yield column, segment_sum(own, offsets)
             elif column.kind == "sum":
-                yield column, segment_sum(torch.where(mask, own, 0.0), offsets)
+                yield column, segment_sum(batch.xp.where(mask, own, 0.0), offsets)
             elif column.kind == "max":
-                yield column, segment_max(torch.where(mask, own, -torch.inf), offsets)
+                yield column, segment_max(batch.xp.where(mask, own, -np.inf), offsets)
             else:
-                yield column, segment_min(torch.where(mask, own, torch.inf), offsets)
+                yield column, segment_min(batch.xp.where(mask, own, np.inf), offsets)
 
 
-def _counted(column: SumColumn, surrogate: Surrogate, tokens: Tokens) -> Tensor:
+def _counted(column: SumColumn, surrogate: Surrogate, tokens: Tokens) -> Array:
     """Return the tokens that a column counts, [T] bool."""
     assert column.loss is not None
     if column.kind == "clipped":
-        states = torch.tensor(STATES[column.name], dtype=surrogate.clip.dtype)
-        return torch.isin(surrogate.clip, states)
+        states = like(np.array(STATES[column.name], np.uint8), tokens.mask)
+        return tokens.xp.isin(surrogate.clip, states)
     low, high = column.loss.config.ratio_bounds
-    outside = torch.zeros_like(tokens.mask)
+    outside = tokens.xp.zeros_like(tokens.mask)
     if low is not None and "low" in column.name:
-        outside |= surrogate.ratio < low
+        outside = outside | (surrogate.ratio < low)
     if high is not None and "high" in column.name:
-        outside |= surrogate.ratio > high
+        outside = outside | (surrogate.ratio > high)
     return outside & tokens.mask

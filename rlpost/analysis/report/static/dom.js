@@ -12,16 +12,23 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Return text as nodes; what stands in backticks is code. One backtick without a partner is text. */
+function marked(text) {
+  const pieces = text.split('`');
+  if (pieces.length % 2 === 0) return [text];
+  return pieces.map((piece, index) => (index % 2 ? make('code', {}, piece) : piece));
+}
+
 /** Create a table; columns that are not in `words` are aligned as numbers. */
 function tableOf({ title, headings, rows, words }) {
-  const kind = (index) => (words.includes(index) ? 'word' : null);
+  const kind = (index) => (words.includes(index) ? 'word' : 'rlpost-number');
   const head = make('tr', {}, ...headings.map((text, index) => make('th', { scope: 'col', class: kind(index) }, text)));
   const cell = (text, index) => (index === 0 && words.includes(0)
-    ? make('th', { scope: 'row', class: 'word', dir: 'auto' }, text)
-    : make('td', { class: kind(index), dir: words.includes(index) ? 'auto' : null }, text));
+    ? make('th', { scope: 'row', class: 'word', dir: 'auto' }, ...marked(text))
+    : make('td', { class: kind(index), dir: words.includes(index) ? 'auto' : null }, ...marked(text)));
   const body = rows.map((row) => make('tr', {}, ...row.map(cell)));
-  const table = make('table', {}, title ? make('caption', {}, make('span', {}, title)) : null, make('thead', {}, head), make('tbody', {}, ...body));
-  return make('div', { class: 'wide', tabindex: 0, role: 'region', 'aria-label': title || headings.join(', ') }, table);
+  const table = make('table', { class: 'rlpost-table' }, title ? make('caption', {}, make('span', {}, title)) : null, make('thead', {}, head), make('tbody', {}, ...body));
+  return make('div', { class: 'rlpost-wide', tabindex: 0, role: 'region', 'aria-label': title || headings.join(', ') }, table);
 }
 
 /** Fill a details element when it is opened for the first time. */

@@ -4,7 +4,7 @@ const data = JSON.parse(byId('data').textContent);
 
 function tilesOf(tiles) {
   const one = ({ label, value, note, key }) => make('div', { class: 'tile card', 'data-key': key || null },
-    make('dt', {}, label), make('dd', { class: 'value' }, value), note ? make('dd', { class: 'note' }, note) : null);
+    make('dt', {}, label), make('dd', { class: 'value' }, value), note ? make('dd', { class: 'note' }, ...marked(note)) : null);
   return tiles.length ? [make('dl', { class: 'tiles' }, ...tiles.map(one))] : [];
 }
 
@@ -12,7 +12,7 @@ function chartOf({ title, svg, note, numbers }) {
   const details = make('details', { class: 'numbers' }, make('summary', {}, 'Numbers'));
   onceOpen(details, () => [tableOf(numbers)]);
   return make('figure', { class: 'chart card' },
-    make('figcaption', {}, make('h3', {}, title), note ? make('p', { class: 'soft' }, note) : null),
+    make('figcaption', {}, make('h3', {}, title), note ? make('p', { class: 'soft' }, ...marked(note)) : null),
     drawingOf(svg, note ? `${title}; ${note}` : title), details);
 }
 
@@ -29,29 +29,25 @@ function folded(table) {
 }
 
 function plainSection({ name, title, lines, tiles, charts, tables }) {
-  const children = [...lines.map((line) => make('p', { class: 'soft' }, line)), ...tilesOf(tiles)];
+  const children = [...lines.map((line) => make('p', { class: 'soft line' }, ...marked(line))), ...tilesOf(tiles)];
   if (charts.length) children.push(make('div', { class: 'charts' }, ...charts.map(chartOf)));
   if (tables.length) children.push(make('div', { class: 'tables' }, ...tables.map(folded)));
   return sectionOf(name, title, ...children);
 }
 
 function findingsSection(open, shownRows) {
-  if (!data.findings.length) {
-    return sectionOf('findings', 'Findings', make('p', { class: 'card none' }, `No problems found by ${data.checks}, which are listed below.`));
-  }
   const evidence = ({ row, text }) => {
-    if (!shownRows.has(row)) return make('li', { dir: 'auto' }, text);
-    const link = make('a', { href: `#row-${row}` }, text);
+    if (!shownRows.has(row)) return make('li', { dir: 'auto' }, ...marked(text));
+    const link = make('a', { href: `#row-${row}` }, ...marked(text));
     link.addEventListener('click', (event) => { event.preventDefault(); open(row); });
     return make('li', { dir: 'auto' }, link);
   };
-  const one = (finding) => make('li', { class: `finding card ${finding.severity}`, 'data-name': finding.name },
-    make('p', { class: 'problem' }, make('span', { class: `badge ${finding.severity}` }, finding.severity), finding.text),
-    make('p', { class: 'soft' }, finding.advice),
-    finding.evidence.length ? make('ul', {}, ...finding.evidence.map(evidence)) : null);
-  const count = data.findings.length;
-  const by = `${count} ${count === 1 ? 'finding' : 'findings'} by ${data.checks}${count > 1 ? ', the most harmful first' : ''}`;
-  return sectionOf('findings', 'Findings', make('p', { class: 'soft' }, by), make('ul', { class: 'findings' }, ...data.findings.map(one)));
+  const one = ({ name, severity, text, advice, evidence: rows }) => make('li', { class: `finding card ${severity}`, 'data-name': name },
+    make('p', { class: 'problem' }, make('span', { class: `badge ${severity}` }, severity), make('span', { class: 'check' }, name)),
+    make('p', {}, ...marked(text)),
+    make('p', { class: 'soft' }, ...marked(advice)),
+    rows.length ? make('ul', {}, ...rows.map(evidence)) : null);
+  return sectionOf('findings', 'Findings', make('ul', { class: 'findings' }, ...data.findings.map(one)));
 }
 
 function examplesSection(groups, shown) {
@@ -86,13 +82,18 @@ function show() {
   const high = Math.max(...rewards);
   const shown = data.groups.map((group) => groupOf(group, data.scales, low, high));
   const shownRows = new Set(data.groups.flatMap((group) => group.responses.map((response) => response.row)));
-  const [first, ...rest] = data.sections.map(plainSection);
-  const findings = findingsSection((row) => openRow(row, data.groups, shown), shownRows);
-  const files = rest.pop();
-  const sections = [first, findings, ...rest, examplesSection(data.groups, shown), files];
+  const sections = data.sections.map(plainSection);
+  const overview = sections.findIndex((section) => section.id === 'overview');
+  const open = (row) => openRow(row, data.groups, shown);
+  if (data.findings.length) sections.splice(overview, 0, findingsSection(open, shownRows));
+  sections.splice(-1, 0, examplesSection(data.groups, shown));
   byId('main').append(...sections);
   byId('nav').append(...sections.map((section) => make('li', {}, make('a', { href: `#${section.id}` }, section.querySelector('h2').textContent))));
   byId('inputs').textContent = data.inputs.join(', ');
+  byId('recipe').append(...marked(data.recipe));
+  byId('recipe').hidden = !data.recipe;
+  byId('verdict').className = `rlpost-verdict ${data.verdict.severity}`;
+  byId('verdict').textContent = data.verdict.text;
   byId('foot').textContent = `Written by rlpost ${data.version}. Log-probs and KL are in nats.`;
 }
 

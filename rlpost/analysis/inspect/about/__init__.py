@@ -1,0 +1,61 @@
+"""Topics of `rlpost inspect --about NAME`: each module is one, a function from facts to a page.
+
+A new topic is a module with a function that has the decorator `topic`, and its name below. `NAME`
+is a topic or a check.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+# Importing a module adds its topic to TOPICS, in this order.
+from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
+    columns,
+    groups,
+    rewards,
+    components,
+    lengths,
+    log_probs,
+    mismatch,
+    advantages,
+    masks,
+    steps,
+    domains,
+    checks,
+    storage,
+)
+from rlpost.analysis.inspect.about.base import TOPICS
+from rlpost.analysis.inspect.about.checks import check_page, list_page
+from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Facts
+    from rlpost.display.page import Page
+
+__all__ = ["TOPICS", "about", "check_name", "needs_input"]
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError unless a topic or a check has the name."""
+    if name not in TOPICS and name not in FINDINGS:
+        every = f"`--about checks` lists the checks; topics: {', '.join(TOPICS)}"
+        text = f"--about {name}: no topic or check {name!r}"
+        raise UsageError(no_such(text, name, [*TOPICS, *FINDINGS], every))
+
+
+def needs_input(name: str) -> bool:
+    """Return whether a page needs an input; checks are explained without one."""
+    return name != "checks" and name not in FINDINGS
+
+
+def about(name: str, facts: Facts | None) -> Page:
+    """Return the page of a topic or a check.
+
+    Args:
+        name: of `TOPICS` or `FINDINGS`.
+        facts: of the input; None: the explanation of a check, or the list of checks.
+    """
+    if name in FINDINGS:
+        return check_page(name, facts)
+    return list_page() if facts is None else TOPICS[name].run(facts)

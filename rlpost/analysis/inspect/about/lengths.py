@@ -1,0 +1,39 @@
+"""The topic `lengths`: policy tokens of responses, and truncated responses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.analysis.inspect.about.base import page_of, topic
+from rlpost.analysis.inspect.about.rewards import distribution
+from rlpost.display.text import counted, share
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Facts
+    from rlpost.display.page import Page
+
+
+@topic
+def lengths(facts: Facts) -> Page:
+    """Policy tokens of each response: mean, quantiles, truncated responses."""
+    found = facts.lengths
+    if found is None:
+        return page_of(facts, "lengths", [], "\n".join(without_tokens_lines(facts)))
+    lines = []
+    if facts.truncated:
+        count, column = facts.truncated.responses, facts.truncated.column
+        of_all = share(count, facts.responses)
+        lines = [f"{counted(count, 'response')} truncated ({of_all}), according to `{column}`"]
+    table = distribution("Policy tokens", found.spread, found.quantiles, found.histogram, lines)
+    return page_of(facts, "lengths", [table], "")
+
+
+def without_tokens_lines(facts: Facts) -> list[str]:
+    """Return the line on an input without a list of tokens: why nothing is about tokens."""
+    if facts.tokens is None:
+        advice = "set their column with --map response_length=COLUMN"
+        return [f"no column has tokens, so lengths are unknown ({advice})"]
+    if facts.tokens["all"] is None and facts.lengths:
+        count = counted(facts.tokens["policy"], "policy token")
+        return [f"no column has tokens; {count} according to `{facts.lengths.column}`"]
+    return []

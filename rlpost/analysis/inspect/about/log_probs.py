@@ -1,0 +1,50 @@
+"""The topic `log_probs`: numbers of policy tokens, and the KL between policy and reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.analysis.inspect.about.base import page_of, topic, without_column
+from rlpost.analysis.inspect.about.rewards import distribution
+from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
+from rlpost.display.tables import TextTable
+from rlpost.display.text import counted, number
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Facts, TokenColumn, TokenFacts
+    from rlpost.display.page import Page
+
+
+@topic
+def log_probs(facts: Facts) -> Page:
+    """Log-probs, values and token rewards of policy tokens; KL from the reference."""
+    tokens = facts.token_facts
+    if tokens is None or not tokens.columns:
+        return page_of(facts, "log_probs", [], without_column("old_log_probs"))
+    rows = [_row(role, one) for role, one in tokens.columns.items()]
+    headings = ("role", "mean", "min", "max", "= 0", "> 0", "not finite")
+    table = TextTable(headings, rows, "Policy tokens")
+    return page_of(facts, "log_probs", [table, _kl(tokens)], "")
+
+
+def _row(role: str, one: TokenColumn) -> tuple[str, ...]:
+    nonfinite = one.null + one.nan + one.minus_infinity + one.plus_infinity
+    positive = f"{one.positive:,}" if role.endswith("log_probs") else "–"
+    return (
+        role, number(one.mean), number(one.min), number(one.max), f"{one.zero:,}", positive,
+        f"{nonfinite:,}",
+    )  # fmt: skip
+
+
+def _kl(tokens: TokenFacts) -> TextTable | None:
+    if tokens.kl is None:
+        return None
+    lines = clamped_lines("KL", tokens.kl_clamped)
+    return distribution("KL per token (old ‖ ref)", tokens.kl, tokens.kl_quantiles, None, lines)
+
+
+def clamped_lines(names: str, tokens: int) -> list[str]:
+    """Return the line on numbers whose differences are clamped; none if no token is."""
+    if not tokens:
+        return []
+    return [f"{names}: |Δ| is clamped to {LOG_RATIO_CLAMP:g} nats in {counted(tokens, 'token')}"]

@@ -1,0 +1,45 @@
+"""The topic `masks`: observation tokens, and responses that are left out of training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.analysis.inspect.about.base import page_of, topic, without_column
+from rlpost.display.tables import TextTable
+from rlpost.display.text import counted, percent
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Facts, MaskFacts
+    from rlpost.display.page import Page
+
+
+@topic
+def masks(facts: Facts) -> Page:
+    """Masks: observation tokens, and where in the responses they are."""
+    if facts.masks is None:
+        return page_of(facts, "masks", [], without_column("mask"))
+    lines = [*_lines(facts.masks), *left_out_lines(facts)]
+    return page_of(facts, "masks", [TextTable(title="Masks", lines=lines)], "")
+
+
+def _lines(masks: MaskFacts) -> list[str]:
+    share = percent(masks.observation_share)
+    if not masks.with_observations:
+        return [f"{share} of tokens are observations"]
+    places = {"at the end": masks.trailing, "at the start": masks.leading, "inside": masks.gaps}
+    counts = ", ".join(f"{count:,} {place}" for place, count in places.items())
+    lines = [
+        f"{share} of tokens are observations, in {counted(masks.with_observations, 'response')}",
+        f"responses with observations: {counts}",
+    ]
+    if masks.empty:
+        lines.append(f"{counted(masks.empty, 'response')} without a policy token")
+    return lines
+
+
+def left_out_lines(facts: Facts) -> list[str]:
+    """Return the line on responses whose sample mask is 0, if there are any."""
+    if not facts.left_out:
+        return []
+    column, responses = facts.roles["sample_mask"].column, counted(facts.left_out, "response")
+    return [f"{responses} with `{column}` 0 count here, but are left out of training"]

@@ -1,0 +1,156 @@
+"""The primitives of both libraries against plain loops: empty segments, NaN, infinities."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from array_kinds import array_of, kind_of, numbers_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlpost.kernels.arrays import (
+    all_true,
+    is_all_true,
+    like,
+    namespace,
+    numpy_arrays,
+    on_host,
+    torch_arrays,
+)
+from rlpost.kernels.scans import reverse_scan
+from rlpost.kernels.segments import offsets_of
+
+pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+BOTH = pytest.mark.parametrize("kind", ["numpy", "torch"])
+NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -2.5, 1e300, math.inf, -math.inf, math.nan]) | st.floats(
+    -1e3, 1e3
+)
+
+
+@st.composite
+def ragged(draw, elements):
+    """Offsets, and as many elements."""
+    sizes = draw(st.lists(st.integers(0, 20), max_size=6))
+    offsets = [0, *np.cumsum(sizes).tolist()]
+    return offsets, draw(st.lists(elements, min_size=offsets[-1], max_size=offsets[-1]))
+
+
+def called(kind, name, *arguments):
+    """What a function of a library returns, as an array of numpy; it must be of its kind."""
+    arrays = [array_of(kind, x) if isinstance(x, np.ndarray) else x for x in arguments]
+    found = getattr(namespace(arrays[0]), name)(*arrays)
+    assert kind_of(found) == kind
+    return numbers_of(found)
+
+
+def bits(numbers):
+    """Numbers as a text in which NaN is equal to NaN, and -0 to 0."""
+    return [str(float(x) + 0.0) for x in numbers]
+
+
+def test_both_libraries_have_the_same_functions():
+    assert numpy_arrays.__all__ == torch_arrays.__all__
+    assert all(hasattr(one, x) for one in (numpy_arrays, torch_arrays) for x in one.__all__)
+
+
+@BOTH
+@given(data=ragged(NUMBERS))
+def test_extremes_of_segments_are_those_of_loops(kind, data):
+    offsets, values = np.array(data[0]), np.array(data[1], np.float64)
+    for how, empty, extreme in (("max", -math.inf, np.max), ("min", math.inf, np.min)):
+        want = [extreme(values[a:b]) if b > a else empty for a, b in pairwise(data[0])]
+        assert bits(called(kind, "reduce_segments", values, offsets, how)) == bits(want)
+
+
+@BOTH
+@given(data=ragged(st.integers(-1000, 1000)))
+def test_sums_of_segments_are_those_of_loops(kind, data):
+    offsets, start = np.array(data[0]), np.arange(len(data[0]) - 1.0)
+    want = [sum(data[1][a:b]) for a, b in pairwise(data[0])]
+    for dtype in (np.int64, np.float64):
+        values = np.array(data[1], dtype)
+        assert called(kind, "reduce_segments", values, offsets, "sum").tolist() == want
+    more = [row + total for row, total in enumerate(want)]
+    assert called(kind, "add_segment_sums", start, values, offsets).tolist() == more
+
+
+@BOTH
+def test_a_sum_that_is_not_finite_stays_within_its_segment(kind):
+    values, offsets = np.array([math.inf, -math.inf, 1.0, math.nan]), np.array([0, 1, 2, 2, 3, 4])
+    with np.errstate(all="ignore"):
+        found = called(kind, "reduce_segments", values, offsets, "sum")
+    assert bits(found) == bits([math.inf, -math.inf, 0.0, 1.0, math.nan])
+
+
+@BOTH
+@given(data=ragged(st.booleans()))
+def test_masks_of_segments_are_those_of_loops(kind, data):
+    bounds, mask = data
+    offsets, flags = np.array(bounds), np.array(mask, np.bool_)
+    rows = [mask[a:b] for a, b in pairwise(bounds)]
+    assert called(kind, "count_true", flags, offsets).tolist() == [sum(row) for row in rows]
+    assert called(kind, "reduce_segments", flags, offsets, "any").tolist() == [*map(any, rows)]
+    firsts = zip(bounds, rows, strict=False)
+    last = [max((a + i for i, x in enumerate(row) if x), default=-1) for a, row in firsts]
+    assert called(kind, "last_true", flags, offsets).tolist() == last
+    assert called(kind, "positions_of", flags).tolist() == [i for i, x in enumerate(mask) if x]
+    starts = [i in bounds[:-1] or not mask[i - 1] for i in range(len(mask))]
+    assert called(kind, "starts_after_observations", flags, offsets).tolist() == starts
+    sizes = np.arange(len(rows))
+    spread = [row for row, flags in enumerate(rows) for _ in flags]
+    assert called(kind, "spread", sizes, offsets).tolist() == spread
+    assert is_all_true(array_of(kind, flags)) == all(mask)
+
+
+@BOTH
+@given(st.lists(st.tuples(NUMBERS, st.booleans()), max_size=20))
+def test_numbers_are_placed_filled_and_added_at_positions(kind, cells):
+    values = np.array([x for x, _ in cells], np.float64)
+    chosen = [i for i, (_, there) in enumerate(cells) if there]
+    positions, amounts = np.array(chosen, np.int64), np.arange(1.0, len(chosen) + 1)
+    placed, filled, added = np.zeros(len(cells)), values.tolist(), values.tolist()
+    for at, amount in zip(chosen, amounts, strict=True):
+        placed[at], filled[at] = amount, 7.0
+        added[at] += amount
+    assert called(kind, "placed", amounts, positions, len(cells)).tolist() == placed.tolist()
+    assert bits(called(kind, "filled", values, positions, 7.0)) == bits(filled)
+    skipped = np.append(positions, -1), np.append(amounts, 99.0)
+    assert bits(called(kind, "add_at", values, *skipped)) == bits(added)
+
+
+@BOTH
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-9, 9) | st.floats(-1, 1))))
+def test_the_canonical_order_sorts_by_code_then_by_values(kind, rows):
+    codes = np.array([code for code, _ in rows], np.int64)
+    values = np.array([value for _, value in rows], np.float64)
+    order = called(kind, "canonical_order", codes, values)
+    assert sorted(order.tolist()) == [*range(len(rows))]
+    assert [rows[i] for i in order] == sorted((code, value + 0.0) for code, value in rows)
+
+
+@BOTH
+@given(st.lists(st.integers(0, 9)))
+def test_codes_are_counted(kind, codes):
+    for dtype in (np.int64, np.int32, np.uint8):
+        found = called(kind, "count_codes", np.array(codes, dtype), 12)
+        assert found.tolist() == [codes.count(code) for code in range(12)]
+
+
+@given(st.lists(st.integers(0, 60), max_size=6), st.sampled_from([0.0, 0.5, 0.97, 1.0]))
+def test_a_scan_has_the_same_bits_in_both_libraries(sizes, decay):
+    offsets = offsets_of(np.array(sizes, np.int64))
+    values = np.random.default_rng(0).standard_normal(offsets[-1])
+    found = reverse_scan(array_of("torch", values), array_of("torch", offsets), decay)
+    np.testing.assert_array_equal(numbers_of(found), reverse_scan(values, offsets, decay))
+
+
+@BOTH
+def test_structure_goes_to_the_library_of_an_array_and_back(kind):
+    other, host = array_of(kind, [1.0]), np.array([3, 1, 2])
+    sent = like(host, other)
+    assert (kind_of(sent), numbers_of(sent).tolist()) == (kind, [3, 1, 2])
+    assert isinstance(on_host(sent), np.ndarray)
+    assert on_host(sent).tolist() == [3, 1, 2]
+    mask = all_true(3, other)
+    assert (kind_of(mask), is_all_true(mask), on_host(mask).tolist()) == (kind, True, [True] * 3)
