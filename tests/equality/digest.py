@@ -72,6 +72,9 @@ ADDED = {
     "errors",  # findings by severity
     "policy_tokens",  # what an expectation of lengths is checked with
     "components",  # statistics of each reward component
+    "seal",  # a digest of the files of a plan, by which damage is found
+    *("update.empty", "update.blocked", "update.unproven"),  # files that an update leaves out
+    "update.reasons.damaged",
     "equal_all_pass",  # groups without signal that pass, and that fail
     "equal_all_fail",
     "inputs",  # of a comparison

@@ -145,6 +145,8 @@ def _recipes(comparison: Json) -> Iterator[TextTable]:
     rows = [[one["field"], *map(_value, one["values"])] for one in fields[:MOST_FIELDS]]
     more = len(fields) - len(rows)
     notes = [f"{more:,} more: --format json"] if more else []
+    if _verdict(comparison["pairs"]).severity == "ok":
+        notes.append("without effect on these numbers")
     text = range(len(names) + 1)
     yield TextTable(("recipe", *names), rows, notes=notes, text=text)
 
@@ -236,8 +238,8 @@ def _components(comparison: Json) -> Iterator[TextTable]:
 
 def _part(facts: Json | None, part: str) -> str:
     """Return a number of a reward component."""
-    value = None if facts is None else facts[part]
-    if value is None:
+    value = (facts or {}).get(part)
+    if not isinstance(value, int | float):  # not known, or metadata that is damaged
         return "–"
     if part == "zero_variance":
         return f"{value:,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +13,7 @@ from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import is_list, is_number
+from rlpost.io.own_files import parse, stored_object
 from rlpost.io.parquet.inputs import RECIPE_KEY
 from rlpost.io.threads import prefetch
 from rlpost.recipe.input_columns import resolve_input
@@ -103,15 +103,20 @@ class FileSide:
         stored = [(f.metadata or {}).get(b"rlpost.summary") for f in self.source.footers]
         if not all(stored):
             return None
-        return _merged([_rates(json.loads(text)) for text in stored if text])
+        try:
+            return _merged([_rates(parse(text)) for text in stored if text])
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return None  # `rlpost verify` reports metadata that is damaged
 
     def components(self) -> Json | None:
         """Return the reward components in the metadata of a file; None of several files."""
         text = (self.source.footers[0].metadata or {}).get(b"rlpost.summary")
         if text is None or len(self.source.files) > 1:
             return None
-        found: Json | None = json.loads(text).get("components")
-        return found
+        found = stored_object(self.source.footers[0].metadata or {}, b"rlpost.summary")
+        components = found.get("components")
+        parts = components.values() if isinstance(components, dict) else [None]
+        return components if all(isinstance(one, dict) for one in parts) else None
 
     def effective_recipe(self, column: str) -> EffectiveRecipe | None:
         """Return the recipe in the metadata of the files; None without one, or of several."""
@@ -233,14 +238,15 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
 def _rates(summary: Json) -> Json:
     """Return the mask and clip rates of a run by name."""
     rates = {
-        f"masked_{name}": {"count": facts["responses"], "rate": facts["rate"]}
+        f"masked_{name}": {"count": int(facts["responses"]), "rate": float(facts["rate"])}
         for name, facts in summary["masked"].items()
     }
     for name in _CLIPS:
         clip = summary.get(name)
         if clip is not None:
             rates[name] = {
-                "count": clip["count"], "rate": clip["fraction"], "bound": clip["bound"]
+                "count": int(clip["count"]), "rate": float(clip["fraction"]),
+                "bound": float(clip["bound"]),
             }  # fmt: skip
     return rates
 
