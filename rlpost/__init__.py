@@ -5,7 +5,7 @@
 
 `inspect`, `loss`, `compare`, `replay`, `report`, `convert`, `export`, `bundle`, `join` and `verify`
 are the other commands as functions; they read paths and tables. `functional` has the formulas as
-functions of torch tensors.
+functions of arrays, of numpy or torch.
 `rlpost help python` prints the manual.
 """
 

@@ -41,7 +41,7 @@ ROOMS = (
     "formats",  # other tools' dumps
     "estimators",
     "losses",
-    "kernels",  # arithmetic on tensors
+    "kernels",  # arithmetic on arrays
     "recipe",  # options, presets, roles
     "manual",  # the pages of `rlpost help`
     "io",  # files, Parquet, locks, signals, threads
@@ -82,13 +82,12 @@ HOMES = {
     "torch": (
         "formats.pickles",
         "formats.targets.verl",
-        "kernels",
-        "estimators",
-        "losses",
-        "functional",
-        "pipeline",
-        "distributed",
-        "analysis",
+        "kernels.arrays.torch_arrays",
+        "estimators.own",
+        "pipeline.accelerators",
+        "pipeline.device_transfers",
+        "analysis.doctor",
+        "analysis.peers",
         "training",
     ),
 }
@@ -96,8 +95,8 @@ HOMES = {
 TENSORS = {"torch", "numpy"}
 ALLOWED = {
     "kernels": TENSORS,
-    "estimators": {"torch", "kernels", "errors", "recipe"},
-    "losses": {"torch", "kernels", "errors", "recipe"},
+    "estimators": {*TENSORS, "kernels", "errors", "recipe"},
+    "losses": {"numpy", "kernels", "errors", "recipe"},
     "recipe": {"pydantic", "errors"},
     "display": {"rich", "cleanups"},
     "cleanups": set(),

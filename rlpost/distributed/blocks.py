@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rlpost.io.keys import of_one_type
 from rlpost.pipeline.data import Responses
+from rlpost.pipeline.totals import SummaryCells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +61,11 @@ class ArrowBlock:
         facts = self.facts
         table = self.table() if number is None else self.batch(number)
         shared = {} if self.shared is None else arrays_of(ArrowBlock(self.shared).table())
-        return Responses(arrays_of(table), facts["labels"], facts["notes"], shared)
+        columns, labels = arrays_of(table), facts["labels"]
+        cells, columns["cell"] = SummaryCells.of(
+            columns["step"], labels["step"], columns["domain"], labels["domain"]
+        )
+        return Responses(columns, labels, facts["notes"], shared, cells)
 
 
 def responses_block(responses: Responses, sizes: Sequence[int], notes: Json) -> ArrowBlock:

@@ -1,11 +1,11 @@
-"""The formulas as functions of torch tensors, for a trainer, a notebook or a test.
+"""The formulas as functions of arrays, of numpy or torch, for a trainer, a notebook or a test.
 
-Tokens are ragged: tensors [T] of the tokens of all responses in a row, `offsets` [N+1] with the
+Tokens are ragged: arrays [T] of the tokens of all responses in a row, `offsets` [N+1] with the
 first token of each response, and `mask` [T], 0 on observation tokens. `padded` has the same
-functions for [B, T] tensors. Numbers of responses are [N].
+functions for [B, T] arrays. Numbers of responses are [N].
 
-Tensors are float32 or float64, on the CPU or on CUDA; results have the dtype and device of the
-input. Inputs are never changed. The numbers are those of the commands, which compute in float64.
+Arrays are float32 or float64; tensors may be on any device. Results have the library, type and device
+of the input. Inputs are never changed. The numbers are those of the commands, which compute in float64.
 A log-prob that is NaN or infinite at a policy token, such as the -inf of a token that the sampler
 excludes, is an error that names the token.
 """

@@ -67,17 +67,17 @@ class RemoteFile:
 
     def __init__(self, path: RemotePath) -> None:
         self.path = path
-        self._info = path.info() or FOLDER
-        self.size = self._info.size
+        self.info = path.info() or FOLDER
+        self.size = self.info.size
 
     def read_at(self, size: int, at: int) -> bytes:
         """Return the bytes at an offset."""
         if not size:
             return b""
         begin = max(self.size - TAIL_BYTES, 0)
-        if at < begin or self._info.changed is None:
+        if at < begin or self.info.changed is None:
             return self._read(size, at)
-        tail = _tails.of(self.path.url, self._info, partial(self._read, self.size - begin, begin))
+        tail = _tails.of(self.path.url, self.info, partial(self._read, self.size - begin, begin))
         data = tail[at - begin : at - begin + size]
         return data if len(data) == size else self._read(size, at)  # raises: it is shorter
 

@@ -59,7 +59,7 @@ def reverse_scan(values: Array, offsets: Array, decay: float) -> Array:
     if len(values) == 0 or decay == 0:
         return values
     xp, ends = namespace(values), _block_ends(offsets)
-    blocks = xp.Blocks(offsets, ends, BLOCK)
+    blocks = xp.blocks_of(offsets, ends, BLOCK)
     rows = blocks.scanned(values, decay)
     if int(lengths(on_host(offsets)).max()) > BLOCK:
         heads = reverse_scan(rows[0], ends, decay**BLOCK)

@@ -102,7 +102,7 @@ def _similar(kind: str) -> tuple[str, ...]:
 def _tip(kind: str, number: str) -> str:
     """Return what to do about a wrong name, if that is more than a kind; or nothing."""
     if kind == "cpu":
-        return "write cpu: the CPU has no number"
+        return "the CPU has no number: write cpu"
     if "," in number and kind in ("cuda", "xpu"):
         variable = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}[kind]
         numbers = re.sub(r"[^0-9,]", "", number)
@@ -277,12 +277,16 @@ class TorchDevices(Devices):
             size: in bytes.
             share: of the device's free memory that may be used.
         """
-        if self._on_cpu or size > _free_bytes(self.here) * share:
+        if self._on_cpu or size > self.room() * share:
             return None
         # Less may be left for this process than is free, or another one was faster.
         with suppress(torch.OutOfMemoryError):
             return DeviceStorage(size, self.here)
         return None
+
+    def room(self) -> int:
+        """Return the free bytes of this thread's device."""
+        return _free_bytes(self.here)
 
     @property
     def on_host(self) -> bool:

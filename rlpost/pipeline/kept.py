@@ -182,7 +182,7 @@ class Kept:
                 continue
             same = first.setdefault(id(batch[name]), name)
             if same == name:
-                dtype = on_host(batch[name][:0]).dtype
+                dtype = np.dtype(str(batch[name].dtype).rpartition(".")[2])
                 columns[name] = _StoredColumn(dtype, size, name)
                 size += (tokens * dtype.itemsize + 7) // 8 * 8
             else:

@@ -60,7 +60,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _line(name: str, recipe: rlpost.Recipe, *, observations: bool, asked) -> bool:
     """Print a recipe's line; return whether its results are the CPU's."""
     table, options = rollouts(observations=observations), {"chunk_tokens": asked.chunk_tokens}
-    expected, summary = rlpost.enrich(table, recipe, rlpost.Options(device="cpu", **options))
+    expected, summary = rlpost.enrich(table, recipe, rlpost.Options(device="torch:cpu", **options))
     result, ours, run = measure.on_shadow(table, recipe, stacks=asked.stacks, workers=1, **options)
     same = result.equals(expected) and measure.same_results(ours, summary)
     tokens = sum(chunk.tokens for chunk in run.passes[0])

@@ -59,7 +59,8 @@ def test_a_run_on_two_cards_has_the_bytes_of_the_cpu(both, tmp_path, monkeypatch
     monkeypatch.setattr(TorchDevices, "stream", seen)
     recipe = rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True)
     for device in ("cpu", "shadow"):
-        options = rlpost.Options(device=device, workers=3, chunk_tokens=2000)
+        name = "torch:cpu" if device == "cpu" else device
+        options = rlpost.Options(device=name, workers=3, chunk_tokens=2000)
         rlpost.advantages(SAMPLE, tmp_path / f"{device}.parquet", recipe, options)
     assert used == {torch.device("cpu"), *both}
     left, right = (pl.read_parquet(tmp_path / f"{device}.parquet") for device in ("cpu", "shadow"))

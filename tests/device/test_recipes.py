@@ -18,8 +18,12 @@ from tests.device.recipes import WEIGHTS, all_recipes, estimators
 RECIPES = all_recipes()
 CASES = [(name, True) for name in RECIPES]
 CASES += [(name, False) for name in (*estimators(), *(f"weight {level}" for level in WEIGHTS))]
-NUMBERS = 28
+NUMBERS = 32
 """Numbers of 8 bytes per response that a pass may send or fetch beside its columns."""
+
+
+TALLY = 8 << 12
+"""Bytes of a chunk's histogram of advantages."""
 
 
 class More(NamedTuple):
@@ -38,7 +42,7 @@ MORE = {
     # added up over the input, and the baselines are sent to the card once.
     "optimal_token_baseline": More(waits=1, sent=2.0, fetched=16.0),
 }
-SPLIT = rlpost.Options(device="cpu", chunk_tokens=6000, workers=1)
+SPLIT = rlpost.Options(device="torch:cpu", chunk_tokens=6000, workers=1)
 
 
 def token_columns(table) -> int:
@@ -75,7 +79,9 @@ def check(measure, name, *, observations):
         assert waits <= len(chunks) + more.waits, f"waits: {run.counts.waited_for}"
         mask = "mask" in chunks[0].roles
         assert sent <= tokens * (4 * len(columns) + mask + more.sent) + numbers, "sent"
-        assert fetched <= tokens * (4 * written if last else more.fetched) + numbers, "fetched"
+        tallied = TALLY * len(chunks) if last else 0
+        columns = tokens * (4 * written if last else more.fetched)
+        assert fetched <= columns + numbers + tallied, "fetched"
     assert not run.counts.unordered, "two runs on a GPU differ"
     outside = run.counts.waits - sum(each.counts.waits for each in run.chunks)
     assert outside <= 2  # the check of the device at the start
@@ -124,7 +130,7 @@ def more_columns(*arguments):
         ("estimators.gae.reverse_scan", scan_with_boolean_index, "gae kl", "waits: .*'index'"),
         ("estimators.gae.reverse_scan", scan_with_other_bits, "gae kl", "bits"),
         ("pipeline.stages.tokens.add_at", add_at_after_cumsum, "gae kl", "two runs"),
-        ("pipeline.reading._sent_as", lambda *_: torch.float64, "gae kl", "sent"),
+        ("pipeline.device_transfers._sent_as", lambda *_: torch.float64, "gae kl", "sent"),
         ("pipeline.engine.written_columns", more_columns, "gae kl", "fetched"),
     ],
 )

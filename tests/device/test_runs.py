@@ -27,13 +27,13 @@ from rlpost.distributed.partition import LoadedBatch, TablePartition, TaskContex
 from rlpost.errors import RlpostError, UnavailableError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
-from rlpost.pipeline.device import Devices
+from rlpost.pipeline.accelerators import TorchDevices
 from rlpost.pipeline.run import bind
 from rlpost.pipeline.running_state import RunState
 from tests.device.inputs import rollouts
 
 SAMPLES = Path(__file__).parents[2] / "sample_data"
-SMALL = rlpost.Options(device="cpu", chunk_tokens=3000, workers=2)
+SMALL = rlpost.Options(device="torch:cpu", chunk_tokens=3000, workers=2)
 ON_CARD = replace(SMALL, device="shadow:0")
 RECIPES = {
     "gae": rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
@@ -58,7 +58,7 @@ every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_file_has_the_bytes_of_the_cpu(measure, tmp_path, recipe, sample):
     paths = []
     for options in (SMALL, ON_CARD):
-        path = tmp_path / f"{options.device}.parquet"
+        path = tmp_path / f"{options.device.replace(':', '-')}.parquet"
         with measure.measured() as run:
             summary = rlpost.advantages(SAMPLES / f"{sample}.parquet", path, recipe, options)
         paths.append(path)
@@ -86,7 +86,7 @@ def test_columns_that_do_not_fit_are_computed_again(shadow, measure, monkeypatch
     """A card may report more free memory than this process gets."""
     recipe, table = RECIPES["gae"], rollouts(observations=True)
     expected, _ = rlpost.enrich(table, recipe, SMALL)
-    monkeypatch.setattr(Devices, "room", lambda _: 1 << 33)
+    monkeypatch.setattr(TorchDevices, "room", lambda _: 1 << 33)
     with shadow.limited(0, shadow.cards[0].allocated + 2 * table["values"].nbytes):
         result, _, run = measure.on_shadow(table, recipe, chunk_tokens=200, workers=1)
     assert result.equals(expected)
@@ -144,7 +144,7 @@ def test_any_rollouts_have_the_bits_of_the_cpu(measure, rows, options, chunk_tok
     table, recipe = to_table(rows), rlpost.Recipe(**options)
     cut = {"chunk_tokens": chunk_tokens, "workers": 1}
     try:
-        expected, summary = rlpost.enrich(table, recipe, rlpost.Options(device="cpu", **cut))
+        expected, summary = rlpost.enrich(table, recipe, rlpost.Options(device="torch:cpu", **cut))
     except RlpostError as error:
         with pytest.raises(type(error), match=re.escape(str(error))):
             measure.on_shadow(table, recipe, **cut)
@@ -162,7 +162,7 @@ class InMemory:
     def run(self, _purpose, context, calls):
         results = []
         for call in calls:
-            own = context if call.tokens else replace(context, device="cpu")
+            own = context if call.tokens else replace(context, device="torch:cpu")
             batches = (LoadedBatch(*batch) for batch in call.batches)
             results.append(TaskResult(*call.task(own, *call.arguments, batches)))
         return results

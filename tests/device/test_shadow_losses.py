@@ -39,7 +39,7 @@ def files(tmp_path_factory):
 def check(measure, file, configs, recipe, out=None):
     """Run on the CPU and on the shadow: equal results, and one wait a chunk."""
     outs, options = (out and out / "cpu", out and out / "card"), rlpost.Options
-    expected = loss(file, outs[0], recipe, configs, options(device="cpu", **RUN))
+    expected = loss(file, outs[0], recipe, configs, options(device="torch:cpu", **RUN))
     with measure.measured(stacks=True) as found:
         summary = loss(file, outs[1], recipe, configs, options(device="shadow:0", **RUN))
     other = {"outputs": None}

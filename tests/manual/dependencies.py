@@ -34,7 +34,7 @@ USES = {
     "fsspec": "URLs; torch needs it, too",
     "huggingface-hub": "`hf://`",
     "msgspec": "reads JSONL dumps",
-    "numpy": "arrays between Arrow and torch",
+    "numpy": "all arithmetic on the CPU",
     "obstore": "`s3://`, `gs://`, `az://`, `https://`",
     "polars": "the statistics of `inspect`",
     "pyarrow": "reads and writes Parquet",
@@ -43,7 +43,7 @@ USES = {
     "rich": "tables, charts and help on the screen; typer needs it, too",
     "textual": "`rlpost browse`",
     "tokenizers": "`--tokenizer`",
-    "torch": "all arithmetic",
+    "torch": "arithmetic on devices, gradients, training",
     "typer": "the command line",
     "vl-convert-python": "charts as pictures inside the page",
 }

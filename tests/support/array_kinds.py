@@ -27,7 +27,7 @@ def array_of(kind, values, dtype=None):
 
 def kind_of(array):
     """The kind of an array."""
-    if isinstance(array, np.ndarray):
+    if isinstance(array, (np.ndarray, np.generic)):
         return "numpy"
     return "cuda" if array.is_cuda else "torch"
 

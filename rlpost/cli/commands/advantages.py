@@ -209,7 +209,7 @@ def _show_plan(
         update = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
         show_page(update_page(update.facts()), "table")
         return
-    from rlpost.pipeline.device import check_device, check_name  # noqa: PLC0415
+    from rlpost.pipeline.device_choice import check_device, check_name  # noqa: PLC0415
 
     (check_device if run.engine == "local" else check_name)(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]

@@ -14,6 +14,7 @@ from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.memory_limit import PARTS, is_out_of_memory, memory_limit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.decoded_size import decoded_size, dense_bytes
+from rlpost.io.parquet.fingerprint import FileFingerprint
 from rlpost.io.parquet.footer import FooterError
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import (
@@ -78,6 +79,8 @@ class ParquetReader:
         self._first = first
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
+        self.opened = None if remote is None else FileFingerprint.of_object(remote.info)
+        """The fingerprint of a remote file when it was opened; None if its store has none."""
         try:
             self.file = self._open(read_metadata(path) if metadata is None else metadata)
         except BaseException:

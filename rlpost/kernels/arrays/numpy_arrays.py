@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Blocks",
     "add_at",
     "add_segment_sums",
     "all_true",
     "arange",
     "astype",
+    "blocks_of",
     "bool",
     "canonical_order",
     "concat",
@@ -220,7 +220,7 @@ def count_true(mask: Mask, offsets: Integers) -> Integers:
     """Return the number of true elements of each segment, [N] int64."""
     if mask.all():
         return np.diff(offsets)
-    return np.diff(np.searchsorted(np.flatnonzero(mask), offsets))
+    return reduce_segments(mask.astype(np.int64), offsets, "sum")
 
 
 def last_true(mask: Mask, offsets: Integers) -> Integers:
@@ -299,7 +299,12 @@ def _sorted_by_code(key: Numbers, order: Integers | None) -> Integers:
     return rows[both]
 
 
-class Blocks:
+def blocks_of(offsets: Integers, ends: Integers, size: int) -> ArrayBlocks:
+    """Return the blocks of a ragged array; the arguments are those of `ArrayBlocks`."""
+    return ArrayBlocks(offsets, ends, size)
+
+
+class ArrayBlocks:
     """The blocks of a ragged array, each of some places; a segment is at the end of its blocks.
 
     Args:

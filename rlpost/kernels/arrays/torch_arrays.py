@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Blocks",
     "add_at",
     "add_segment_sums",
     "all_true",
     "arange",
     "astype",
+    "blocks_of",
     "bool",
     "canonical_order",
     "concat",
@@ -168,7 +168,7 @@ def _numbers_of(tensor: Tensor) -> NDArray[Any]:
     try:
         return tensor.numpy()
     except RuntimeError:  # within a transformation of torch.func
-        return np.array(tensor.tolist(), np.dtype(str(tensor.dtype).partition(".")[2]))
+        return np.array(tensor.tolist(), np.dtype(str(tensor.dtype).rpartition(".")[2]))
 
 
 def like(host: NDArray[Any], other: Tensor) -> Tensor:
@@ -305,7 +305,12 @@ def canonical_order(codes: Tensor, *columns: Tensor) -> Tensor:
     return order
 
 
-class Blocks:
+def blocks_of(offsets: Tensor, ends: Tensor, size: int) -> TensorBlocks:
+    """Return the blocks of a ragged array; the arguments are those of `TensorBlocks`."""
+    return TensorBlocks(offsets, ends, size)
+
+
+class TensorBlocks:
     """The blocks of a ragged array, each of some places; a segment is at the end of its blocks.
 
     Args:

@@ -10,7 +10,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from loss_runs import FLOATS, SWEEP, dump, policy_tokens, ppo, save, summary_of
 from runs import Ran, run, strict_json
 
@@ -87,13 +86,14 @@ def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
     head = next(line for line in ran.out.splitlines() if line.startswith("pg_clip"))
     assert head.split()[:2] == ["pg_clip", "dual_clip"]
     rows = [line.split()[:2] for line in ran.out.splitlines()]
-    assert rows[rows.index(["pg_clip", "dual_clip"]) + 2 :][:4] == [
+    assert rows[rows.index(["pg_clip", "dual_clip"]) + 1 :][:4] == [
         ["0.1", "–"],
         ["0.1", "3"],
         ["never", "–"],
         ["never", "3"],
     ]
-    assert max(map(len, ran.out.partition("\n!")[0].splitlines()[2:])) <= 80
+    table = ran.out.partition("\npg_clip")[2].partition("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -428,14 +428,11 @@ def test_every_loss_runs_and_has_finite_numbers(tmp_path, name):
 def test_the_summary_of_the_sample_data_has_all_tables():
     ran = run("loss", SAMPLE / "arithmetic.parquet")
     assert ran.code == 0
-    assert "computed by grpo, since the input has none" in ran.out
+    assert ran.out.splitlines()[1].startswith("2.0 % of 10,991 policy tokens")
     assert "clipped, ratio > 1.2" in ran.out
-    assert "Zero gradient: the token does not update the policy." in ran.out
     for part in ("by position", "by step", "by domain", "loss by batch"):
         assert part in ran.out
     assert "\x1b" not in ran.out
-    above = ran.out.partition("Columns:")[0]
-    assert max(map(len, above.splitlines())) <= 80
     assert ran.err == ""
     assert run("loss", SAMPLE / "arithmetic.parquet", "--quiet") == Ran(0, "", "")
     asked = run("loss", SAMPLE / "arithmetic.parquet", "--quiet", "--format", "json")
@@ -466,9 +463,8 @@ def test_markdown_on_stdout_and_json_in_a_file(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     ran = run("loss", path, "--format", "markdown", "--summary-json", tmp_path / "run.json")
     assert ran.code == 0
-    assert ran.out.startswith("# rlpost loss · ppo (arXiv:1707.06347)\n")
-    assert f"- {path}\n" in ran.out
-    assert "- advantages: column advantages of the input\n" in ran.out
+    assert ran.out.startswith(f"# rlpost loss · {path} · ppo\n")
+    assert "column advantages of the input\n" in ran.out
     assert "\n| token outcomes | count | share | of A > 0 | of A &lt; 0 |\n" in ran.out
     assert "Aggregation token-mean" in ran.out
     own = strict_json((tmp_path / "run.json").read_text())
@@ -487,32 +483,32 @@ def test_python_and_the_command_give_the_same(tmp_path):
 
 
 def test_bins_rise_with_the_numbers_and_bound_their_error():
-    numbers = torch.tensor([-1e3, -64.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.5, 1.0, 63.9, 1e3])
-    bins = bins_of(numbers.to(torch.float64))
-    assert bool((bins.diff() >= 0).all())
+    numbers = np.array([-1e3, -64.0, -1.0, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.5, 1.0, 63.9, 1e3])
+    bins = bins_of(numbers)
+    assert bool((np.diff(bins) >= 0).all())
     assert (int(bins.min()), int(bins.max())) == (0, BINS - 1)
     for number in (-3.0, -0.01, 1e-5, 0.7, 40.0):
-        counts = torch.bincount(bins_of(torch.tensor([number])), minlength=BINS)
+        counts = np.bincount(bins_of(np.array([number])), minlength=BINS)
         assert quantiles(counts, [0.5]) == [pytest.approx(number, rel=1 / 64)]
 
 
 def test_quantiles_count_from_the_lowest():
-    values = torch.arange(1, 11, dtype=torch.float64)
-    counts = torch.bincount(bins_of(values), minlength=BINS)
+    values = np.arange(1, 11, dtype=np.float64)
+    counts = np.bincount(bins_of(values), minlength=BINS)
     for share, want in ((0.0, 1), (0.1, 1), (0.11, 2), (0.5, 5), (0.9, 9), (1.0, 10)):
         assert quantiles(counts, [share]) == [pytest.approx(want, rel=1 / 64)]
 
 
 def test_stretches_cut_responses_at_fixed_positions():
-    lengths = torch.tensor([0, 5, 8, 9, 100])
+    lengths = np.array([0, 5, 8, 9, 100])
     made = PositionSegments.of(offsets_of(lengths))
-    assert made.offsets.diff().tolist() == [5, 8, 8, 1, 8, 8, 16, 32, 36]
+    assert np.diff(made.offsets).tolist() == [5, 8, 8, 1, 8, 8, 16, 32, 36]
     assert made.places.tolist() == [0, 0, 0, 1, 0, 1, 2, 3, 4]
     assert made.rows.tolist() == [0, 0, 1, 2, 4, 9]
     edges = [position_range(place) for place in range(POSITION_RANGES)]
     assert all(first[1] + 1 == second[0] for first, second in pairwise(edges))
     assert edges[-1][1] is None
-    values = torch.arange(122, dtype=torch.float64)
+    values = np.arange(122, dtype=np.float64)
     assert made.sum(values).sum() == values.sum()
     assert made.any(values > 120).tolist() == [False] * 8 + [True]
 
