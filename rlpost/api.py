@@ -35,6 +35,7 @@ from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source
 from rlpost.io.paths import PathText, parse_path
+from rlpost.io.ranges import arrow_file
 from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
@@ -304,7 +305,7 @@ def enrich_batches(
         except OSError as error:
             raise ReadWriteError(f"{folder}: {error.strerror or error}") from None
         # The directory is deleted, and the open file stays readable until it is closed.
-        reader = _reader(pa.OSFile(str(enriched)))
+        reader = _reader(arrow_file(enriched))
     return reader, {name: x for name, x in summary.items() if name not in _FILE_KEYS}
 
 
@@ -323,7 +324,10 @@ def _spill(batches: Iterable[pa.RecordBatch], path: Path) -> None:
         raise UsageError(f"{NAME}: {type(first).__name__} came; record batches are needed")
     pending: list[pa.RecordBatch] = []
     # The file is temporary, so compressing it well would only cost time.
-    with pq.ParquetWriter(path, first.schema, compression="lz4", use_dictionary=False) as writer:
+    with (
+        arrow_file(path, "wb") as file,
+        pq.ParquetWriter(file, first.schema, compression="lz4", use_dictionary=False) as writer,
+    ):
         for number, batch in enumerate(chain([first], remaining)):
             if not batch.schema.equals(first.schema):
                 raise DataError(

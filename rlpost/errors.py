@@ -54,7 +54,9 @@ class ErrorPart:
         return ErrorPart(change(self.text), names, change(self.tip))
 
 
-def closest(name: str, known: Iterable[str], prefix: str = "") -> tuple[str, ...]:
+def closest(
+    name: str, known: Iterable[str], prefix: str = "", least: float = SIMILAR
+) -> tuple[str, ...]:
     """Return at most three names that are similar to a name, the closest first.
 
     A name is left out if it is much less similar than the closest.
@@ -63,15 +65,16 @@ def closest(name: str, known: Iterable[str], prefix: str = "") -> tuple[str, ...
         name: the unknown name.
         known: names that exist.
         prefix: of each result.
+        least: similarity of a result, 0 to 1.
     """
     import difflib  # noqa: PLC0415 - only errors need it
 
-    names = [str(one) for one in known]
-    first, *others = difflib.get_close_matches(name, names, n=3, cutoff=SIMILAR) or [""]
+    names = list(dict.fromkeys(map(str, known)))
+    first, *others = difflib.get_close_matches(name, names, n=3, cutoff=least) or [""]
     if not first:
         return ()
-    least = difflib.SequenceMatcher(None, first, name).ratio() - _NEAR
-    near = difflib.get_close_matches(name, others, n=2, cutoff=max(least, SIMILAR))
+    bound = difflib.SequenceMatcher(None, first, name).ratio() - _NEAR
+    near = difflib.get_close_matches(name, others, n=2, cutoff=max(bound, least))
     return tuple(prefix + match for match in (first, *near))
 
 

@@ -72,9 +72,10 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(_in_usage(one) for one in arguments)]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the short help; the whole one if the command has no `--help-all`."""
+        """Print the short help; the whole one if the command has no `--help-all`; raises Exit."""
         del formatter
         self.print_help(ctx, every=not any(ALL in one.opts for one in self.params))
+        raise typer.Exit  # the option parser would print an empty line
 
     def print_help(self, ctx: Any, *, every: bool) -> None:
         """Print the help, with all options or with the common ones."""
@@ -128,9 +129,10 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
+        """Print the help; raises Exit."""
         del formatter
         self.print_help(ctx, every=False)
+        raise typer.Exit
 
     def print_help(self, ctx: Any, *, every: bool) -> None:
         """Print the help; the short one is the whole."""

@@ -6,26 +6,20 @@ import os
 import shutil
 import textwrap
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.color import parse_rgb_hex
-from rich.console import Console, Group, RenderHook
-from rich.panel import Panel
-from rich.terminal_theme import TerminalTheme
+from rich.console import Console, RenderHook
 from rich.text import Text
 
 from rlpost.display.charts import ascii_chart
-from rlpost.display.controls import printable, printable_line
+from rlpost.display.controls import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from rich.console import ConsoleOptions, ConsoleRenderable, RenderableType, RenderResult
 
 
-# Black, red, green, yellow, ... with a contrast of 3:1 or more to white and to black.
-_COLORS = ("#767676", "#d14343", "#2e8b57", "#a87500", "#3f83c8", "#a35fc4", "#1f8f99", "#8a8a8a")
-_THEME = TerminalTheme((255, 255, 255), (0, 0, 0), [parse_rgb_hex(color[1:]) for color in _COLORS])
 # Text as it is; and to its stream, where rich would write to the cell of a notebook.
 _VERBATIM: dict[str, Any] = {
     "highlight": False,
@@ -96,46 +90,14 @@ def console(stream: TextIO) -> Console:
     return out
 
 
-def as_html(show: Callable[[Console], None], columns: int = 86) -> str:
-    """Return what is printed to a console of this width as HTML, for light and dark pages."""
-    out = _recording(columns, "truecolor")
-    show(out)
-    rules = (
-        "margin: 0",
-        "font-family: monospace",
-        "line-height: normal",
-        "white-space: pre",
-        "overflow-x: auto",
-    )
-    page = f'<pre style="{"; ".join(rules)}">{{code}}</pre>'
-    return out.export_html(inline_styles=True, code_format=page, theme=_THEME)
-
-
 def as_text(show: Callable[[Console], None]) -> str:
     """Return what is printed to a terminal of the present width, without colors."""
-    out = _recording(min(shutil.get_terminal_size().columns, PIPED_WIDTH), None)
-    show(out)
-    return "\n".join(line.rstrip() for line in out.export_text().splitlines())
-
-
-def _recording(columns: int, colors: Literal["truecolor"] | None) -> Console:
-    """Return a console that keeps what is printed to it."""
-    out = Console(
-        file=StringIO(), record=True, width=columns, force_terminal=True, color_system=colors,
-        **_VERBATIM,
-    )  # fmt: skip
+    width = min(shutil.get_terminal_size().columns, PIPED_WIDTH)
+    out = Console(file=StringIO(), width=width, force_terminal=True, color_system=None, **_VERBATIM)
     out.push_render_hook(_ShowControlCharacters())
-    return out
-
-
-def print_page(out: Console, title: str, parts: Sequence[RenderableType]) -> None:
-    """Print parts with a blank line between them: in a box on a terminal, else below the title."""
-    heading = Text(printable_line(title))
-    spaced = [one for part in parts for one in (part, Text(""))][:-1]
-    if out.is_terminal:
-        out.print(Panel(Group(*spaced), title=heading, title_align="left", border_style="dim"))
-    else:
-        out.print(heading, *spaced, sep="\n")
+    with out.capture() as captured:
+        show(out)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 class _ShowControlCharacters(RenderHook):

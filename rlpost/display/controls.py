@@ -1,10 +1,11 @@
-"""Control characters in text of unknown origin: replaced by visible signs, or escaped.
+r"""Control characters in text of unknown origin: replaced by visible signs, or escaped.
 
 Names and texts come from anybody's files. An escape sequence in them could move the cursor, rename
 the window or hide the text after it. A character that changes the writing direction could make a
 line read as another one. Text for people gets a visible sign for each of these; JSON gets escapes.
-Multi-line text keeps line ends and tabs. In cells of tables, in names and in sentences, line ends,
-tabs and zero-width characters become signs, too: with the latter, two names can look the same.
+Multi-line text keeps line ends and tabs. A byte of a file name that is not UTF-8 becomes `\xff`.
+In cells of tables, in names and in sentences, line ends, tabs and zero-width characters become
+signs, too: with the latter, two names can look the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _SIGNS = {
     **{code: chr(_PICTURES + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "\u2421",
     **dict.fromkeys((*range(0x80, 0xA0), 0x2028, 0x2029, *_DIRECTIONS), _UNKNOWN),
+    **dict.fromkeys(range(0xD800, 0xE000), _UNKNOWN),
+    **{0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)},  # of names not in UTF-8
 }
 _ZERO_WIDTH = (0x061C, *range(0x200B, 0x2010), 0x2060, 0xFEFF)
 _LINE_SIGNS = {
@@ -53,6 +56,15 @@ def _ascii(char: str) -> str:
     name = unicodedata.name(char, "")
     greek = name.rpartition(" ")[2].lower() if name.startswith("GREEK") else ""
     return _ASCII.get(char) or base or greek or "?"
+
+
+def in_utf8(name: str) -> str:
+    r"""Return a name, of which a byte that is not UTF-8 becomes `\xff`.
+
+    >>> in_utf8("a\udcff")
+    'a\\xff'
+    """
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def printable(text: str) -> str:

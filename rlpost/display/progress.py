@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from contextlib import contextmanager
@@ -9,11 +10,11 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.display.console import console
-from rlpost.display.reporter import SilentReporter
+from rlpost.display.reporter import SilentReporter, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,12 +23,78 @@ if TYPE_CHECKING:
 
     PrintNote = Callable[[str], None] | None
 
+_MINUTE = 60
 _AFTER, _EVERY = 0.5, 0.1
 """Seconds until a notebook shows a bar, so that a short run shows none, and between updates."""
 
 
-class _Bar(SilentReporter):
-    """Draws a progress bar for each pass."""
+class _Tracker(SilentReporter):
+    """Counts what is done of the present pass, and of all passes of a run."""
+
+    def __init__(self, print_note: PrintNote, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(print_note)
+        self._clock = clock
+        self._work = Work((), 0)
+        self._number = 0
+        self.purpose = ""
+        self.total: int | None = None
+        self.done = 0
+        self._begun = self._started = clock()
+
+    def begin(self, work: Callable[[], Work]) -> None:
+        """Begin a run of several passes."""
+        self._work, self._number, self._begun = work(), 0, self._clock()
+
+    def start(self, purpose: str, rows: int | None) -> None:
+        """Begin a pass."""
+        self.purpose, self.total, self.done = purpose, rows, 0
+        self._started = self._clock()
+        self._number += 1
+
+    def advance(self, rows: int) -> None:
+        """Count rows that are done."""
+        self.done += rows
+
+    @property
+    def title(self) -> str:
+        """The number of the pass, if there are several, and what it is for."""
+        name, passes = self.purpose.removeprefix("statistics for "), len(self._work.passes)
+        return f"{self._number}/{passes} {name}" if self._number <= passes > 1 else name
+
+    @property
+    def amount(self) -> str:
+        """What is done of the pass: a share, or a count if the total is unknown."""
+        if not self.total:
+            return f"{self.done:,} {unit_of(self.purpose)}"
+        return f"{100 * self.done // self.total} %"
+
+    @property
+    def speed(self) -> str:
+        """Tokens, or responses, per second of the pass; empty before the first."""
+        seconds = self._clock() - self._started
+        if not self.done or seconds <= 0:
+            return ""
+        if self._work.tokens and self.total:
+            per_second = self._work.tokens * self.done / self.total / seconds
+            return f"{per_second / 1e6:,.1f} M tokens/s"
+        return f"{self.done / seconds:,.0f} {unit_of(self.purpose)}/s"
+
+    @property
+    def left(self) -> str:
+        """The time left for all passes, if the rest goes on as before; empty if unknown."""
+        passes = self._work.passes if 0 < self._number <= len(self._work.passes) else (1.0,)
+        before, own = sum(passes[: self._number - 1]), passes[min(self._number, len(passes)) - 1]
+        done = (before + own * self.done / self.total) / sum(passes) if self.total else 0.0
+        if not self.done or not done:
+            return ""
+        begun = self._begun if len(passes) > 1 else self._started
+        seconds = math.ceil((self._clock() - begun) * max(1 - done, 0) / done)
+        text = f"{seconds} s" if seconds < _MINUTE else f"{seconds // _MINUTE} min"
+        return f"{text} left, all passes" if len(passes) > 1 else f"{text} left"
+
+
+class _Bar(_Tracker):
+    """Draws a progress bar for the present pass."""
 
     def __init__(self, bars: Progress, print_note: PrintNote) -> None:
         super().__init__(print_note)
@@ -35,16 +102,23 @@ class _Bar(SilentReporter):
         self._task: Any = None
 
     def start(self, purpose: str, rows: int | None) -> None:
+        """Begin a pass, in place of the one before."""
+        super().start(purpose, rows)
         if self._task is not None:
-            self._bars.update(self._task, visible=False)
-        of = "" if rows is None else f"/{rows:,}"
-        self._task = self._bars.add_task(purpose, total=rows, of=of, unit=unit_of(purpose))
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(
+            self.title, total=rows, amount=self.amount, speed="", left=""
+        )
 
     def advance(self, rows: int) -> None:
-        self._bars.advance(self._task, rows)
+        """Draw what is done."""
+        super().advance(rows)
+        self._bars.update(
+            self._task, advance=rows, amount=self.amount, speed=self.speed, left=self.left
+        )
 
 
-class _CellBar(SilentReporter):
+class _CellBar(_Tracker):
     """Draws a progress bar below a notebook's cell, and removes it at the end.
 
     It is a display that is updated: this needs no widgets, and other outputs of the cell stay.
@@ -54,24 +128,20 @@ class _CellBar(SilentReporter):
         super().__init__(print_note)
         self._display: Any = None
         self._next = time.monotonic() + _AFTER
-        self._purpose, self._total, self._done = "", None, 0  # type: str, int | None, int
-
-    def start(self, purpose: str, rows: int | None) -> None:
-        self._purpose, self._total, self._done = purpose, rows, 0
 
     def advance(self, rows: int) -> None:
-        self._done += rows
+        """Draw what is done, not too often."""
+        super().advance(rows)
         if (now := time.monotonic()) >= self._next:
             self._next = now + _EVERY
             self._draw()
 
     def _draw(self) -> None:
-        of = "" if self._total is None else f"/{self._total:,}"
-        text = f"{self._done:,}{of} {unit_of(self._purpose)}"
-        share = "" if self._total is None else f' value="{self._done}" max="{self._total}"'
+        text = "  ".join(part for part in (self.amount, self.speed, self.left) if part)
+        share = "" if self.total is None else f' value="{self.done}" max="{self.total}"'
         bar = f'<progress{share} style="width: 14em; vertical-align: middle"></progress>'
-        page = f"<div>{escape(self._purpose)} {bar} {text}</div>"
-        self._show({"text/html": page, "text/plain": f"{self._purpose}: {text}"})
+        page = f"<div>{escape(self.title)} {bar} {text}</div>"
+        self._show({"text/html": page, "text/plain": f"{self.title}: {text}"})
 
     def _show(self, data: dict[str, str]) -> None:
         if self._display is None:
@@ -122,10 +192,9 @@ def progress(*, quiet: bool, print_note: PrintNote = None) -> Iterator[Reporter]
 @contextmanager
 def _bars(print_note: PrintNote) -> Iterator[Reporter]:
     columns = (
-        TextColumn("{task.description:<26}"),
+        TextColumn("{task.description}"),
         BarColumn(bar_width=20),
-        TextColumn("{task.completed:,}{task.fields[of]} {task.fields[unit]}"),
-        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[amount]}  {task.fields[speed]}  {task.fields[left]}"),
     )
     with Progress(*columns, console=console(sys.stderr), transient=True) as bars:
         register_cleanup(bars, bars.console.show_cursor)

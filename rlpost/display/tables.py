@@ -268,34 +268,6 @@ def _without_blanks(
         yield Segment.line()
 
 
-class _Labelled(Table):
-    """A table of labels and texts."""
-
-    facts: Mapping[str, str]
-
-    def wrapped(self, columns: int) -> Table:
-        """Return the table with its texts in lines of at most so many columns in all."""
-        labels = max((Text(label).cell_len for label in self.facts), default=0)
-        room = max(columns - labels - _GAPS[0], 1)
-        return _labelled({label: wrap(text, room) for label, text in self.facts.items()})
-
-
-def labelled(facts: Mapping[str, str], indent: str = "") -> Table:
-    """Return labels with texts that wrap beside them, without the empty ones."""
-    lines = {f"{indent}{label}": printable_line(text) for label, text in facts.items() if text}
-    return _labelled(lines)
-
-
-def _labelled(facts: Mapping[str, str]) -> Table:
-    table = _Labelled(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.facts = facts
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, text in facts.items():
-        table.add_row(label, text)
-    return table
-
-
 def _text(cell: Cell) -> Text:
     """Return a cell on one line, with its chart in a colour."""
     if isinstance(cell, Text):

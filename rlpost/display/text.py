@@ -15,17 +15,18 @@ _PLAIN = (1e-4, 1e6)  # numbers from the first to below the second need no expon
 _MEAN_ROUNDING = 1e-6  # of the standard deviation
 
 
-def number(value: float | None) -> str:
-    """Return four significant digits, without an exponent if that reads better; `–` for None.
+def number(value: float | None, *, digits: int = _DIGITS) -> str:
+    """Return significant digits, without an exponent if that reads better; `–` for None.
 
-    >>> number(0.12345), number(1234567), number(0), number(None)
-    ('0.1235', '1.235e+06', '0', '–')
+    >>> number(0.12345), number(1234567), number(0), number(None), number(2 / 3, digits=2)
+    ('0.1235', '1.235e+06', '0', '–', '0.67')
     """
     if value is None:
         return "–"
     if value == 0:
         return "0"
-    return f"{value:.4g}" if _PLAIN[0] <= abs(value) < _PLAIN[1] else f"{value:.3e}"
+    plain = _PLAIN[0] <= abs(value) < _PLAIN[1]
+    return f"{value:.{digits}g}" if plain else f"{value:.{digits - 1}e}"
 
 
 def aligned(values: Sequence[float | None]) -> list[str]:

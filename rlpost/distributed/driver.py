@@ -377,6 +377,7 @@ def whole_summary(
     return {
         **summary_of(plan, cells, reduced.facts, totals),
         **run_summary(plan, inputs, targets, rewritten, sorted(devices), splits),
+        "new_columns": list(plan.resolved.written),
     }
 
 

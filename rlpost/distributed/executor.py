@@ -9,16 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import pyarrow as pa
-
 from rlpost.distributed.blocks import ArrowBlock
 from rlpost.distributed.partition import LoadedBatch
 from rlpost.io.publish import write_file
+from rlpost.io.ranges import mapped_file
 from rlpost.io.staged import file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from rlpost.display.reporter import Reporter
     from rlpost.distributed.partition import Json, TaskContext
@@ -135,5 +136,5 @@ def read_batches(folder: Path, batches: Iterable[BatchRef]) -> Iterator[LoadedBa
 
 
 def _mapped(path: Path) -> pa.Buffer:
-    with file_errors(path, "cannot be read"), pa.memory_map(str(path)) as file:
+    with file_errors(path, "cannot be read"), mapped_file(path) as file:
         return file.read_buffer()

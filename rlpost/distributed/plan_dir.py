@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from rlpost.distributed.executor import BatchRef
 from rlpost.distributed.partition import Partition, TaskContext
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import BusyError, FileLock
+from rlpost.io.own_files import parse, seal, unseal
 from rlpost.io.parquet.fingerprint import FileFingerprint
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import RowGroupRange
@@ -67,7 +68,7 @@ class Manifest:
         metadata = None
         if context.metadata is not None:
             metadata = {**vars(context.metadata), "recipe": recipe}
-        return json.dumps(
+        return seal(
             {
                 "manifest": _VERSION,
                 "rlpost": __version__,
@@ -96,7 +97,7 @@ class Manifest:
         )
 
     @classmethod
-    def from_json(cls, text: str, path: str) -> Manifest:
+    def from_json(cls, text: bytes, path: str) -> Manifest:
         """Return the manifest from what `to_json` returned.
 
         Args:
@@ -105,10 +106,10 @@ class Manifest:
 
         Raises:
             UsageError: another version of rlpost wrote it, or it has other semantics.
-            DataError: it is no manifest.
+            DataError: it is no manifest, or was changed.
         """
         try:
-            table = json.loads(text)
+            table = parse(text)
             if table["manifest"] != _VERSION or table["rlpost"] != __version__:
                 raise UsageError(
                     f"{path}: rlpost {table['rlpost']} wrote this plan, and this is {__version__}: "
@@ -119,6 +120,7 @@ class Manifest:
                     f"{path}: a plan of {semantics.describe(number)}. Files of both must not be "
                     "mixed: run `rlpost plan --overwrite` again"
                 )
+            table = unseal(text)
             recipe = Recipe.model_validate(table["recipe"])
             metadata = table["metadata"]
             context = TaskContext(
@@ -131,7 +133,7 @@ class Manifest:
                 table["chunk_tokens"],
             )
             reduced = Reduced(
-                [tuple(BatchRef(*batch) for batch in own) for own in table["batches"]],
+                [tuple(_batch_ref(*batch) for batch in own) for own in table["batches"]],
                 table["labels"],
                 table["own"],
                 ResponseFacts.from_json(table["facts"]),
@@ -143,16 +145,31 @@ class Manifest:
                 reduced,
                 table["inputs"],
                 [parse_path(target) for target in table["targets"]],
-                table["run"],
+                _run_name(table["run"]),
                 table["state"],
                 table["overwrite"],
                 table["fail_on"],
                 table["expect"],
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path}: `rlpost plan` did not write this file ({error!r}); run it again"
+                f"{path}: `rlpost plan` did not write this file, or it was changed ({error!r}); "
+                "run it again"
             ) from None
+
+
+def _run_name(text: str) -> str:
+    """Return the name of a run; ValueError if it is none, but a path, for example."""
+    if not fnmatchcase(text, _RUN_NAME):
+        raise ValueError(f"run {text!r}")
+    return text
+
+
+def _batch_ref(block: str, *numbers: int) -> BatchRef:
+    """Return a reference to a batch of a block in the folder of the run; else ValueError."""
+    if Path(block).name != block:
+        raise ValueError(f"block {block!r}")
+    return BatchRef(block, *numbers)
 
 
 def _partition_to_json(partition: Partition) -> Json:

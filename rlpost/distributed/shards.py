@@ -12,7 +12,6 @@ earlier plan that still run do not disturb a later one.
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -46,8 +45,9 @@ from rlpost.distributed.plan_dir import (
     try_lock,
 )
 from rlpost.distributed.staging import StagedOutputs
-from rlpost.errors import ReadWriteError, RlpostError, UnavailableError, UsageError
+from rlpost.errors import DataError, ReadWriteError, RlpostError, UnavailableError, UsageError
 from rlpost.io.clock import Clock
+from rlpost.io.own_files import read_bytes, seal, unseal
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import input_metadata
@@ -199,7 +199,7 @@ def _remove_plan(state_dir: Path) -> None:
     """Remove an earlier plan, and the complete files of its shards."""
     with suppress(OSError, ValueError, KeyError, TypeError, RlpostError):
         # Also of a plan that this version cannot continue.
-        earlier = json.loads((state_dir / _MANIFEST).read_text(encoding="utf-8"))
+        earlier = unseal(read_bytes(state_dir / _MANIFEST) or b"")
         if (state_dir / earlier["run"]) in run_directories(state_dir):
             targets = [parse_path(one) for one in earlier["targets"]]
             StagedOutputs(targets, earlier["run"]).discard()
@@ -238,7 +238,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
     clock = Clock(options.started, options.cpu_started)
     manifest = planned(state_dir)
     if (state_dir / _SUMMARY).exists():
-        return _read_json(state_dir / _SUMMARY)
+        return _read(state_dir / _SUMMARY)
     context = replace(
         manifest.context,
         workers=_threads(options),
@@ -252,7 +252,7 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
         _join(run_directory, manifest, context)
         if not all(note.exists() for note in run_directory.notes):
             return None
-        return _publish(state_dir, manifest, [_read_json(note) for note in run_directory.notes])
+        return _publish(state_dir, manifest, [_read(note) for note in run_directory.notes])
     except RlpostError:
         check_inputs(manifest.partitions, _PLAN_AGAIN)  # if it fails, another try is no use
         raise
@@ -275,13 +275,13 @@ def _device(state_dir: Path, manifest: Manifest, options: Options) -> str:
 def planned(state_dir: Path) -> Manifest:
     """Return the plan in a state directory; raises ReadWriteError if it has none."""
     path = state_dir / _MANIFEST
-    if not path.exists():
+    text = read_bytes(path)
+    if text is None:
         raise ReadWriteError(
             f"--state-dir {state_dir}: has no plan; run `rlpost plan IN... OUT --state-dir "
             f"{state_dir}` first"
         )
-    with file_errors(path, "cannot be read"):
-        return Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
+    return Manifest.from_json(text, str(path))
 
 
 def _write(
@@ -308,7 +308,7 @@ def _write(
                 if output.rows is not None:
                     write_block(run_directory.blocks, run_directory.encoded(number), output.rows)
                 facts = {**output.note, **dict(zip(_START_UP, start_up, strict=True))}
-                write_file(note, json.dumps(facts).encode(), lock=False)
+                write_file(note, seal(facts).encode(), lock=False)
                 start_up = 0.0, 0.0
         reporter.advance(partition.rows)
 
@@ -323,14 +323,14 @@ def _join(run_directory: RunDirectory, manifest: Manifest, context: TaskContext)
             if not locked or note.exists():
                 continue
             results = [
-                TaskResult(_read_json(run_directory.of_partitions[number]), block)
+                TaskResult(_read(run_directory.of_partitions[number]), block)
                 for number, block in zip(own, map(run_directory.encoded, own), strict=True)
             ]
             call = join_call(manifest.partitions, manifest.reduced, own, results)
             first = manifest.partitions[own.start].first
             with StagedOutputs([manifest.targets[first]], manifest.run).locked():
                 output = _run(run_directory, context, call)
-            write_file(note, json.dumps(output.note).encode(), lock=False)
+            write_file(note, seal(output.note).encode(), lock=False)
         for number in own:
             delete_block(run_directory.blocks, run_directory.encoded(number))
 
@@ -339,10 +339,14 @@ def _run(run_directory: RunDirectory, context: TaskContext, call: Call) -> TaskO
     return call.task(context, *call.arguments, read_batches(run_directory.blocks, call.batches))
 
 
-def _read_json(path: Path) -> Json:
-    with file_errors(path, "cannot be read"):
-        table: Json = json.loads(path.read_text(encoding="utf-8"))
-    return table
+def _read(path: Path) -> Json:
+    """Return a note or the summary."""
+    try:
+        return unseal(read_bytes(path) or b"")
+    except ValueError as error:
+        raise DataError(
+            f"{path}: is damaged ({error}); run `rlpost plan --overwrite` again"
+        ) from None
 
 
 def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | None:
@@ -351,7 +355,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
         if not locked:
             return None
         if (state_dir / _SUMMARY).exists():
-            return _read_json(state_dir / _SUMMARY)
+            return _read(state_dir / _SUMMARY)
         staged, begun = StagedOutputs(manifest.targets, manifest.run), perf_counter()
         summary = whole_summary(
             manifest.context.plan_on_responses(),
@@ -369,7 +373,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
         if manifest.state is not None:
             save_state(Path(manifest.state), manifest.context.state.after(manifest.reduced.after))
         summary |= _facts_of_shards(manifest, notes, perf_counter() - begun)
-        write_file(state_dir / _SUMMARY, json.dumps(summary, indent=1).encode(), lock=False)
+        write_file(state_dir / _SUMMARY, seal(summary).encode(), lock=False)
         return summary
 
 

@@ -102,11 +102,15 @@ def _pickle_of(path: Path, *, mapped: bool) -> Iterator[IO[bytes]]:
 
 
 def save(dump: Any, path: Path) -> None:
-    """Write an object as a `torch.save` file; raises OSError."""
+    """Write an object as a `torch.save` file; raises OSError.
+
+    The bytes depend on the object alone: of a path, torch would store the name in the file.
+    """
     import torch  # noqa: PLC0415 - as in `load`
 
     try:
-        torch.save(dump, path)
+        with path.open("wb") as file:
+            torch.save(dump, file)
     except RuntimeError as error:  # what torch raises if the disk is full
         raise OSError(str(error).splitlines()[0]) from None
 

@@ -12,6 +12,7 @@ from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import nonfinite_numbers
+from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class CanonicalFile:
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
+        self._file: pa.OSFile | None = None
         self._sources: dict[str, int] = {}
         self._rewarded = 0
         self._nonfinite: dict[str, list[int]] = {}
@@ -106,6 +108,7 @@ class CanonicalFile:
             raise DataError(f"{names}: no records, so there is nothing to convert")
         self._flush()
         assert self._writer is not None
+        assert self._file is not None
         missing = missing_roles(dump_format, self.columns)
         self._writer.add_key_value_metadata(
             {
@@ -116,6 +119,7 @@ class CanonicalFile:
         )
         try:
             self._writer.close()
+            self._file.close()
         except OSError as error:
             raise self._write_error(error) from None
         self._staged.complete()
@@ -202,8 +206,9 @@ class CanonicalFile:
             for one in schema
             if pa.types.is_list(one.type) and f"{one.name}.list.element" not in floats
         ]
+        self._file = arrow_file(self._staged.path, "wb")
         return pq.ParquetWriter(
-            self._staged.path,
+            self._file,
             schema,
             compression="zstd",
             compression_level=_ZSTD_LEVEL,

@@ -32,6 +32,7 @@ from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import is_table, like
 from rlpost.io.memory_limit import limited_memory
 from rlpost.io.publish import write_file
+from rlpost.io.ranges import arrow_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
@@ -291,11 +292,14 @@ def compare(
         progress: show a progress bar, as of `advantages`.
 
     Returns:
-        `rows`: how they were matched. `population`: the tokens that count, policy tokens of kept
-        responses; in a pair, those that both sides keep; kept responses if a side has one advantage
-        per response. `sides`: statistics of the advantages, clip and mask rates. `pairs`: for
-        responses (their mean advantage) and for tokens (None if a side has none) Pearson's
-        correlation, signs and differences, for responses Spearman's, too; and the responses that
+        `inputs`: their names. `recipe_differences`: the `field`s that have another value on one of
+        the sides and can change the compared numbers, with the `values` of the sides; None if the
+        recipe of a side is unknown. `rows`: how they were matched. `population`: the tokens that
+        count, policy tokens of kept responses; in a pair, those that both sides keep; kept
+        responses if a side has one advantage per response. `sides`: statistics of the advantages,
+        clip and mask rates. `pairs`: for responses (their mean advantage) and for tokens (None if a
+        side has none) Pearson's correlation, signs and differences, for responses Spearman's, too;
+        and the responses that
         differ the most after each side is divided by its root mean square over the responses that
         both keep, so that a different scale is not a difference.
 
@@ -744,7 +748,7 @@ def join(
             overwrite=overwrite,
             reporter=run.reporter,
         )
-        joined = None if output is not None else pq.read_table(target)
+        joined = None if output is not None else pq.read_table(arrow_file(Path(target)))
     found = without_paths(found, own.names)
     if joined is None:
         return Join(found)

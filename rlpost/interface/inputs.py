@@ -16,6 +16,7 @@ from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import ArrowStream, arrow_table, is_table
 from rlpost.io.paths import location_of, parse_path
+from rlpost.io.ranges import arrow_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +142,8 @@ def _path(one: Any, file: Path) -> str | RemotePath:
     table = arrow_table(one)
     if not table.num_columns:
         raise DataError(f"{file.name}: there are no columns, so there is nothing to read")
-    pq.write_table(table, file, compression="lz4", use_dictionary=False)
+    with arrow_file(file, "wb") as written:
+        pq.write_table(table, written, compression="lz4", use_dictionary=False)
     return str(file)
 
 

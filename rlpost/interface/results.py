@@ -42,14 +42,9 @@ class View:
 
     def _repr_html_(self) -> str:
         """Return the command's page with charts for a notebook."""
-        from rlpost.display.console import as_html  # noqa: PLC0415
         from rlpost.display.page import stylesheet  # noqa: PLC0415
 
-        try:
-            page = self.page().html(self.charts())
-        except NotImplementedError:
-            return self.charts() + as_html(self.show)
-        return f"<style>{stylesheet()}</style>{page}"
+        return f"<style>{stylesheet()}</style>{self.page().html(self.charts())}"
 
 
 class Inspection(View, Facts):
@@ -175,11 +170,17 @@ class LossSummary(Result):
     settings: list[Json]
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the summary as `rlpost loss` does."""
-        from rlpost.analysis.loss.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost loss` prints."""
+        from rlpost.analysis.loss.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
+
+    def show(self, out: Console) -> None:
+        """Print the summary; the table of a sweep fits the console."""
+        from rlpost.analysis.loss.render import page  # noqa: PLC0415
+
+        page(self, width=out.width).show(out)
 
     def charts(self) -> str:
         """Return what the settings of a sweep clip as HTML."""
@@ -195,11 +196,11 @@ class Comparison(Result):
     pairs: list[Json]
     warnings: list[str]
 
-    def show(self, out: Console) -> None:
-        """Print the comparison as `rlpost compare` does."""
-        from rlpost.analysis.compare.render import show  # noqa: PLC0415
+    def page(self) -> Page:
+        """Return what `rlpost compare` prints."""
+        from rlpost.analysis.compare.render import page  # noqa: PLC0415
 
-        show(self, "table", out)
+        return page(self)
 
 
 class Replay(Result):

@@ -26,7 +26,7 @@ from rlpost.errors import ReadWriteError
 from rlpost.io.system import LOCK_OFFSETS, NO_FOLLOW, close_locked, is_same_file, lock_byte
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 LOCK_NAME = ".rlpost-lock"
@@ -86,6 +86,19 @@ class FileLock:
         """Release the locks; never raises."""
         while self._locks:
             self._locks.pop().release()
+
+
+def remove_leftovers(targets: Iterable[Path]) -> None:
+    """Remove what killed runs left of outputs, except of those that a run writes; never raises."""
+    names: dict[Path, set[str]] = {}
+    for target in targets:
+        names.setdefault(target.parent, set()).add(target.name)
+    for folder, own in names.items():
+        with suppress(OSError):
+            temporary = [_TEMPORARY.fullmatch(path.name) for path in folder.iterdir()]
+            for name in own & {match["name"] for match in temporary if match}:
+                with suppress(ReadWriteError), FileLock([folder / name]):
+                    pass
 
 
 class _FolderLock:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from rlpost.errors import ReadWriteError
 from rlpost.io.staged import file_errors
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
 T = TypeVar("T")
+Json = dict[str, Any]
+_SEAL = "seal"
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -29,11 +37,53 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def decode(text: bytes | str, kind: type[T]) -> T:
-    """Return a value of a type from JSON; raise ValueError if it is of another one."""
+    """Return a value of a type from JSON; raise ValueError if it is of another one.
+
+    Texts may have the escapes of file names that are not UTF-8, which msgspec's parser rejects.
+    """
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.convert(json.loads(text), kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+def seal(table: Json) -> str:
+    """Return a mapping as one line of JSON that has a digest of its content."""
+    return json.dumps({_SEAL: _digest(table), **table})
+
+
+def unseal(text: bytes) -> Json:
+    """Return the mapping of `seal`; raise ValueError if the text was changed since."""
+    table = parse(text)
+    if table.pop(_SEAL, None) != _digest(table):
+        raise ValueError("its digest is that of another content")
+    return table
+
+
+def parse(text: bytes) -> Json:
+    """Return a mapping from JSON, whatever its digest; raise ValueError if it is none."""
+    try:
+        table = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(table, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - the text is wrong
+    return table
+
+
+def stored_object(metadata: Mapping[bytes, bytes], key: bytes) -> Json:
+    """Return the JSON object under a key of a file's metadata; empty without one.
+
+    A damaged one is empty, too: `rlpost verify` reports it.
+    """
+    try:
+        return parse(metadata.get(key, b"{}"))
+    except ValueError:
+        return {}
+
+
+def _digest(table: Json) -> str:
+    return sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
 def path_below(folder: Path, name: str) -> Path:

@@ -364,6 +364,9 @@ def check_target(
         raise UsageError(f"{target}: exists already", tip="--overwrite replaces it")
 
 
+_SIMILAR_FILE = 0.8  # similarity of a file's name, of which the suffix is a part, to another
+
+
 def missing_error(path: AnyPath, text: str) -> ReadWriteError:
     """Return the error for a path that does not exist, with files of similar names beside it.
 
@@ -385,7 +388,7 @@ def _similar(path: Path) -> list[str]:
         names = [one.name for one in path.parent.iterdir()]
     except (OSError, ValueError):
         return []
-    return [str(path.parent / name) for name in closest(path.name, names)]
+    return [str(path.parent / name) for name in closest(path.name, names, least=_SIMILAR_FILE)]
 
 
 def without_home(path: Path) -> str:

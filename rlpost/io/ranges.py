@@ -13,7 +13,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import ReadWriteError
 from rlpost.io import system
@@ -22,6 +22,8 @@ from rlpost.io.stores import FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
 
     from rlpost.io.paths import AnyPath
     from rlpost.io.stores import ObjectInfo
@@ -65,17 +67,17 @@ class RemoteFile:
 
     def __init__(self, path: RemotePath) -> None:
         self.path = path
-        self._info = path.info() or FOLDER
-        self.size = self._info.size
+        self.info = path.info() or FOLDER
+        self.size = self.info.size
 
     def read_at(self, size: int, at: int) -> bytes:
         """Return the bytes at an offset."""
         if not size:
             return b""
         begin = max(self.size - TAIL_BYTES, 0)
-        if at < begin or self._info.changed is None:
+        if at < begin or self.info.changed is None:
             return self._read(size, at)
-        tail = _tails.of(self.path.url, self._info, partial(self._read, self.size - begin, begin))
+        tail = _tails.of(self.path.url, self.info, partial(self._read, self.size - begin, begin))
         data = tail[at - begin : at - begin + size]
         return data if len(data) == size else self._read(size, at)  # raises: it is shorter
 
@@ -105,6 +107,20 @@ def open_file(path: AnyPath) -> tuple[OpenFile, int]:
         return file, os.fstat(file).st_size
     remote = RemoteFile(path)
     return remote, remote.size
+
+
+def arrow_file(path: Path, mode: Literal["rb", "wb"] = "rb") -> pa.OSFile:
+    """Open a local file with pyarrow, which accepts a name that is not UTF-8 as bytes only."""
+    import pyarrow as pa  # noqa: PLC0415 - completion reads names of columns without it
+
+    return pa.OSFile(os.fsencode(path), mode)
+
+
+def mapped_file(path: Path) -> pa.MemoryMappedFile:
+    """Map a local file into memory with pyarrow, as `arrow_file`."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.memory_map(os.fsencode(path))
 
 
 def read_at(file: OpenFile, size: int, at: int) -> bytes:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FILE = "tokenizer.json"
 """The file of a tokenizer in its folder."""
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_PANIC = "PanicException"
+"""The class of errors in the library's Rust code, which is no `Exception`."""
 _CHARACTERS = 1 << 20  # of the texts that are encoded at once: an encoding has 100 bytes per token
 
 
@@ -61,8 +63,8 @@ def _loaded(source: str, name: str, changed: int | None) -> Any:
             tokenizer = Tokenizer.from_file(source)
         else:
             tokenizer = Tokenizer.from_pretrained(source)
-    except Exception as error:  # noqa: BLE001 - the library raises no other class
-        why = str(error).partition("\n")[0]
+    except BaseException as error:  # noqa: BLE001 - `_reason` raises others
+        why = _reason(error)
         if changed is not None:
             raise UsageError(f"--tokenizer {name}: is no {FILE}: {why}") from None
         raise ReadWriteError(
@@ -72,6 +74,14 @@ def _loaded(source: str, name: str, changed: int | None) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def _reason(error: BaseException) -> str:
+    """Return the reason of an error of the library; raise an error that is of another one."""
+    panic = type(error).__name__ == _PANIC
+    if isinstance(error, MemoryError) or not (panic or isinstance(error, Exception)):
+        raise error
+    return str(error).partition("\n")[0]
 
 
 def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[np.int64]:
@@ -87,7 +97,9 @@ def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[
 
     Raises:
         DataError: a value is null or no text.
-        UnavailableError, UsageError, ReadWriteError: as `load_tokenizer`.
+        UsageError: the tokenizer cannot encode a text, because its vocabulary lacks a token; or as
+            `load_tokenizer`.
+        UnavailableError, ReadWriteError: as `load_tokenizer`.
     """
     texts = without_dictionary(texts)
     kind = texts.type
@@ -97,11 +109,18 @@ def token_counts(name: str, texts: pa.Array, location: CellLocation) -> NDArray[
         row = texts.is_null().index(True).as_py()
         raise location.error(row, "is null", "a text is needed; an empty one has 0 tokens")
     tokenizer = load_tokenizer(name)
-    counts = [
-        len(one)
-        for batch in _batches(texts.to_pylist())
-        for one in tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-    ]
+    counts: list[int] = []
+    for batch in _batches(texts.to_pylist()):
+        try:
+            encoded = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+        except BaseException as error:  # noqa: BLE001
+            row = location.first_row + len(counts)
+            raise UsageError(
+                f"--tokenizer {name}: cannot encode a text of {location.path}, row {row} or later: "
+                f"{_reason(error)}",
+                tip="correct the tokenizer: it needs a token for unknown words",
+            ) from None
+        counts += map(len, encoded)
     return np.array(counts, dtype=np.int64)
 
 

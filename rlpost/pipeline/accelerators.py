@@ -102,7 +102,7 @@ def _similar(kind: str) -> tuple[str, ...]:
 def _tip(kind: str, number: str) -> str:
     """Return what to do about a wrong name, if that is more than a kind; or nothing."""
     if kind == "cpu":
-        return "write cpu: the CPU has no number"
+        return "the CPU has no number: write cpu"
     if "," in number and kind in ("cuda", "xpu"):
         variable = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}[kind]
         numbers = re.sub(r"[^0-9,]", "", number)

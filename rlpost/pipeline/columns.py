@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import content_kind, is_number, is_tokens
+from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.inputs import COMBINED, COMPUTED, MISSING_ROLES, RECIPE_KEY
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.turns import turn_columns
@@ -82,11 +82,10 @@ def _read_by_name(source: Source | TableSource, recipe: Recipe) -> dict[str, str
             declared = estimator.parameters.get(parameter)
             if declared is not None and declared.default is not declared.empty:
                 advice = f"an option is keyword-only: write `*, {declared}`"
-            raise DataError(
-                f"{where}: no column {column!r}. {columns_here(source.columns)}",
-                candidates=closest(column, [*source.columns, *estimator.known_columns]),
-                tip=advice,
-            )
+            candidates = closest(column, [*source.columns, *estimator.known_columns])
+            tip = advice if candidates else f"{advice}; {columns_here(source.columns)}"
+            text = f"{where}: no column {column!r}"
+            raise DataError(text, candidates=candidates, tip=tip)
         kinds = {_type_of(source, schema, column) for schema in source.schemas}
         found[f"{_kind_by_name(kinds, where, column)}:{parameter}"] = column
     return found
@@ -139,11 +138,7 @@ def _has_token_roles(source: Source | TableSource, columns: ColumnMap) -> bool:
 
 def lacks_of(source: Source | TableSource) -> dict[str, str]:
     """Return why a converted dump lacks roles, from the metadata that `rlpost convert` wrote."""
-    try:
-        noted = json.loads(source.metadata.get(MISSING_ROLES, b"{}"))
-    except ValueError:
-        return {}
-    return noted if isinstance(noted, dict) else {}
+    return stored_object(source.metadata, MISSING_ROLES)
 
 
 def _with_lengths(source: Source | TableSource, recipe: Recipe, columns: ColumnMap) -> ColumnMap:
@@ -250,10 +245,10 @@ def lost_mask(source: Source, *, final: bool, sample: bool) -> str:
         sample: its sample mask is read.
     """
     try:
-        recipe = json.loads(source.metadata.get(RECIPE_KEY, b"{}"))
-        masked = json.loads(source.metadata.get(b"rlpost.summary", b"{}")).get("masked", {})
+        recipe = stored_object(source.metadata, RECIPE_KEY)
+        masked = stored_object(source.metadata, b"rlpost.summary").get("masked", {})
         dropped = masked.get("all", {}).get("responses", 0)
-        filters = {
+        filters: dict[str, Any] = {
             name: recipe[name] for name in ("is_filter", "is_filter_where") if name in recipe
         }
         rejects = Recipe.of(filters).rejects_tokens

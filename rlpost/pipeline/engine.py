@@ -108,6 +108,7 @@ class Engine:
             part: the input may be a part of a run's, of which masks drop all responses.
         """
         first, *later = self.plan.phases()
+        self.reporter.begin(partial(self.plan.work, names))
         collector = Collector()
         for rows, mapped in self.first_pass():
             collector.add(rows, mapped)

@@ -26,7 +26,14 @@ from rlpost.kernels.divergence import (
 )
 from rlpost.kernels.histogram import nonzero_tally
 from rlpost.kernels.moments import token_moments
-from rlpost.kernels.segments import count_true, segment_max, segment_min, segment_sum, spread
+from rlpost.kernels.segments import (
+    count_true,
+    lengths,
+    segment_max,
+    segment_min,
+    segment_sum,
+    spread,
+)
 from rlpost.pipeline.signal import (
     report_critic,
     report_signal,
@@ -323,10 +330,11 @@ CRITIC = tuple(f"critic.{part}" for part in SPREADS)
 
 
 def _critic(batch: Batch) -> dict[str, Array]:
-    errors = batch["returns"] - batch["values"]
-    moments = token_moments(errors, partial_mask(batch), batch.offsets)
-    squares = moments.squares + moments.total**2 / moments.number.clip(1)
-    return dict(zip(CRITIC, (moments.number, moments.total, squares), strict=True))
+    mask, offsets = partial_mask(batch), batch.offsets
+    errors = inside(batch["returns"] - batch["values"], mask)
+    count = lengths(offsets) if mask is None else count_true(mask, offsets)
+    sums = (count, segment_sum(errors, offsets), segment_sum(errors**2, offsets))
+    return dict(zip(CRITIC, sums, strict=True))
 
 
 def _add_critic(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:

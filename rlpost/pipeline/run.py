@@ -107,6 +107,7 @@ def advantages(
             engine, responses, outputs, names, metadata, verify=options.verify, check=check
         )
         summary |= about(outputs.targets, rewritten, engine.devices.all, engine.splits)
+        summary["new_columns"] = [*names]
         summary["scratch"] = None if engine.kept is None else engine.kept.facts()
     if own is not None:
         own.published()
@@ -130,6 +131,7 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
         enriched, totals = enrich_table(engine, table, responses)
     summary = summarise(plan, responses, totals)
     summary["recipe"] = plan.resolved.recipe.model_dump(mode="json")
+    summary["new_columns"] = [*names]
     check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))

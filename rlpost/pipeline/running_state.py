@@ -7,7 +7,8 @@ from collections.abc import Mapping  # noqa: TC003 - a field of a dataclass
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from rlpost.errors import DataError, ReadWriteError
+from rlpost.errors import DataError
+from rlpost.io.own_files import parse, read_bytes
 from rlpost.io.publish import write_file
 from rlpost.io.staged import file_errors
 from rlpost.kernels.rewards import RunningMoments
@@ -38,13 +39,19 @@ class RunState:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
-        """Return the state of a mapping from `to_json`; TypeError or ValueError if it is none."""
-        moments = table.get("running", {}).items()
+        """Return the state of a mapping from `to_json`.
+
+        Raises:
+            TypeError, ValueError, AttributeError, OverflowError: it is none.
+        """
+        moments, step = table.get("running", {}).items(), table.get("step")
         coefficient = table.get("kl_coef")
+        if not isinstance(step, str | None):
+            raise TypeError(f"step {step!r}")
         return cls(
-            {name: RunningMoments(**values) for name, values in moments},
+            {name: RunningMoments(**_floats(values)) for name, values in moments},
             None if coefficient is None else float(coefficient),
-            table.get("step"),
+            step,
         )
 
     def to_json(self) -> Json:
@@ -63,6 +70,10 @@ class RunState:
         return RunState({**self.running, **later}, notes.get("kl_coef", self.kl_coef))
 
 
+def _floats(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
 def load_state(path: Path | None) -> RunState:
     """Return the state before a run; an empty one without a file.
 
@@ -73,17 +84,16 @@ def load_state(path: Path | None) -> RunState:
     """
     if path is None:
         return RunState()
+    text = read_bytes(path)
+    if text is None:
+        return RunState()
     try:
-        if not path.exists():
-            return RunState()
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = parse(text)
         if table["version"] != _VERSION:
             raise DataError(f"{path}: state of version {table['version']}; {_VERSION} is needed")
         state = RunState.of(table | {"running": table["running"]})
         number = semantics.parse(table["semantics"])
-    except OSError as error:
-        raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         raise DataError(
             f"{path}: is not a state file; --state needs a file that rlpost wrote, or a new path"
         ) from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.display.text import counted, value_list
+from rlpost.display.text import counted, percent, value_list
 from rlpost.estimators.raw import raw
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 REWARDS = "response_level_rewards"
 _MOST_SIZES = 100  # group sizes in the summary
 _MOST_REASONS = 20  # finish reasons in the summary
+_FEW_GROUPS = 4  # of a step, too few for a warning
+_MOSTLY = 0.75  # share of groups without signal that is warned of
 _OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_probs")
 """Roles without which an input is processed, to other numbers."""
 Position = tuple[int, ...]
@@ -353,14 +355,11 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     for name, one in whole.get("components", {}).items():
         equal = None if facts.groups is None else facts.groups.equal_components[name]
         one["zero_variance"] = equal
-    edges = {name: every.count(name) for name in ("padded", "shifted")}
-    if every.lows.get("length") != every.highs.get("length"):  # padding makes lists equally long
-        edges["padded"] = 0
+    edges = _edge_counts(every)
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
-        "new_columns": list(resolved.written),
         "roles": roles_of(plan),
         **whole,
         "groups": groups,
@@ -387,8 +386,16 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
         *_identical(summary),
+        *_steps_without_signal(summary),
     ]
     return summary
+
+
+def _edge_counts(totals: Totals) -> dict[str, int]:
+    """Return how many responses look padded, and shifted; padding makes lists equally long."""
+    counts = {name: totals.count(name) for name in ("padded", "shifted")}
+    equally_long = totals.lows.get("length") == totals.highs.get("length")
+    return counts if equally_long else {**counts, "padded": 0}
 
 
 def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
@@ -573,6 +580,26 @@ def _no_signal(plan: Plan, summary: Json) -> Json | None:
     if tokens["count"] == 0:
         return {"what": f"no {unit} is kept", "cause": rejected[0] if rejected else ""}
     return {"what": what, "cause": _cause(plan, summary)}
+
+
+def _steps_without_signal(summary: Json) -> list[str]:
+    """Return the warning of steps in which most groups have no signal, if not all steps are so."""
+    if summary["signal"]["no_signal"] is not None:
+        return []
+    shares = {
+        row["step"]: 1 - groups["with_signal"] / groups["count"]
+        for row in summary["steps"]
+        if (groups := row["signal"]["groups"])
+        and groups["with_signal"] is not None
+        and groups["count"] >= _FEW_GROUPS
+    }
+    dead = [step for step, share in shares.items() if share >= _MOSTLY]
+    if not dead:
+        return []
+    worst = max(dead, key=shares.__getitem__)
+    text = f"step {worst}: {percent(shares[worst])} of the groups are without signal"
+    more = f"; {percent(_MOSTLY)} or more in {counted(len(dead), 'step')} of {len(shares):,}"
+    return [text + (more if len(dead) > 1 else "")]
 
 
 def _cause(plan: Plan, summary: Json) -> str:

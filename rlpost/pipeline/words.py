@@ -120,7 +120,7 @@ def _kl(resolved: ResolvedRecipe) -> str:
     policy, beta = recipe.numerics.kl_policy, f"{recipe.kl_coef:g}"
     credit = _CREDITED.get(recipe.numerics.kl_credit)
     if recipe.kl_coef == 0 or credit is None:
-        return f"{recipe.kl_estimator} measured, not subtracted"
+        return f"{recipe.kl_estimator}, measured only"
     if recipe.kl_target is not None:
         beta = f"β (from {beta}, adapted to a mean KL of {recipe.kl_target:g})"
     return f"{recipe.kl_estimator}, {policy} against reference; {beta} × KL {credit}"

@@ -35,8 +35,11 @@ GROUP = "rlpost.estimators"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Return the entry points of the group `rlpost.estimators`, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    """Return the entry points of the group `rlpost.estimators`, by name; none is imported.
+
+    One with the name of an estimator of rlpost is left out.
+    """
+    return {one.name: one for one in entry_points(group=GROUP) if one.name not in NAMES}
 
 
 def check_name(name: str) -> str:

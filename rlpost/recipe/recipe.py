@@ -117,7 +117,7 @@ class RewardOptions(OptionModel):
     reward_scale: tuple[Finite, Finite, Finite, Finite] | None = None
     """Clamp rewards to [LOW, HIGH], then map them to [TO_LOW, TO_HIGH]."""
     truncation_penalty: Finite | None = None
-    """Truncated responses: factor of the reward; if negative, the reward."""
+    """Truncated responses: multiply the reward by this, or, if negative, replace it."""
     group_length_penalty: tuple[NonNegative, NonNegative, NonNegative] | None = None
     """Length penalty: weights of output tokens, input tokens and turns."""
     overlong_penalty: tuple[Count, Count, NonNegative] | None = None
@@ -336,7 +336,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     difficulty_high: Finite = 0.95
     """Too easy: mean raw reward of the group at or above this."""
     error_max_len_clip: Count | None = None
-    """Keep reward 1, and reward 0 below this many policy tokens."""
+    """Keep only responses with reward 1, and those with reward 0 and fewer policy tokens."""
     drop_zero_variance: bool = False
     """Drop groups of two or more equal rewards (dynamic sampling)."""
     drop_single: bool = False
@@ -349,7 +349,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     kl_coef: NonNegative = 0.0
     """KL coefficient β: subtract β·KL from token rewards; 0: measure only."""
     kl_estimator: KlEstimator = "k1"
-    """KL estimator per token, of old against reference log-probs."""
+    """KL estimator per token, policy (old) against reference."""
     kl_target: Positive | None = None
     """Adapt β towards this mean of responses' KL per token, in nats."""
     kl_horizon: Positive = 10000.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
@@ -93,3 +94,26 @@ def _kept(plan: Plan, names: tuple[str, ...]) -> str:
     most = 8 * len(names) * plan.source.values_of(plan.sized_by)
     where = "in memory" if most <= IN_MEMORY else "in a scratch file"
     return f"{', '.join(names)} between passes: up to {size(most)} {where}"
+
+
+def shards_page(summary: dict[str, Any], state_dir: Path) -> Page:
+    """Return the page of the statistics that shards need.
+
+    Args:
+        summary: of `rlpost.distributed.shards.plan`.
+        state_dir: the directory that has them.
+    """
+    files, responses = counted(summary["files"], "file"), counted(summary["responses"], "response")
+    tables = "one table" if summary["tables"] == 1 else f"{summary['tables']:,} tables"
+    why = f": {summary['one_table_reason']}" if summary["one_table_reason"] else ""
+    most = counted(summary["partitions"], "shard")
+    command = f"rlpost advantages --state-dir {shlex.quote(str(state_dir))}"
+    return Page(
+        f"rlpost plan · {files}, {responses}",
+        [
+            f"statistics of responses on {tables}{why}",
+            f"up to {most} at once: N of them, each with its I from 0 to N - 1",
+        ],
+        verdict=Notice("ok", f"{state_dir} written: {size(summary['bytes'])}"),
+        next_steps=[f"next: {command} --num-shards N --shard-index I"],
+    )

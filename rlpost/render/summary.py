@@ -101,9 +101,9 @@ def _title(summary: Json) -> str:
 
 
 def _transition(summary: Json) -> str:
-    """Return the inputs and the outputs; empty for a table."""
+    """Return the inputs and the outputs."""
     if "inputs" not in summary:
-        return ""
+        return " · a table in memory"
     inputs, outputs = (_paths(summary[key]) for key in ("inputs", "outputs"))
     return f" · {inputs} → {outputs}" if outputs else f" · {inputs}"
 
@@ -189,22 +189,23 @@ def _signal(summary: Json) -> TextTable:
     tokens = signal["tokens"]
     shares = {sign: tokens[name]["share"] for sign, name in _SIGNS.items()}
     largest = max((share for share in shares.values() if share is not None), default=0) or 1
-    rows: list[tuple[str, ...]] = [
+    unit = "response" if summary["tokens"] is None else "token"
+    rows = [
         (
             f"A {sign} 0",
-            f"{tokens[name]['tokens']:,}",
             percent(shares[sign]),
             bar(shares[sign] or 0, largest, _BAR),
-            "" if (length := tokens[name]["mean_length"]) is None else f"{length:,.1f}",
+            counted(tokens[name]["tokens"], unit),
+            _length(tokens[name]["mean_length"]),
         )
         for sign, name in _SIGNS.items()
     ]
-    unit = "responses" if summary["tokens"] is None else "policy tokens"
-    headings: tuple[str, ...] = ("", unit, "share", "", "mean length of response")
-    if not any(row[-1] for row in rows):
-        headings = headings[:-1]
-    cells = [row[: len(headings)] for row in rows]
-    return TextTable(headings, cells, "Learning signal", lines, text=(0, 3))
+    return TextTable((), rows, "Learning signal", lines, text=(0, 2))
+
+
+def _length(mean: float | None) -> str:
+    """Return the mean length of responses by the sign of their mean advantage."""
+    return "" if mean is None else f"mean length {mean:,.1f}"
 
 
 _SIGNS = {">": "positive", "<": "negative", "=": "zero"}
@@ -233,10 +234,10 @@ def _shape(summary: Json) -> str:
     facts, columns = summary["advantage"], summary["signal"]["histogram"]
     if facts["mean"] is None or not columns["counts"]:
         return ""
-    low, mean, std, high = aligned([facts["min"], _mean(facts), facts["std"], facts["max"]])
-    blocks = spark(columns["counts"])
-    without = " (without 0)" if summary["signal"]["tokens"]["zero"]["tokens"] else ""
-    return f"advantages {low} {blocks} {high}{without}, mean {mean}, std {std}"
+    low, high = (number(facts[end], digits=3) for end in ("min", "max"))
+    mean, std = aligned([_mean(facts), facts["std"]])
+    what = "A ≠ 0:" if summary["signal"]["tokens"]["zero"]["tokens"] else "A:"
+    return f"{what} {low} {spark(columns['counts'])} {high}; all: mean {mean}, std {std}"
 
 
 def _critic(summary: Json) -> str:
@@ -515,9 +516,11 @@ def _steps(summary: Json) -> list[TextTable]:
     for one in _chosen(summary, rows, ("reward", "no signal", "equal rewards", "KL per token")):
         values = [value for row in rows if (value := one.value(row)) is not None]
         low, high, *ends = [min(values), max(values), values[0], values[-1]]
-        first, last = [*map(percent, ends)] if one.share else aligned(ends)
-        parts.append(f"{one.name} {first} {spark(values, (low, high))} {last}")
-    return [TextTable(lines=[f"step {labels[0]} to {labels[-1]}: {', '.join(parts)}"])]
+        first, last = (percent(x) if one.share else number(x, digits=2) for x in ends)
+        parts.append(
+            f"{one.name.removesuffix(' per token')} {first} {spark(values, (low, high))} {last}"
+        )
+    return [TextTable(lines=[f"by step: {', '.join(parts)}"])]
 
 
 def _details(summary: Json) -> Iterator[TextTable]:
@@ -547,11 +550,11 @@ def _verdict(summary: Json, errors: Sequence[Notice]) -> Notice | None:
 
 
 def _written(summary: Json) -> str:
+    if not summary.get("outputs", True) or "new_columns" not in summary:  # findings failed the run
+        return ""
     columns = counted(len(summary["new_columns"]), "new column")
     if "inputs" not in summary:
         return f"enriched: {columns}"
-    if not summary["outputs"]:
-        return ""
     text = f"{_paths(summary['outputs'])} written: {columns}"
     if "bytes" in summary and summary["bytes"]["written"]:
         text += f", {size(summary['bytes']['written'])} in {summary['seconds']['total']:.1f} s"

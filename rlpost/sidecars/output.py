@@ -14,6 +14,7 @@ from rlpost.io.parquet.copied import CopiedColumns
 from rlpost.io.parquet.footer import FooterError
 from rlpost.io.parquet.sink import READ_BYTES, SourceReader, open_copying_sink, open_sink
 from rlpost.io.parquet.splice import SpliceSink
+from rlpost.io.ranges import arrow_file, mapped_file
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS, map_ordered
@@ -175,10 +176,10 @@ class SpilledRows:
     ) -> None:
         self._name, self._fields = name, fields
         with file_errors(path.parent, "cannot be written"):
-            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, fields) as writer:
+            with arrow_file(path, "wb") as file, pa.ipc.new_stream(file, fields) as writer:
                 for batch in batches:
                     writer.write_batch(batch.cast(fields))
-            self._batches = list(pa.ipc.open_stream(pa.memory_map(str(path))))
+            self._batches = list(pa.ipc.open_stream(mapped_file(path)))
         self._firsts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
         self._per_batch = max(
             READ_BYTES * int(self._firsts[-1]) // max(sum(b.nbytes for b in self._batches), 1), 1

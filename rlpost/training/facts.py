@@ -32,20 +32,29 @@ class _StepFilter:
 
     def __init__(self, steps: Collection[int | str]) -> None:
         self._steps = steps
+        self._listed = None if isinstance(steps, range) else frozenset(steps)
         self._present: set[int | str] = set()
         """All steps of the input, as far as it was read."""
+
+    def _has(self, step: int | str) -> bool:
+        if self._listed is not None:
+            return step in self._listed
+        return isinstance(step, int) and step in self._steps  # a range is searched for a text
 
     def kept(self, column: pa.Array) -> NDArray[np.bool_]:
         """Return which rows are kept, [n]."""
         steps = KeyColumn.of([column])
         values = steps.labels.to_pylist()
         self._present.update(values)
-        return np.array([value in self._steps for value in values], np.bool_)[steps.codes]
+        return np.array([self._has(value) for value in values], np.bool_)[steps.codes]
 
     def check(self, where: str) -> None:
         """Raise UsageError if a step is absent; of a range only if all of its steps are."""
-        absent = [step for step in self._steps if step not in self._present]
-        if not absent or (isinstance(self._steps, range) and len(absent) < len(self._steps)):
+        if self._listed is None:
+            absent = [] if any(map(self._has, self._present)) else [next(iter(self._steps))]
+        else:
+            absent = [step for step in self._steps if step not in self._present]
+        if not absent:
             return
         shown = sorted(self._present, key=lambda step: (isinstance(step, str), step))
         more = ", ..." if len(shown) > _SHOWN else ""

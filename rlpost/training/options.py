@@ -13,17 +13,22 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from rlpost.errors import UsageError, no_such, warn_caller
+from rlpost.io.parquet.checksums import CHECKSUMS_KEY
+from rlpost.io.parquet.fingerprint import fingerprint_of
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rlpost.io.parquet.fingerprint import FileFingerprint
+    from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Source
     from rlpost.training.columns import TrainingColumns
 
 
 P = ParamSpec("P")
 _NAMED_FILES = 16
+_MOST, _MOST_RANKS = (1 << 62) - 1, 1 << 20
 
 
 def warn_of_masks(source: Source, columns: TrainingColumns) -> None:
@@ -88,9 +93,11 @@ def named_options(where: str) -> Callable[[Callable[P, None]], Callable[P, None]
 
 
 def check_whole(where: str, name: str, number: object, least: int) -> None:
-    """Raise UsageError if a number is no whole number from `least` on."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        kind = f"a whole number from {least}"
+    """Raise UsageError if a number is no whole number from `least` on, of 64 bits at most."""
+    most = _MOST_RANKS if name == "world_size" else _MOST
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        too_large = isinstance(number, int) and number > most
+        kind = f"a whole number from {least}" + (f" to {most}" if too_large else "")
         needed = f"a seed ({kind})" if name == "shuffle" else kind
         raise UsageError(f"{where}: {name}={number!r}: {needed} is needed")
 
@@ -125,7 +132,10 @@ def rollout_steps(steps: object) -> range | list[int | str] | None:
 
 
 def file_facts(source: Source) -> list[list[Any]]:
-    """Return the name, rows and a digest of the footer's sizes of each file.
+    """Return the name, the rows and a digest of the identity of each file.
+
+    The identity is the size and the footer, which has rlpost's checksums of all columns. Of a file
+    without them it is the time of change, too, or the ETag.
 
     Many files are one entry after the first ones, since each batch has a state.
     """
@@ -133,14 +143,25 @@ def file_facts(source: Source) -> list[list[Any]]:
         [
             str(file.relative),
             footer.num_rows,
-            _digest([footer.num_row_groups, footer.serialized_size]),
+            _digest([digest, *_version_of(file, fingerprint, footer.metadata or {})]),
         ]
-        for file, footer in zip(source.files, source.footers, strict=True)
+        for file, footer, digest, fingerprint in zip(
+            source.files, source.footers, source.footer_digests, source.fingerprints, strict=True
+        )
     ]
     shown, rest = facts[:_NAMED_FILES], facts[_NAMED_FILES:]
     if rest:
         shown.append([f"{len(rest)} more files", sum(one[1] for one in rest), _digest(rest)])
     return shown
+
+
+def _version_of(
+    file: InputFile, fingerprint: FileFingerprint | None, metadata: Mapping[bytes, bytes]
+) -> list[Any]:
+    """Return what identifies the content of a file, beside its footer."""
+    if CHECKSUMS_KEY.encode() in metadata:
+        return [] if fingerprint is None else [fingerprint.size]
+    return [*(fingerprint or fingerprint_of(file.path) or ())]
 
 
 def _digest(numbers: list[Any]) -> str:

@@ -155,6 +155,7 @@ def _batches(
         with ParquetReader(path, footer, frugal=source.frugal) as reader:
             read = reader.batches(rows, group, physical, ahead=False)
             for batch in _of_equal_size(read, rows):
+                source.check_same(file, reader)
                 yield with_partitions(batch, source.files[file], names)
     except MemoryError:  # an ArrowException, too, but not about the file
         raise

@@ -76,3 +76,21 @@ def test_descriptions_of_options_are_short():
             if one.param_type_name == "option" and one.name not in fields:
                 text = re.sub(r" \(default.*", "", one.help)
                 assert 5 <= len(text) <= 60, (name, one.opts)
+
+
+def test_the_program_alone_prints_the_commands_in_groups_within_a_screen():
+    bare = run()
+    assert bare.code == 0
+    assert bare == run("--help")
+    assert len(bare.out.splitlines()) <= 23
+    words = bare.out.split()
+    places = [words.index(name) for name in ("Compute", "Look", "Check", "Files", "About")]
+    assert places == sorted(places)
+    assert all(name in words or f"{name}," in words for name in COMMANDS)
+
+
+def test_all_of_the_program_has_its_options_too():
+    ran = run(ALL)
+    assert ran.code == 0
+    assert {"--version", "--install-completion", "--show-completion"} <= flags(ran.out)
+    assert all(text in " ".join(ran.out.split()) for text in COMMANDS.values())

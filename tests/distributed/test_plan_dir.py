@@ -18,6 +18,7 @@ import rlpost
 from rlpost.analysis.verify import verify
 from rlpost.distributed import shards
 from rlpost.errors import DataError, ReadWriteError, UsageError
+from rlpost.io.own_files import seal, unseal
 
 
 def test_an_input_that_changed_since_the_plan_is_refused(planned):
@@ -49,6 +50,47 @@ def test_a_shard_needs_a_plan_of_this_version(planned, tmp_path):
         shards.shard(planned / "state", 0, 1, LOCAL)
     path.write_text(text[: len(text) // 2])
     with pytest.raises(DataError, match="`rlpost plan` did not write this file"):
+        shards.shard(planned / "state", 0, 1, LOCAL)
+
+
+@pytest.mark.parametrize("file", ["plan.json", "done/000000.json", "summary.json"])
+def test_a_damaged_file_of_a_plan_is_an_error(planned, file):
+    if file == "done/000000.json":
+        shards.shard(planned / "state", 0, 2, LOCAL)
+    if file == "summary.json":
+        assert shards.shard(planned / "state", 0, 1, LOCAL)
+    (path,) = (planned / "state").rglob(file)
+    data = path.read_bytes()
+    middle = len(data) // 2
+    changed = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    for damaged in (changed, data[:middle], b"[" * 100_000, b"\xff", b"[]", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError):
+            shards.shard(planned / "state", 0, 1, LOCAL)
+    plan(planned, options=OVER)
+    assert shard(planned, 0, 1)["responses"] == 60
+
+
+def test_the_run_of_a_plan_is_a_name_and_no_path(planned):
+    (planned / "victim").mkdir()
+    path = planned / "state/plan.json"
+    table = unseal(path.read_bytes())
+    before = sorted(planned.rglob("*"))
+    for run in ("x/../../../victim", "../victim", "", "0" * 15, 3, [], "*" * 16):
+        path.write_text(seal({**table, "run": run}))
+        with pytest.raises(DataError, match=r"plan\.json"):
+            shards.shard(planned / "state", 0, 1, LOCAL)
+        assert sorted(planned.rglob("*")) == before
+    plan(planned, options=OVER)
+    assert (planned / "victim").exists()
+
+
+def test_a_block_of_a_plan_is_in_the_folder_of_the_run(planned):
+    path = planned / "state/plan.json"
+    table = unseal(path.read_bytes())
+    table["batches"][0][0][0] = f"../{table['batches'][0][0][0]}"
+    path.write_text(seal(table))
+    with pytest.raises(DataError, match=r"plan\.json"):
         shards.shard(planned / "state", 0, 1, LOCAL)
 
 

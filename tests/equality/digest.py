@@ -72,6 +72,15 @@ ADDED = {
     "errors",  # findings by severity
     "policy_tokens",  # what an expectation of lengths is checked with
     "components",  # statistics of each reward component
+    "seal",  # a digest of the files of a plan, by which damage is found
+    *("update.empty", "update.blocked", "update.unproven"),  # files that an update leaves out
+    "update.reasons.damaged",
+    "equal_all_pass",  # groups without signal that pass, and that fail
+    "equal_all_fail",
+    "inputs",  # of a comparison
+    "recipe_differences",  # of a comparison: why its sides differ
+    "most_different.file",
+    "most_different.file_row",
     "positive_share",  # of advantages: the learning signal of a file
     "search.metadata",  # whether the recipe in the metadata of a file reproduces its columns
     "search.best.by_metadata",

@@ -203,7 +203,7 @@ def test_a_parameter_may_have_a_column_of_another_name(of):
 
 
 WRONG_COLUMNS = {
-    "tunrs": "did you mean turns",
+    "tunrs": "candidates: turns",
     "three": "`three` has 3 values but `response_mask` has 2",
     "words": r"list<.*string",
     "hash": "row 0: `hash` is 1152921504606846976",
@@ -266,7 +266,7 @@ def test_a_wrong_option_is_an_error_that_names_the_flag(option, of):
 
 def test_an_option_without_a_default_must_be_set(of):
     name = of("def f(rewards, *, gama: float):\n    return rewards * gama\n")
-    with pytest.raises(UsageError, match=r"--option gama=VALUE.*did you mean gamma\?"):
+    with pytest.raises(UsageError, match=r"candidates: gamma; add --option gama=VALUE"):
         enriched(name)
     assert advantages(name, options={"gama": 2})[3] == [10]
 

@@ -48,6 +48,15 @@ def test_files_of_other_steps_in_the_directory_are_a_warning(source, tmp_path):
     ]
 
 
+def test_two_exports_have_the_same_bytes(source, tmp_path):
+    for name in ("first", "the second"):
+        rlpost.export(source, tmp_path / name, "slime")
+    paths = sorted((tmp_path / "first").iterdir())
+    assert len(paths) > 1
+    for path in paths:
+        assert path.read_bytes() == (tmp_path / "the second" / path.name).read_bytes()
+
+
 def test_slime_loads_the_samples_and_gets_our_advantages(source, tmp_path, hook):
     found = rlpost.export(source, tmp_path / "o", "slime")
     assert found.lost == {}

@@ -113,7 +113,7 @@ def test_a_linked_file_is_found_in_a_directory(dumps):
 
 def test_a_path_that_does_not_exist_is_a_reading_error(dumps):
     dumps("a.parquet")
-    with pytest.raises(ReadWriteError, match=r"^b\.parquet: no such file or directory$"):
+    with pytest.raises(ReadWriteError, match=r"^b\.parquet: no such file or directory"):
         find_inputs(["a.parquet", "b.parquet"])
 
 

@@ -219,6 +219,24 @@ def test_seven_files_are_one_file_for_scans(case, places, sizes):
     unchanged_in_files(*case, places, sizes, same_bits)
 
 
+def test_bytes_depend_on_the_data_the_recipe_and_the_size_of_chunks(tmp_path):
+    """Not on threads, time, names of folders and the process; on chunks in pages alone."""
+    recipe = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        pq.write_table(to_table(big(300)), tmp_path / name / "in.parquet", row_group_size=70)
+    outputs = {}
+    for name, workers, tokens in (("a", 1, None), ("b", 2, None), ("a", 2, 100), ("b", 1, 100)):
+        out = tmp_path / name / f"out-{tokens}.parquet"
+        options = rlpost.Options(workers=workers, chunk_tokens=tokens)
+        rlpost.advantages(tmp_path / name / "in.parquet", out, recipe, options)
+        outputs.setdefault(tokens, set()).add(out.read_bytes())
+    assert [len(own) for own in outputs.values()] == [1, 1]
+    assert outputs[None] != outputs[100]
+    whole, small = (pq.read_table(tmp_path / f"a/out-{tokens}.parquet") for tokens in (None, 100))
+    assert whole.equals(small)
+
+
 def test_files_may_have_no_rows(tmp_path):
     table = to_table(big(4))
     (tmp_path / "in").mkdir()

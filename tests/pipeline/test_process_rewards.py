@@ -157,7 +157,7 @@ def test_zero_variance_looks_at_the_sum_and_difficulty_at_the_raw_reward():
     assert summary["masked"]["zero_variance"]["responses"] == 0
     assert summary["signal"]["groups"]["equal_rewards"] == 0
     bare = [replace(r, token_rewards=None) for r in ROWS]
-    assert enriched(bare, drop_zero_variance=True)[1]["groups"]["zero_variance"] == 1
+    assert enriched(bare, drop_zero_variance=True)[1]["signal"]["groups"]["equal_rewards"] == 1
     _, summary = enriched(ROWS, difficulty_mask=True)
     assert summary["masked"]["difficulty"]["responses"] == 2  # the mean of `q` is 1
 

@@ -108,8 +108,11 @@ def signal(out):
             "mean_length": own["len"].mean(),
         }
     valid = out.filter(pl.col("reward").is_finite())
-    groups = valid.group_by("step", "prompt_id").agg(pl.col("reward").first(), "kinds", pl.len())
-    equal = groups.filter(pl.col("kinds").list.first() == 1, pl.col("len") > 1)["reward"]
+    reward = pl.col("reward")
+    groups = valid.group_by("step", "prompt_id").agg(
+        reward.first(), reward.n_unique().alias("kinds"), pl.len()
+    )
+    equal = groups.filter(pl.col("kinds") == 1, pl.col("len") > 1)["reward"]
     passing = int((equal >= 1).sum())
     counts = {"count": groups.height, "equal_rewards": len(equal), "all_pass": passing}
     return {"tokens": found, "groups": counts | {"none_pass": len(equal) - passing}}

@@ -59,6 +59,32 @@ def table(**more: Any) -> pa.Table:
     return pa.table({"prompt_id": groups, "reward": rewards, "completion": TEXTS, **more})
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.WordLevel({"nine": 0}, unk_token="[UNK]"),  # noqa: S106
+        models.WordPiece({"nine": 0}, unk_token="[UNK]"),  # noqa: S106
+        models.Unigram([("a", -1.0)]),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_tokenizer_without_a_token_for_unknown_words_is_an_error(model, tmp_path):
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    recipe = Recipe(estimator="opo", tokenizer=str(tmp_path))
+    with pytest.raises(UsageError, match=rf"--tokenizer {tmp_path}: .*row 0 or later"):
+        rlpost.enrich(table(), recipe)
+
+
+def test_a_tokenizer_that_stops_the_library_is_an_error(trained, tmp_path):
+    document = json.loads((trained / "tokenizer.json").read_text())
+    document["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=f"--tokenizer {tmp_path}: is no tokenizer.json"):
+        rlpost.enrich(table(), Recipe(estimator="opo", tokenizer=str(tmp_path)))
+
+
 @pytest.mark.parametrize("options", [{"estimator": "opo"}, {"length_weight": True}], ids=str)
 def test_lengths_are_those_of_the_texts(trained, options, tmp_path):
     lengths = reference(trained)

@@ -165,7 +165,7 @@ def test_earlier_code_has_its_commit_in_its_name(name, tmp_path):
     assert source_of(name).commit == commit
     save(rollout(), tmp_path / "in.parquet")
     ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", "--preset", name)
-    assert (ran.code, ran.err.splitlines()[0].endswith(f"preset {name}")) == (0, True)
+    assert (ran.code, f"preset {name}" in ran.err) == (0, True)
 
 
 def test_an_unknown_commit_is_answered_with_those_there_are():
@@ -178,12 +178,17 @@ def test_differences_of_two_frameworks_have_a_description():
     assert found["norm_eps"][1:3] == (1e-6, 1e-4)
     assert found["norm_eps"].meaning.startswith("ε added to the standard deviation")
     assert differences(preset("verl"), preset("verl")) == []
-    ran = run("presets", "diff", "verl", "trl")
+    ran = run("presets", "diff", "verl", "trl", "--explain")
     lines = ran.out.splitlines()
-    assert lines[0].split() == ["field", "verl", "trl"]
+    assert ["field", "verl", "trl"] in [line.split() for line in lines]
     line = next(line for line in lines if line.startswith("norm_eps"))
     assert line.split() == ["norm_eps", "1e-06", "0.0001"]
     assert f"  {found['norm_eps'].meaning}" in lines  # a pipe wraps no sentence
+    short = run("presets", "diff", "verl", "trl", "--estimator", "grpo").out
+    assert found["norm_eps"].meaning not in short
+    fields = [line.split()[0] for line in short.splitlines() if line[:1].islower()]
+    assert "norm_eps" in fields
+    assert {"is_clamp", "rollout_reward", "loss.dual_clip"}.isdisjoint(fields)  # grpo reads none
 
 
 def test_differences_include_the_policy_loss():
@@ -207,7 +212,7 @@ def test_differences_are_available_as_json(how):
         row = next(row for row in rows if row["field"] == "observations")
         assert {"slime": "policy", "default": "skip"}.items() <= row.items()
     else:
-        assert out.splitlines()[0] == "| field | slime | default | what it is |"
+        assert "| field | slime | default |" in out.splitlines()
 
 
 def test_norm_scopes_that_the_estimator_sets_are_no_difference():
@@ -234,7 +239,8 @@ def test_no_estimator_of_a_preset_has_another_name_on_screen(name):
             words = ("presets", "diff", name, "default", "--estimator", estimator)
             rows = json.loads(run(*words, "--format", "json").out)
             assert "estimator_name" not in {row["field"] for row in rows}
-    words = ("config", "show", "--preset", name, "--estimator", "grpo", "--format", "json")
+    words = ("config", "show", "--preset", name, "--estimator", "grpo", "--all")
+    words += ("--format", "json")
     values = {row["field"]: row["value"] for row in json.loads(run(*words).out)}
     assert "grpo" in (values["estimator"], values["estimator_name"])
 
@@ -244,7 +250,7 @@ def test_a_flag_overrides_the_name_of_a_file(tmp_path):
     config.write_text(run("presets", "show", "verl", "--estimator", "grpo_vectorized").out)
     assert 'estimator_name = "grpo_vectorized"' in config.read_text()
     out = run(
-        "config", "show", "--config", config, "--estimator", "reinforce", "--format", "json"
+        "config", "--all", "--config", config, "--estimator", "reinforce", "--format", "json"
     ).out
     values = {row["field"]: row["value"] for row in json.loads(out)}
     assert (values["estimator"], values["estimator_name"]) == ("reinforce", None)

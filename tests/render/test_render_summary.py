@@ -1,27 +1,90 @@
-"""The summary of a run on a terminal: as wide as 80 columns."""
+"""The page of a run: what is on it, in which order, and at 80 columns."""
 
-from io import StringIO
+import io
 
 import pyarrow.parquet as pq
+import pytest
+from compared_files import ARITHMETIC as SAMPLE
 from corrected_rows import row
 from rich.console import Console
 from strategies import to_table
 
 import rlpost
 from rlpost import Recipe
-from rlpost.render import summary as render
+from rlpost.errors import FindingsError
+from rlpost.render.summary import summary_page
+
+FILTERS = ("token:ratio:0.5:1.5", "geometric:k3::0.03125")
 
 
-def test_the_rendered_summary_fits_80_columns_with_its_frame(tmp_path):
+def lines_of(page, width=80):
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    page.show(out)
+    return out.file.getvalue().splitlines()
+
+
+def ran(tmp_path, **options):
+    out = tmp_path / "out.parquet"
+    return rlpost.advantages(SAMPLE, out, Recipe(**options), rlpost.Options(overwrite=True))
+
+
+def test_the_summary_of_the_sample_has_24_lines_and_what_is_off_prints_nothing(tmp_path):
+    lines = lines_of(summary_page(ran(tmp_path) | {"inputs": ["in"], "outputs": ["out"]}))
+    assert len(lines) <= 24
+    text = "\n".join(lines)
+    for word in ("Clipped", "Responses that train", "weight", "return", "critic", "engine"):
+        assert word not in text
+    order = ["43 of 64", "32.9 %", "raw reward", "mul", "add", "✓ ", "next"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    verbose = lines_of(summary_page(ran(tmp_path), verbose=True))
+    assert any("start-up" in line for line in verbose)
+    assert not any("start-up" in line for line in lines)
+
+
+def test_masks_are_a_funnel_that_adds_up(tmp_path):
+    one = "sequence:ratio:0.9:1.1"
+    masks = {"drop_truncated": True, "drop_zero_variance": True, "is_filter": (one,)}
+    text = "\n".join(lines_of(summary_page(ran(tmp_path, **masks))))
+    rows = {"--drop-truncated": 31, "--drop-zero-variance": 152, f"--is-filter {one}": 4}
+    numbers = {flag: text.partition(flag)[2].split()[0] for flag in rows}
+    assert numbers == {flag: f"-{count}" for flag, count in rows.items()}
+    assert text.partition("\nkept")[2].split()[0] == str(512 - sum(rows.values()))
+
+
+def test_no_signal_is_the_last_word_in_red():
+    table = pq.read_table(SAMPLE)
+    reward = table.schema.get_field_index("reward")
+    zeros = table.set_column(reward, "reward", [[0.0] * len(table)])
+    summary = rlpost.enrich(zeros)[1]
+    page = summary_page(summary)
+    assert page.verdict.severity == "error"
+    assert "10,991" in page.verdict.text
+    assert "`reward`" in page.verdict.advice
+    assert page.notices == []
+    assert lines_of(page)[-1].strip()[0] != "✓"
+
+
+def test_findings_that_fail_a_run_are_on_its_page_and_nothing_is_written(tmp_path):
+    with pytest.raises(FindingsError) as caught:
+        rlpost.advantages(
+            SAMPLE, tmp_path / "o.parquet", Recipe(), rlpost.Options(expect={"files": 2})
+        )
+    page = summary_page(caught.value.summary)
+    assert page.verdict is None
+    assert [one.severity for one in page.notices] == ["error"]
+    assert "--expect files=2" in page.notices[0].text
+
+
+def test_a_correction_fits_76_columns(tmp_path):
     rows = [row([-1.0, -3.0], [-1.5, -1.0]), row([-1.0], [-1.125])]
     pq.write_table(to_table(rows), tmp_path / "in.parquet")
-    filters = ("token:ratio:0.5:1.5", "geometric:k3::0.03125")
-    options = {"is_weight": "sequence", "is_cap": 1.1, "is_mask": (0.1, 9), "is_filter": filters}
+    options = {"is_weight": "sequence", "is_cap": 1.1, "is_mask": (0.1, 9), "is_filter": FILTERS}
     recipe = Recipe(estimator="raw", **options)
     summary = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
-    text = StringIO()
-    Console(file=text, width=76).print(*render._correction(summary), sep="\n")
-    for words in ("weights truncated", "weights masked", *filters, "rejected, total", "KL(", "χ²"):
-        assert words in text.getvalue()
-    assert "…" not in text.getvalue()
-    assert all(len(line) <= 76 for line in text.getvalue().splitlines())
+    lines = lines_of(summary_page(summary, verbose=True), 76)
+    text = " ".join(" ".join(lines).split())
+    for part in ("weights truncated", "weights masked", *FILTERS, "KL", "χ²"):
+        assert part in text
+    assert "…" not in text
+    assert all(len(line) <= 76 for line in lines)

@@ -16,8 +16,9 @@ def local_run(source, tmp_path, *options):
 
 
 def error_of(code, *words):
-    """Return the error of a run that fails: one line."""
+    """Return the sentence of the error of a run that fails."""
     ran = run("advantages", *words, "-q")
     assert ran.code == code, ran.err
-    assert ran.err.count("\n") == 1
-    return ran.err.removeprefix("error: ").strip()
+    first, *below = ran.err.splitlines()
+    assert all(line.startswith("  tip: ") for line in below)
+    return first.removeprefix("error: ").strip()

@@ -117,3 +117,39 @@ def test_wrong_epochs(enriched: Path, epoch: Any) -> None:
         data.set_epoch(epoch)
     with pytest.raises(UsageError, match=f"epoch={epoch!r}: a whole number from 0 is needed"):
         data.load_state_dict({**data.state_dict(), "epoch": epoch})
+
+
+@pytest.mark.parametrize("steps", [range(10**12), range(1, 10**30), range(-(10**30), 10**30, 2)])
+def test_a_range_of_any_length_is_compared_with_the_steps_of_the_input(
+    enriched: Path, tmp_path: Path, steps: range
+) -> None:
+    rows = pl.read_parquet(enriched).with_columns(step=pl.int_range(pl.len()) % 3)
+    for names in (rows, rows.with_columns(pl.col("step").cast(pl.String))):
+        names.write_parquet(tmp_path / "rows.parquet")
+        data = rlpost.load(tmp_path / "rows.parquet", batch_size=16, steps=steps)
+        if names is not rows:
+            with pytest.raises(UsageError, match="has no rollout step"):
+                len(data)
+            continue
+        found = torch.cat([batch["rollout_step"] for batch in data]).tolist()
+        assert {*found} == {step for step in range(3) if step in steps}
+
+
+@pytest.mark.parametrize(
+    "name", ["batch_size", "batch_tokens", "shuffle", "world_size", "accumulate", "epoch", "window"]
+)
+def test_a_number_beyond_64_bits_is_an_error(enriched: Path, name: str) -> None:
+    options: dict[str, Any] = {"batch_size": 4} if name != "batch_tokens" else {}
+    with pytest.raises(UsageError, match=f"{name}=1000000000"):
+        rlpost.load(enriched, **options | {name: 10**30})
+    rlpost.load(enriched, **options | {name: 1})
+    data = rlpost.load(enriched, batch_size=4)
+    with pytest.raises(UsageError, match="epoch=1000000000"):
+        data.set_epoch(10**30)
+    for key in ("epoch", "batch"):
+        with pytest.raises(UsageError, match=f"{key}=1000000000"):
+            data.load_state_dict({**data.state_dict(), key: 10**30})
+    last = (1 << 62) - 1
+    data.load_state_dict({**data.state_dict(), "epoch": last, "batch": last})
+    assert list(data) == []
+    assert data.epoch == last

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch.utils.data import DataLoader
 
 import rlpost
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -42,8 +43,65 @@ def test_a_file_that_is_written_again_during_a_loop_is_named(
     next(batches)
     size = (tmp_path / "in.parquet").stat().st_size
     (tmp_path / "in.parquet").write_bytes(b"PAR1" * (size // 4))
-    with pytest.raises(ReadWriteError, match=r"in.parquet: cannot be read .*written again"):
+    with pytest.raises(ReadWriteError, match=r"in.parquet: .*written again"):
         list(batches)
+
+
+def versions(path: Path, value: float, *, in_place: bool = False) -> None:
+    """Write a file whose layout, size and footer are the same for all values."""
+    rows = 4000
+    lists = pa.array([[value] * 8] * rows, pa.list_(pa.float32()))
+    table = pa.table({"advantages": lists, "response_mask": [[1] * 8] * rows})
+    target = path if in_place else path.with_name("other")
+    plain = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    pq.write_table(table, target, row_group_size=400, **plain)
+    target.replace(path)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_values_of_two_versions_of_a_file_are_never_in_one_epoch(
+    tmp_path: Path, workers: int, *, in_place: bool
+) -> None:
+    path = tmp_path / "in.parquet"
+    versions(path, 1.0)
+    data = rlpost.load(path, batch_size=100, window=1000)
+    state = data.state_dict()
+    seen = set()
+    loop = iter(DataLoader(data, batch_size=None, num_workers=workers))
+    seen.update(next(loop)["advantages"].flatten().tolist())
+    size = path.stat().st_size
+    versions(path, 2.0, in_place=in_place)
+    assert path.stat().st_size == size
+    rest = (seen.update(batch["advantages"].flatten().tolist()) for batch in loop)
+    with pytest.raises(ReadWriteError, match=r"in\.parquet: .*was written again"):
+        list(rest)
+    assert seen == {1.0}
+    with pytest.raises(UsageError, match=r"in.parquet was written again"):
+        rlpost.load(path, batch_size=100, window=1000).load_state_dict(state)
+
+
+def test_an_object_that_is_written_again_during_an_epoch_is_named(tmp_path: Path, s3: Any) -> None:
+    versions(tmp_path / "a", 1.0)
+    url = s3.put("in.parquet", (tmp_path / "a").read_bytes())
+    data = rlpost.load(url, batch_size=100, window=1000)
+    state = data.state_dict()
+    rlpost.load(url, batch_size=100, window=1000).load_state_dict(state)
+    loop = iter(data)
+    next(loop)
+    versions(tmp_path / "a", 2.0)
+    s3.put("in.parquet", (tmp_path / "a").read_bytes())
+    with pytest.raises(ReadWriteError, match=r"in\.parquet: .*was written again"):
+        list(loop)
+    with pytest.raises(UsageError, match=r"in.parquet was written again"):
+        rlpost.load(url, batch_size=100, window=1000).load_state_dict(state)
+
+
+def test_a_state_of_an_output_fits_a_copy_of_it(enriched: Path, tmp_path: Path) -> None:
+    """It has checksums of all columns, so its time of change does not matter."""
+    state = rlpost.load(enriched, batch_size=4).state_dict()
+    shutil.copy(enriched, tmp_path / enriched.name)
+    rlpost.load(tmp_path / enriched.name, batch_size=4).load_state_dict(state)
 
 
 def test_integers_and_bools_stay_what_they_are(tmp_path: Path) -> None:

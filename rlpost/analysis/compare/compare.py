@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -12,7 +13,14 @@ import numpy as np
 
 from rlpost.analysis.compare import matching
 from rlpost.analysis.compare.agreement import Agreement, ValueStats, spearman
-from rlpost.analysis.compare.sides import POPULATION, RESPONSES, RecipeSide, file_side
+from rlpost.analysis.compare.recipes import recipe_differences
+from rlpost.analysis.compare.sides import (
+    POPULATION,
+    RESPONSES,
+    FileSide,
+    RecipeSide,
+    file_side,
+)
 from rlpost.analysis.responses import columns as lists
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.compare.matching import ColumnChunk, Match, RowKeys
     from rlpost.analysis.compare.sides import Side
     from rlpost.display.reporter import Reporter
+    from rlpost.io.parquet.source import TableSource
     from rlpost.io.paths import PathText
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
@@ -148,8 +157,11 @@ def compare(
     rows = matched.rows[0] if matched else np.arange(inputs[0].count)
     if len(means[0]) != len(rows):
         raise DataError(f"{inputs[0].name}: {len(means[0])} of {len(rows)} rows were read")
+    compared = next((side.column for side in sides if isinstance(side, FileSide)), "advantages")
     return {
         "schema_version": SCHEMA_VERSION,
+        "inputs": [*dict.fromkeys(side.source.name for side in sides)],
+        "recipe_differences": recipe_differences(sides, compared),
         "rows": _row_facts(matched, inputs, len(rows), totals),
         "warnings": [text for side in sides for text in side.warnings()],
         "population": RESPONSES if by_response else POPULATION,
@@ -172,7 +184,7 @@ def compare(
                 },
                 "tokens": None if by_response else agreement.facts(),
                 "most_different": _most_different(
-                    means[left], means[right], rows, inputs[0], count
+                    means[left], means[right], rows, inputs[0], sides[0].source, count
                 ),
             }
             for (left, right), agreement in totals.pairs.items()
@@ -271,7 +283,12 @@ def _row_facts(
 
 
 def _most_different(
-    left: Numbers, right: Numbers, rows: NDArray[np.int64], keys: RowKeys, count: int
+    left: Numbers,
+    right: Numbers,
+    rows: NDArray[np.int64],
+    keys: RowKeys,
+    source: Source | TableSource,
+    count: int,
 ) -> list[Json]:
     """Return the rows whose scaled advantages differ the most; ties in the order of the rows."""
     both = np.isfinite(left) & np.isfinite(right)
@@ -281,6 +298,7 @@ def _most_different(
     return [
         {
             "row": int(rows[i]),
+            **_place(source, int(rows[i])),
             "step": keys.label("batch", int(rows[i])),
             "prompt_id": keys.label("group", int(rows[i])),
             "reward": _finite_or_none(keys.reward[rows[i]]),
@@ -290,6 +308,12 @@ def _most_different(
         }
         for i in order.tolist()
     ]
+
+
+def _place(source: Source | TableSource, row: int) -> Json:
+    """Return the file of a row, and its number in the file."""
+    file = bisect_right(source.first_rows, row) - 1
+    return {"file": str(source.files[file].path), "file_row": row - source.first_rows[file]}
 
 
 def _divided_by_rms(values: Numbers, chosen: NDArray[np.bool_]) -> Numbers:

@@ -1,37 +1,28 @@
-"""A comparison of advantages as tables on a terminal or in a pipe, as JSON and as Markdown."""
+"""The page of `rlpost compare`: the answer, why, then numbers; also JSON and Markdown."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from rlpost.display.console import console
-from rlpost.display.controls import printable_line
+from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import TextTable, show_json
-from rlpost.display.text import counted, number, percent
+from rlpost.display.text import aligned, counted, mean_beside, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
 
 Json = dict[str, Any]
+MOST_FIELDS = 12  # of recipes that differ
+EQUAL_RANKS = 1 - 1e-12
 
-_OF_TOKENS = (
-    "Advantages are those of policy tokens of kept responses; in a pair, of responses that both "
-    "sides keep. The advantage of a response is their mean."
-)
-_OF_RESPONSES = (
-    "Tokens are not compared, because a side has one advantage per response; a side with tokens "
-    "has the mean over policy tokens. Responses are those that are kept; in a pair, that both "
-    "sides keep."
-)
-_NOTE = (
-    "Same sign: share of pairs that are not both 0. To find the responses that differ the most, "
-    "each side is divided by its root mean square over those responses."
+_BY_RESPONSE = (
+    "Tokens are not compared: a side has one advantage per response. A side with tokens has their "
+    "mean."
 )
 _RATE_NAMES = {
     "masked_all": "masked responses",
@@ -43,92 +34,212 @@ _RATE_NAMES = {
 
 def show(comparison: Json, how: str, out: Console | None = None) -> None:
     """Print a comparison on stdout, as a `table`, as `json` or as `markdown`."""
-    by_response = any(pair["tokens"] is None for pair in comparison["pairs"])
-    tables = [
-        _sides(comparison),
-        *_components(comparison),
-        _pairs(comparison, "responses"),
-        *([] if by_response else [_pairs(comparison, "tokens")]),
-        *_most_different(comparison),
-    ]
     if how == "json":
         show_json(comparison)
-    elif how == "markdown":
-        lines = [f"{printable_line(line)}\n\n" for line in _warnings(comparison)]
-        sys.stdout.write("".join(lines) + "\n".join(table.markdown(level=3) for table in tables))
     else:
-        out = out or console(sys.stdout)
-        names = " · ".join(side["name"] for side in comparison["sides"])
-        out.print(Text(printable_line(names), style="bold"))
-        for line in (*_matched(comparison["rows"]), *_warnings(comparison)):
-            out.print(Text(printable_line(line)), soft_wrap=not out.is_terminal)
-        for table in tables:
-            out.print()
-            out.print(table)
-        out.print()
-        note = f"{_OF_RESPONSES if by_response else _OF_TOKENS} {_NOTE}"
-        out.print(Text(note, style="dim"), soft_wrap=not out.is_terminal)
+        show_page(page(comparison), how, out or console(sys.stdout))
 
 
-def _warnings(comparison: Json) -> list[str]:
-    return [f"! {text}" for text in comparison["warnings"]]
+def page(comparison: Json) -> Page:
+    """Return the page of a comparison."""
+    names, pairs = [side["name"] for side in comparison["sides"]], comparison["pairs"]
+    inputs = comparison["inputs"]
+    what = ", ".join(names)
+    if len(inputs) == 1:
+        what = f"{inputs[0]}: {what}"
+    lines = [*map(_answer, pairs)] if len(pairs) == 1 else [*_extremes(pairs)]
+    lines += [*_why(comparison), *_matched(comparison["rows"])]
+    if _by_response(comparison):
+        lines.append(_BY_RESPONSE)
+    parts = [
+        *_recipes(comparison),
+        _sides(comparison),
+        *_components(comparison),
+        *(_pair(comparison) if len(pairs) == 1 else [_matrix(comparison)]),
+        *(table for pair in pairs for table in _most_different(pair)),
+    ]
+    return Page(f"rlpost compare · {what}", lines, parts, [*_warnings(comparison)], _verdict(pairs))
+
+
+# ---- the answer ----
+
+
+def _answer(pair: Json) -> str:
+    """Return whether two sides agree on the responses, in one sentence."""
+    left, right, facts = pair["left"], pair["right"], pair["responses"]
+    count = facts["count"]
+    if not count:
+        return f"{left} and {right} keep no response in common"
+    if facts["identical"] == count:
+        return f"{left} and {right} have equal advantages in all {counted(count, 'response')}"
+    ranks = f"rank correlation {_correlation(facts['spearman'])}"
+    if facts["spearman"] is not None and facts["spearman"] >= EQUAL_RANKS:
+        ranks = f"rank all {counted(count, 'response')} the same"
+    elif facts["spearman"] is None:
+        ranks = "have no common ranking (a side is constant)"
+    opposite = facts["sign"]["opposite"]
+    signs = f"{opposite:,} have opposite signs" if opposite else "none has the opposite sign"
+    return (
+        f"{left} and {right}: {ranks}; {count - facts['identical']:,} of {count:,} advantages "
+        f"differ, by at most {number(facts['difference']['max'])}; {signs}"
+    )
+
+
+def _extremes(pairs: Sequence[Json]) -> Iterator[str]:
+    """Yield the answer for the pair that agrees most, and for the one that agrees least."""
+    ordered = sorted(pairs, key=lambda pair: pair["responses"]["pearson"] or 0.0)
+    yield f"most alike: {_answer(ordered[-1])}"
+    yield f"least alike: {_answer(ordered[0])}"
+
+
+def _verdict(pairs: Sequence[Json]) -> Notice:
+    """Return whether all pairs are equal, and how many responses have opposite signs."""
+    differing = [
+        pair for pair in pairs if pair["responses"]["identical"] < pair["responses"]["count"]
+    ]
+    if not differing:
+        return Notice("ok", "Equal advantages in all responses")
+    if len(pairs) > 1:
+        return Notice("warning", f"{len(differing):,} of {counted(len(pairs), 'pair')} differ")
+    facts = pairs[0]["responses"]
+    opposite = facts["sign"]["opposite"]
+    signs = f", {opposite:,} with opposite signs" if opposite else ""
+    different = facts["count"] - facts["identical"]
+    return Notice(
+        "warning", f"{different:,} of {counted(facts['count'], 'response')} differ{signs}"
+    )
+
+
+# ---- why ----
+
+
+def _why(comparison: Json) -> Iterator[str]:
+    """Yield the field in which the recipes differ; several are a table."""
+    fields = comparison["recipe_differences"]
+    names = [side["name"] for side in comparison["sides"]]
+    if _verdict(comparison["pairs"]).severity == "ok":
+        return
+    if fields is None:
+        yield "why: unknown, a side has no recipe in its metadata"
+    elif not fields:
+        yield "why: the recipes differ in no field that changes these numbers"
+    elif len(fields) == 1:
+        values = [*map(_value, fields[0]["values"])]
+        if values == names:
+            yield f"why: the {fields[0]['field']}"
+        else:
+            texts = (f"{value} in {name}" for name, value in zip(names, values, strict=True))
+            yield f"why: {fields[0]['field']} is {', '.join(texts)}"
+    else:
+        more = f" and {len(fields) - MOST_FIELDS:,} more" if len(fields) > MOST_FIELDS else ""
+        named = ", ".join(one["field"] for one in fields[:MOST_FIELDS])
+        yield f"why: the recipes differ in {named}{more}"
+
+
+def _recipes(comparison: Json) -> Iterator[TextTable]:
+    """Yield the table of the fields in which the recipes differ, if there are several."""
+    fields = comparison["recipe_differences"] or []
+    if len(fields) < 2:  # noqa: PLR2004
+        return
+    names = [side["name"] for side in comparison["sides"]]
+    rows = [[one["field"], *map(_value, one["values"])] for one in fields[:MOST_FIELDS]]
+    more = len(fields) - len(rows)
+    notes = [f"{more:,} more: --format json"] if more else []
+    if _verdict(comparison["pairs"]).severity == "ok":
+        notes.append("without effect on these numbers")
+    text = range(len(names) + 1)
+    yield TextTable(("recipe", *names), rows, notes=notes, text=text)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ", ".join(map(_value, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---- warnings ----
 
 
 def _matched(rows: Json) -> Iterator[str]:
-    """Yield how the rows were matched, and what is missing in the comparison."""
+    """Yield how the rows were matched, if not by position."""
+    if rows["matched_by"] == ["position"]:
+        return
     names = {"batch": "step", "group": "prompt"}
     keys = ", ".join(names.get(key, key) for key in rows["matched_by"])
     order = ", then by order" if rows["by_order_within"] else ""
     yield f"{counted(rows['count'], 'response')}, matched by {keys}{order}"
+
+
+def _warnings(comparison: Json) -> Iterator[Notice]:
+    """Yield what is missing in the comparison, and the warnings of its sides."""
+    rows = comparison["rows"]
     for name, left_out in rows["left_out"].items():
         if left_out:
             verb = "has" if left_out == 1 else "have"
-            yield f"! {counted(left_out, 'response')} of {name} {verb} no match and are ignored"
+            text = f"{counted(left_out, 'response')} of {name} {verb} no match and are ignored"
+            yield Notice("warning", text)
     if unequal := rows["unequal_lengths"]:
-        yield f"! {counted(unequal, 'response')} with different lengths: tokens not compared"
+        text = f"{counted(unequal, 'response')} with different lengths: tokens not compared"
+        yield Notice("warning", text)
+    for text in comparison["warnings"]:
+        yield Notice("warning", text)
+
+
+# ---- numbers ----
+
+
+def _by_response(comparison: Json) -> bool:
+    return any(pair["tokens"] is None for pair in comparison["pairs"])
 
 
 def _sides(comparison: Json) -> TextTable:
     """Return the statistics of each side's advantages, and its clip and mask rates."""
     sides = comparison["sides"]
-    rows = [
-        [f"advantage {part}", *(number(side["advantage"][part]) for side in sides)]
-        for part in ("mean", "std", "min", "max")
-    ]
-    rows.append(["zero advantage", *(_share(side["advantage"], "zeros") for side in sides)])
+    facts = [side["advantage"] for side in sides]
+    means = [mean_beside(one["mean"], one["std"]) for one in facts]
+    rows = [["mean", *aligned(means)]]
+    rows += [[part, *aligned([one[part] for one in facts])] for part in ("std", "min", "max")]
+    rows.append(["A = 0", *(_share(one, "zeros") for one in facts)])
     for name in dict.fromkeys(name for side in sides for name in side["rates"] or {}):
         rates = [(side["rates"] or {}).get(name) for side in sides]
-        if name == "masked_nonfinite" and not any(rate and rate["count"] for rate in rates):
+        if not any(rate and rate["count"] for rate in rates):
             continue
         label = _RATE_NAMES.get(name, name.replace("_", " "))
         rows.append([label, *(_rate(rate) for rate in rates)])
-    return TextTable(
-        ("metric", *(side["name"] for side in sides)),
-        rows,
-        title=f"Sides: {comparison['population']}",
-    )
+    headings = ("advantage", *(side["name"] for side in sides))
+    return TextTable(headings, rows, lines=[f"of {comparison['population']}"])
 
 
 def _components(comparison: Json) -> Iterator[TextTable]:
     """Yield the table of the reward components of each side, if any side has some."""
     components = [side["components"] or {} for side in comparison["sides"]]
     names = dict.fromkeys(name for own in components for name in own)
+    parts = {
+        "mean": "mean",
+        "zero_variance": "no signal",
+        "reward_correlation": "reward correlation",
+        "advantage_share": "advantage share",
+    }
     rows = [
-        [f"{name}: {part.replace('_', ' ')}", *(_part(own.get(name), part) for own in components)]
+        [f"{name}: {label}", *(_part(own.get(name), part) for own in components)]
         for name in names
-        for part in ("mean", "zero_variance", "reward_correlation", "advantage_share")
+        for part, label in parts.items()
     ]
     if rows:
         sides = (side["name"] for side in comparison["sides"])
-        note = "zero variance: groups with one value; share: of the advantage, adds up to 100 %"
+        note = "no signal: groups with one value; share: of the advantage, adds up to 100 %"
         headings = ("component", *sides)
         yield TextTable(headings, rows, title="Reward components", notes=[note])
 
 
 def _part(facts: Json | None, part: str) -> str:
     """Return a number of a reward component."""
-    value = None if facts is None else facts[part]
-    if value is None:
+    value = (facts or {}).get(part)
+    if not isinstance(value, int | float):  # not known, or metadata that is damaged
         return "–"
     if part == "zero_variance":
         return f"{value:,}"
@@ -145,50 +256,79 @@ def _rate(facts: Json | None) -> str:
     return f"{facts['count']:,}" if facts["rate"] is None else percent(facts["rate"])
 
 
-def _pairs(comparison: Json, level: str) -> TextTable:
-    """Return the agreement of each pair of sides over `responses` or over `tokens`."""
-    ranked = level == "responses"
-    headings = ("pair", "Pearson", *(["Spearman"] if ranked else []), "same sign", "opposite",
-                "max |Δ|", "equal")  # fmt: skip
+def _pair(comparison: Json) -> Iterator[TextTable]:
+    """Yield the agreement of two sides, over responses and over tokens."""
+    (pair,) = comparison["pairs"]
+    levels = {"responses": "responses"}
+    if pair["tokens"] is not None:
+        levels["tokens"] = "policy tokens"
+    headings = ("agreement of", "Pearson", "Spearman", "same sign", "opposite", "max |Δ|", "equal")
     rows = [
         [
-            f"{pair['left']} · {pair['right']}",
+            label,
             _correlation(pair[level]["pearson"]),
-            *([_correlation(pair[level]["spearman"])] if ranked else []),
+            _correlation(pair[level].get("spearman")),
             percent(pair[level]["sign"]["agreement"]),
             f"{pair[level]['sign']['opposite']:,}",
             number(pair[level]["difference"]["max"]),
             _share(pair[level], "identical"),
         ]
-        for pair in comparison["pairs"]
+        for level, label in levels.items()
     ]
-    of = "kept responses" if ranked else comparison["population"]
-    return TextTable(headings, rows, title=f"Agreement of {of}")
+    yield TextTable(headings, rows)
+
+
+def _matrix(comparison: Json) -> TextTable:
+    """Return the pairs: Pearson's correlation above the diagonal, opposite signs below it."""
+    names = [side["name"] for side in comparison["sides"]]
+    pairs = {(pair["left"], pair["right"]): pair["responses"] for pair in comparison["pairs"]}
+    rows = [
+        [
+            one,
+            *(
+                "·" if one == other
+                else _correlation(pairs[one, other]["pearson"]) if (one, other) in pairs
+                else f"{pairs[other, one]['sign']['opposite']:,}"
+                for other in names
+            ),
+        ]
+        for one in names
+    ]  # fmt: skip
+    note = "responses: Pearson's correlation above the diagonal, opposite signs below it"
+    return TextTable(("agreement", *names), rows, notes=[note])
 
 
 def _correlation(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def _most_different(comparison: Json) -> Iterator[TextTable]:
-    """Yield a table of the responses that differ the most for each pair that has any."""
-    for pair in comparison["pairs"]:
-        responses = pair["most_different"]
-        if not responses:
-            continue
-        keys = {
-            heading: key
-            for heading, key in (("step", "step"), ("prompt", "prompt_id"))
-            if responses[0][key] is not None
-        }
-        headings = ("row", *keys, "reward", pair["left"], pair["right"])
-        rows = [
-            [
-                str(response["row"]),
-                *(str(response[key]) for key in keys.values()),
-                *(number(response[name]) for name in ("reward", "left", "right")),
-            ]
-            for response in responses
+def _most_different(pair: Json) -> Iterator[TextTable]:
+    """Yield a table of the responses that differ the most, if there are any."""
+    responses = pair["most_different"]
+    if not responses:
+        return
+    keys = {
+        heading: key
+        for heading, key in (("step", "step"), ("prompt", "prompt_id"))
+        if responses[0][key] is not None
+    }
+    several = any(one["file_row"] != one["row"] for one in responses)
+    places = [
+        f"{one['file']}:{one['file_row']}" if several else str(one["row"]) for one in responses
+    ]
+    sides = [aligned([one[side] for one in responses]) for side in ("left", "right")]
+    deltas = aligned([one["left"] - one["right"] for one in responses])
+    rows = [
+        [
+            places[i],
+            *(str(one[key]) for key in keys.values()),
+            number(one["reward"]),
+            *(own[i] for own in sides),
+            deltas[i],
         ]
-        text = [i for i, heading in enumerate(headings) if heading == "prompt"]
-        yield TextTable(headings, rows, title="Largest differences", text=text)
+        for i, one in enumerate(responses)
+    ]
+    left, right = pair["left"], pair["right"]
+    headings = ("file:row" if several else "row", *keys, "reward", left, right, "Δ")
+    text = [i for i, heading in enumerate(headings) if heading in ("prompt", "file:row")]
+    yield TextTable(headings, rows, title=f"Largest differences, {left} - {right}", text=text)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rlpost.analysis.compare.matching import CHUNK_TOKENS, column_chunk
 from rlpost.analysis.responses import columns as lists
 from rlpost.analysis.responses.columns import NAMES
-from rlpost.errors import DataError, closest
+from rlpost.errors import DataError, UsageError, closest
 from rlpost.io.arrow import is_list, is_number
+from rlpost.io.own_files import parse, stored_object
+from rlpost.io.parquet.inputs import RECIPE_KEY
 from rlpost.io.threads import prefetch
 from rlpost.recipe.input_columns import resolve_input
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.compare.matching import ColumnChunk
     from rlpost.api import Options
-    from rlpost.io.parquet.source import RowChunk, Source
+    from rlpost.io.parquet.source import RowChunk, Source, TableSource
     from rlpost.pipeline.plan import Plan
+    from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -62,6 +64,13 @@ def kept_chunk(advantages: pa.Array, mask: pa.Array | None) -> ColumnChunk:
     return chunk._replace(values=np.where(kept, chunk.values, np.nan))
 
 
+class EffectiveRecipe(NamedTuple):
+    """A recipe with every default set, and its fields that can change the compared column."""
+
+    recipe: Recipe
+    fields: frozenset[str]
+
+
 @dataclass
 class FileSide:
     """The advantages stored in an input."""
@@ -94,15 +103,38 @@ class FileSide:
         stored = [(f.metadata or {}).get(b"rlpost.summary") for f in self.source.footers]
         if not all(stored):
             return None
-        return _merged([_rates(json.loads(text)) for text in stored if text])
+        try:
+            return _merged([_rates(parse(text)) for text in stored if text])
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return None  # `rlpost verify` reports metadata that is damaged
 
     def components(self) -> Json | None:
         """Return the reward components in the metadata of a file; None of several files."""
         text = (self.source.footers[0].metadata or {}).get(b"rlpost.summary")
         if text is None or len(self.source.files) > 1:
             return None
-        found: Json | None = json.loads(text).get("components")
-        return found
+        found = stored_object(self.source.footers[0].metadata or {}, b"rlpost.summary")
+        components = found.get("components")
+        parts = components.values() if isinstance(components, dict) else [None]
+        return components if all(isinstance(one, dict) for one in parts) else None
+
+    def effective_recipe(self, column: str) -> EffectiveRecipe | None:
+        """Return the recipe in the metadata of the files; None without one, or of several."""
+        from rlpost.pipeline.output.metadata import FileMetadata  # noqa: PLC0415 - torch
+        from rlpost.pipeline.resolved import resolve_recipe  # noqa: PLC0415
+        from rlpost.pipeline.running_state import RunState  # noqa: PLC0415
+        from rlpost.pipeline.stages import fields_behind, stages_of  # noqa: PLC0415
+
+        texts = {(footer.metadata or {}).get(RECIPE_KEY) for footer in self.source.footers}
+        if len(texts) != 1 or texts == {None}:
+            return None
+        try:
+            metadata = FileMetadata.read(self.name, self.source.footers[0].metadata or {})
+            resolved = resolve_recipe(metadata.recipe, self.columns)
+        except (DataError, UsageError):
+            return None  # damaged, of another version, or of an estimator in a file
+        fields = fields_behind(stages_of(resolved, RunState()), column)
+        return EffectiveRecipe(resolved.recipe, fields)
 
     def warnings(self) -> list[str]:
         """Return warnings of advantages with other semantics than this version computes."""
@@ -153,6 +185,17 @@ class RecipeSide:
         """Return the reward components of the run; call `chunks` first."""
         return self.summary.get("components")
 
+    def effective_recipe(self, column: str) -> EffectiveRecipe:
+        """Return the recipe of the run."""
+        from rlpost.pipeline.stages import fields_behind  # noqa: PLC0415 - torch
+
+        return EffectiveRecipe(self.plan.resolved.recipe, fields_behind(self.plan.stages, column))
+
+    @property
+    def source(self) -> Source | TableSource:
+        """The input."""
+        return self.plan.source
+
     def warnings(self) -> list[str]:
         """Return no warnings: those of the run are about its input."""
         return []
@@ -195,14 +238,15 @@ def file_side(source: Source, columns_map: Mapping[str, str], column: str | None
 def _rates(summary: Json) -> Json:
     """Return the mask and clip rates of a run by name."""
     rates = {
-        f"masked_{name}": {"count": facts["responses"], "rate": facts["rate"]}
+        f"masked_{name}": {"count": int(facts["responses"]), "rate": float(facts["rate"])}
         for name, facts in summary["masked"].items()
     }
     for name in _CLIPS:
         clip = summary.get(name)
         if clip is not None:
             rates[name] = {
-                "count": clip["count"], "rate": clip["fraction"], "bound": clip["bound"]
+                "count": int(clip["count"]), "rate": float(clip["fraction"]),
+                "bound": float(clip["bound"]),
             }  # fmt: skip
     return rates
 

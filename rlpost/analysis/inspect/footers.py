@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.model import ColumnFacts, FileFacts, InputFacts, RoleFacts
+from rlpost.io.own_files import stored_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,13 +66,13 @@ def _made_by(metadata: dict[bytes, bytes]) -> Json | None:
     if b"rlpost.version" not in metadata:
         return None
     origin: Json = {"version": metadata[b"rlpost.version"].decode(errors="replace")}
-    recipe, lacks = _json(metadata, b"rlpost.recipe"), _json(metadata, b"rlpost.missing_roles")
+    recipe = stored_object(metadata, b"rlpost.recipe")
     if recipe:
         origin |= {"estimator": recipe.get("estimator"), "recipe": recipe}
     if b"rlpost.format" in metadata:
         origin |= {
             "format": metadata[b"rlpost.format"].decode(errors="replace"),
-            "missing_roles": lacks,
+            "missing_roles": stored_object(metadata, b"rlpost.missing_roles"),
         }
     return origin
 
@@ -87,21 +87,16 @@ def stored_shares(
     """
     if not components or not source.footers:
         return None
-    summary = _json(source.footers[0].metadata or {}, b"rlpost.summary").get("components", {})
-    if not any(one.get("normalised") for one in summary.values()):
-        return None
-    weights = {name: one["weight"] for name, one in summary.items()}
-    same = len(source.files) == 1 and weights == {**components}
-    return {name: summary[name]["advantage_share"] if same else None for name in components}
-
-
-def _json(metadata: dict[bytes, bytes], key: bytes) -> Json:
-    """Return a JSON object of the metadata; empty if there is none."""
+    stored = stored_object(source.footers[0].metadata or {}, b"rlpost.summary")
     try:
-        value = json.loads(metadata.get(key, b"{}"))
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        summary = stored.get("components", {})
+        if not any(one.get("normalised") for one in summary.values()):
+            return None
+        weights = {name: one["weight"] for name, one in summary.items()}
+        same = len(source.files) == 1 and weights == {**components}
+        return {name: summary[name]["advantage_share"] if same else None for name in components}
+    except (AttributeError, LookupError, TypeError):
+        return None  # it is damaged
 
 
 def _types(source: Source) -> dict[str, Counter[str]]:

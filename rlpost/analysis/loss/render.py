@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
+from rlpost.display.charts import bar
 from rlpost.display.console import console
-from rlpost.display.controls import printable_line
-from rlpost.display.tables import TextTable, elided, show_json
-from rlpost.display.text import counted, number, percent, role_columns, run_times
+from rlpost.display.page import Notice, Page, show_page
+from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
+from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
+from rlpost.display.trends import Trend, trend_table
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
 
 if TYPE_CHECKING:
@@ -51,72 +52,117 @@ _SYMBOLS = {
     "cov_share": "share",
     "cov_seed": "seed",
 }
+BAR = 10  # characters
 _GAP = 2  # blanks between the columns of a table
 _UNLIMITED = 1_000_000
 
 
-def show(summary: Json, how: str, out: Console | None = None) -> None:
+def show(summary: Json, how: str, out: Console | None = None, *, verbose: bool = False) -> None:
     """Print the summary of a run on stdout, as a `table`, as `json` or as `markdown`."""
     if how == "json":
         show_json(summary)
         return
     out = out or console(sys.stdout)
-    wrapped = how == "table" and out.is_terminal
-    if len(summary["settings"]) > 1:
-        tables = list(_sweep(summary, out.width if wrapped else _UNLIMITED))
-    else:
-        tables = list(_single(summary))
-    if how == "markdown":
-        warnings = [f"**{text}**" for text in summary["warnings"]]
-        lines = [*(line.strip() for line in header(summary)), *warnings]
-        page = [TextTable(title=title(summary), lines=lines).markdown(level=1)]
-        page += [table.markdown() for table in tables]
-        sys.stdout.write("\n".join(page))
-        return
-    out.print(TextTable(title=title(summary), lines=list(header(summary))))
-    for table in tables:
-        out.print()
-        out.print(table)
-    out.print()
-    for text in summary["warnings"]:
-        out.print(Text(f"! {printable_line(text)}", style="yellow"))
-    for text in _footer(summary):
-        out.print(Text(printable_line(text), style="dim"))
+    width = out.width if how == "table" and out.is_terminal else _UNLIMITED
+    show_page(page(summary, verbose=verbose, width=width), how, out)
+
+
+def page(summary: Json, *, verbose: bool = False, width: int = _UNLIMITED) -> Page:
+    """Return the page of a run, whose first line is the share of clipped tokens.
+
+    Args:
+        summary: of the run.
+        verbose: with columns, times and bytes.
+        width: of a sweep's table, which is narrower if it has to be.
+    """
+    swept = len(summary["settings"]) > 1
+    parts = [*(_sweep(summary, width, verbose=verbose) if swept else _single(summary))]
+    if verbose:
+        parts.append(TextTable(title="Run", lines=[*_run_lines(summary)]))
+    warnings = [Notice("warning", text) for text in summary["warnings"]]
+    return Page(title(summary), [*header(summary)], parts, warnings, _verdict(summary))
 
 
 def title(summary: Json) -> str:
-    """Return the loss, or the options of a sweep."""
+    """Return the input and the loss, or the options of a sweep."""
     configs = summary["settings"]
+    what = configs[0]["options"]["loss"]
     if len(configs) > 1:
-        text = f"rlpost loss · {len(configs)} settings of {', '.join(configs[0]['swept'])}"
-    else:
-        text = f"rlpost loss · {configs[0]['options']['loss']} ({configs[0]['source']})"
-    return text + (f", preset {summary['preset']}" if summary.get("preset") else "")
+        what = f"{len(configs)} settings of {', '.join(configs[0]['swept'])}"
+    preset = f", preset {summary['preset']}" if summary.get("preset") else ""
+    return f"rlpost loss · {_few_paths(summary['inputs'])} · {what}{preset}"
+
+
+def _verdict(summary: Json) -> Notice | None:
+    """Return the outcome: no gradient at all, or what was written; None of numbers alone."""
+    if summary["tokens"]["policy"] and all(
+        one["no_gradient"]["fraction"] == 1 for one in summary["settings"]
+    ):
+        return Notice("error", "Nothing to learn: no token has a gradient")
+    if summary["outputs"]:
+        return Notice("ok", f"{_few_paths(summary['outputs'])} written")
+    return None
 
 
 def header(summary: Json) -> Iterator[str]:
-    """Yield the lines below the title: the input, the advantages, the ratio and the formula."""
+    """Yield the lines below the title: the answer, the input, the ratio and the formula."""
     tokens, configs = summary["tokens"], summary["settings"]
-    yield _few_paths(summary["inputs"])
-    if summary["outputs"]:
-        yield f"  → {_few_paths(summary['outputs'])}"
+    yield from _answer(summary)
     share = tokens["policy"] / tokens["all"] if tokens["all"] else 0.0
     yield (
         f"{counted(summary['responses'], 'response')}, {counted(tokens['all'], 'token')} "
-        f"({percent(share)} in the loss)"
+        f"({percent(share)} in the loss); advantages: {_advantages(summary)}"
     )
-    yield f"advantages: {_advantages(summary)}"
-    yield f"ratio: {_ratio_formula(summary, summary['behaviour'])}"
+    if len(configs) == 1:
+        values = parameters(configs[0]["options"])
+        yield f"loss of a token: {configs[0]['formula']}{f'; {values}' if values else ''}"
+    yield f"ratio r: {_ratio_formula(summary, summary['behaviour'])}{_same_ratio(summary)}"
     if len({one["options"]["behaviour"] for one in configs}) > 1:
         yield (
-            f"ratio with behaviour infer: {_ratio_formula(summary, 'infer')}, which the tables of "
-            "ratio and KL leave out"
+            f"ratio with behaviour infer: {_ratio_formula(summary, 'infer')}, which no number of "
+            "ratio and KL here is of"
         )
+
+
+def _answer(summary: Json) -> Iterator[str]:
+    """Yield which share of the tokens is clipped, and which has no gradient."""
+    configs, tokens = summary["settings"], summary["tokens"]["policy"]
+    of = f"of {counted(tokens, 'policy token')}"
     if len(configs) == 1:
-        yield f"loss of a token: {configs[0]['formula']}"
-        values = parameters(configs[0]["options"])
-        if values:
-            yield f"  parameters: {values}"
+        one = configs[0]
+        zero = f"{percent(one['no_gradient']['fraction'])} have no gradient"
+        name = one["options"]["loss"]
+        if name in _CLIPS_NOTHING:
+            yield f"{name} clips nothing; {zero}, {of}"
+        else:
+            how = "masked" if name in MASKING else "clipped"
+            yield f"{percent(one['clip']['any']['fraction'])} {of} are {how}; {zero}"
+        return
+    clipped = [(one["clip"]["any"]["fraction"], _setting(one)) for one in configs]
+    flat = [(one["no_gradient"]["fraction"], _setting(one)) for one in configs]
+    for what, shares in (("clipped or masked", clipped), ("without gradient", flat)):
+        low, high = min(shares), max(shares)
+        span = f"{percent(low[0])} in all settings"
+        if low[0] != high[0]:
+            span = f"{percent(low[0])} ({low[1]}) to {percent(high[0])} ({high[1]})"
+        yield f"{what}: {span}, {of}"
+
+
+def _setting(one: Json) -> str:
+    """Return the swept options of a setting."""
+    return ", ".join(f"{name} {_value(value)}" for name, value in one["swept"].items())
+
+
+def _same_ratio(summary: Json) -> str:
+    """Return ratio and KL of a sweep, which are the same for all settings, for its header."""
+    if len(summary["settings"]) == 1 or summary["ratio"]["quantiles"] is None:
+        return ""
+    ratio, quantiles = summary["ratio"], summary["ratio"]["quantiles"]
+    ends = f"1 to 99 % {number(quantiles['0.01'])} to {number(quantiles['0.99'])}"
+    return (
+        f": mean {number(ratio['mean'])}, {ends}; KL k3 {number(summary['kl']['k3'])}, effective "
+        f"sample size {percent(summary['ess'])}"
+    )
 
 
 def _few_paths(paths: Sequence[str]) -> str:
@@ -197,7 +243,8 @@ def _outcomes(one: Json, tokens: int) -> TextTable:
     rows = [(label, *_clipped(clip[side])) for side, label in branch_labels(one).items()]
     for name, label in reason_labels(one).items():
         rows.append(_share(label, zero[name], zero[name] / tokens if tokens else 0.0))
-    rows.append(_share("zero gradient, total", zero["tokens"], zero["fraction"]))
+    if sum(zero[name] > 0 for name in ("zero_advantage", "clipped", "other")) != 1:
+        rows.append(_share("zero gradient, total", zero["tokens"], zero["fraction"]))
     responses = _share("responses with zero gradient", zero["responses"], zero["response_fraction"])
     return TextTable(
         ("token outcomes", "count", "share", "of A > 0", "of A < 0"),
@@ -307,8 +354,7 @@ def _ratios(summary: Json) -> TextTable:
         name = summary["settings"][0]["options"]["loss"]
         ends = (number(own["mean"]), number(own["min"]), "", "", "", number(own["max"]))
         rows.append((f"response ({name})", *ends))
-    note = "Quantiles of log r are within 1/64 of their value; mean, min and max are exact."
-    return TextTable(("ratio", "mean", "min", "1 %", "median", "99 %", "max"), rows, notes=(note,))
+    return TextTable(("ratio", "mean", "min", "1 %", "median", "99 %", "max"), rows)
 
 
 def _divergence(summary: Json) -> TextTable:
@@ -324,16 +370,22 @@ def _divergence(summary: Json) -> TextTable:
 
 
 def _losses(one: Json) -> TextTable:
-    batches = one["batches"]
-    every = [
-        (str(batch["batch"]), *(number(batch[part]) for part in ("policy", "kl", "total")))
-        for batch in batches
-    ]
-    rows = elided(every)
+    parts = {"policy": "policy"}
+    if one["loss"]["kl"] is not None:
+        parts |= {"kl": "KL"}
+        parts |= {"total": "total"} if one["options"]["kl_loss_coef"] else {}
+    batches, notes = one["batches"], list(loss_notes(one))
+    if len(batches) > MOST_ROWS:
+        trends = [Trend(f"{name} loss", [b[part] for b in batches]) for part, name in parts.items()]
+        table = trend_table("batch", [batch["batch"] for batch in batches], trends)
+        return replace(table, notes=notes)
+    labels = [str(batch["batch"]) for batch in batches]
+    values = [[batch[part] for batch in batches] for part in parts]
     if len(batches) > 1:
-        rows.append(("mean", *(number(one["loss"][part]) for part in ("policy", "kl", "total"))))
-    notes = list(loss_notes(one))
-    return TextTable(("loss by batch", "policy", "KL", "total"), rows, notes=notes)
+        labels.append("mean")
+        values = [[*own, one["loss"][part]] for own, part in zip(values, parts, strict=True)]
+    rows = [*zip(labels, *map(aligned, values), strict=True)]
+    return TextTable(("loss by batch", *parts.values()), rows, notes=notes)
 
 
 def loss_notes(one: Json) -> Iterator[str]:
@@ -350,28 +402,29 @@ def loss_notes(one: Json) -> Iterator[str]:
 
 
 def _parts(parts: Sequence[Json], column: str) -> TextTable:
-    headings = (f"by {column}", "tokens", "low", "high", "zero grad", "ratio", "KL k3", "ESS")
-    rows = [
-        (
-            _range(part) if column == "position" else str(part[column]),
-            f"{part['tokens']:,}",
-            *(percent(part["clip"][branch]["fraction"]) for branch in ("low", "high")),
-            percent(part["no_gradient"]["fraction"]),
-            number(part["ratio"]["mean"]),
-            number(part["kl"]["k3"]),
-            percent(part["ess"]),
-        )
-        for part in parts
+    labels = [_range(part) if column == "position" else str(part[column]) for part in parts]
+    trends = [
+        Trend("low", [part["clip"]["low"]["fraction"] for part in parts], share=True),
+        Trend("high", [part["clip"]["high"]["fraction"] for part in parts], share=True),
+        Trend("zero grad", [part["no_gradient"]["fraction"] for part in parts], share=True),
+        Trend("ratio", [part["ratio"]["mean"] for part in parts]),
+        Trend("KL k3", [part["kl"]["k3"] for part in parts]),
+        Trend("ESS", [part["ess"] for part in parts], share=True),
     ]
-    return TextTable(headings, elided(rows))
+    if column == "step" and len(parts) > MOST_ROWS:
+        return trend_table(column, labels, [one for one in trends if len({*one.values}) > 1])
+    cells = [[*map(percent, one.values)] if one.share else aligned(one.values) for one in trends]
+    tokens = [f"{part['tokens']:,}" for part in parts]
+    headings = (f"by {column}", "tokens", *(one.name for one in trends))
+    return TextTable(headings, elided([*zip(labels, tokens, *cells, strict=True)]))
 
 
 def _range(part: Json) -> str:
-    return f"{part['from']}–{part['to']}" if part["to"] is not None else f"from {part['from']}"
+    return f"{part['from']} to {part['to']}" if part["to"] is not None else f"from {part['from']}"
 
 
-def _sweep(summary: Json, width: int) -> Iterator[TextTable]:
-    """Yield a table with a row for each config, and the tables that they have in common."""
+def _sweep(summary: Json, width: int, *, verbose: bool) -> Iterator[TextTable]:
+    """Yield a table with a row for each config; if verbose, the tables that they have in common."""
     configs = summary["settings"]
     more = [
         branch
@@ -379,15 +432,18 @@ def _sweep(summary: Json, width: int) -> Iterator[TextTable]:
         if any(one["clip"][branch]["tokens"] for one in configs)
     ]
     branches = ("low", "high", *more)
-    headings = (*branches, "zero grad", "responses", "mean loss")
+    headings = ("zero grad", "", *branches, "responses", "mean loss")
+    largest = max(one["no_gradient"]["fraction"] for one in configs)
+    losses = aligned([one["loss"]["total"] for one in configs])
     numbers = [
         (
-            *(percent(one["clip"][branch]["fraction"]) for branch in branches),
             percent(one["no_gradient"]["fraction"]),
+            bar(one["no_gradient"]["fraction"], largest, BAR),
+            *(percent(one["clip"][branch]["fraction"]) for branch in branches),
             percent(one["no_gradient"]["response_fraction"]),
-            number(one["loss"]["total"]),
+            loss,
         )
-        for one in configs
+        for one, loss in zip(configs, losses, strict=True)
     ]
     notes = (
         "low, high: tokens clipped or masked below or above a bound.",
@@ -396,14 +452,16 @@ def _sweep(summary: Json, width: int) -> Iterator[TextTable]:
     names = list(configs[0]["swept"])
     swept = [tuple(map(_value, one["swept"].values())) for one in configs]
     rows = [(*values, *row) for values, row in zip(swept, numbers, strict=True)]
-    table = TextTable((*names, *headings), rows, notes=notes, text=range(len(names)))
+    text = (*range(len(names)), len(names) + 1)
+    table = TextTable((*names, *headings), rows, notes=notes, text=text)
     if _width(table) > width:  # all swept options in one column, which wraps
         texts = [", ".join(map(" ".join, zip(names, values, strict=True))) for values in swept]
         rows = [(text, *row) for text, row in zip(texts, numbers, strict=True)]
-        table = TextTable(("setting", *headings), rows, notes=notes)
+        table = TextTable(("setting", *headings), rows, notes=notes, text=(0, 2))
     yield table
-    yield _ratios(summary)
-    yield _divergence(summary)
+    if verbose:
+        yield _ratios(summary)
+        yield _divergence(summary)
 
 
 def _width(table: TextTable) -> int:
@@ -417,7 +475,7 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _footer(summary: Json) -> Iterator[str]:
+def _run_lines(summary: Json) -> Iterator[str]:
     """Yield the columns that were read, and the times."""
-    yield f"Columns: {role_columns(summary['roles'])}"
+    yield f"columns: {role_columns(summary['roles'])}"
     yield from run_times(summary)

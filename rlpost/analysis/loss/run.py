@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
+from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -120,7 +121,7 @@ def _metadata(
     return {
         "rlpost.version": __version__,
         **(recipe if summary["estimator"] else {}),  # else those of the input's advantages stay
-        "rlpost.input": plan.source.files[index].path.name,
+        "rlpost.input": in_utf8(plan.source.files[index].path.name),
         **mask,
         "rlpost.loss": json.dumps(configs[0].resolved()),
         "rlpost.loss_summary": json.dumps(summary),

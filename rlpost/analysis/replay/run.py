@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError, UsageError
 from rlpost.estimators import estimator_named
+from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.inputs import FORMAT_KEY, find_inputs
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.columns import TEXT
@@ -240,7 +240,7 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
 def _normalised_after_kl(source: Source) -> bool:
     """Return whether rlpost wrote an input with a normalisation that came after KL."""
     with suppress(ValueError, AttributeError):  # damaged metadata
-        recipe = json.loads(source.metadata.get(b"rlpost.recipe", b"{}"))
+        recipe = stored_object(source.metadata, b"rlpost.recipe")
         return bool(recipe.get("numerics", {}).get("kl_credit") == "response")
     return False
 

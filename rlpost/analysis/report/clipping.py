@@ -75,7 +75,7 @@ def _ppo_columns(source: Source, columns: ColumnMap) -> tuple[str, str, str] | N
 
 
 @dataclass(frozen=True)
-class _Tokens:
+class _ClippedTokens:
     """Tokens that count, [t]: whether each is clipped below or above, and the row of each."""
 
     rows: NDArray[np.int64]
@@ -89,7 +89,7 @@ def add_clips(
     columns: tuple[str, str, str],
     mask: str | None,
     kept: NDArray[np.bool_],
-) -> _Tokens | None:
+) -> _ClippedTokens | None:
     """Count the tokens of a chunk that PPO would clip; return them, or None without numbers.
 
     Args:
@@ -120,7 +120,7 @@ def add_clips(
         ratio = np.exp(nats)
     chosen = policy & np.isfinite(nats) & np.isfinite(weight)
     rows = np.repeat(np.arange(len(lengths)), np.where(fits, lengths, 0))[chosen]
-    return _Tokens(rows, *counts.add(ratio[chosen], weight[chosen]))
+    return _ClippedTokens(rows, *counts.add(ratio[chosen], weight[chosen]))
 
 
 @dataclass
@@ -141,7 +141,7 @@ class ClipCounts:
         counted = {label: one.tolist() for label, one in self.steps.items() if one[0]}
         return {label: (low / all_, high / all_) for label, (all_, low, high) in counted.items()}
 
-    def add_steps(self, labels: pa.Array, tokens: _Tokens) -> None:
+    def add_steps(self, labels: pa.Array, tokens: _ClippedTokens) -> None:
         """Add the tokens of rows whose step is known."""
         encoded = pc.dictionary_encode(labels, null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False)[tokens.rows]
@@ -195,7 +195,7 @@ def _kept(counts: ClipCounts, chunk: RowChunk, sample_mask: str | None) -> NDArr
 
 def _add_states(
     counts: ClipCounts, chunk: RowChunk, column: str, mask: str | None, kept: NDArray[np.bool_]
-) -> _Tokens | None:
+) -> _ClippedTokens | None:
     """Count the clip states of policy tokens of kept responses; return these tokens."""
     array = chunk.table.column(column)
     if not lists.holds_numbers(array.type):
@@ -208,7 +208,7 @@ def _add_states(
     counts.states = before + np.bincount(states, minlength=len(CLIPS))
     rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[policy]
     low, high = (states == CLIPS.index(side) for side in ("low", "high"))
-    return _Tokens(rows, low, high)
+    return _ClippedTokens(rows, low, high)
 
 
 def _mask(chunk: RowChunk, mask: str | None) -> lists.Flat | None:

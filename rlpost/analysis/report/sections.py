@@ -131,7 +131,7 @@ def _group_tiles(facts: Facts) -> list[Tile]:
     return tiles
 
 
-class _Trend(NamedTuple):
+class _StepChart(NamedTuple):
     """A chart over steps."""
 
     title: str
@@ -170,17 +170,17 @@ def steps(facts: Facts, clipped: Mapping[Label, tuple[float, float]]) -> Section
     axis = facts.roles["batch"].column
     labels = [one.label for one in facts.steps]
     trends = [
-        _Trend(title, [*map(of, facts.steps)], share, from_zero)
+        _StepChart(title, [*map(of, facts.steps)], share, from_zero)
         for title, of, share, from_zero in _TRENDS
     ]
     own = {one.label: one for one in facts.advantages.steps} if facts.advantages else {}
     slices = [own.get(label) for label in labels]
     for title, of_slice, share, from_zero in _OF_ADVANTAGES:
         values = [None if one is None else of_slice(one) for one in slices]
-        trends.insert(_SIGNALS, _Trend(title, values, share, from_zero))
+        trends.insert(_SIGNALS, _StepChart(title, values, share, from_zero))
     for side, title in enumerate(("Clipped below", "Clipped above")):
         shares = [clipped.get(label, (None, None))[side] for label in labels]
-        trends.append(_Trend(f"{title}, policy tokens", shares, share=True, from_zero=True))
+        trends.append(_StepChart(f"{title}, policy tokens", shares, share=True, from_zero=True))
     charts = [
         line(one.title, labels, one.values, axis, share=one.share, from_zero=one.from_zero)
         for one in trends

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
+MOST_NAMED = 3  # files in an error
 _KL_CLAMP = Numerics().log_ratio_clamp
 
 
@@ -171,11 +172,10 @@ class Index:
             i for i, path in enumerate(paths) if not name or path.endswith(f"/{name}")
         ]
         if len(files) > 1:
-            some = ", ".join(f"--row {paths[i]}:{number}" for i in files[:2])
-            raise UsageError(
-                f"--row {text}: {counted(len(files), 'file')} may be meant, each with rows from 0; "
-                f"name one: {some}{', ...' if len(files) > 2 else ''}"  # noqa: PLR2004
-            )
+            tip = " or ".join(f"--row {paths[i]}:{number}" for i in files[:MOST_NAMED])
+            tip += ", ..." if len(files) > MOST_NAMED else ""
+            text = f"--row {text}: {counted(len(files), 'file')} may be meant, each with such rows"
+            raise UsageError(text, tip=tip)
         if not files:
             text = f"--row {text}: the input has no file {name!r}"
             raise DataError(no_such(text, name, paths, f"files: {', '.join(paths[:3])}"))

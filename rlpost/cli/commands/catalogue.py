@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,13 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import OutputFormat, option
+from rlpost.errors import UsageError
 from rlpost.recipe import presets as frameworks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlpost.recipe.recipe import Recipe
 
 PRESETS_EPILOG = """Examples:
 
@@ -201,7 +207,6 @@ def diff(
     from rlpost.cli.render.catalogue import show_differences  # noqa: PLC0415
     from rlpost.estimators import estimator_named  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
-    from rlpost.pipeline.effects import fields_by_stage  # noqa: PLC0415
 
     recipes = [frameworks.preset(name, estimator=estimator or "grpo") for name in (left, right)]
     usual = [estimator_named(recipe.estimator).defaults for recipe in recipes]
@@ -209,10 +214,10 @@ def diff(
         recipe.model_copy(update={key: x for key, x in own.items() if getattr(recipe, key) is None})
         for recipe, own in zip(recipes, usual, strict=True)
     ]
-    order = list(dict.fromkeys(name for recipe in recipes for name in fields_by_stage(recipe)))
+    order = _fields_read(recipes)
     found = frameworks.differences(*effective)
     found.sort(key=lambda one: order.index(one.path) if one.path in order else len(order))
-    if estimator is not None:
+    if estimator is not None and order:
         found = [one for one in found if one.path in order]
     if loss is not None or estimator is None:
         named = {"loss": loss} if loss else {}
@@ -221,3 +226,13 @@ def diff(
         ]
         found += frameworks.loss_differences(*losses)
     show_differences((left, right), found, how.value, explain=explain)
+
+
+def _fields_read(recipes: Sequence[Recipe]) -> list[str]:
+    """Return the fields that recipes read, by stage; none if one lacks a required option."""
+    from rlpost.pipeline.effects import fields_by_stage  # noqa: PLC0415
+
+    try:
+        return list(dict.fromkeys(name for recipe in recipes for name in fields_by_stage(recipe)))
+    except UsageError:  # such as gdpo, which needs components
+        return []

@@ -203,7 +203,8 @@ def _check_about(name: str, *, has_input: bool, json: bool) -> None:
 
     about.check_name(name)
     if about.needs_input(name) and not has_input:
-        raise UsageError(f"--about {name}: needs an input: rlpost inspect IN --about {name}")
+        text = f"--about {name}: an input is needed"
+        raise UsageError(text, tip=f"rlpost inspect IN --about {name}")
     if about.needs_input(name) and json:
         raise UsageError(f"--about {name}: has no effect with --format json, which has everything")
 

@@ -52,7 +52,7 @@ def join(
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
 ) -> None:
-    """Add the new columns of a sidecar to the columns of its input.
+    """Add columns from a sidecar file.
 
     OUT has all columns of IN, unchanged, and those of SIDECAR that IN lacks. Both are copied
     without decoding if the files have the same row groups. Ids, steps and other keys that both

@@ -102,6 +102,7 @@ def loss(
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
     scratch_dir: declared.ScratchDir = None,
+    verbose: declared.Verbose = False,
     quiet: declared.Quiet = False,
 ) -> None:
     """Compute policy-loss diagnostics: clipping, ratios, KL, zero gradients.
@@ -115,6 +116,8 @@ def loss(
             "needed; pass several inputs as a directory or a quoted glob: "
             "rlpost loss 'dumps/*.parquet' OUT"
         )
+    if verbose and (quiet or how is OutputFormat.json):
+        raise UsageError(f"--verbose and {'--quiet' if quiet else '--format json'}: one is enough")
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
     recipe, losses = settings.recipe, settings.losses(sweep or [])
@@ -139,4 +142,4 @@ def loss(
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how is OutputFormat.table):
-        render_loss.show(summary, how.value)
+        render_loss.show(summary, how.value, verbose=verbose)

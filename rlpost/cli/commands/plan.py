@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -63,6 +64,7 @@ def plan(
     if len(paths) < 2:  # noqa: PLR2004
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")
     recipe, facts = settings.recipe, expected(expect)
+    from rlpost.display.console import console  # noqa: PLC0415 - rich
     from rlpost.distributed import shards  # noqa: PLC0415 - slow to import
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
@@ -75,25 +77,10 @@ def plan(
         )  # fmt: skip
         summary = shards.plan(paths[:-1], paths[-1], state_dir, recipe, run)
     if not quiet:
-        echo(_text(summary, state_dir))
+        from rlpost.render.plan import shards_page  # noqa: PLC0415
+
+        shards_page(summary, state_dir).show(console(sys.stderr))
     write_json(summary, summary_json)
-
-
-def _text(summary: dict[str, Any], state_dir: Path) -> str:
-    from rlpost.display.text import counted  # noqa: PLC0415
-
-    tables = f"{summary['tables']:,} tables" if summary["tables"] > 1 else "one table"
-    why = f": {summary['one_table_reason']}" if summary["one_table_reason"] else ""
-    responses = counted(summary["responses"], "response")
-    most = counted(summary["partitions"], "shard")
-    return "\n".join(
-        [
-            f"{state_dir}: statistics of {responses} in {counted(summary['files'], 'file')}",
-            f"  computed on {tables}{why}; {summary['bytes'] / 1e6:,.1f} MB",
-            f"Up to {most} can run at once, with I from 0 to N - 1:",
-            f"  rlpost advantages --state-dir {state_dir} --num-shards N --shard-index I",
-        ]
-    )
 
 
 class Shard(NamedTuple):

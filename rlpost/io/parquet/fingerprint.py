@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.parquet.checks import read_metadata
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rlpost.io.paths import AnyPath
+    from rlpost.io.stores import ObjectInfo
 
 
 OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")
@@ -31,6 +32,11 @@ class FileFingerprint(NamedTuple):
     size: int
     changed: str
 
+    @classmethod
+    def of_object(cls, info: ObjectInfo | None) -> Self | None:
+        """Return that of an object; None without the object, or if its store has no such text."""
+        return cls(info.size, info.changed) if info and info.changed else None
+
 
 def fingerprint_of(path: AnyPath) -> FileFingerprint | None:
     """Return a file's fingerprint; None if it does not exist, or its store has no such metadata.
@@ -44,8 +50,7 @@ def fingerprint_of(path: AnyPath) -> FileFingerprint | None:
         except FileNotFoundError:
             return None
         return FileFingerprint(stat.st_size, str(stat.st_mtime_ns))
-    info = path.info()
-    return FileFingerprint(info.size, info.changed) if info and info.changed else None
+    return FileFingerprint.of_object(path.info())
 
 
 def local_fingerprint(path: AnyPath) -> FileFingerprint | None:

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from rlpost.display.controls import in_utf8
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.io.paths import (
     RemotePath,
@@ -106,7 +107,11 @@ def _directory(top: AnyPath) -> list[InputFile]:
 def partitions_of(path: AnyPath | PurePath) -> tuple[tuple[str, str], ...]:
     """Return the hive partitions of a path: ("step", "3") for `step=3/`."""
     pairs = (part.partition("=") for part in path.parts[:-1])
-    return tuple((unquote(key), unquote(value)) for key, equals, value in pairs if equals and key)
+    return tuple(
+        (in_utf8(unquote(key)), in_utf8(unquote(value)))
+        for key, equals, value in pairs
+        if equals and key
+    )
 
 
 # Keys of the key-value metadata that a plan reads.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -13,9 +14,17 @@ from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.io.memory_limit import PARTS, is_out_of_memory, memory_limit
 from rlpost.io.parquet.checks import check_utf8, read_metadata
 from rlpost.io.parquet.decoded_size import decoded_size, dense_bytes
+from rlpost.io.parquet.fingerprint import FileFingerprint
 from rlpost.io.parquet.footer import FooterError
 from rlpost.io.paths import RemotePath
-from rlpost.io.ranges import PrefetchedFile, RemoteFile, close_file, open_file, read_at
+from rlpost.io.ranges import (
+    PrefetchedFile,
+    RemoteFile,
+    arrow_file,
+    close_file,
+    open_file,
+    read_at,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -70,6 +79,8 @@ class ParquetReader:
         self._first = first
         remote = RemoteFile(path) if isinstance(path, RemotePath) else None
         self._prefetched = None if remote is None else PrefetchedFile(remote)
+        self.opened = None if remote is None else FileFingerprint.of_object(remote.info)
+        """The fingerprint of a remote file when it was opened; None if its store has none."""
         try:
             self.file = self._open(read_metadata(path) if metadata is None else metadata)
         except BaseException:
@@ -83,7 +94,9 @@ class ParquetReader:
         path = self._path
         with _memory_of_c_library() if self._frugal else nullcontext():
             return pq.ParquetFile(
-                path if self._prefetched is None else pa.PythonFile(self._prefetched, mode="r"),
+                arrow_file(path)
+                if isinstance(path, Path)
+                else pa.PythonFile(self._prefetched, mode="r"),
                 metadata=metadata,
                 read_dictionary=list(with_dictionary),
                 buffer_size=_STREAM_BUFFER if path.stat().st_size > _SMALL_FILE else 0,

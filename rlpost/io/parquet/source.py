@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from rlpost.errors import RlpostError
+    from rlpost.io.parquet.fingerprint import FileFingerprint
     from rlpost.io.parquet.footer import DecodedFooter, Struct
     from rlpost.io.paths import AnyPath
 
@@ -170,6 +172,8 @@ class Source:
         self.fingerprints = [local_fingerprint(file.path) for file in self.files]
         remote = any(isinstance(file.path, RemotePath) for file in self.files)
         decoded = map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1)
+        self.footer_digests: list[str] = []
+        """The SHA-256 of each footer."""
         self.footers = [self._keep(index, footer) for index, footer in enumerate(decoded)]
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
@@ -179,9 +183,12 @@ class Source:
         self.first_groups = [0] * len(self.files)
         """The number, in its file, of the first row group to read of each."""
         self._prefetched: tuple[tuple[list[str], int, str], Prefetcher[RowChunk]] | None = None
+        self._opened: dict[int, FileFingerprint] = {}
+        """Fingerprints of remote files when `check_same` first had a reader of them."""
 
     def _keep(self, index: int, footer: DecodedFooter) -> pq.FileMetaData:
         """Keep a decoded footer, if there is room for it; return pyarrow's object for it."""
+        self.footer_digests.append(sha256(footer.data).hexdigest())
         if len(footer.data) <= self._room:
             self._room -= len(footer.data)
             self._kept[index] = footer
@@ -300,6 +307,30 @@ class Source:
         paths = (file.path for file in self.files)
         since = "during the run; run again when no other process writes it"
         check_unchanged(zip(paths, self.fingerprints, strict=True), since)
+
+    def check_same(self, index: int, reader: ParquetReader) -> None:
+        """Check that a file is the one whose footer was read: what was decoded until now is its.
+
+        An object of a store is compared with the one that was opened first.
+
+        Args:
+            index: of the file.
+            reader: of the file.
+
+        Raises:
+            ReadWriteError: it was written again or removed.
+        """
+        now, path = reader.opened, self.files[index].path
+        expected = self.fingerprints[index]
+        if now is not None:
+            expected = self._opened.setdefault(index, now)
+        elif expected is not None:
+            now = local_fingerprint(path)
+        if now != expected:
+            raise ReadWriteError(
+                f"{path}: was written again or removed since it was loaded, and values of two "
+                "versions are not mixed: load it anew"
+            )
 
     def close(self) -> None:
         """Stop a prefetch that no `read` used."""

@@ -220,7 +220,7 @@ def count_true(mask: Mask, offsets: Integers) -> Integers:
     """Return the number of true elements of each segment, [N] int64."""
     if mask.all():
         return np.diff(offsets)
-    return np.diff(np.searchsorted(np.flatnonzero(mask), offsets))
+    return reduce_segments(mask.astype(np.int64), offsets, "sum")
 
 
 def last_true(mask: Mask, offsets: Integers) -> Integers:

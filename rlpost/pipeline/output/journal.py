@@ -2,7 +2,8 @@
 
 Files of a run are published together, when the last one is complete. With a journal, complete files
 stay beside their targets under temporary names. The journal has one line of JSON for each of them,
-appended and synced when the file is complete; a line that a crash cut short is ignored. The first
+appended and synced when the file is complete; the lines from a damaged one on are ignored, such as
+one that a crash cut short. The first
 line identifies the run: inputs, recipe, version and device. A run that differs in any of these
 cannot continue with these files.
 """
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
+from rlpost.io.locks import is_temporary
+from rlpost.io.own_files import read_bytes, seal, unseal
 from rlpost.io.parquet.fingerprint import fingerprint_of, footer_digest
 from rlpost.recipe.semantics import SEMANTICS
 
@@ -55,7 +58,11 @@ class FinishedFile:
         """Return the file of a line of the journal; KeyError, TypeError or ValueError without."""
         from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415 - slow to import
 
-        return cls(**{**entry, "totals": ExactTotals.from_text(entry["totals"])})
+        try:
+            totals = ExactTotals.from_text(entry["totals"])
+        except Exception as error:  # noqa: BLE001 - numpy raises anything
+            raise ValueError(str(error)) from None
+        return cls(**{**entry, "totals": totals})
 
     def is_at(self, path: Path, *, verify: bool) -> bool:
         """Return whether a file is this one: by size and footer, or by all bytes with `verify`."""
@@ -86,18 +93,13 @@ class JournalEntries:
         Raises:
             ReadWriteError: it cannot be read.
         """
-        try:
-            lines = path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return cls()
-        except OSError as error:
-            raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
+        lines = (read_bytes(path) or b"").splitlines(keepends=True)
         identity, finished, published, size = None, {}, False, 0
         with suppress(ValueError, KeyError, TypeError):  # the run was killed while it wrote a line
             for line in lines:
                 if not line.endswith(b"\n"):
                     break
-                entry = json.loads(line)
+                entry = unseal(line)
                 if identity is None:
                     identity = _identity_of(entry)
                 elif "publishing" in entry:
@@ -149,6 +151,7 @@ class Journal:
             index: one
             for index, one in entries.finished.items()
             if index in paths
+            and is_temporary(one.staged, paths[index].name)
             and (
                 one.is_at(paths[index].with_name(one.staged), verify=self.verify)
                 or (entries.published and one.is_at(paths[index], verify=self.verify))
@@ -202,7 +205,7 @@ class Journal:
     def _append(self, entry: Json, mode: str) -> None:
         try:
             with self.path.open(mode) as file:
-                file.write(json.dumps(entry).encode() + b"\n")
+                file.write(seal(entry).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

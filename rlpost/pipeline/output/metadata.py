@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
+from rlpost.display.controls import in_utf8
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.io.staged import file_errors
@@ -113,7 +114,7 @@ class FileMetadata:
         """
         with file_errors(path, "cannot be read"):
             footer = footer_digest(path) if self.recipe.emit_only else ""
-        return replace(self, file=number, input=path.name, summary=summary, footer=footer)
+        return replace(self, file=number, input=in_utf8(path.name), summary=summary, footer=footer)
 
     @property
     def entries(self) -> dict[str, str]:

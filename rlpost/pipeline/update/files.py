@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats import FORMATS
 from rlpost.formats.whole import is_whole
+from rlpost.io.locks import remove_leftovers
 from rlpost.io.own_files import is_below
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.parquet.inputs import find_inputs
@@ -33,6 +34,7 @@ from rlpost.io.paths import (
 from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
+from rlpost.pipeline.output.journal import JOURNAL
 from rlpost.pipeline.update.entry import Entry, Identity, UpdateFile, recorded_path
 from rlpost.pipeline.update.marker import MARKER, recover, stopped_files
 from rlpost.pipeline.update.vanished import outputs_of_runs, vanished_outputs
@@ -357,6 +359,8 @@ def updating(
         if options.delete and not update.files:
             raise UsageError("--delete: IN has no files at all, so nothing was deleted")
         update.deletes = options.delete
+        if not (folder / JOURNAL).exists():  # its complete files have temporary names
+            remove_leftovers(update.target(found) for found in update.kept)
         yield update
 
 

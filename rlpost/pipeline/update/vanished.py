@@ -6,13 +6,13 @@ other entries. A directory that is missing or empty may belong to a file system 
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlpost.errors import DataError, ReadWriteError
+from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.checks import read_metadata
 from rlpost.io.paths import PathText, is_url, list_files, parse_path
 from rlpost.pipeline.output.metadata import RUN_KEY
@@ -123,7 +123,7 @@ def outputs_of_runs(outputs: Collection[Path], of: Collection[Path]) -> list[Pat
 def _run_of(output: Path) -> str | None:
     """Return the name of the run of an output; None if it has no other file, or is not readable."""
     try:
-        run = json.loads((read_metadata(output).metadata or {})[RUN_KEY.encode()])
+        run = stored_object(read_metadata(output).metadata or {}, RUN_KEY.encode())
         return str(run["run"]) if run["files"] > 1 else None
-    except (DataError, ReadWriteError, OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (DataError, ReadWriteError, OSError, ValueError, LookupError, TypeError):
         return None

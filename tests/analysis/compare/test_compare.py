@@ -221,8 +221,8 @@ def test_json_is_data_and_markdown_is_tables(pair, capsys):
     assert json.loads(capsys.readouterr().out)["pairs"][0]["tokens"] == found["pairs"][0]["tokens"]
     show(found, "markdown")
     text = capsys.readouterr().out
-    assert "### Sides: policy tokens of kept responses" in text
-    assert "### Agreement of policy tokens of kept responses" in text
+    assert text.startswith("# rlpost compare · ")
+    assert "| agreement of |" in text
     assert str(found["pairs"][0]["most_different"][0]["row"]) in text
 
 
@@ -234,10 +234,75 @@ def test_piped_tables_are_whole(pair, capsys):
     assert "matched by step, prompt" in text
 
 
+def sides(*recipes, path=ARITHMETIC, count=2):
+    return compare_recipes([str(path)], [*recipes], {}, column=None, count=count)
+
+
+def test_the_fields_that_differ_and_matter_have_the_value_of_each_side():
+    """KL is measured here and not subtracted, so its estimator changes no advantage."""
+    verl, trl = rlpost.preset("verl", estimator="grpo"), rlpost.preset("trl", estimator="grpo")
+    found = sides(("verl", verl), ("trl", trl))["recipe_differences"]
+    fields = {one["field"]: one["values"] for one in found}
+    assert fields["norm_eps"] == [1e-6, 1e-4]
+    assert "kl_estimator" not in fields
+    again = rlpost.Recipe(kl_estimator="k3")
+    assert sides(("a", rlpost.Recipe()), ("b", again))["recipe_differences"] == []
+
+
+def test_the_recipes_of_files_are_those_of_their_metadata(pair, tmp_path):
+    fields = {one["field"]: one["values"] for one in compared(*pair)["recipe_differences"]}
+    assert fields["estimator"] == ["gae", "rloo"]
+    assert fields["advantage_clip"] == [0.4, None]
+    bare = tmp_path / "bare.parquet"
+    pq.write_table(pq.read_table(pair[0]).replace_schema_metadata(None), bare)
+    assert compared(pair[0], bare)["recipe_differences"] is None
+
+
+def test_equal_sides_are_equal_in_the_last_line(capsys):
+    found = sides(("a", rlpost.Recipe()), ("b", rlpost.Recipe(kl_estimator="k3")))
+    show(found, "table")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("✓ ")
+
+
+def test_three_sides_are_a_matrix_and_each_table_names_its_pair(capsys):
+    names = ("grpo", "rloo", "dr_grpo")
+    found = sides(*((name, rlpost.Recipe(estimator=name)) for name in names), count=1)
+    show(found, "table")
+    lines = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.split()[:2] == ["agreement", "grpo"])
+    matrix = [line.split()[1:] for line in lines[start + 1 : start + 4]]
+    pairs = {(pair["left"], pair["right"]): pair["responses"] for pair in found["pairs"]}
+    for (left, right), facts in pairs.items():
+        i, j = names.index(left), names.index(right)
+        assert matrix[i][j] == f"{facts['pearson']:.4f}"
+        assert matrix[j][i] == str(facts["sign"]["opposite"])
+    for left, right in (("grpo", "rloo"), ("grpo", "dr_grpo")):
+        assert [line for line in lines if line.endswith(f", {left} - {right}")]
+    assert lines[-1].startswith("! 3 of 3 ")
+
+
+def test_rows_of_several_files_have_their_file(tmp_path, capsys):
+    table = pq.read_table(ARITHMETIC)
+    for name, first, count in (("a", 0, 256), ("b", 256, 256)):
+        pq.write_table(table.slice(first, count), tmp_path / f"{name}.parquet")
+    recipes = [(name, rlpost.Recipe(estimator=name)) for name in ("grpo", "rloo")]
+    found = sides(*recipes, path=tmp_path, count=9)
+    rows = found["pairs"][0]["most_different"]
+    second = next(one for one in rows if one["row"] >= 256)
+    assert second["file"] == str(tmp_path / "b.parquet")
+    assert second["file_row"] == second["row"] - 256
+    show(found, "table")
+    assert f"\n{second['file']}:{second['file_row']} " in capsys.readouterr().out
+
+
 def test_the_command_line():
     done = run("compare", ARITHMETIC, "--estimator", "grpo", "--estimator", "rloo")
     assert done.code == 0
-    assert "grpo · rloo" in done.out
+    lines = done.out.splitlines()
+    assert lines[0] == f"rlpost compare · {ARITHMETIC}: grpo, rloo"
+    assert "344 of 512" in lines[1]
+    assert lines[2] == "why: the estimator"
+    assert lines[-1].startswith("! 344 of 512")
     alone = run("compare", ARITHMETIC)
     assert (alone.code, alone.out) == (2, "")
     assert "a comparison needs another input" in alone.err

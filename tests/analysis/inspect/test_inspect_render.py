@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 import rlpost
 from rlpost.analysis.inspect.about import TOPICS
+from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.cli import completion
 from rlpost.cli.commands.inspect import app
 
 SAMPLES = Path(__file__).parents[3] / "sample_data"
@@ -131,6 +133,10 @@ def test_every_topic_is_a_page_of_its_own_and_part_of_verbose(name, sample):
     whole = RUN.invoke(app, [str(sample), "--verbose"]).stdout
     for part in page.parts:
         assert part.title in whole
+
+
+def test_the_shell_offers_topics_and_checks():
+    assert [name for name, _ in completion.topics()] == [*TOPICS, *FINDINGS]
 
 
 @pytest.mark.parametrize(

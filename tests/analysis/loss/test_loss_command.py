@@ -86,13 +86,14 @@ def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
     head = next(line for line in ran.out.splitlines() if line.startswith("pg_clip"))
     assert head.split()[:2] == ["pg_clip", "dual_clip"]
     rows = [line.split()[:2] for line in ran.out.splitlines()]
-    assert rows[rows.index(["pg_clip", "dual_clip"]) + 2 :][:4] == [
+    assert rows[rows.index(["pg_clip", "dual_clip"]) + 1 :][:4] == [
         ["0.1", "–"],
         ["0.1", "3"],
         ["never", "–"],
         ["never", "3"],
     ]
-    assert max(map(len, ran.out.partition("\n!")[0].splitlines()[2:])) <= 80
+    table = ran.out.partition("\npg_clip")[2].partition("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -427,14 +428,11 @@ def test_every_loss_runs_and_has_finite_numbers(tmp_path, name):
 def test_the_summary_of_the_sample_data_has_all_tables():
     ran = run("loss", SAMPLE / "arithmetic.parquet")
     assert ran.code == 0
-    assert "computed by grpo, since the input has none" in ran.out
+    assert ran.out.splitlines()[1].startswith("2.0 % of 10,991 policy tokens")
     assert "clipped, ratio > 1.2" in ran.out
-    assert "Zero gradient: the token does not update the policy." in ran.out
     for part in ("by position", "by step", "by domain", "loss by batch"):
         assert part in ran.out
     assert "\x1b" not in ran.out
-    above = ran.out.partition("Columns:")[0]
-    assert max(map(len, above.splitlines())) <= 80
     assert ran.err == ""
     assert run("loss", SAMPLE / "arithmetic.parquet", "--quiet") == Ran(0, "", "")
     asked = run("loss", SAMPLE / "arithmetic.parquet", "--quiet", "--format", "json")
@@ -465,9 +463,8 @@ def test_markdown_on_stdout_and_json_in_a_file(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     ran = run("loss", path, "--format", "markdown", "--summary-json", tmp_path / "run.json")
     assert ran.code == 0
-    assert ran.out.startswith("# rlpost loss · ppo (arXiv:1707.06347)\n")
-    assert f"- {path}\n" in ran.out
-    assert "- advantages: column advantages of the input\n" in ran.out
+    assert ran.out.startswith(f"# rlpost loss · {path} · ppo\n")
+    assert "column advantages of the input\n" in ran.out
     assert "\n| token outcomes | count | share | of A > 0 | of A &lt; 0 |\n" in ran.out
     assert "Aggregation token-mean" in ran.out
     own = strict_json((tmp_path / "run.json").read_text())

@@ -214,8 +214,9 @@ def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, monkeyp
     assert "…" not in shown
     words = shown.split()
     for one in summary["settings"]:
-        assert render_loss.number(one["loss"]["total"]) in words
-        assert f"{100 * one['no_gradient']['fraction']:.2f}" in words
+        assert render_loss.percent(one["no_gradient"]["fraction"]).split()[0] in words
+    for loss in render_loss.aligned([one["loss"]["total"] for one in summary["settings"]]):
+        assert loss in words
     for name in FIVE:
         assert name in shown
     assert max(map(len, shown.splitlines())) <= width
@@ -227,7 +228,7 @@ def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
     summary = loss_run.loss(path, None, None, [LossConfig(LossOptions(loss=name))])
     shown = Screen(monkeypatch, 80).show(summary)
     one = summary["settings"][0]
-    assert f"rlpost loss · {name}" in shown
+    assert f" · {name}" in " ".join(shown.split())
     assert one["formula"] in " ".join(shown.split())
     masking = name in ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
     smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov")
@@ -293,7 +294,7 @@ def test_the_ratio_divides_by_the_engine_if_the_loss_does(tmp_path):
     assert math.log(got["ratio"]["quantiles"]["0.5"]) == pytest.approx(median, rel=1 / 64)
     assert got["engine_kl"] == summary_of(path)["engine_kl"]
     shown = run("loss", path, "--behaviour", "infer").out
-    assert "ratio: exp(log_probs - infer_log_probs)" in shown
+    assert "ratio r: exp(log_probs - infer_log_probs)" in shown
     assert "KL(rollout engine ‖ current)" in shown
     bare = save(table.drop_columns(["old_log_probs"]), tmp_path / "bare.parquet")
     without = summary_of(bare, "--behaviour", "infer")
@@ -384,7 +385,7 @@ def test_resolved_options_are_complete_and_give_the_same_loss(tmp_path, options)
 def test_the_summary_prints_the_parameters_of_a_formula(tmp_path):
     path = save(dump(), tmp_path / "in.parquet")
     for words, text in (
-        ([], "parameters: ε = 0.2, |log r| ≤ 20"),
+        ([], "; ε = 0.2, |log r| ≤ 20"),
         (["--pg-clip-high", "0.28", "--dual-clip", "3"], "ε = 0.2 below, 0.28 above, c = 3"),
         (["--loss", "kimi15"], "τ = 0.1"),
         (["--loss", "cispo"], "ε = none below, 4 above"),
@@ -540,19 +541,40 @@ def test_clamped_kl_and_left_out_responses_are_reported(tmp_path):
 
 def test_markdown_has_header_warnings_and_notes():
     ran = run("loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--tis-high", "2")
-    assert ran.out.startswith("# rlpost loss · ppo")
+    assert ran.out.startswith("# rlpost loss · ")
+    assert ran.out.splitlines()[2].startswith("- 2.0 % of 10,991 policy tokens")
     for text in (
-        "- advantages: computed by grpo, since the input has none",
-        "- ratio: exp(log_probs - old_log_probs)",
-        "- **--tis-high: without effect on ppo**",
-        "Quantiles of log r are within 1/64",
+        "advantages: computed by grpo",
+        "- ratio r: exp(log_probs - old_log_probs)",
+        "- ! --tis-high: without effect on ppo",
         "Aggregation token-mean",
     ):
         assert text in ran.out
     swept = run(
         "loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--sweep", "pg_clip=0.1,0.2"
     )
-    assert "| pg_clip | low | high |" in swept.out
+    assert "| pg_clip | zero grad |" in swept.out
+    assert "█" in swept.out
+
+
+def test_times_need_verbose(tmp_path):
+    path = save(dump(), tmp_path / "in.parquet")
+    short, whole = (run("loss", path, *words).out for words in ((), ("--verbose",)))
+    assert "CPU time" not in short
+    assert "CPU time" in whole
+    for words in (("-v", "--quiet"), ("-v", "--format", "json")):
+        assert run("loss", path, *words).code == 2
+
+
+def test_no_gradient_at_all_is_the_last_line(tmp_path):
+    table = dump()
+    zeros = [[0.0] * len(row) for row in table.column("advantages").to_pylist()]
+    place = table.schema.get_field_index("advantages")
+    path = save(table.set_column(place, "advantages", pa.array(zeros, FLOATS)), tmp_path / "z.pq")
+    assert run("loss", path).out.splitlines()[-1].startswith("✗ ")
+    out = tmp_path / "out.parquet"
+    done = run("loss", save(table, tmp_path / "in.parquet"), out)
+    assert done.out.splitlines()[-1].startswith(f"✓ {out}")
 
 
 def test_python_has_the_resolved_options(tmp_path):

@@ -15,6 +15,7 @@ from rich.console import Console
 import rlpost
 from rlpost.analysis.replay.metrics import replay as work
 from rlpost.analysis.replay.metrics.findings import FINDINGS
+from rlpost.analysis.replay.metrics.logs import read_log
 from rlpost.analysis.replay.metrics.run import MetricRequest, replay_log
 from rlpost.analysis.replay.render import page
 from rlpost.errors import DataError, ReadWriteError, UsageError
@@ -367,10 +368,10 @@ def test_screens_fit_80_columns_and_print_what_differs(tmp_path):
     found = replay_metrics(table, written(lines, tmp_path / "log.jsonl"))
     assert found["description"]["options"] == []  # none explains anything
     out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    page(found).show(out)
+    page({**found, "input": "in.parquet"}).show(out)
     lines = out.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert "unexplained: actor/pg_loss" in lines[2]
+    assert any("unexplained: actor/pg_loss" in line for line in lines[2:5])
     assert lines[-1].startswith("✗ ")
     unknown = lines[lines.index("Not compared") + 1]
     assert "lr" in unknown
@@ -495,7 +496,7 @@ def test_a_step_with_another_clip_range_is_named(tmp_path):
         assert "--pg-clip-low 0.2 --pg-clip-high 0.28 --aggregation token-mean" in text
         assert "--kl-loss-coef 0.001 --kl-loss-estimator k3" in text
         texts = [one["text"] for one in found["findings"] if one["name"] == "some-steps"]
-        same = "is reproduced at 75 % of the steps; it differs at step 2"
+        same = "is reproduced at 75.0 % of the steps; it differs at step 2"
         assert texts == [f"actor/{one} {same}" for one in ("pg_loss", "pg_clipfrac", "loss")]
 
 
@@ -551,7 +552,7 @@ def test_what_is_no_number_in_a_log_is_named(tmp_path):
     assert "actor/pg_clipfrac_lower is 'oops' at step 3 of the log" in warnings
     assert "1 of 4 steps" in warnings
     assert [one["key"] for one in found["not_computed"]] == ["actor/entropy"]
-    verdict = page(found).verdict
+    verdict = page({**found, "input": "in.parquet"}).verdict
     assert verdict.severity == "error"
     assert re.findall(r"\d+", verdict.text)[:2] == ["2", "4"]
     assert verdict.text.endswith("; 1 not compared")
@@ -590,3 +591,33 @@ def test_files_are_read_in_chunks_with_the_numbers_of_a_table(tmp_path, monkeypa
     assert found["reproduced"]
     assert found["metrics"] == expected["metrics"]
     assert found["description"] == expected["description"]
+
+
+LINE = '{"step": 1, "actor/pg_loss": 0.1}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINE[:-1] + ', "sample": "a\u2028b\u0085c"}\n' + LINE,
+        "step,actor/pg_loss,sample\n1,0.1," + "x" * 300_000,
+        '{"log_history": 3, "step": 1, "actor/pg_loss": 0.1}',
+        LINE[:-1] + ', "big": 1.5e-' + "9" * 600 + ', "none": 0.0e' + "9" * 5000 + "}",
+        f"{LINE}\n{LINE.replace('0.1', '1e308')}\n{LINE.replace('0.1', '1e308')}",
+        f"{LINE}\n{LINE.replace('0.1', 'Infinity')}\n{LINE.replace('0.1', '-Infinity')}",
+    ],
+    ids=["line ends in texts", "long cell", "no history", "exponents", "overflow", "infinities"],
+)
+def test_hostile_logs_are_read(text, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(text, encoding="utf-8")
+    log = read_log(path)
+    assert "1" in log.keys["actor/pg_loss"]
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, '{"a":' * 5_000 + "1" + "}" * 5_000], ids=len)
+def test_logs_that_are_nested_too_deeply_are_errors(text, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"--metrics {path}"):
+        read_log(path)

@@ -71,6 +71,11 @@ def test_only_policy_tokens_count(made):
     assert (whole.mean, whole.std) == pytest.approx((own.mean(), own.std(ddof=1)), rel=1e-12)
     assert advantages.left_out == counts.left_out == int((~table["sample_mask"].to_numpy()).sum())
     assert counts.states.tolist() == np.bincount(states, minlength=5).tolist()
+    steps = np.repeat(table["step"].to_numpy(), [len(x) for x in table["advantages"]])[mask]
+    assert {label: one.tolist() for label, one in counts.steps.items()} == {
+        step: [(steps == step).sum(), *((states == side)[steps == step].sum() for side in (1, 2))]
+        for step in np.unique(steps).tolist()
+    }
 
 
 def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
@@ -83,8 +88,15 @@ def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
     assert (found.ppo.low, found.ppo.high) == (clip["low"]["tokens"], clip["high"]["tokens"])
     assert found.ppo.low / found.ppo.tokens == pytest.approx(clip["low"]["fraction"])
     assert min(found.ppo.low, found.ppo.high) > 0
+    assert sum(found.steps.values()).tolist() == [found.ppo.tokens, found.ppo.low, found.ppo.high]
     report([str(enriched)], tmp_path / "page.html")
-    (section,) = [x for x in data_in(tmp_path / "page.html")["sections"] if x["name"] == "clipping"]
+    sections = {x["name"]: x for x in data_in(tmp_path / "page.html")["sections"]}
+    section, trends = sections["clipping"], sections["steps"]["charts"]
+    shares = [
+        [cell for _, cell in one["numbers"]["rows"]] for one in trends if "Clipped" in one["title"]
+    ]
+    every = [found.shares()[step] for step in range(4)]
+    assert shares == [[percent(one[side]) for one in every] for side in (0, 1)]
     assert [tile["value"] for tile in section["tiles"]] == [
         percent(clip["low"]["fraction"]), percent(clip["high"]["fraction"])
     ]  # fmt: skip

@@ -47,3 +47,15 @@ def test_bars_of_a_histogram_are_drawn_from_edge_to_edge():
     assert [said for said, _ in marks] == ["0 to 1: 3 rows", "1 to 3: 6 rows"]
     narrow, wide = (float(width) for _, width in marks)
     assert wide / narrow == pytest.approx(2, rel=0.02)
+
+
+def test_exact_zeros_are_a_bar_of_their_own_at_zero():
+    bins = Histogram([-1.0, 0.0, 1.0, 2.0], [2, 9, 1])
+    chart = charts.histogram_beside_zeros("t", bins, 6, "tokens", "A")
+    marks = re.findall(r'aria-label="([^"]*)"[^>]*aria-roledescription="bar"', drawn(chart.spec))
+    assert [int(re.search(r": ([\d,]+) tokens", label)[1]) for label in marks] == [2, 3, 1, 6]
+    assert "50.0 %" in marks[-1]
+    assert chart.numbers.rows[0] == ("0", "0", "6")
+    assert [row[2] for row in chart.numbers.rows[1:]] == ["2", "3", "1"]
+    without = charts.histogram_beside_zeros("t", bins, 0, "tokens", "A")
+    assert without.numbers.rows == charts.histogram("t", bins, "tokens", "A").numbers.rows

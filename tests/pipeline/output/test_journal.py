@@ -13,6 +13,7 @@ from runs import rollout, run, save, strict_json
 
 import rlpost
 from rlpost.io.locks import LOCK_NAME
+from rlpost.io.own_files import seal, unseal
 from rlpost.pipeline import run as running
 from rlpost.pipeline.output import journal as resume
 from rlpost.pipeline.output.journal import JOURNAL, JournalEntries
@@ -182,6 +183,56 @@ def test_a_line_that_was_cut_short_counts_for_nothing(inputs, whole, stopped, tm
     assert len(JournalEntries.read(journal).finished) == 4
     assert run(*command(inputs, out, "--resume")).code == 0
     assert contents(out) == whole[0]
+
+
+@pytest.mark.parametrize("line", [0, 2])
+@pytest.mark.parametrize("damage", ["byte", "deep", "not UTF-8", "another type"])
+def test_lines_from_a_damaged_one_on_count_for_nothing(
+    inputs, whole, stopped, tmp_path, line, damage
+):
+    out = tmp_path / "out"
+    stopped(3, *command(inputs, out, "--resume"))
+    lines = (out / JOURNAL).read_bytes().splitlines(keepends=True)
+    lines[line] = {
+        "byte": lines[line][:90] + bytes([lines[line][90] ^ 1]) + lines[line][91:],
+        "deep": b"[" * 100_000 + b"\n",
+        "not UTF-8": b"\xff\n",
+        "another type": seal({"journal": [], "file": [], "totals": 3}).encode() + b"\n",
+    }[damage]
+    (out / JOURNAL).write_bytes(b"".join(lines))
+    assert len(JournalEntries.read(out / JOURNAL).finished) == max(line - 1, 0)
+    assert run(*command(inputs, out, "--resume")).code == 0
+    assert contents(out) == whole[0]
+
+
+@pytest.mark.parametrize(
+    "staged", ["victim.parquet", "../victim.parquet", "1.parquet", "a/b", ".."]
+)
+def test_a_journal_names_only_temporary_files_of_its_outputs(
+    inputs, whole, stopped, tmp_path, staged
+):
+    """A file of the same size and footer as a complete one."""
+    out = tmp_path / "out"
+    stopped(3, *command(inputs, out, "--resume"))
+    first = JournalEntries.read(out / JOURNAL).finished[0].staged
+    victims = [out / "victim.parquet", tmp_path / "victim.parquet"]
+    for path in victims:
+        path.write_bytes((out / first).read_bytes())
+    identity, one, *others = (out / JOURNAL).read_bytes().splitlines()
+    entry = unseal(one) | {"staged": staged}
+    lines = [identity, seal(entry).encode(), *others, b""]
+    (out / JOURNAL).write_bytes(b"\n".join(lines))
+    assert run(*command(inputs, out, "--resume")).code == 0
+    assert all(path.exists() for path in victims)
+    victims[0].unlink()
+    assert contents(out) == whole[0]
+
+
+def test_a_pipe_in_the_place_of_a_journal_is_an_error(inputs, tmp_path):
+    (tmp_path / "out").mkdir()
+    os.mkfifo(tmp_path / "out" / JOURNAL)
+    ran = run(*command(inputs, tmp_path / "out", "--resume"))
+    assert (ran.code, "not a regular file" in ran.err) == (4, True)
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "another footer"])

@@ -16,6 +16,7 @@ import rlpost
 from rlpost import api
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import BlockedError, DataError, UsageError
+from rlpost.io.locks import FileLock
 from rlpost.pipeline.update.inputs import UpdateInputs
 
 
@@ -248,3 +249,14 @@ def test_out_may_be_inside_in(trained):
     for expected in ({"new": 3}, {}):
         found = rlpost.advantages(trained / "in", out, options=UPDATE)
         assert counts(found) == expected
+
+
+def test_what_killed_runs_left_of_outputs_that_are_up_to_date_goes(trained):
+    """Unless a run writes that output."""
+    left = [trained / f"out/.part-{n}.parquet.rlpost-1-0000000{n}.tmp" for n in range(4)]
+    for path in left:
+        path.touch()
+    with FileLock([trained / "out/part-1.parquet"]):
+        left[1].touch()
+        assert counts(update(trained)) == {}
+    assert [path.exists() for path in left] == [False, True, False, True]

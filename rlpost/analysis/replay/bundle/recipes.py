@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, UsageError
+from rlpost.io.own_files import stored_object
 from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.named import NamedByUser
@@ -96,9 +95,7 @@ def _requested(stored: Mapping[bytes, bytes]) -> tuple[str | None, str | None]:
 
     Other names in the metadata are left out: they would be code, or a line of a file for --config.
     """
-    requested: Json = {}
-    with suppress(ValueError, TypeError, RecursionError):
-        requested = dict(json.loads(stored.get(PRESET_KEY.encode(), b"{}")))
+    requested = stored_object(stored, PRESET_KEY.encode())
     preset = next((name for name in ALL_PRESETS if name == requested.get("preset")), None)
     names = (*NAMES, *variants(preset or DEFAULT))
     estimator = requested.get("requested_estimator")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.display.controls import in_utf8
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import is_list, string_array, to_arrow, to_numpy
@@ -193,7 +194,9 @@ def _chosen(
         )
     if choice.prompt_ids:
         for value in choice.prompt_ids:
-            equal = to_numpy(pc.equal(labels["group"], string_array([value])[0]).combine_chunks())
+            equal = to_numpy(
+                pc.equal(labels["group"], string_array([in_utf8(value)])[0]).combine_chunks()
+            )
             if not equal.any():
                 text = f"--prompt-id {value}: no row has this {columns.column('group')}"
                 raise UsageError(no_such(text, value, pc.unique(labels["group"]).to_pylist()))

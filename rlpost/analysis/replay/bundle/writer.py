@@ -24,6 +24,7 @@ from rlpost.io.parquet.inputs import FORMAT_KEY, MASK_KEY, MISSING_ROLES, find_i
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.publish import StagedFiles
+from rlpost.io.ranges import arrow_file
 from rlpost.io.staged import file_errors
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.coupling import Coupling, coupling_of
@@ -269,8 +270,8 @@ def _readme(facts: Json) -> str:
 def _write(target: AnyPath, table: pa.Table, texts: Mapping[str, str]) -> int:
     """Write the zip file, which appears when it is complete; return its bytes."""
     with StagedFiles([target]) as files, scratch_folder(None) as folder:
-        with file_errors(folder, "cannot be written"):
-            pq.write_table(table, folder / ROLLOUTS, compression="zstd")
+        with file_errors(folder, "cannot be written"), arrow_file(folder / ROLLOUTS, "wb") as file:
+            pq.write_table(table, file, compression="zstd")
         staged = files.stage(target)
         with file_errors(target, "cannot be written"):
             size = _zip(staged.path, folder / ROLLOUTS, texts)

@@ -78,8 +78,12 @@ def read_log(path: Path) -> MetricLog:
         with path.open("rb") as file:
             kind = "a Parquet file" if file.read(4) == b"PAR1" else "no text in UTF-8"
         raise DataError(f"--metrics {path}: {kind}; {needed}") from None
-    kind, lines, warnings = _lines(text, path)
-    log = _by_step(str(path), kind, lines, warnings)
+    try:
+        kind, lines, warnings = _lines(text, path)
+        log = _by_step(str(path), kind, lines, warnings)
+    except (csv.Error, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise DataError(f"--metrics {path}: cannot be parsed: {why}; {needed}") from None
     if not any(log.keys.values()):
         raise DataError(
             f"--metrics {path}: no numbers; JSON lines or CSV with a line for each training step "
@@ -97,7 +101,8 @@ def _lines(text: str, path: Path) -> tuple[str, list[Json], list[str]]:
         except ValueError:
             return _json_lines(text, path)
         if isinstance(whole, dict):
-            whole = whole.get("log_history", [whole])
+            history = whole.get("log_history")
+            whole = history if isinstance(history, list) else [whole]
         return "json", [one for one in whole if isinstance(one, dict)], []
     if _CONSOLE.search(text):
         return "console", [*_console_lines(text)], []
@@ -108,7 +113,16 @@ def _lines(text: str, path: Path) -> tuple[str, list[Json], list[str]]:
                 f"--metrics {path}: a CSV with {name} between its columns; commas between columns "
                 "and points in numbers are needed"
             )
-    return "csv", [*csv.DictReader(io.StringIO(text))], []
+    return "csv", _csv_lines(text), []
+
+
+def _csv_lines(text: str) -> list[Json]:
+    """Return the rows of a CSV; a cell may have any length, such as that of a logged text."""
+    most = csv.field_size_limit(max(len(text), 1))
+    try:
+        return [*csv.DictReader(io.StringIO(text))]
+    finally:
+        csv.field_size_limit(most)
 
 
 def _parsed(text: str) -> Any:
@@ -129,7 +143,8 @@ def _text_of_number(text: str) -> _NumberText:
 def _json_lines(text: str, path: Path) -> tuple[str, list[Json], list[str]]:
     lines: list[Json] = []
     warnings: list[str] = []
-    texts = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    # A text in JSON may have other ends of lines, such as U+2028.
+    texts = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for number, line in texts:
         try:
             one = _parsed(line)
@@ -179,8 +194,13 @@ def _number(text: str) -> LoggedNumber | None:
     except ValueError:
         return None
     mantissa, _, exponent = text.strip().lower().partition("e")
-    decimals = len(mantissa.partition(".")[2]) - (int(exponent) if exponent.strip("-+") else 0)
-    return LoggedNumber(value, 10.0**-decimals if math.isfinite(value) and "." in mantissa else 1.0)
+    if not math.isfinite(value) or "." not in mantissa:
+        return LoggedNumber(value, 1.0)
+    try:
+        decimals = len(mantissa.partition(".")[2]) - int(exponent or 0)
+        return LoggedNumber(value, 10.0**-decimals)
+    except (ValueError, OverflowError):  # the exponent of a zero may have any number of digits
+        return LoggedNumber(value, 1.0)
 
 
 _ROUNDED = (1e-8, 1e-3)
@@ -237,8 +257,11 @@ def _rounding(by_step: Mapping[str, Sequence[LoggedNumber]]) -> float:
 
 def _mean(numbers: Sequence[LoggedNumber], rounding: float) -> LoggedNumber:
     values = [one.value for one in numbers]
-    add = math.fsum if all(map(math.isfinite, values)) else sum
-    return LoggedNumber(add(values) / len(values), rounding)
+    try:
+        total = math.fsum(values)
+    except (OverflowError, ValueError):  # beyond a float, or infinities of both signs
+        total = sum(values)
+    return LoggedNumber(total / len(values), rounding)
 
 
 def _bare(key: str) -> str:
