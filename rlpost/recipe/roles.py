@@ -33,6 +33,8 @@ POLICIES = {
 }
 """The role of each policy's log-probs."""
 LOG_PROBS = tuple(POLICIES.values())
+LOG_PROB_ROUNDING = 1e-3
+"""Nats above 0 that a log-softmax in low precision may return; more is no log-prob."""
 READ_BY_NAME: dict[str, Kind] = {
     "number": "number",
     "flag": "flag",
