@@ -15,6 +15,9 @@ settings.load_profile("ci" if "CI" in os.environ else "default")
 # compute. Processes that tests start have torch's own number.
 torch.set_num_threads(1)
 
+# Captured output is that of a pipe, whose lines wrap only at a width in the environment.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
