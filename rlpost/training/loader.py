@@ -345,7 +345,7 @@ class TrainingData(IterableDataset[TrainingBatch]):
             self._facts = row_facts(
                 self._source, self._columns, drop_masked=self._drop_masked, steps=self._steps
             )
-            self._source.check_unchanged()
+            self._source.check_unchanged("since it was loaded; load it anew")
         if self._orders is None or self._orders[0] != epoch:
             self._orders = epoch, epoch_of(self._facts, self._options, epoch)
         return self._orders[1]

@@ -74,7 +74,7 @@ def test_values_of_two_versions_of_a_file_are_never_in_one_epoch(
     versions(path, 2.0, in_place=in_place)
     assert path.stat().st_size == size
     rest = (seen.update(batch["advantages"].flatten().tolist()) for batch in loop)
-    with pytest.raises(ReadWriteError, match=r"in\.parquet: .*was written again"):
+    with pytest.raises(ReadWriteError, match=r"in\.parquet: .*load it anew"):
         list(rest)
     assert seen == {1.0}
     with pytest.raises(UsageError, match=r"in.parquet was written again"):
@@ -91,7 +91,7 @@ def test_an_object_that_is_written_again_during_an_epoch_is_named(tmp_path: Path
     next(loop)
     versions(tmp_path / "a", 2.0)
     s3.put("in.parquet", (tmp_path / "a").read_bytes())
-    with pytest.raises(ReadWriteError, match=r"in\.parquet: .*was written again"):
+    with pytest.raises(ReadWriteError, match=r"in\.parquet: .*load it anew"):
         list(loop)
     with pytest.raises(UsageError, match=r"in.parquet was written again"):
         rlpost.load(url, batch_size=100, window=1000).load_state_dict(state)

@@ -302,10 +302,15 @@ class Source:
         prefetcher = Prefetcher(chunks, _PREFETCH_BYTES, lambda chunk: chunk.table.nbytes)
         self._prefetched = ([*columns], chunk_tokens, sized_by), prefetcher
 
-    def check_unchanged(self) -> None:
-        """Raise ReadWriteError if a local file changed since its footer was read."""
+    def check_unchanged(
+        self, since: str = "during the run; run again when no other process writes it"
+    ) -> None:
+        """Raise ReadWriteError if a local file changed since its footer was read.
+
+        Args:
+            since: the end of the error: since when, and what to do.
+        """
         paths = (file.path for file in self.files)
-        since = "during the run; run again when no other process writes it"
         check_unchanged(zip(paths, self.fingerprints, strict=True), since)
 
     def check_same(self, index: int, reader: ParquetReader) -> None:
