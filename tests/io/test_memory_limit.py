@@ -126,7 +126,7 @@ def test_a_limit_holds_in_the_threads_of_its_run_alone(small_file, tmp_path):
     with pytest.raises(NotEnoughMemoryError, match=r"row group 0, row 0"):
         rlpost.advantages(
             small_file, tmp_path / "o.parquet", rlpost.Recipe(estimator="raw"),
-            rlpost.Options(max_memory="1GB", overwrite=True),
+            rlpost.Options(max_memory=beyond_now(500 << 20), overwrite=True),
         )  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def test_a_row_that_does_not_fit_is_not_decoded(small_file, tmp_path, monkeypatc
     if values is not None:
         path = with_stated_values(small_file, tmp_path / "lying.parquet", values)
     before = pa.default_memory_pool().max_memory()
-    ran = run(words[0], path, *words[1:], "--max-memory", "1500MB")
+    ran = run(words[0], path, *words[1:], "--max-memory", beyond_now(500 << 20))
     assert ran.code == 5
     assert f"{path}: row group 0, row 0" in ran.err
     assert "--max-memory" in ran.err
