@@ -45,8 +45,8 @@ class NamedByUser:
             what = " and ".join(f"the {name} {value}" for name, value in missing.items())
             flags = shlex.join(word for name, x in missing.items() for word in (f"--{name}", x))
             raise UsageError(
-                f"{where}: its recipe names {what}; data does not choose which code is run and "
-                "which files are read, the user does",
+                f"{where}: its recipe names {what}; code and tokenizers are used only if the "
+                "command line names them",
                 tip=f"add {flags}, if you trust it",
             )
         return recipe.model_copy(update=replaced) if replaced else recipe
