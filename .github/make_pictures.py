@@ -65,14 +65,14 @@ async def browser() -> None:
 
 def summary() -> None:
     """Run README's main job and draw its summary."""
-    recipe = rlpost.Recipe(estimator="grpo", difficulty_mask=True, advantage_clip=2, kl_coef=0.01)
+    recipe = rlpost.Recipe(estimator="grpo", drop_truncated=True, drop_zero_variance=True)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.parquet"
         found = rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
     found["inputs"], found["outputs"] = ["sample_data/arithmetic.parquet"], ["out.parquet"]
-    picture = Console(width=82, record=True, file=sys.stderr, force_terminal=True, highlight=False)
+    picture = Console(width=80, record=True, file=sys.stderr, force_terminal=True, highlight=False)
     render.show_summary(found, picture)
-    title = "rlpost advantages … --difficulty-mask --advantage-clip 2 --kl-coef 0.01"
+    title = "rlpost advantages … --drop-truncated --drop-zero-variance"
     picture.save_svg(str(ROOT / ".github" / "summary.svg"), title=title)
 
 

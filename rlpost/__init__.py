@@ -84,7 +84,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, since torch takes a second to load."""
+    """Import a public name when it is first used, since computing needs pyarrow and numpy."""
     if name not in {*_HOMES, *_MODULES}:
         raise AttributeError(f"module 'rlpost' has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415

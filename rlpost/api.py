@@ -268,7 +268,7 @@ def enrich(
 
 
 def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
-    """Begin what needs no torch: copy the kept columns, read the columns that all recipes need."""
+    """Begin to copy the kept columns, and to read the columns that all recipes need."""
     names = {*source.schemas[0].names}
     if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
         first = next(i for i in range(len(source.files) + 1) if i not in outputs.finished)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SIMILAR = 0.6
 """Similarity of two names, 0 to 1, from which one is suggested for the other."""
+_LONGEST = 200  # characters of a name that is compared with others: it takes their square
 _NEAR = 0.12
 """How much less similar than the closest name another one may be."""
 
@@ -69,7 +70,9 @@ def closest(
     """
     import difflib  # noqa: PLC0415 - only errors need it
 
-    names = list(dict.fromkeys(map(str, known)))
+    names = [one for one in dict.fromkeys(map(str, known)) if len(one) <= _LONGEST]
+    if len(name) > _LONGEST:
+        return ()
     first, *others = difflib.get_close_matches(name, names, n=3, cutoff=least) or [""]
     if not first:
         return ()

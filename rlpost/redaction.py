@@ -7,13 +7,14 @@ import re
 HIDDEN = "***"
 _END = r"\s\"'<>`"
 """What ends a URL in a text."""
-_URL = re.compile(rf"([A-Za-z][\w+.-]+)(://+|(?<=http):/|(?<=https):/)([^{_END}]+)")
+# The lengths of names are bounded: a text of one long word would take the square of its length.
+_URL = re.compile(rf"([A-Za-z][\w+.-]{{1,30}})(://+|(?<=http):/|(?<=https):/)([^{_END}]+)")
 _PUNCTUATION = re.compile(r"[:;,.)\]}]*$")
 _HTTP = ("http", "https")
 _CONTAINERS = ("abfs", "abfss", "adl", "az", "azure", "wasb", "wasbs")
 """Schemes with `container@account` in place of a user name."""
 _PARAMETER = re.compile(
-    r"([?&;][\w.%-]*(?:sig|token|secret|passw|credential|key|auth)[\w.%-]*=)"
+    r"([?&;][\w.%-]{0,30}(?:sig|token|secret|passw|credential|key|auth)[\w.%-]{0,30}=)"
     rf"[^&;{_END}]*[^&:;,.)\]}}{_END}]",
     re.IGNORECASE,
 )

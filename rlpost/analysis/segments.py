@@ -1,4 +1,4 @@
-"""Sums, extremes and offsets of ragged numpy arrays, for analyses that import no torch."""
+"""Sums, extremes and offsets of ragged numpy arrays, for analyses."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ COMMANDS = {name: text for group in GROUPS.values() for name, text in group.item
 EXAMPLES = {
     "rlpost inspect in.parquet": "is it fit for training?",
     "rlpost advantages in.parquet out.parquet": "compute advantages (grpo)",
-    "rlpost report out.parquet -o report.html": "look at the result",
+    "rlpost report out.parquet report.html": "look at the result",
 }
 HOMES = {
     "estimators": ("catalogue", "estimators_app"),

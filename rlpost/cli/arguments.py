@@ -224,7 +224,7 @@ class Settings:
         """Return the recipe with the types of its estimator's own options."""
         if not recipe.options:
             return recipe
-        from rlpost.estimators import estimator_named  # noqa: PLC0415 - torch
+        from rlpost.estimators import estimator_named  # noqa: PLC0415 - slow to import
 
         files = {name: x for name, x in self.sources.items() if x not in self.variables.values()}
         return estimator_named(recipe.estimator).with_typed_options(recipe, files)
@@ -257,7 +257,7 @@ class Settings:
         fields = Recipe.model_fields
         typed = [name for name in sorted(names) if getattr(recipe, name) != fields[name].default]
         if typed:
-            from rlpost.pipeline.effects import check_effects  # noqa: PLC0415 - torch
+            from rlpost.pipeline.effects import check_effects  # noqa: PLC0415 - slow to import
 
             check_effects(recipe, typed, any_estimator=any_estimator)
 

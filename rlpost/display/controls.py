@@ -5,7 +5,8 @@ the window or hide the text after it. A character that changes the writing direc
 line read as another one. Text for people gets a visible sign for each of these; JSON gets escapes.
 Multi-line text keeps line ends and tabs. A byte of a file name that is not UTF-8 becomes `\xff`.
 In cells of tables, in names and in sentences, line ends, tabs and zero-width characters become
-signs, too: with the latter, two names can look the same.
+signs, too: with the latter, two names can look the same. Long ones are cut, since an id may have a
+megabyte. JSON and a response's own text stay whole.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+MOST_CHARACTERS = 1000
+"""Of an id, a name, a cell or a sentence on any screen, in pipes and in Markdown."""
 _PICTURES = 0x2400  # Unicode's pictures of the first 32 characters
 _UNKNOWN = "\ufffd"
 _DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -79,9 +82,15 @@ def printable(text: str) -> str:
 def printable_line(text: str) -> str:
     r"""Replace control characters, line ends, tabs and zero-width characters by visible signs.
 
+    Of a longer text than `MOST_CHARACTERS`, the beginning and the end remain.
+
     >>> printable_line("a\r\n\tb\a\u200b")
     'a␍␊␉b␇\ufffd'
     """
+    if len(text) > MOST_CHARACTERS:
+        begin, end = text[: MOST_CHARACTERS // 2], text[-MOST_CHARACTERS // 4 :]
+        left_out = len(text) - len(begin) - len(end)
+        text = f"{begin}… {left_out:,} more characters …{end}"
     return text if text.isascii() and text.isprintable() else text.translate(_LINE_SIGNS)
 
 

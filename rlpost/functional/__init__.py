@@ -4,10 +4,10 @@ Tokens are ragged: arrays [T] of the tokens of all responses in a row, `offsets`
 first token of each response, and `mask` [T], 0 on observation tokens. `padded` has the same
 functions for [B, T] arrays. Numbers of responses are [N].
 
-Arrays are float32 or float64; tensors may be on any device. Results have the library, type and device
-of the input. Inputs are never changed. The numbers are those of the commands, which compute in float64.
-A log-prob that is NaN or infinite at a policy token, such as the -inf of a token that the sampler
-excludes, is an error that names the token.
+Arrays are float32 or float64; tensors may be on any device. Results have the library, type and
+device of the input. Inputs are never changed. The numbers are those of the commands, which compute
+in float64. A log-prob that is NaN or infinite at a policy token, such as the -inf of a token that
+the sampler excludes, is an error that names the token.
 """
 
 from __future__ import annotations

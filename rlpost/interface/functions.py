@@ -84,7 +84,7 @@ def advantages(
         UnavailableError: the device is missing.
         FindingsError: `fail_on` or `expect` of the options fails the run; it has the summary.
     """
-    from rlpost import api  # noqa: PLC0415 - it imports torch
+    from rlpost import api  # noqa: PLC0415 - slow to import
 
     _check_recipe(recipe)
     options = options or Options()
@@ -157,7 +157,7 @@ def enrich(
             other type.
         ReadWriteError: the disk is too full for the temporary file.
     """
-    from rlpost import api  # noqa: PLC0415 - it imports torch
+    from rlpost import api  # noqa: PLC0415 - slow to import
 
     _check_recipe(recipe)
     with _reporting(options, progress=progress) as run:
@@ -256,7 +256,7 @@ def loss(
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is missing.
     """
-    from rlpost.analysis.loss import run as work  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
     _check_recipe(recipe)
@@ -396,7 +396,7 @@ def replay(
         Recipe.of({name: x for name, x in fixed.items() if name != "estimator"}, "fixed")
     with _opened(inputs, progress=progress) as (own, run):
         if metrics is None:
-            from rlpost.analysis.replay import run as work  # noqa: PLC0415 - it imports torch
+            from rlpost.analysis.replay import run as work  # noqa: PLC0415 - slow to import
 
             request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
             found = work.replay(own.paths, work.ReplayRequest(**request))
@@ -638,7 +638,7 @@ def bundle(
         ReadWriteError: reading or writing failed; no output is left behind.
     """
     _check_recipe(recipe)
-    from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415 - slow to import
     from rlpost.analysis.replay.bundle.recipes import BundledRecipe  # noqa: PLC0415
     from rlpost.analysis.replay.bundle.rows import RowChoice  # noqa: PLC0415
 
@@ -788,7 +788,7 @@ def verify(
             columns of its recipe.
         ReadWriteError: a file cannot be read.
     """
-    from rlpost.analysis import verify as work  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis import verify as work  # noqa: PLC0415 - slow to import
 
     several = path_names(paths, "verify", "enriched files, which have the metadata of their run")
     named = NamedByUser(estimator, tokenizer)

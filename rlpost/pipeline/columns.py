@@ -70,7 +70,7 @@ def _read_by_name(source: Source | TableSource, recipe: Recipe) -> dict[str, str
     """
     if recipe.estimator in NAMES:
         return {}
-    from rlpost.estimators import estimator_named  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.estimators import estimator_named  # noqa: PLC0415 - slow to import
 
     estimator = estimator_named(recipe.estimator)
     found = {}

@@ -33,10 +33,10 @@ from rlpost.kernels.segments import (
 )
 from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import clamped, estimated, kl_loss
-from rlpost.pipeline.metrics import MOST_NATS, ROUNDING
+from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
-from rlpost.recipe.roles import POLICIES
+from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -346,7 +346,9 @@ class _TokenBlock:
                 continue
             inside = self._inside(values, -np.inf)
             low, high = self._inside(values, np.inf).min(), inside.max()
-            self._add_rows(f"positive:{role}", self._count_above(ROUNDING, inside, high), BY_CELL)
+            self._add_rows(
+                f"positive:{role}", self._count_above(LOG_PROB_ROUNDING, inside, high), BY_CELL
+            )
             each = self.xp.zeros(len(self.count), values)
             self._add_ends(role, each + low, each + high, BY_CELL)
         distance = abs(self.base.log_ratio)

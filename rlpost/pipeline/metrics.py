@@ -50,7 +50,7 @@ from rlpost.pipeline.stages.tokens import (
     partial_mask,
 )
 from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
-from rlpost.recipe.roles import LOG_PROBS
+from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +65,6 @@ Json = dict[str, Any]
 COUNTED = frozenset({"token_reward_clipped"})
 """Token columns that metrics read besides those that are written, and that `observed` does not."""
 MOST_NATS = 300.0  # float64 can add up exp(2·300)
-ROUNDING = 1e-4
-"""Nats above 0 that a log-softmax in low precision may return."""
 
 
 @dataclass(frozen=True)
@@ -400,8 +398,8 @@ def _positive(batch: Batch, role: str) -> dict[str, Array]:
     xp, values, none = batch.xp, batch.only(batch[role]), batch.xp.zeros_like(batch.lengths)
     positive, high = none, xp.astype(none, xp.float64)
     on_host = not is_tensor(values)  # there it pays to look first, since few have any
-    if len(values) and not (on_host and float(values.max()) <= ROUNDING):
-        positive = count_true(values > ROUNDING, batch.offsets)
+    if len(values) and not (on_host and float(values.max()) <= LOG_PROB_ROUNDING):
+        positive = count_true(values > LOG_PROB_ROUNDING, batch.offsets)
         high = segment_max(values, batch.offsets).clip(0)
     return {f"positive:{role}": positive, f"highest:{role}": high}
 
@@ -425,7 +423,7 @@ def _edges(batch: Batch) -> dict[str, Array]:
     at_last, at_first = ((batch["old_log_probs"][at] == 0) & there for at in (last, first))
     shifted = [at_last & batch.mask[last], at_first & batch.mask[first]]
     if witnesses:
-        uncertain = [[one[at] < -ROUNDING for one in witnesses] for at in (last, first)]
+        uncertain = [[one[at] < -LOG_PROB_ROUNDING for one in witnesses] for at in (last, first)]
         shifted = [
             zero & batch.xp.stack(others).any(0)
             for zero, others in zip(shifted, uncertain, strict=True)

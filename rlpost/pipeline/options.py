@@ -20,7 +20,8 @@ class Options:
     """How a run is done; none of these changes a number in the output.
 
     Args:
-        device: `cpu`, `cuda`, `cuda:1`, ...; `auto` is a GPU if there is one, and the input is large.
+        device: `cpu`, `cuda`, `cuda:1`, ...; `auto` is a GPU if there is one and the input is
+            large.
         chunk_tokens: approximate tokens per chunk; None: 2^19 on the CPU, what the memory of a GPU
             allows.
         workers: threads that compute; None: one per core, at most 8.

@@ -781,8 +781,8 @@ def _positive(plan: Plan, totals: Totals) -> list[str]:
 def positive_warning(plan: Plan, role: str, tokens: int, highest: float) -> str:
     """Return the warning of a column with log-probs above 0."""
     return (
-        f"`{plan.columns.column(role)}` ({role}) is above 0 at {counted(tokens, 'token')}, up to "
-        f"{highest:.4g}; log-probs are at most 0: are these probabilities, or negated?"
+        f"`{plan.columns.column(role)}` is above 0 at {counted(tokens, 'token')} (up to "
+        f"{highest:.4g}): not log-probs, so ratios and KL of them are wrong (rlpost inspect)"
     )
 
 

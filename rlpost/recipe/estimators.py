@@ -1,4 +1,4 @@
-"""Names of estimators, without torch: rlpost's own and those that installed packages register."""
+"""Names of estimators: rlpost's own and those that installed packages register."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Options of policy losses, with a line about each loss and its defaults.
 
-Help, completion and errors need them without torch; the loss functions are in `rlpost.losses`.
+Help, completion and errors need them without numpy; the loss functions are in `rlpost.losses`.
 """
 
 from __future__ import annotations

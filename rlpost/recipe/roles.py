@@ -33,6 +33,8 @@ POLICIES = {
 }
 """The role of each policy's log-probs."""
 LOG_PROBS = tuple(POLICIES.values())
+LOG_PROB_ROUNDING = 1e-3
+"""Nats above 0 that a log-softmax in low precision may return; more is no log-prob."""
 READ_BY_NAME: dict[str, Kind] = {
     "number": "number",
     "flag": "flag",
@@ -425,6 +427,10 @@ def _candidates(role: str, available: Collection[str], holds: Mapping[str, str])
     return tuple(order[:MOST_CANDIDATES])
 
 
+_LONGEST = 200  # characters of a name that is compared with others
+
+
 def _similarity(name: str, aliases: Sequence[str]) -> float:
     """Return the similarity of a name to the closest of several, 0 to 1."""
+    name = name[:_LONGEST]  # it takes the square of the length
     return max(difflib.SequenceMatcher(None, name, alias).ratio() for alias in aliases)

@@ -32,7 +32,7 @@ def plan_page(
         overwrite: OUT may exist.
         verbose: with all roles, and the columns and bytes of each pass.
     """
-    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.pipeline.output.columns import emitted  # noqa: PLC0415 - slow to import
     from rlpost.pipeline.summary import roles_of  # noqa: PLC0415
     from rlpost.pipeline.words import recipe_words  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def _pass_table(plan: Plan, passes: list[Pass]) -> TextTable:
 
 def _kept(plan: Plan, names: tuple[str, ...]) -> str:
     """Return what a pass keeps: columns of float64, or of flags, which are smaller."""
-    from rlpost.pipeline.kept import IN_MEMORY  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.pipeline.kept import IN_MEMORY  # noqa: PLC0415 - slow to import
 
     most = 8 * len(names) * plan.source.values_of(plan.sized_by)
     where = "in memory" if most <= IN_MEMORY else "in a scratch file"

@@ -251,7 +251,11 @@ class TrainingData(IterableDataset[TrainingBatch]):
         if get_worker_info() is not None:
             raise UsageError("load_state_dict: load the state before the worker processes start")
         expected = self._state(0, 0)
-        if not isinstance(state, Mapping) or state.keys() != expected.keys():
+        if (
+            not isinstance(state, Mapping)
+            or state.keys() != expected.keys()
+            or any(type(state[name]) is not type(expected[name]) for name in expected)
+        ):
             raise UsageError(
                 "load_state_dict: this is not the state of a loader of rlpost; the `state` of a "
                 "batch is needed"
@@ -259,10 +263,11 @@ class TrainingData(IterableDataset[TrainingBatch]):
         if state["version"] != _VERSION:
             raise UsageError(f"load_state_dict: version {state['version']}; {_VERSION} is needed")
         if state["data"] != expected["data"]:
-            raise UsageError(
-                "load_state_dict: the state is of other files: "
-                + file_difference(state["data"], expected["data"])
-            )
+            try:
+                difference_text = file_difference(state["data"], expected["data"])
+            except (TypeError, ValueError, IndexError):
+                difference_text = "its list of files is damaged"
+            raise UsageError(f"load_state_dict: the state is of other files: {difference_text}")
         if state["options"] != expected["options"]:
             raise UsageError(
                 "load_state_dict: the state is of other options: "

@@ -43,7 +43,7 @@ ERRORS = [
     ("advantages in.parquet o --quiet=1", 2, ["--quiet"], []),
     ("advantages in.parquet o --chunk-tokens 0", 2, ["--chunk-tokens 0", "1"], []),
     ("inspect in.parquet --format jsn", 2, ["--format jsn", "markdown"], ["json"]),
-    ("report in.parquet r.html", 2, ["--output"], ["rlpost report IN... --output PATH"]),
+    ("report in.parquet", 2, ["in.parquet", "OUT"], ["rlpost report in.parquet report.html"]),
     ("verify", 2, ["FILE..."], ["rlpost verify FILE..."]),
     ("help pipeline advantages", 2, ["advantages"], ["rlpost help"]),
     ("verify in.parquet --gamma 1", 2, ["--gamma"], ["rlpost advantages"]),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from rlpost.display.console import console
-from rlpost.display.tables import TextTable, elided, markdown_table
+from rlpost.display.console import UNLIMITED, console
+from rlpost.display.controls import MOST_CHARACTERS, printable_line
+from rlpost.display.tables import TextTable, elided, markdown_table, show_list
 
 METRICS = TextTable(
     ("metric", "mean", "max"),
@@ -204,3 +206,26 @@ def test_the_middle_of_a_long_list_is_elided():
     assert [row[0] for row in shown[5:8]] == ["5", "… 88 more", "94"]
     assert len(shown) == 13
     assert elided(rows[:12]) == rows[:12]
+
+
+LONG = "é" * 500_000 + "\x1b[2J" + "z" * 500_000
+
+
+def test_long_texts_of_data_are_cut_on_screens_in_pipes_and_in_markdown(capsys):
+    assert len(printable_line(LONG)) < MOST_CHARACTERS
+    assert printable_line(LONG).startswith("é" * 500)
+    assert printable_line(LONG).endswith("z" * 200)
+    assert "999,254 more characters" in printable_line(LONG)
+    table = TextTable((LONG, "b"), [(LONG, "1")], title=LONG, lines=[LONG], row_notes={0: LONG})
+    for width in (80, UNLIMITED):
+        out = io.StringIO()
+        Console(file=out, width=width).print(table)
+        assert len(out.getvalue()) < 20 * MOST_CHARACTERS
+    assert len(table.markdown()) < 8 * MOST_CHARACTERS
+    show_list(("id",), [(LONG,)], "json")
+    assert json.loads(capsys.readouterr().out) == [{"id": LONG}]
+
+
+def test_a_text_of_the_greatest_length_is_whole():
+    text = "x" * MOST_CHARACTERS
+    assert printable_line(text) == text

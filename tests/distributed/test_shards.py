@@ -128,7 +128,7 @@ def test_an_array_job_by_the_command_line(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["responses"] == 60
-    assert "statistics of 60 responses in 4 files" in done.stderr
+    assert "4 files, 60 responses" in done.stderr
     shard = ("advantages", "--state-dir", "s", "--num-shards", 2, "--shard-index")
     first = rlpost_command(*shard, 1, cwd=tmp_path)
     assert (first.returncode, "Shard 1 of 2 is written" in first.stderr) == (0, True)

@@ -60,8 +60,6 @@ RENAMED: dict[str, str] = {
     "earlier code": "earlier_code",
     "estimators and losses of its own": "own_estimators_and_losses",
     **{f"rates.masked: {name}": f"rates.masked_{name}" for name in MASKS},
-    # Part of the learning signal.
-    "groups.zero_variance": "signal.groups.equal_rewards",
 }
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
@@ -85,16 +83,17 @@ ADDED = {
     "search.metadata",  # whether the recipe in the metadata of a file reproduces its columns
     "search.best.by_metadata",
     "recipe.words",  # of a replay: what its recipe computes
-    *("signal", "pass_rate", "critic"),  # what trains anything
+    *("signal", "pass_rate", "critic", "computes", "new_columns"),  # what trains anything
     *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
 }
 
 # Columns that were added on purpose, likewise.
 ADDED_COLUMNS: set[str] = set()
 
-# Keys of JSON that were removed on purpose, likewise; the name of the file comes first.
+# Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
 REMOVED = {
     "plan.json.warnings",  # of state files that were of other semantics, which are an error
+    "groups.zero_variance",  # of summaries: `signal.groups.equal_rewards`
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
@@ -336,7 +335,7 @@ def differences(old: Leaves, new: Leaves) -> dict[str, str]:
     found |= {
         path: f"{_shown(old[path])} -> absent"
         for path in old
-        if path not in new and not _REMOVED.match(path)
+        if path not in new and not _REMOVED.search(path)
     }
     found |= {
         path: f"absent -> {_shown(new[path])}"

@@ -5,7 +5,7 @@ import pytest
 import torch
 from array_kinds import array_of, kind_of, numbers_of
 
-from rlpost import functional as F
+from rlpost import functional as F  # noqa: N812
 from rlpost.errors import UsageError
 
 OFFSETS, MASK = [0, 0, 5, 6, 11], [1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0]

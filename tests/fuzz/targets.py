@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fuzz import mutate, seeds
+from fuzz import mutate, own_files, seeds
 from runs import run
 from typer.main import get_command
 
@@ -61,6 +61,8 @@ def clean_up() -> None:
     shutil.rmtree(folder(), ignore_errors=True)
     folder.cache_clear()
     _inputs.cache_clear()
+    _kept_folder.cache_clear()
+    own_files.prepared.cache_clear()
 
 
 def _expect(truth: bool, text: str) -> None:  # noqa: FBT001
@@ -362,13 +364,49 @@ def _preset_texts() -> list[str]:
     return [path.read_text() for path in sorted(folder_of.glob("*.toml"))]
 
 
+def _in_folder(check: Callable[[bytes, Path], str]) -> Callable[[bytes], str]:
+    """Return a check that runs in a folder of its own, which stays for the next input."""
+
+    def checked(data: bytes) -> str:
+        return check(data, _kept_folder())
+
+    return checked
+
+
+@cache
+def _kept_folder() -> Path:
+    top = folder() / "kept"
+    top.mkdir()
+    return top
+
+
+def _own_seeds() -> list[bytes]:
+    return own_files.own_seeds(_kept_folder())
+
+
+def _log_seeds() -> list[bytes]:
+    return list(own_files.LOG_TEXTS)
+
+
+def _name_seeds() -> list[bytes]:
+    return list(own_files.NAME_SEEDS)
+
+
+def _shape_seeds() -> list[bytes]:
+    return [bytes([place]) for place in range(8)]
+
+
 TARGETS = {
     one.name: one
     for one in (
-        Target("parquet", check_parquet, mutate.parquet, seeds.parquet_seeds, 0.6),
-        Target("dumps", check_dump, _dump_mutator, seeds.dump_seeds, 0.25),
+        Target("parquet", check_parquet, mutate.parquet, seeds.parquet_seeds, 0.5),
+        Target("dumps", check_dump, _dump_mutator, seeds.dump_seeds, 0.2),
         Target("footer", check_footer, mutate.by_bytes, _footers, 0.05),
         Target("recipe", check_recipe, mutate.lines_of(_recipe_lines()), _recipes, 0.05),
         Target("line", check_line, mutate.lines_of(vocabulary()), _lines, 0.05),
+        Target("own", _in_folder(own_files.check_own), own_files.mutate_own, _own_seeds, 0.08),
+        Target("log", _in_folder(own_files.check_log), mutate.json_text, _log_seeds, 0.03),
+        Target("name", _in_folder(own_files.check_name), mutate.by_bytes, _name_seeds, 0.02),
+        Target("shape", _in_folder(own_files.check_shape), mutate.by_bytes, _shape_seeds, 0.02),
     )
 }

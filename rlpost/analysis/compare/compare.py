@@ -93,7 +93,7 @@ def compare_recipes(
 
     The recipes run in parallel, chunk by chunk, and write no files.
     """
-    from rlpost.api import Options  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.api import Options  # noqa: PLC0415 - slow to import
     from rlpost.pipeline.device import single_threaded  # noqa: PLC0415
     from rlpost.pipeline.run import bind  # noqa: PLC0415
 

@@ -140,7 +140,7 @@ class FileSide:
 
     def warnings(self) -> list[str]:
         """Return warnings of advantages with other semantics than this version computes."""
-        from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415 - torch
+        from rlpost.pipeline.output.metadata import semantics_warnings  # noqa: PLC0415 - slow to import
 
         return semantics_warnings(self.source.files, self.source.footers)
 
@@ -164,7 +164,7 @@ class RecipeSide:
 
         Sets the summary at the end.
         """
-        from rlpost.pipeline import run  # noqa: PLC0415 - torch takes a second to import
+        from rlpost.pipeline import run  # noqa: PLC0415 - slow to import
         from rlpost.pipeline.summary import summarise  # noqa: PLC0415
         from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415
 

@@ -12,9 +12,9 @@ import polars as pl
 
 from rlpost.analysis.inspect.model import MaskFacts, Shift
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS, LOG_PROBS
-from rlpost.analysis.inspect.tokens import ROUNDING
 from rlpost.analysis.segments import segment_sums
 from rlpost.io.keys import KeyColumn
+from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ def _certain(block: Block, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.zeros(tokens.shape, np.bool_)
     certain: NDArray[np.bool_] = np.ones(tokens.shape, np.bool_)
     for role in roles:
-        certain &= block.values[role][tokens] >= -ROUNDING
+        certain &= block.values[role][tokens] >= -LOG_PROB_ROUNDING
     return certain
 
 
@@ -185,7 +185,7 @@ def _add_jumps(role: str, block: Block, totals: TokenTotals) -> None:
     row = np.searchsorted(block.offsets, edges, side="right") - 1
     inside = (edges - 2 >= block.offsets[row]) & (edges + 1 < block.offsets[row + 1])
     # Where both sides are 0, observations have no log-prob and the policy is certain: no jump.
-    edges = edges[inside & (np.minimum(values[edges], values[edges - 1]) < -ROUNDING)]
+    edges = edges[inside & (np.minimum(values[edges], values[edges - 1]) < -LOG_PROB_ROUNDING)]
     if not len(edges):
         return
     sign = np.where(mask[edges], -1.0, 1.0)

@@ -19,6 +19,7 @@ from rlpost.analysis.inspect.statistics import quantiles_of
 from rlpost.analysis.segments import kept_offsets, segment_sums
 from rlpost.kernels.divergence import FAR, confident_disagreement, effective_sample_size
 from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     Rows = dict[str, NDArray[Any]]
 
 
-ROUNDING = 1e-3  # nats by which a log-prob may exceed 0
 LOG_RATIO_CLAMP = Numerics().log_ratio_clamp
 FIRST_BUCKET = 128
 LONG = 32  # tokens: longer responses are hardly equal by chance
@@ -111,9 +111,9 @@ def ranges(
         low, high = values.min(), values.max()
         totals.span(role, low, high)
         totals.add(f"{role}.zero", np.count_nonzero(values == 0) if high >= 0 >= low else 0)
-        if high > ROUNDING:
-            totals.add(f"{role}.positive", np.count_nonzero(values > ROUNDING))
-            positive = segment_sums((values > ROUNDING).astype(np.int64), offsets) > 0
+        if high > LOG_PROB_ROUNDING:
+            totals.add(f"{role}.positive", np.count_nonzero(values > LOG_PROB_ROUNDING))
+            positive = segment_sums((values > LOG_PROB_ROUNDING).astype(np.int64), offsets) > 0
     mean = np.where(lengths > 0, total / np.maximum(lengths, 1), np.nan)
     return {f"mean:{role}": mean, f"nonfinite:{role}": nonfinite, f"positive:{role}": positive}
 

@@ -153,7 +153,7 @@ def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -
 
 def masks_by_rewards(recipe: Recipe) -> bool:
     """Return whether the recipe drops responses by their raw rewards or lengths."""
-    from rlpost.pipeline.stages.rewards import MASKS  # noqa: PLC0415 - torch
+    from rlpost.pipeline.stages.rewards import MASKS  # noqa: PLC0415 - slow to import
 
     return any(getattr(recipe, name) not in (None, False) for name in MASKS)
 

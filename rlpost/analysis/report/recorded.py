@@ -118,7 +118,7 @@ def _of_metadata(
 def _compared(
     source: Source, columns_map: Mapping[str, str], stored: BundledRecipe, named: str = ""
 ) -> RecordedColumns:
-    from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - slow to import
     from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
 
     recipe = stored.recipe
@@ -157,7 +157,7 @@ def section(found: RecordedColumns | None, facts: Facts) -> Section | None:
 
 def _of_result(found: RecordedColumns, result: Json, facts: Facts) -> Section:
     """Return the verdict as tiles, and the tables of `rlpost replay`."""
-    from rlpost.analysis.replay.render import page  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.render import page  # noqa: PLC0415 - slow to import
 
     printed = page(result, verbose=True)
     notes = [(note,) for one in printed.parts for note in one.notes]
@@ -208,7 +208,7 @@ def _tiles(result: Json) -> list[Tile]:
 
 def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     """Yield which recipe was compared, what compares all responses, and warnings."""
-    from rlpost.analysis.replay.render import warning_texts  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.render import warning_texts  # noqa: PLC0415 - slow to import
 
     recipe = found.named or "the recipe in the metadata"
     yield f"Each stage is computed from what was recorded before it, by {recipe}."

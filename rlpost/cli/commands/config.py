@@ -165,7 +165,7 @@ def json_schema() -> Json:
 
 def _add_names(fields: Json, loss: Json) -> None:
     """Add the names that editors can offer to fields whose type is only `string`."""
-    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - slow to import
 
     own = [name for preset in ALL_PRESETS for name in variants(preset)]
     own_losses = [name for preset in ALL_PRESETS for name in loss_variants(preset)]

@@ -65,7 +65,7 @@ def plan(
         raise UsageError("IN and OUT are needed: rlpost plan IN... OUT --state-dir DIR")
     recipe, facts = settings.recipe, expected(expect)
     from rlpost.display.console import console  # noqa: PLC0415 - rich
-    from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.distributed import shards  # noqa: PLC0415 - slow to import
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     with reporting(quiet=quiet) as reporter:
@@ -114,7 +114,7 @@ def run_shard(
         UsageError: there are paths, another recipe or options that belong to `rlpost plan`; or the
             plan names code or a tokenizer, and the options do not.
     """
-    from rlpost.distributed import shards  # noqa: PLC0415 - torch takes a second to import
+    from rlpost.distributed import shards  # noqa: PLC0415 - slow to import
     from rlpost.recipe.named import NamedByUser, named_in  # noqa: PLC0415
     from rlpost.recipe.recipe import Recipe  # noqa: PLC0415
 

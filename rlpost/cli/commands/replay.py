@@ -163,7 +163,7 @@ def _reject(options: Json, why: str) -> None:
 
 
 def _show(result: Json, how: OutputFormat, *, verbose: bool) -> None:
-    from rlpost.analysis.replay.render import page  # noqa: PLC0415 - it imports torch
+    from rlpost.analysis.replay.render import page  # noqa: PLC0415 - slow to import
     from rlpost.display.page import show_page  # noqa: PLC0415
     from rlpost.display.tables import show_json  # noqa: PLC0415
 

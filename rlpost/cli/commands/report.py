@@ -137,7 +137,7 @@ def _output_of(paths: list[str], output: str | None) -> tuple[list[str], str]:
     *inputs, last = paths
     if not inputs or not last.endswith(".html"):
         raise UsageError(
-            f"no file for the report of {' '.join(paths)}: name one that ends with .html last, or "
-            "--output PATH"
+            f"{' '.join(paths)}: OUT is missing, a file that ends with .html",
+            tip=f"rlpost report {shlex.join(paths)} report.html",
         )
     return inputs, last

@@ -56,7 +56,7 @@ class FinishedFile:
     @classmethod
     def of(cls, entry: Json) -> Self:
         """Return the file of a line of the journal; KeyError, TypeError or ValueError without."""
-        from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415 - it imports torch
+        from rlpost.pipeline.totals import ExactTotals  # noqa: PLC0415 - slow to import
 
         try:
             totals = ExactTotals.from_text(entry["totals"])

@@ -203,7 +203,7 @@ class FileMetadata:
     @property
     def state(self) -> RunState:
         """The state before the first batch of the run; TypeError or ValueError if it is damaged."""
-        from rlpost.pipeline.running_state import RunState  # noqa: PLC0415 - torch
+        from rlpost.pipeline.running_state import RunState  # noqa: PLC0415 - slow to import
 
         return RunState.of({"running": self.running, "kl_coef": self.kl_coef})
 

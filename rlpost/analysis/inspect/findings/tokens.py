@@ -8,8 +8,9 @@ import polars as pl
 
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP, ROUNDING
+from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
 from rlpost.display.text import counted, percent, share
+from rlpost.recipe.roles import LOG_PROB_ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,8 +135,8 @@ def positive_log_probs(data: CheckInput) -> Result:
 def _likely_kind(column: TokenColumn) -> str:
     """Return what numbers greater than 0 may be instead of log-probs."""
     low, high = column.min or 0.0, column.max or 0.0
-    if low >= -ROUNDING:
-        if high <= 1 + ROUNDING:
+    if low >= -LOG_PROB_ROUNDING:
+        if high <= 1 + LOG_PROB_ROUNDING:
             return "probabilities without a logarithm"
         return "negative log-likelihoods (NLL), whose sign is inverted"
     return "logits, or log-probs with noise"

@@ -150,7 +150,8 @@ def constant_factor(recorded: Numbers, computed: Numbers, tolerance: float) -> f
     """Return the constant by which all recorded numbers are the computed ones; None without it."""
     if len(recorded) == 1 or not (np.isfinite(computed) & (computed != 0)).all():
         return None
-    ratios = recorded / computed
-    factor = float(np.median(ratios))
-    near = np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor)
+    with np.errstate(over="ignore", invalid="ignore"):  # of computed numbers near 0
+        ratios = recorded / computed
+        factor = float(np.median(ratios))
+        near = np.abs(ratios - factor) <= _LOOSE * tolerance * abs(factor)
     return factor if factor and near.all() else None
