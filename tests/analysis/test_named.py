@@ -221,4 +221,4 @@ def test_python_functions_have_the_same_arguments(tokenizer, tmp_path):
     with pytest.raises(rlpost.errors.UsageError, match="--tokenizer"):
         rlpost.verify(enriched)
     assert rlpost.verify(enriched, tokenizer=str(tokenizer)).ok
-    assert "Reproduced" in rlpost.report(enriched, tokenizer=str(tokenizer)).page
+    assert "Reproduced" in rlpost.report(enriched, tokenizer=str(tokenizer)).html

@@ -17,6 +17,7 @@ from rlpost.io.own_files import parse, stored_object
 from rlpost.io.parquet.inputs import RECIPE_KEY
 from rlpost.io.threads import prefetch
 from rlpost.recipe.input_columns import resolve_input
+from rlpost.recipe.named import NamedByUser
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -130,9 +131,10 @@ class FileSide:
             return None
         try:
             metadata = FileMetadata.read(self.name, self.source.footers[0].metadata or {})
-            resolved = resolve_recipe(metadata.recipe, self.columns)
+            recipe = NamedByUser().completed(metadata.recipe, self.name)
+            resolved = resolve_recipe(recipe, self.columns)
         except (DataError, UsageError):
-            return None  # damaged, of another version, or of an estimator in a file
+            return None  # damaged, of another version, or with the name of code or of a tokenizer
         fields = fields_behind(stages_of(resolved, RunState()), column)
         return EffectiveRecipe(resolved.recipe, fields)
 

@@ -181,7 +181,10 @@ class FileMetadata:
         """
         recipe, summary = named.completed(self.recipe, where), self.summary
         if summary is not None and recipe.estimator != self.recipe.estimator:
-            summary = {**summary, "estimator": recipe.estimator}
+            old, new = (json.dumps(one.estimator)[1:-1] for one in (self.recipe, recipe))
+            own = {"estimator": recipe.estimator, "computes": summary.get("computes")}
+            own["computes"] = json.loads(json.dumps(own["computes"]).replace(old, new))
+            summary = {**summary, **own}
         return replace(self, recipe=recipe, summary=summary)
 
     def check(self) -> None:
