@@ -24,7 +24,7 @@ from rlpost.pipeline.device_choice import check_name
         ("cuda:00", "cuda:00", ""),
         ("cuda:1000", "cuda:1000", ""),
         (":0", ":0", ""),
-        ("cpu:0", "cpu:0", "; write cpu: the CPU has no number"),
+        ("cpu:0", "cpu:0", "; the CPU has no number: write cpu"),
         ("CUDA", "CUDA", "; did you mean cuda?"),
         ("rocm", "rocm", "; torch calls cards of NVIDIA and AMD cuda"),
         (
