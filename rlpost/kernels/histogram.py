@@ -60,7 +60,7 @@ def histogram(counts: Mapping[int, int]) -> SignedHistogram:
     """Return the histogram of tallied numbers, of 8 to 32 columns; none for no numbers.
 
     >>> histogram(nonzero_tally(tally(np.array([-1.0, 0.0, 0.75, 1.5, 1.5]))))[1]
-    [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2]
+    [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2]
     """
     if not counts:
         return SignedHistogram([], [])

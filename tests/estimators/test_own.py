@@ -340,6 +340,7 @@ def test_shards_have_the_options(of, files, tmp_path):
     assert (done := run("plan", files, out, *words)).code == 0, done.err
     for number in (0, 1):
         words = ["--shard-index", f"{number}", "--num-shards", "2", "--state-dir", state]
+        words += ["--estimator", name]  # code that a plan names is run only if the user names it
         assert (done := run("advantages", *words)).code == 0, done.err
     assert first_advantages(out) == [3, 2, 7, 14]
 
@@ -350,7 +351,8 @@ def test_a_file_of_an_installed_estimator_is_verified_with_its_options(files, tm
         out = tmp_path / "out"
         words = ["--estimator", "theirs", "--option", "beta=2"]
         assert (done := run("advantages", files, out, *words)).code == 0, done.err
-        assert run("verify", out).code == 0
+        assert run("verify", out).code == 2
+        assert run("verify", out, "--estimator", "theirs").code == 0
         replayed = run("replay", out, "--preset", "default", *words)
         assert replayed.code == 0, replayed.err + replayed.out
         words[-1] = "beta=3"

@@ -11,7 +11,7 @@ from rlpost.formats.inputs import canonical_inputs, convert_inputs
 def test_parquet_of_responses_is_returned_unchanged(tmp_path):
     path = save(rollout(), tmp_path / "in.parquet")
     with canonical_inputs([path, str(tmp_path), str(tmp_path / "*.parquet")]) as inputs:
-        assert inputs.paths == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
+        assert [*map(str, inputs.paths)] == [str(path), str(tmp_path), str(tmp_path / "*.parquet")]
         assert inputs.names == {}
 
 
