@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlpost.io.clock import Clock
-from rlpost.kernels.arrays import like, with_host_copy
+from rlpost.kernels.arrays import like, on_host, with_host
 from rlpost.kernels.arrays.torch_arrays import owners
 from rlpost.kernels.corrections import importance_weights, log_weights
 from rlpost.kernels.kl import token_kl
@@ -27,8 +27,8 @@ from rlpost.kernels.segments import (
     spread,
 )
 from rlpost.pipeline.data import Batch
+from rlpost.pipeline.device_transfers import DeviceTransfers
 from rlpost.pipeline.stages.tokens import whiten
-from rlpost.pipeline.transfer import Staged, Transfers, layout_of
 from tests.bench.inputs import LOG_STD, MAX_TOKENS, MEAN_TOKENS
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Data:
         location = np.log(MEAN_TOKENS) - LOG_STD**2 / 2
         count = max(4, tokens // MEAN_TOKENS)
         sizes = np.clip(rng.lognormal(location, LOG_STD, count), 4, MAX_TOKENS).astype(np.int64)
-        offsets = offsets_of(torch.from_numpy(sizes))
+        offsets = offsets_of(sizes)
         total = int(offsets[-1])
-        position = torch.arange(total) - spread(offsets[:-1], offsets)
+        position = np.arange(total) - spread(offsets[:-1], offsets)
         columns = (torch.from_numpy(rng.standard_normal(total, dtype=np.float32)) for _ in range(3))
         old, ref, values = ((column * 0.1).to(device).to(torch.float64) for column in columns)
         return cls(
@@ -111,12 +111,7 @@ def _weights(level: str) -> Callable[[Data], object]:
 
 def _owners(data: Data) -> Tensor:
     # A tensor of offsets remembers its owners, so this one is new.
-    return owners(with_host_copy(data.offsets.clone(), like_host(data.offsets)))
-
-
-def like_host(tensor: Tensor) -> Tensor:
-    """Return the copy on the host that a tensor of structure has."""
-    return getattr(tensor, "host_copy", tensor)
+    return owners(with_host(data.offsets.clone(), lambda: on_host(data.offsets)))
 
 
 KERNELS = (
@@ -254,12 +249,16 @@ def _copies(size: int, device: torch.device) -> dict[str, tuple[int, Callable[[]
 
 def _packed(size: int, device: torch.device) -> dict[str, tuple[int, Callable[[], object]]]:
     """Return the transfers of a chunk of four float32 columns, and of two columns of results."""
-    ways, column = Transfers(Clock()), torch.ones(size // 16)
-    columns = {f"column {index}": column.clone() for index in range(4)}
-    results = {name: columns[name].to(device) for name in ("column 0", "column 1")}
-    staged = Staged(layout_of(columns), device)
+    ways, column = DeviceTransfers(Clock()), np.ones(size // 16, np.float32)
+    columns = {f"column {index}": column.copy() for index in range(4)}
+    results = {
+        name: torch.from_numpy(columns[name]).to(device) for name in ("column 0", "column 1")
+    }
+    offsets = np.array([0, len(column)])
+    parts = {name: [one] for name, one in columns.items()}
+    staged = ways.stage(offsets, np.ones(len(column), np.bool_), parts, device, full=True)
     return {
         "send": (16 * len(column), lambda: ways.send(columns, device)),
-        "send_staged": (16 * len(column), lambda: ways.send_staged(staged)),
+        "send_staged": (16 * len(column), staged.sent),
         "fetch": (8 * len(column), lambda: ways.fetch(results)),
     }
