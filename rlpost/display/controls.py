@@ -35,6 +35,8 @@ _LINE_SIGNS = {
 _UNSAFE = re.compile(f"[{''.join(map(re.escape, map(chr, _SIGNS)))}]")
 
 _ASCII = {
+    **{chr(_PICTURES + code): f"\\x{code:02x}" for code in range(0x20)},
+    "\u2421": "\\x7f",
     **dict(zip("▁▂▃▄▅▆▇█", "_.-~=+*#", strict=True)),
     **dict(zip("▏▎▍▌▋▊▉", "...####", strict=True)),
     **dict(zip("–−─·↑↓›✓✗", "---.^v>vx", strict=True)),

@@ -349,7 +349,9 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
     }
     by = [plan.columns.column(role) for role in ("batch", "group") if role in plan.columns]
     groups = None if facts.groups is None else facts.groups.summary(by)
-    whole["signal"] |= {"groups": None, "histogram": _histogram(totals)}
+    whole["signal"]["histogram"] = _histogram(totals)
+    for one in (whole, *tables["steps"], *tables["domains"]):
+        one["signal"]["groups"] = None
     if facts.groups is not None:
         _add_group_signal(facts.groups, resolved, whole, tables)
     for name, one in whole.get("components", {}).items():

@@ -149,12 +149,11 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     pq.write_table(turns([2.0, 2.0, 1.0, 1.0], ["a", "a", "b", "b"]), tmp_path / "in.parquet")
     words = ("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet")
     printed = run(*words, "--rollout-id", "traj", "--rollout-reward", rule).err
-    assert "1 prompt group of 2 rollouts, by " in printed
-    assert "0 single-rollout groups" in printed
+    assert "1 group of 2 rollouts by " in printed
     assert f"reward of a rollout (`traj`): {text}\n" in printed
     assert "raw reward per row" in printed
     alone = run(*words, "--overwrite").err
-    assert "1 prompt group of 4, by " in alone
+    assert "1 group of 4 by " in alone
     assert "reward of a rollout" not in alone
     assert "per row" not in alone
 

@@ -86,7 +86,7 @@ def test_verify_recomputes_a_file_of_other_semantics_and_names_the_number(enrich
     of_other_semantics(enriched)
     ran = run("verify", enriched)
     assert ran.code == 0, ran.out + ran.err
-    assert f"note: it has {NUMBERS}" in one_line(ran.out)
+    assert f"! it has {NUMBERS}" in one_line(ran.out)
     (file,) = strict_json(run("verify", enriched, "--format", "json").out)["files"]
     assert (file["semantics"], len(file["columns"])) == (OTHER, 3)
     assert {one["verdict"] for one in file["columns"]} == {"identical"}

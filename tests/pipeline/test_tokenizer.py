@@ -102,7 +102,7 @@ def test_lengths_are_those_of_the_texts(trained, options, tmp_path):
     assert written.select(names).equals(expected.select(names).cast(written.select(names).schema))
     assert summary.tokens == of_column.tokens == {"all": sum(lengths), "policy": sum(lengths)}
     assert summary.roles["response"]["column"] == "completion"
-    assert rlpost.verify(tmp_path / "out.parquet").ok
+    assert rlpost.verify(tmp_path / "out.parquet", tokenizer=str(trained)).ok
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])

@@ -32,6 +32,11 @@ from rlpost.recipe.recipe import Recipe, load_toml, without_loss
 every_preset = pytest.mark.parametrize("name", ALL_PRESETS)
 
 
+def recipe_line(ran):
+    """Return the line of the overview that has the recipe in words."""
+    return ran.err.splitlines()[2]
+
+
 def test_every_framework_has_a_preset():
     assert set(PRESETS) == {
         "roll", "verl", "openrlhf", "nemo-rl", "trl", "open-instruct", "slime", "prime-rl",
@@ -114,21 +119,21 @@ def test_preset_and_requested_estimator_are_on_screen_in_json_and_in_the_file(
     Path("r.toml").write_text('preset = "verl"\n')
     save(rollout(), Path("in.parquet"))
     ran = run("advantages", "in.parquet", "out.parquet", *words, "--summary-json", "-")
-    assert ran.err.startswith("rlpost advantages · grpo · preset verl\n")
+    assert "preset verl, grpo" in recipe_line(ran)
     told = {"preset": "verl", "requested_estimator": "grpo"}
     assert told.items() <= json.loads(ran.out).items()
     noted = pq.read_schema("out.parquet").metadata
     assert json.loads(noted[b"rlpost.preset"]) == told
     assert json.loads(noted[b"rlpost.recipe"])["estimator"] == "grpo"
     assert run("verify", "out.parquet").code == 0
-    assert run("advantages", "in.parquet", "plain.parquet").err.startswith(
-        "rlpost advantages · grpo\n"
-    )
+    plain = recipe_line(run("advantages", "in.parquet", "plain.parquet"))
+    assert "grpo" in plain
+    assert "preset" not in plain
     assert b"rlpost.preset" not in pq.read_schema("plain.parquet").metadata
     save(rollout(), Path("d/in.parquet"))
     assert run("plan", "d", "out", *words, "--state-dir", "state").code == 0
     ran = run("advantages", "--state-dir", "state", "--num-shards", "1", "--shard-index", "0")
-    assert ran.err.startswith("rlpost advantages · grpo · preset verl\n")
+    assert "preset verl, grpo" in recipe_line(ran)
     assert json.loads(pq.read_schema("out/in.parquet").metadata[b"rlpost.preset"]) == told
 
 
@@ -220,12 +225,13 @@ def test_norm_scopes_that_the_estimator_sets_are_no_difference():
     assert "norm_mean" not in {row["field"] for row in rows}
 
 
-def test_the_title_has_the_requested_estimator_and_preset(tmp_path):
+def test_the_overview_has_the_requested_estimator_and_preset(tmp_path):
     sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
     ran = run(
         "advantages", sample, tmp_path / "out.parquet", "--preset", "verl", "--estimator", "grpo"
     )
-    assert (ran.code, ran.err.splitlines()[0]) == (0, "rlpost advantages · grpo · preset verl")
+    assert ran.code == 0
+    assert "preset verl, grpo" in recipe_line(ran)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -277,6 +283,6 @@ def test_kl_before_normalisation_in_groups_of_equal_rewards_is_warned_of(tmp_pat
         text = " ".join(ran.err.split())
         warning = "groups with equal raw rewards: the KL penalty is subtracted before"
         assert (re.search(rf"! [0-9]+ of [0-9]+ {warning}", text) is not None) == warned
-        assert "subtracted from rewards before normalisation" in text
+        assert "reward before normalisation" in recipe_line(ran)
         assert "raw returns" not in text
         (tmp_path / "out.parquet").unlink()

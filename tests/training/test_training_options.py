@@ -115,7 +115,7 @@ def test_wrong_epochs(enriched: Path, epoch: Any) -> None:
     data = rlpost.load(enriched, batch_size=4)
     with pytest.raises(UsageError, match=f"epoch={epoch!r}: a whole number from 0 is needed"):
         data.set_epoch(epoch)
-    with pytest.raises(UsageError, match=f"epoch={epoch!r}: a whole number from 0 is needed"):
+    with pytest.raises(UsageError, match=r"^load_state_dict: "):
         data.load_state_dict({**data.state_dict(), "epoch": epoch})
 
 

@@ -622,7 +622,7 @@ def test_the_command_ends_with_what_it_wrote(option, made, tmp_path):
 def test_a_report_without_a_file_is_an_error(made):
     done = run_command("report", made[0])
     assert done.code == 2
-    assert "--output" in done.err
+    assert f"rlpost report {made[0]} report.html" in done.err
 
 
 def test_an_existing_page_is_kept_without_overwrite(made, tmp_path):

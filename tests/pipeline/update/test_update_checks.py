@@ -39,7 +39,7 @@ def test_a_new_file_that_shares_a_group_is_an_error_that_names_both(trained):
         update(trained)
     for text in (
         f"{part(trained, 3)} and {part(trained, 1)}: share the prompt group ",
-        f" of step {step}, and --norm-mean group",
+        f" of step {step}, and estimator grpo ",
         "--overwrite",
     ):
         assert text in str(told.value)
