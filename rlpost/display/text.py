@@ -70,7 +70,7 @@ def mean_beside(mean: float | None, std: float | None) -> float | None:
 def percent(share: float | None) -> str:
     """Return a share as a percentage with one decimal; `–` for None.
 
-    Only a share of exactly 0 reads 0 %, and only a share of exactly 1 reads 100 %.
+    Only a share of exactly 0, or one just below, reads 0 %; only one of exactly 1 reads 100 %.
 
     >>> percent(1), percent(0.9999), percent(0.5), percent(1e-9), percent(0), percent(1 / 3)
     ('100 %', '>99.9 %', '50.0 %', '<0.1 %', '0 %', '33.3 %')
@@ -80,8 +80,8 @@ def percent(share: float | None) -> str:
     if share in (0, 1):
         return f"{100 * share:.0f} %"
     text = f"{100 * share:.1f}"
-    if text == "0.0":
-        return "<0.1 %"
+    if text in ("0.0", "-0.0"):
+        return "<0.1 %" if share > 0 else "0 %"
     return ">99.9 %" if text == "100.0" and share < 1 else f"{text} %"
 
 
