@@ -97,13 +97,13 @@ def advantages(
 
         def check(totals: ExactTotals) -> None:
             summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
-            summary.update(about([], [], engine.devices.all, engine.splits))
+            summary.update(about([], [], engine.devices.names, engine.splits))
             check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
 
         _, rewritten = write_files(
             engine, responses, outputs, names, metadata, verify=options.verify, check=check
         )
-        summary |= about(outputs.targets, rewritten, engine.devices.all, engine.splits)
+        summary |= about(outputs.targets, rewritten, engine.devices.names, engine.splits)
         summary["new_columns"] = [*names]
         summary["scratch"] = None if engine.kept is None else engine.kept.facts()
     if own is not None:

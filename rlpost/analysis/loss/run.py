@@ -87,7 +87,7 @@ def loss(
             *responses.notes.get("warnings", []),
         ]
         files = [file.path for file in source.files]
-        devices = engine.devices.all
+        devices = engine.devices.names
         facts = run_summary(plan, files, outputs.targets, rewritten, devices, engine.splits)
     clock = engine.clock
     facts["scratch"] = None if engine.kept is None else engine.kept.facts()
