@@ -43,8 +43,6 @@ from rlpost.pipeline.expectations import expectations_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.journal import journal_of
-from rlpost.pipeline.update.files import Update, updating
-from rlpost.pipeline.update.inputs import UpdateInputs
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.running_state import RunState
+    from rlpost.pipeline.update.files import Update
+    from rlpost.pipeline.update.inputs import UpdateInputs
 
 
 Json = dict[str, Any]
@@ -127,6 +127,9 @@ def _update(
     options: Options,
 ) -> Json:
     """Run `advantages` on the files of an input that are new or were changed."""
+    from rlpost.pipeline.update.files import updating  # noqa: PLC0415 - imports the dump formats
+    from rlpost.pipeline.update.inputs import UpdateInputs  # noqa: PLC0415
+
     lists: Json = {
         name: [] for name in ("inputs", "outputs", "steps", "domains", "errors", "warnings")
     }

@@ -33,7 +33,16 @@ class Trend:
         numbers = [value for value in self.values if value is not None]
         ends = [numbers[0], min(numbers), max(numbers), numbers[-1]]
         texts = [*map(percent, ends)] if self.share else aligned(ends)
-        return self.name, spark(_means(numbers), (ends[1], ends[2])), *texts
+        return self.name, trend_blocks(_means(numbers), share=self.share), *texts
+
+
+def trend_blocks(values: Sequence[float], *, share: bool) -> str:
+    """Return a line of blocks: shares from 0 to 100 %, others from their least to their greatest.
+
+    >>> trend_blocks([1.0, 1.0], share=True), trend_blocks([0.3, 0.4], share=True)
+    ('██', '▃▄')
+    """
+    return spark(values, (0, 1) if share else (min(values), max(values)))
 
 
 def trend_table(name: str, labels: Sequence[object], trends: Sequence[Trend]) -> TextTable:

@@ -258,7 +258,7 @@ def _note(
         "totals": totals.to_text(),
         "cells": responses.cells.names(totals.keys),
         "halved": engine.splits if engine else 0,
-        "devices": [str(device) for device in engine.devices.all] if engine else [],
+        "devices": engine.devices.names if engine else [],
         "seconds": seconds["total"],
         "busy": seconds["busy"],
         "cpu": seconds["cpu"],

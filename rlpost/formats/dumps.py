@@ -16,6 +16,7 @@ from rlpost.formats.exported import is_beside
 from rlpost.formats.pickles import first_texts, is_cut_archive
 from rlpost.formats.records import first_fields, parquet_columns
 from rlpost.io.arrow import CellLocation
+from rlpost.io.parquet.canonical import is_canonical
 from rlpost.io.paths import missing_error, relative_to_glob
 from rlpost.io.tokenizer import token_counts
 from rlpost.recipe.roles import ROLES
@@ -170,7 +171,7 @@ def is_dump_table(table: AnyPath) -> bool:
     """
     # To sniff Parquet, a format reads the footer only, which works for remote paths too.
     path = cast("Path", table)
-    return not {"reward", "response_mask"} & parquet_columns(table) and detect(path) is not None
+    return not is_canonical(table) and detect(path) is not None
 
 
 def is_empty(path: Path) -> bool:

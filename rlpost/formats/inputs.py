@@ -19,6 +19,7 @@ from rlpost.formats.generic import JSONL
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
+from rlpost.io.parquet.canonical import first_table
 from rlpost.io.paths import (
     RemotePath,
     glob_files,
@@ -128,17 +129,14 @@ def _is_dump(path: PathText) -> bool:
     location = parse_path(path)
     if isinstance(location, RemotePath):
         return False
+    if table := first_table(path):
+        return is_dump_table(table)
     if location.is_dir():
         files = [file for file in sorted(location.rglob("*")) if file.is_file()]
-        tables = [file for file in files if file.suffix == ".parquet"]
-        if tables:
-            return _is_dump(tables[0])
         return any(detect(file) is not None for file in files)
     if not location.exists() and glob.has_magic(str(path)):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         return bool(matches) and _is_dump(matches[0])
-    if location.suffix == ".parquet" and location.is_file():
-        return is_dump_table(location)
     return location.suffix in {".jsonl", ".json", ".pt"} and location.is_file()
 
 

@@ -19,11 +19,9 @@ from rlpost.interface.results import (
     Comparison,
     Conversion,
     Export,
-    Inspection,
     Join,
     LossSummary,
     Replay,
-    Report,
     Summary,
     Verification,
 )
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.analysis.inspect.model import Facts
+    from rlpost.interface.inspection import Inspection, Report
     from rlpost.io.memory import ArrowStream
     from rlpost.io.paths import RemotePath
 
@@ -477,6 +476,7 @@ def report(
     _check_recipe(recipe)
     need("the report", "report", "altair", "vl_convert")
     from rlpost.analysis.report import run as work  # noqa: PLC0415 - altair is slow to import
+    from rlpost.interface.inspection import Report  # noqa: PLC0415
 
     with _opened(inputs, progress=progress) as (own, run):
         files = work.files_of(own.paths)
@@ -845,6 +845,7 @@ def _reporting(options: Options | None = None, *, progress: Progress) -> Iterato
 def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:
     """Return facts that name the inputs, where their paths are those of temporary files."""
     from rlpost.analysis.inspect.facts import with_names  # noqa: PLC0415 - polars is slow to import
+    from rlpost.interface.inspection import Inspection  # noqa: PLC0415
 
     facts = with_names(facts, own.inputs, own.names)
     if own.of_tables:  # the storage is temporary

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard, Union
 import pyarrow.parquet as pq
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.inputs import canonical_inputs
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
 from rlpost.io.memory import ArrowStream, arrow_table, is_table
+from rlpost.io.parquet.canonical import first_table, is_canonical
 from rlpost.io.paths import location_of, parse_path
 from rlpost.io.ranges import arrow_file
 
@@ -68,17 +68,21 @@ def open_inputs(
         UsageError: there is no input, or an input is neither a path nor a table.
         DataError, ReadWriteError: as `rlpost convert`.
     """
-    several, note = _listed(inputs), reporter.note
+    several = _listed(inputs)
     if not several:
         raise UsageError("no input: a path or a table is needed")
     if any(one == "-" for one in several if _is_path(one)):
         raise UsageError("-: rollouts are not read from standard input: name files")
     beside = None if output is None else parse_path(output)
-    with (
-        table_paths(several) as tables,
-        canonical_inputs(tables.paths, beside, overwrite=overwrite, note=note) as paths,
-    ):
-        yield replace(tables, paths=paths.paths, names=paths.made_of(tables).names)
+    with table_paths(several) as tables:
+        if all(_is_canonical(one) for one in several if _is_path(one)):
+            yield tables
+            return
+        from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - imports all formats
+
+        note = reporter.note
+        with canonical_inputs(tables.paths, beside, overwrite=overwrite, note=note) as paths:
+            yield replace(tables, paths=paths.paths, names=paths.made_of(tables).names)
 
 
 @contextmanager
@@ -100,6 +104,12 @@ def table_paths(inputs: Sequence[Input]) -> Iterator[OpenInputs]:
         with naming_errors(files):
             paths = [_path(one, folder / name) for one, name in zip(inputs, names, strict=True)]
             yield OpenInputs(paths, files, names, of_tables=len(tables) == len(names))
+
+
+def _is_canonical(path: str | Path) -> bool:
+    """Return whether a path is Parquet of responses, which no dump format needs to look at."""
+    table = first_table(location_of(path))
+    return table is not None and is_canonical(table)
 
 
 def _listed(inputs: Inputs) -> list[Any]:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.inspect.model import Facts
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
     from rlpost.display.page import Page
-    from rlpost.io.paths import AnyPath
 
 Json = dict[str, Any]
 
@@ -45,59 +38,6 @@ class View:
         from rlpost.display.page import stylesheet  # noqa: PLC0415
 
         return f"<style>{stylesheet()}</style>{self.page().html(self.charts())}"
-
-
-class Inspection(View, Facts):
-    """The statistics and findings of rollouts, as a tree of dataclasses."""
-
-    def to_dict(self) -> Json:
-        """Return what `rlpost inspect --format json` prints."""
-        return self.as_json()
-
-    def page(self) -> Page:
-        """Return what `rlpost inspect` prints."""
-        from rlpost.analysis.inspect.render import page  # noqa: PLC0415
-
-        return page(self)
-
-    def charts(self) -> str:
-        """Return the report's distributions and charts of groups as HTML."""
-        from rlpost.analysis.report.views import charts_of_facts  # noqa: PLC0415
-
-        return charts_of_facts(self)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Report(Inspection):
-    """A page about rollouts, and the statistics that it shows. A notebook shows the page."""
-
-    html: str
-    """The page; it needs no network."""
-    files: Sequence[AnyPath]
-    """Of the input, which `save` does not overwrite."""
-
-    def save(self, output: str | Path, *, overwrite: bool = False) -> None:
-        """Write the page.
-
-        Args:
-            output: its path, such as `report.html`.
-            overwrite: replace an existing page.
-
-        Raises:
-            UsageError: the output exists, or is an input.
-            ReadWriteError: writing failed. No output is left behind.
-        """
-        from rlpost.analysis.report import run  # noqa: PLC0415 - altair is slow to import
-        from rlpost.io.publish import write_file  # noqa: PLC0415
-
-        run.check_output(Path(output), self.files, overwrite=overwrite)
-        write_file(Path(output), self.html.encode())
-
-    def _repr_html_(self) -> str:
-        """Return the page in a frame for a notebook."""
-        from rlpost.analysis.report.views import frame  # noqa: PLC0415
-
-        return frame(self.html)
 
 
 class Result(View, Json):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import mmap
 import re
 import sys
 import threading
@@ -175,7 +175,7 @@ def _resident() -> int:
     """Return the bytes that this process uses now; 0 if the system does not report them."""
     with suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return pages * mmap.PAGESIZE
     return 0
 
 

@@ -228,6 +228,11 @@ class TorchDevices(Devices):
         """The library that computes, and its version, by which the last bit may differ."""
         return f"torch {torch.__version__}"
 
+    @property
+    def names(self) -> list[str]:
+        """The name of each, as of `--device`."""
+        return [TORCH_CPU] if self._on_cpu else super().names
+
     def transfers(self, clock: Clock) -> DeviceTransfers:
         """Return what sends arrays to these devices, and counts bytes on a clock."""
         return DeviceTransfers(clock)

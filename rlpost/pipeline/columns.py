@@ -59,6 +59,15 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
     return replace(columns, columns={**columns.columns, **turns}, how=how)
 
 
+def columns_of_rows(
+    source: Source | TableSource, recipe: Recipe, *, results: bool = False
+) -> ColumnMap:
+    """Return `columns_of` a source; raise DataError if it has no rows."""
+    if source.rows == 0:
+        raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
+    return columns_of(source, recipe, results=results)
+
+
 def _read_by_name(source: Source | TableSource, recipe: Recipe) -> dict[str, str]:
     """Return the columns that a user's estimator reads by their names, by role.
 

@@ -42,6 +42,11 @@ class Devices:
         return str(self.all[0]).partition(":")[0]
 
     @property
+    def names(self) -> list[str]:
+        """The name of each, as of `--device`."""
+        return [*map(str, self.all)]
+
+    @property
     def here(self) -> Any:
         """The device of this thread."""
         return self.all[0]

@@ -10,9 +10,7 @@ from rlpost.display.reporter import Work
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.finish_reasons import is_readable
 from rlpost.io.tokenizer import load_tokenizer
-from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import (
-    FINAL_MASK,
     LENGTH,
     ROW_ROLES,
     TEXT,
@@ -22,24 +20,14 @@ from rlpost.pipeline.columns import (
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.data import TRUNCATED
-from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
-from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
-from rlpost.pipeline.stages.loss import (
-    STORED,
-    add_loss,
-    stages_before_loss,
-    stages_of_losses,
-)
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
 from rlpost.recipe.roles import (
-    LOG_PROBS,
     RECORDED,
     RECORDED_ROWS,
     ROLES,
@@ -52,10 +40,9 @@ if TYPE_CHECKING:
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.kernels.arrays import Array
-    from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
-    from rlpost.recipe.loss import LossOptions
+    from rlpost.pipeline.running_state import RunState
     from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
@@ -315,103 +302,6 @@ def _needs_without_tokens(resolved: ResolvedRecipe, needs: Mapping[str, str]) ->
         why = "the input has no tokens; --tokenizer counts those of its texts"
         return {LENGTH: f"{' and '.join(reasons)}, and {why}"}
     return {}
-
-
-_LOSS_ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
-
-
-def loss_plan(
-    source: Source | TableSource,
-    columns: ColumnMap,
-    recipe: Recipe,
-    configs: Sequence[LossConfig],
-    *,
-    write: bool,
-) -> Plan:
-    """Bind policy losses to an input; the recipe computes advantages if the input has none.
-
-    Args:
-        source: the input.
-        columns: which column serves each role.
-        recipe: how advantages are computed. Of an input that has them, only `columns`, `nonfinite`
-            and what the output keeps are used.
-        configs: the losses.
-        write: the plan writes the loss and the clip state of tokens, of the first config.
-
-    Raises:
-        DataError: a role that is needed has no column, or one of another type.
-    """
-    resolved = resolve_recipe(recipe, columns)
-    _check_loss_roles(source, columns, resolved, configs)
-    components = tuple(f"component:{name}" for name in recipe.reward_components or ())
-    rewarded = "reward" in columns or bool(components)
-    reads = frozenset(role for role in LOG_PROBS if role in columns)
-    stages: Sequence[Stage]
-    length_role: str | None
-    if "advantages" in columns:
-        reads |= {role for role in ("advantages", "is_weight") if role in columns}
-        stages = stages_before_loss(
-            reads, mask_nonfinite=recipe.nonfinite == "mask", final_mask=FINAL_MASK in columns
-        )
-        length_role = "mask" if "mask" in columns else "log_probs"
-        rows = tuple(role for role in (*_LOSS_ROWS, *components) if role in columns)
-    else:
-        plan = plan_of(source, columns, resolved, RunState())
-        stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
-        stages = [
-            replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
-            for stage in stages
-        ]
-    written = configs[0] if write else None
-    last = partial(add_loss, config=written, rewarded=rewarded)
-    between = stages_of_losses(reads, resolved, configs, rewarded=rewarded)
-    return Plan(
-        source,
-        columns,
-        resolved,
-        (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
-        length_role,
-        rows,
-        partial(count_losses, configs=configs, rewarded=rewarded),
-        no_totals=LossTotals(len(configs)),
-    )
-
-
-def _check_loss_roles(
-    source: Source | TableSource,
-    columns: ColumnMap,
-    resolved: ResolvedRecipe,
-    configs: Sequence[LossConfig],
-) -> None:
-    """Raise DataError for roles that losses need and that have no column, or one of other type."""
-    needed = {"log_probs": "the policy being trained, whose loss is computed"}
-    if behaviour_of(configs) != "infer":
-        needed["old_log_probs"] = "the policy before its update, which the ratio divides by"
-    if resolved.reward_reasons and not resolved.rewarded:
-        needed["advantages"] = (
-            "the loss multiplies by them, and there is no reward to compute them from"
-        )
-    for config in configs:
-        options, name = config.options, config.loss.name
-        for role, why, needs in (
-            ("infer_log_probs", "--behaviour infer", options.behaviour == "infer"),
-            *_kl_ratio_roles(options),
-            ("ref_log_probs", f"--loss {name}", "ref_log_probs" in config.loss.needs),
-            ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
-        ):
-            if needs:
-                needed.setdefault(role, why)
-    missing = {role: why for role, why in needed.items() if role not in columns}
-    if missing:
-        raise absent(source, columns, missing, lacks_of(source))
-    check_log_probs(source, columns, sorted(LOG_PROBS))
-
-
-def _kl_ratio_roles(options: LossOptions) -> list[tuple[str, str, bool]]:
-    """Return the role that the ratio of the KL loss divides by, why, and whether it is needed."""
-    policy = options.kl_loss_ratio_policy
-    needs = options.kl_loss_ratio and policy in ("old", "infer")
-    return [(f"{policy}_log_probs", f"--kl-loss-ratio-policy {policy}", needs)]
 
 
 _TOKEN_ROLES = tuple(role.name for role in ROLES.values() if role.kind == "tokens")

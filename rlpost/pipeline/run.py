@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.parquet.sink import encoder_for, open_sink
 from rlpost.io.parquet.source import TableSource
@@ -16,7 +16,7 @@ from rlpost.io.parquet.splice_plan import join_table_metadata
 from rlpost.io.staged import StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.pipeline.columns import columns_of, mask_is_result
+from rlpost.pipeline.columns import columns_of_rows
 from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.device_choice import devices_for
 from rlpost.pipeline.engine import Engine, row_name
@@ -26,14 +26,13 @@ from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.output.journal import run_identity
 from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.output.readback import check_written
-from rlpost.pipeline.plan import Plan, loss_plan, plan_of
+from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.reading import Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import response_facts, run_summary, summarise
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.pipeline.update.run import UpdateRun
-from rlpost.recipe.input_columns import RESULTS, stored_components
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
@@ -46,14 +45,12 @@ if TYPE_CHECKING:
     from rlpost.io.parquet.source import Source
     from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import OutputFile
-    from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.options import Options
     from rlpost.pipeline.output.files import Outputs
     from rlpost.pipeline.totals import ExactTotals
     from rlpost.pipeline.update.files import Update
     from rlpost.recipe.recipe import Recipe
-    from rlpost.recipe.roles import ColumnMap
 
 
 T = TypeVar("T", bound="ExactTotals")
@@ -100,13 +97,13 @@ def advantages(
 
         def check(totals: ExactTotals) -> None:
             summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
-            summary.update(about([], [], engine.devices.all, engine.splits))
+            summary.update(about([], [], engine.devices.names, engine.splits))
             check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
 
         _, rewritten = write_files(
             engine, responses, outputs, names, metadata, verify=options.verify, check=check
         )
-        summary |= about(outputs.targets, rewritten, engine.devices.all, engine.splits)
+        summary |= about(outputs.targets, rewritten, engine.devices.names, engine.splits)
         summary["new_columns"] = [*names]
         summary["scratch"] = None if engine.kept is None else engine.kept.facts()
     if own is not None:
@@ -191,57 +188,8 @@ def bind(
         state: before the first batch.
         recorded: columns of the input that are read in place of computing written ones, by name.
     """
-    columns = _columns(source, recipe).with_recorded(recorded or {})
+    columns = columns_of_rows(source, recipe).with_recorded(recorded or {})
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
-
-
-def bind_losses(
-    source: Source | TableSource, recipe: Recipe, configs: Sequence[LossConfig], *, write: bool
-) -> Plan:
-    """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
-    columns = _columns(source, recipe, results=True)
-    if "advantages" in columns:
-        recipe = _of_results(source, recipe)
-        columns = _columns(source, recipe, results=True)
-        _check_results(columns)
-    else:
-        _check_results(columns)
-        columns = _columns(source, recipe)
-    return loss_plan(source, columns, recipe, configs, write=write)
-
-
-def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
-    """Return a recipe that reads an input with advantages as the run that computed them read it.
-
-    The reward is the sum of that run's components, and its sample mask includes the one it read.
-    """
-    columns = dict(recipe.columns)
-    if mask_is_result(source) and columns.get("sample_mask", "none") != "none":
-        del columns["sample_mask"]
-    own: Json = {"columns": columns}
-    components = None if "reward" in columns else stored_components(source)
-    if components is not None and not recipe.reward_components:
-        numerics = recipe.numerics.model_copy(update={"missing_components": components.missing})
-        own |= {"reward_components": components.names, "component_weights": components.weights}
-        own["numerics"] = numerics
-    return recipe.model_copy(update=own)
-
-
-def _check_results(columns: ColumnMap) -> None:
-    """Raise DataError if only some files have a column that a run wrote."""
-    for role, (name, file) in columns.in_some_files.items():
-        if role in RESULTS and ("advantages" in columns or role == "advantages"):
-            raise DataError(
-                f"{file}: no column `{name}`, which other files have; a loss of advantages in the "
-                "input needs the same columns in all files: run rlpost advantages on all of them, "
-                f"or leave this file out, or ignore the column with --map {role}=none"
-            )
-
-
-def _columns(source: Source | TableSource, recipe: Recipe, *, results: bool = False) -> ColumnMap:
-    if source.rows == 0:
-        raise DataError(f"{source.name}: there are no rows, so there is nothing to process")
-    return columns_of(source, recipe, results=results)
 
 
 def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engine:

@@ -301,7 +301,7 @@ def run_summary(
     inputs: Sequence[object],
     targets: Sequence[AnyPath],
     rewritten: Sequence[str],
-    devices: Sequence[object],
+    devices: Sequence[str],
     splits: int,
 ) -> Json:
     """Return the facts of a whole run, besides the numbers of its responses.
@@ -311,7 +311,7 @@ def run_summary(
         inputs: the paths of the input files.
         targets: the published files.
         rewritten: the files that were not spliced, each with the reason.
-        devices: that computed.
+        devices: the names of those that computed.
         splits: how many chunks were halved because the memory of the device was full.
     """
     return {
@@ -320,7 +320,7 @@ def run_summary(
         "inputs": [str(path) for path in inputs],
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
-        "devices": [str(device) for device in devices],
+        "devices": [*devices],
         "split_chunks": splits,
     }
 

@@ -23,7 +23,7 @@ from rlpost.display.text import (
     run_times,
     size,
 )
-from rlpost.display.trends import Trend, trend_table
+from rlpost.display.trends import Trend, trend_blocks, trend_table
 from rlpost.pipeline.summary import NO_SIGNAL
 from rlpost.pipeline.words import mask_flags
 from rlpost.render.update import update_line, update_notices, update_page
@@ -332,7 +332,7 @@ def _funnel(summary: Json) -> list[TextTable]:
             f"{summary['signal']['tokens']['count']:,} of {summary['tokens']['policy']:,} tokens"
         )
     rows.append(("kept", f"{kept:,}", percent(kept / responses), tokens))
-    return [TextTable(("Responses that train", "new", "matched", ""), rows, text=(0, 3))]
+    return [TextTable(("Responses that train", "dropped", "matched", ""), rows, text=(0, 3))]
 
 
 def _column(summary: Json, mask: str) -> str:
@@ -515,11 +515,10 @@ def _steps(summary: Json) -> list[TextTable]:
     parts = []
     for one in _chosen(summary, rows, ("reward", "no signal", "equal rewards", "KL per token")):
         values = [value for row in rows if (value := one.value(row)) is not None]
-        low, high, *ends = [min(values), max(values), values[0], values[-1]]
+        ends = (values[0], values[-1])
         first, last = (percent(x) if one.share else number(x, digits=2) for x in ends)
-        parts.append(
-            f"{one.name.removesuffix(' per token')} {first} {spark(values, (low, high))} {last}"
-        )
+        blocks = trend_blocks(values, share=one.share)
+        parts.append(f"{one.name.removesuffix(' per token')} {first} {blocks} {last}")
     return [TextTable(lines=[f"by step: {', '.join(parts)}"])]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted
-from rlpost.pipeline.update.files import REASONS
+from rlpost.pipeline.update.entry import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

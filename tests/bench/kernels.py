@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from rlpost.io.clock import Clock
-from rlpost.kernels.arrays import like, on_host, with_host
-from rlpost.kernels.arrays.torch_arrays import owners
+from rlpost.kernels.arrays import like, on_host
+from rlpost.kernels.arrays.torch_arrays import owners, with_host
 from rlpost.kernels.corrections import importance_weights, log_weights
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.moments import token_moments

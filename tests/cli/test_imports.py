@@ -1,13 +1,18 @@
-"""Which large libraries each command imports: numpy computes on the CPU, so none imports torch."""
+"""What each command imports of large libraries, and of the rooms of other commands.
+
+numpy computes on the CPU, so no command imports torch.
+"""
 
 import subprocess
 import sys
 
 import pyarrow.parquet as pq
 import pytest
+from format_writers_text import rollouts, verl
 from runs import rollout, run, save
 
 LARGE = ("torch", "polars", "altair", "ray", "textual")
+ROOMS = ("rlpost.analysis", "rlpost.formats", "rlpost.losses")
 PROGRAM = """
 import sys
 sys.argv = ["rlpost", *sys.argv[1:]]
@@ -21,30 +26,39 @@ COMMANDS = {
         ["advantages", "IN", "NEW", "--estimator", "reinforce", "--kl-coef", "0.1"],
         set(),
     ),
+    "directory": (["advantages", "FOLDER", "NEW_FOLDER"], set()),
     "plan": (["advantages", "IN", "NEW", "--plan"], set()),
-    "inspect": (["inspect", "IN"], {"polars"}),
-    "verify": (["verify", "OUT"], set()),
-    "loss": (["loss", "OUT", "--map", "log_probs=old_log_probs"], set()),
-    "compare": (["compare", "OUT", "OUT"], set()),
-    "replay": (["replay", "OUT"], set()),
+    "dump": (["advantages", "DUMP", "CONVERTED"], {"rlpost.formats"}),
+    "update": (["advantages", "FOLDER", "UPDATED", "--update"], {"rlpost.formats"}),
+    "inspect": (["inspect", "IN"], {"polars", "rlpost.analysis"}),
+    "verify": (["verify", "OUT"], {"rlpost.analysis"}),
+    "loss": (
+        ["loss", "OUT", "--map", "log_probs=old_log_probs"],
+        {"rlpost.analysis", "rlpost.losses"},
+    ),
+    "compare": (["compare", "OUT", "OUT"], {"rlpost.analysis"}),
+    "replay": (["replay", "OUT"], {"rlpost.analysis"}),
     "shards": (["plan", "IN", "SHARDS", "--state-dir", "STATE"], set()),
 }
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """An input, and its output."""
+    """An input, its output, a dump, a folder of inputs, and what commands write."""
     folder = tmp_path_factory.mktemp("imports")
     source, target = save(rollout(16), folder / "in.parquet"), folder / "out.parquet"
     assert run("advantages", source, target, "-q").code == 0
-    names = {"IN": source, "OUT": target, "NEW": folder / "new.parquet"}
-    return {**names, "STATE": folder / "state", "SHARDS": folder / "shards"}
+    save(rollout(16), folder / "FOLDER/a.parquet")
+    dump = verl(folder / "1.jsonl", rollouts())
+    names = ("CONVERTED", "NEW_FOLDER", "SHARDS", "STATE", "UPDATED")
+    files = {"IN": source, "OUT": target, "NEW": folder / "new.parquet", "DUMP": dump}
+    return {**files, "FOLDER": folder / "FOLDER", **{name: folder / name for name in names}}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_imports_only_the_large_libraries_that_it_needs(name, files):
+def test_a_command_imports_only_the_libraries_and_rooms_that_it_needs(name, files):
     words, wanted = COMMANDS[name]
-    program = [sys.executable, "-c", PROGRAM.format(large=LARGE)]
+    program = [sys.executable, "-c", PROGRAM.format(large=LARGE + ROOMS)]
     arguments = [str(files.get(word, word)) for word in words]
     ran = subprocess.run([*program, *arguments], capture_output=True, text=True, check=False)
     assert ran.returncode in (0, 1), ran.stderr  # findings

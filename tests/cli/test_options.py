@@ -42,8 +42,8 @@ def test_an_option_of_another_one_that_is_off_is_an_error(asked, tmp_path, words
     name, value = words.split()[-2:]
     assert ran.code == 2
     text = " ".join(ran.err.split())
-    assert text.startswith(f"error: {name}: ")
-    assert text.endswith(f"; add {other}, or leave {name} out")
+    assert text.startswith(f"error: {name} ")
+    assert f"tip: add {other}" in text
     config = tmp_path / "recipe.toml"
     config.write_text(f"kl-coef = 0.1\n{name.removeprefix('--')} = {value}\n")
     assert asked("--config", config)  # a file may have it for every input

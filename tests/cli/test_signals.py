@@ -65,7 +65,7 @@ def test_nothing_slow_is_imported_before_signals_are_handled():
 
 @pytest.mark.parametrize(
     "module",
-    ["rlpost.io.shutdown", "signal", "threading", "rlpost.cli.app", "typer", "pyarrow", "torch",
+    ["rlpost.io.shutdown", "signal", "threading", "rlpost.cli.app", "typer", "pyarrow", "numpy",
      "rlpost.api", "rlpost.pipeline.run"],
 )  # fmt: skip
 def test_a_signal_at_any_import_gives_its_exit_code(tmp_path, module):

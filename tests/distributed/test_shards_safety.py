@@ -151,6 +151,7 @@ def killed_shard(top, given, out):
     recipe = rlpost.Recipe(estimator=f"{top / 'own.py'}:deadly")
     shards.plan([given], out, top / "state", recipe, rlpost.Options())
     words = ["--state-dir", "state", "--num-shards", "1", "--shard-index", "0"]
+    words += ["--estimator", str(recipe.estimator)]
     argv = [Path(sys.executable).with_name("rlpost"), "advantages", *words]
     done = subprocess.run(argv, cwd=top, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL

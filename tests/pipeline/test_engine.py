@@ -57,3 +57,11 @@ def test_a_response_that_does_not_fit_alone_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(UnavailableError, match="row 0: this response does not fit"):
         rlpost.advantages(SAMPLE, tmp_path / "out.parquet", options=ON_TORCH)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_the_summary_names_the_device_as_the_option_does(device, tmp_path):
+    options = rlpost.Options(device=device)
+    summary = rlpost.advantages(SAMPLE, tmp_path / "out.parquet", options=options)
+    assert summary.devices == [device]
+    assert rlpost.loss(SAMPLE, options=options).devices == [device]

@@ -159,7 +159,7 @@ def _row(name: str, spread: Spread | AdvantageSlice, histogram: Histogram | None
         ends = (histogram.edges[0], histogram.edges[-1])
     low, high = map(number, ends)
     mean, std = aligned([mean_beside(spread.mean, spread.std), spread.std])
-    return name, low, spark(histogram.counts) if histogram else "", high, mean, std
+    return name, low, spark(histogram.counts) if histogram else "to", high, mean, std
 
 
 def _shares(facts: Facts) -> list[str]:

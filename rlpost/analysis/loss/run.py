@@ -17,11 +17,12 @@ from rlpost.io.paths import PathText, parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.loss_plan import bind_losses
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
-from rlpost.pipeline.run import bind_losses, check_clash, engine_for, write_files
+from rlpost.pipeline.run import check_clash, engine_for, write_files
 from rlpost.pipeline.summary import run_summary
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
@@ -86,7 +87,7 @@ def loss(
             *responses.notes.get("warnings", []),
         ]
         files = [file.path for file in source.files]
-        devices = engine.devices.all
+        devices = engine.devices.names
         facts = run_summary(plan, files, outputs.targets, rewritten, devices, engine.splits)
     clock = engine.clock
     facts["scratch"] = None if engine.kept is None else engine.kept.facts()

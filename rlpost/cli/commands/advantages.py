@@ -201,11 +201,12 @@ def _show_plan(
     from rlpost.display.page import show_page  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.update.files import planned  # noqa: PLC0415
     from rlpost.render.plan import plan_page  # noqa: PLC0415
-    from rlpost.render.update import update_page  # noqa: PLC0415
 
     if run.update:
+        from rlpost.pipeline.update.files import planned  # noqa: PLC0415 - imports the formats
+        from rlpost.render.update import update_page  # noqa: PLC0415
+
         update = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
         show_page(update_page(update.facts()), "table")
         return

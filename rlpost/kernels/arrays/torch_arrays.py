@@ -203,7 +203,7 @@ def all_true(count: int, other: Tensor) -> Tensor:
 
 def spread(per_segment: Tensor, offsets: Tensor) -> Tensor:
     """Repeat the value of each segment for each of its elements: [N] -> [T]."""
-    return per_segment.index_select(0, _owners(offsets))
+    return per_segment.index_select(0, owners(offsets))
 
 
 def spread_or_scalar(per_segment: Tensor, offsets: Tensor) -> Tensor:
@@ -211,15 +211,15 @@ def spread_or_scalar(per_segment: Tensor, offsets: Tensor) -> Tensor:
     return spread(per_segment, offsets)
 
 
-def _owners(offsets: Tensor) -> Tensor:
+def owners(offsets: Tensor) -> Tensor:
     """Return the segment of each element, [T] int32; computed once for each tensor of offsets."""
-    owners: Tensor | None = getattr(offsets, "owners", None)
-    if owners is None:
+    segments_of: Tensor | None = getattr(offsets, "owners", None)
+    if segments_of is None:
         segments = torch.arange(offsets.numel() - 1, dtype=torch.int32, device=offsets.device)
         count = int(on_host(offsets)[-1])
-        owners = torch.repeat_interleave(segments, offsets.diff(), output_size=count)
-        offsets.owners = owners  # type: ignore[attr-defined]
-    return owners
+        segments_of = torch.repeat_interleave(segments, offsets.diff(), output_size=count)
+        offsets.owners = segments_of  # type: ignore[attr-defined]
+    return segments_of
 
 
 _EMPTY = {"sum": 0.0, "max": -torch.inf, "min": torch.inf}
@@ -282,9 +282,9 @@ def add_at(values: Tensor, positions: Tensor, amounts: Tensor) -> Tensor:
 
 def starts_after_observations(mask: Tensor, offsets: Tensor) -> Tensor:
     """Return whether each token is the first of its segment or follows a false element, [T]."""
-    first, owners = mask.new_ones(1), _owners(offsets)
+    first, segment = mask.new_ones(1), owners(offsets)
     starts = torch.cat([first, ~mask])[: mask.numel()]
-    return starts | torch.cat([first, owners[1:] != owners[:-1]])[: len(starts)]
+    return starts | torch.cat([first, segment[1:] != segment[:-1]])[: len(starts)]
 
 
 def count_codes(codes: Tensor, count: int, amounts: Tensor | None = None) -> Tensor:
@@ -321,7 +321,7 @@ class TensorBlocks:
 
     def __init__(self, offsets: Tensor, ends: Tensor, size: int) -> None:
         self._size, self._number = size, int(on_host(ends)[-1])
-        shift = (size * ends[1:] - offsets[1:]).index_select(0, _owners(offsets))
+        shift = (size * ends[1:] - offsets[1:]).index_select(0, owners(offsets))
         self._places = torch.arange(shift.numel(), device=shift.device).add_(shift)
 
     def scanned(self, values: Tensor, decay: float) -> Tensor:

@@ -10,7 +10,7 @@ from rlpost.io.parquet.inputs import InputFile, partitions_of
 from rlpost.io.parquet.source import Source
 from rlpost.pipeline.coupled_files import Keys
 from rlpost.pipeline.coupling import coupling_of
-from rlpost.pipeline.update.files import REASONS
+from rlpost.pipeline.update.entry import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
 
 
+REASONS = {
+    "new": "new",
+    "changed": "changed",
+    "recipe": "of another recipe",
+    "semantics": "of other semantics",
+    "unknown": "without a fingerprint",
+    "stopped": "of a stopped run",
+    "coupled": "with shared batches or groups",
+    "damaged": "with a damaged output",
+}
+"""Why a file is written, in words."""
+
+
 class UpdateFile(NamedTuple):
     """A file of the input."""
 

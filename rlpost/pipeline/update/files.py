@@ -35,7 +35,7 @@ from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline.output.journal import JOURNAL
-from rlpost.pipeline.update.entry import Entry, Identity, UpdateFile, recorded_path
+from rlpost.pipeline.update.entry import REASONS, Entry, Identity, UpdateFile, recorded_path
 from rlpost.pipeline.update.marker import MARKER, recover, stopped_files
 from rlpost.pipeline.update.vanished import outputs_of_runs, vanished_outputs
 from rlpost.recipe.semantics import SEMANTICS
@@ -50,17 +50,6 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-REASONS = {
-    "new": "new",
-    "changed": "changed",
-    "recipe": "of another recipe",
-    "semantics": "of other semantics",
-    "unknown": "without a fingerprint",
-    "stopped": "of a stopped run",
-    "coupled": "with shared batches or groups",
-    "damaged": "with a damaged output",
-}
-"""Why a file is written, in words."""
 _MOST_NAMES = 20  # in the summary
 _DUMPS = {suffix for one in FORMATS.values() for suffix in one.suffixes} - {".parquet"}
 

@@ -282,7 +282,7 @@ def test_a_run_that_gets_no_memory_leaves_no_torn_file(forked_runs, inputs, want
 
 def test_an_import_that_gets_no_memory_is_told_in_one_line(inputs, tmp_path):
     words = " ".join(map(str, command(inputs, tmp_path / "out")))
-    limited = f"ulimit -v 900000; exec {PROGRAM} {words}"
+    limited = f"ulimit -v 900000; exec {PROGRAM} {words} --device torch:cpu"
     ran = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, check=False)
     assert ran.returncode == 5 or ran.returncode < 0, ran.stderr
     assert "Traceback" not in ran.stderr

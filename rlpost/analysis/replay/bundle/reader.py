@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, RlpostError, UsageError
-from rlpost.formats.inputs import fetched_inputs
 from rlpost.io.locks import scratch_folder
 from rlpost.io.paths import PathText, parse_path
 from rlpost.io.staged import file_errors
@@ -92,6 +91,8 @@ def open_bundle(path: PathText) -> Iterator[OpenBundle]:
         DataError: not a bundle, a damaged one, or one of a later version.
         ReadWriteError: it cannot be read, or the temporary folder is full.
     """
+    from rlpost.formats.inputs import fetched_inputs  # noqa: PLC0415 - imports the dump formats
+
     with fetched_inputs([path], tables=True) as local, scratch_folder(None) as folder:
         zipped = Path(str(parse_path(local.paths[0])))  # of file:// URLs, too
         with file_errors(zipped, "cannot be read"):

@@ -15,10 +15,11 @@ from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import columns_of
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.loss_plan import bind_losses
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import Plan
 from rlpost.pipeline.resolved import resolve_recipe
-from rlpost.pipeline.run import bind_losses, engine_for
+from rlpost.pipeline.run import engine_for
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.loss import STORED
 from rlpost.pipeline.totals import ExactTotals

@@ -1,0 +1,176 @@
+"""Policy losses bound to an input: the plan of `rlpost loss`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rlpost.errors import DataError
+from rlpost.losses.config import behaviour_of
+from rlpost.pipeline.columns import (
+    FINAL_MASK,
+    absent,
+    check_log_probs,
+    columns_of_rows,
+    lacks_of,
+    mask_is_result,
+)
+from rlpost.pipeline.loss_totals import LossTotals, count_losses
+from rlpost.pipeline.plan import Plan, plan_of
+from rlpost.pipeline.resolved import resolve_recipe
+from rlpost.pipeline.running_state import RunState
+from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
+from rlpost.recipe.input_columns import RESULTS, stored_components
+from rlpost.recipe.roles import LOG_PROBS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rlpost.io.parquet.source import Source, TableSource
+    from rlpost.losses.config import LossConfig
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.loss import LossOptions
+    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import ColumnMap
+
+
+_LOSS_ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
+
+
+def bind_losses(
+    source: Source | TableSource, recipe: Recipe, configs: Sequence[LossConfig], *, write: bool
+) -> Plan:
+    """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
+    columns = columns_of_rows(source, recipe, results=True)
+    if "advantages" in columns:
+        recipe = _of_results(source, recipe)
+        columns = columns_of_rows(source, recipe, results=True)
+        _check_results(columns)
+    else:
+        _check_results(columns)
+        columns = columns_of_rows(source, recipe)
+    return loss_plan(source, columns, recipe, configs, write=write)
+
+
+def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
+    """Return a recipe that reads an input with advantages as the run that computed them read it.
+
+    The reward is the sum of that run's components, and its sample mask includes the one it read.
+    """
+    columns = dict(recipe.columns)
+    if mask_is_result(source) and columns.get("sample_mask", "none") != "none":
+        del columns["sample_mask"]
+    own: dict[str, Any] = {"columns": columns}
+    components = None if "reward" in columns else stored_components(source)
+    if components is not None and not recipe.reward_components:
+        numerics = recipe.numerics.model_copy(update={"missing_components": components.missing})
+        own |= {"reward_components": components.names, "component_weights": components.weights}
+        own["numerics"] = numerics
+    return recipe.model_copy(update=own)
+
+
+def _check_results(columns: ColumnMap) -> None:
+    """Raise DataError if only some files have a column that a run wrote."""
+    for role, (name, file) in columns.in_some_files.items():
+        if role in RESULTS and ("advantages" in columns or role == "advantages"):
+            raise DataError(
+                f"{file}: no column `{name}`, which other files have; a loss of advantages in the "
+                "input needs the same columns in all files: run rlpost advantages on all of them, "
+                f"or leave this file out, or ignore the column with --map {role}=none"
+            )
+
+
+def loss_plan(
+    source: Source | TableSource,
+    columns: ColumnMap,
+    recipe: Recipe,
+    configs: Sequence[LossConfig],
+    *,
+    write: bool,
+) -> Plan:
+    """Bind policy losses to an input; the recipe computes advantages if the input has none.
+
+    Args:
+        source: the input.
+        columns: which column serves each role.
+        recipe: how advantages are computed. Of an input that has them, only `columns`, `nonfinite`
+            and what the output keeps are used.
+        configs: the losses.
+        write: the plan writes the loss and the clip state of tokens, of the first config.
+
+    Raises:
+        DataError: a role that is needed has no column, or one of another type.
+    """
+    resolved = resolve_recipe(recipe, columns)
+    _check_loss_roles(source, columns, resolved, configs)
+    components = tuple(f"component:{name}" for name in recipe.reward_components or ())
+    rewarded = "reward" in columns or bool(components)
+    reads = frozenset(role for role in LOG_PROBS if role in columns)
+    stages: Sequence[Stage]
+    length_role: str | None
+    if "advantages" in columns:
+        reads |= {role for role in ("advantages", "is_weight") if role in columns}
+        stages = stages_before_loss(
+            reads, mask_nonfinite=recipe.nonfinite == "mask", final_mask=FINAL_MASK in columns
+        )
+        length_role = "mask" if "mask" in columns else "log_probs"
+        rows = tuple(role for role in (*_LOSS_ROWS, *components) if role in columns)
+    else:
+        plan = plan_of(source, columns, resolved, RunState())
+        stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
+        stages = [
+            replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
+            for stage in stages
+        ]
+    written = configs[0] if write else None
+    last = partial(add_loss, config=written, rewarded=rewarded)
+    between = stages_of_losses(reads, resolved, configs, rewarded=rewarded)
+    return Plan(
+        source,
+        columns,
+        resolved,
+        (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
+        length_role,
+        rows,
+        partial(count_losses, configs=configs, rewarded=rewarded),
+        no_totals=LossTotals(len(configs)),
+    )
+
+
+def _check_loss_roles(
+    source: Source | TableSource,
+    columns: ColumnMap,
+    resolved: ResolvedRecipe,
+    configs: Sequence[LossConfig],
+) -> None:
+    """Raise DataError for roles that losses need and that have no column, or one of other type."""
+    needed = {"log_probs": "the policy being trained, whose loss is computed"}
+    if behaviour_of(configs) != "infer":
+        needed["old_log_probs"] = "the policy before its update, which the ratio divides by"
+    if resolved.reward_reasons and not resolved.rewarded:
+        needed["advantages"] = (
+            "the loss multiplies by them, and there is no reward to compute them from"
+        )
+    for config in configs:
+        options, name = config.options, config.loss.name
+        for role, why, needs in (
+            ("infer_log_probs", "--behaviour infer", options.behaviour == "infer"),
+            *_kl_ratio_roles(options),
+            ("ref_log_probs", f"--loss {name}", "ref_log_probs" in config.loss.needs),
+            ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
+        ):
+            if needs:
+                needed.setdefault(role, why)
+    missing = {role: why for role, why in needed.items() if role not in columns}
+    if missing:
+        raise absent(source, columns, missing, lacks_of(source))
+    check_log_probs(source, columns, sorted(LOG_PROBS))
+
+
+def _kl_ratio_roles(options: LossOptions) -> list[tuple[str, str, bool]]:
+    """Return the role that the ratio of the KL loss divides by, why, and whether it is needed."""
+    policy = options.kl_loss_ratio_policy
+    needs = options.kl_loss_ratio and policy in ("old", "infer")
+    return [(f"{policy}_log_probs", f"--kl-loss-ratio-policy {policy}", needs)]
