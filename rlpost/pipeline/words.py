@@ -129,8 +129,10 @@ def _kl(resolved: ResolvedRecipe) -> str:
 def _advantages(resolved: ResolvedRecipe) -> str:
     recipe, estimator = resolved.recipe, resolved.estimator
     formula = estimator.formula
-    if estimator.undiscounted_is_constant:  # of the rewards, whose formula is above
+    if estimator.undiscounted_is_constant:
         formula = "" if resolved.constant else "Gₜ = rₜ + γGₜ₊₁"
+    elif {estimator.norm_mean, estimator.norm_std} != {"none"} and not estimator.normalises:
+        formula = ""  # the rewards have it
     parts = [f"{estimator.name}, {formula}" if formula else estimator.name]
     parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.options else []
     parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.options else []
