@@ -111,6 +111,14 @@ def test_a_node_that_is_lost_midway_with_its_blocks_changes_nothing(cluster, tmp
     thread.join()
     assert got["responses"] == rows
     same_columns(tmp_path / "ray", tmp_path / "local")
+    wait_for_nodes(2)  # Ray counts a lost node for some seconds
+
+
+def wait_for_nodes(count):
+    end = time.monotonic() + 60
+    while sum(node["Alive"] for node in ray.nodes()) != count:
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def plain_table(rows):
