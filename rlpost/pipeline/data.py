@@ -169,10 +169,6 @@ class Batch:
         """Return whether a flag of the table is true for all responses."""
         return bool(self.table[name].all())
 
-    def rows_with(self, name: str) -> Mapping[str, Array]:
-        """Return the table if it has a column, else the rows on the device, which may have it."""
-        return self.table if name in self.table else self.responses
-
     def with_responses(self, columns: Mapping[str, Array]) -> Batch:
         """Return the same batch with columns of responses added, which are on its device."""
         return replace(self, responses=ChainMap({**columns}, {}, self.responses))  # type: ignore[arg-type]

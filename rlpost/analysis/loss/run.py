@@ -71,7 +71,7 @@ def loss(
         computed = () if "advantages" in plan.columns else emitted(plan.resolved)
         names = (*computed, *LOSS_COLUMNS) if targets else ()
         check_clash(plan, names)
-        engine = engine_for(plan, options, outputs.folder)
+        engine = engine_for(plan, options)
         with single_threaded():
             responses = engine.responses(names)
             metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
@@ -90,7 +90,6 @@ def loss(
         devices = engine.devices.names
         facts = run_summary(plan, files, outputs.targets, rewritten, devices, engine.splits)
     clock = engine.clock
-    facts["scratch"] = None if engine.kept is None else engine.kept.facts()
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
     return {**summary, "warnings": warnings, **facts}
 
