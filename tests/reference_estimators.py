@@ -64,7 +64,7 @@ def returns_to_go(rows: Rollout, token_rewards: Tokens, gamma: float = 1.0) -> T
     """G_t = r_t + γ·G_{t+1} from policy token to policy token, observations skipped."""
     out = []
     for r, rewards in zip(rows, token_rewards, strict=True):
-        row, running = [0.0] * len(rewards), 0.0
+        row, running = [0.0] * len(rewards), r.behind
         for t in reversed(range(len(rewards))):
             if r.mask[t]:
                 running = rewards[t] + gamma * running
@@ -103,7 +103,7 @@ def remax(rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0) -> Credit
 def _gae_row(r: Response, rewards: Sequence[float], gamma: float, lam: float) -> list[float]:
     """A_t = δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} - V_t, over policy tokens only."""
     assert r.values is not None
-    row, next_advantage, next_value = [0.0] * len(rewards), 0.0, 0.0
+    row, next_advantage, next_value = [0.0] * len(rewards), 0.0, r.behind
     for t in reversed(range(len(rewards))):
         if r.mask[t]:
             delta = rewards[t] + gamma * next_value - r.values[t]
@@ -354,7 +354,7 @@ def agentic_reinforce(
     """R_k + γ·R_{k+1} + … on each token of policy segment k; R is its reward sum, or its last."""
     out = []
     for r, rewards in zip(rows, token_rewards, strict=True):
-        row, running = [0.0] * len(rewards), 0.0
+        row, running = [0.0] * len(rewards), r.behind
         for segment in reversed(segments(r.mask)):
             paid = segment if segment_reward == "sum" else segment[-1:]
             running = math.fsum(rewards[t] for t in paid) + gamma * running

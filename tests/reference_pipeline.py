@@ -63,6 +63,8 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     rows = with_components(rows, options)
     rows = in_batches(rows, options.get("numerics", {}).get("batch", "step"))
     rows = sample_masked(rows, options, units)
+    if options.get("bootstrap"):
+        rows = [replace(r, behind=value_behind(r)) for r in rows]
     shaped = [r.reward for r in rows]
     if options.get("overlong_penalty"):
         penalties = ref.overlong_penalties(rows, *options["overlong_penalty"])
@@ -98,6 +100,11 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
         unclipped_token_rewards=unclipped, token_rewards=token_rewards, unclipped=before,
         raw_advantages=raw, advantages=advantages, returns=returns, weights=weights(rows, options),
     )  # fmt: skip
+
+
+def value_behind(row: Response) -> float:
+    """The value behind the end of a truncated response: the last of its row."""
+    return row.values[-1] if row.finish_reason == "length" and row.values else 0.0
 
 
 def made_rewards(rows: Rollout, options: Options) -> list[float]:

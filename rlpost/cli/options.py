@@ -74,6 +74,7 @@ RECIPE: dict[str, Declared] = {
     "lambda_policy": Declared(ESTIMATOR),
     "lambda_value": Declared(ESTIMATOR),
     "length_adaptive_alpha": Declared(ESTIMATOR),
+    "bootstrap": Declared(ESTIMATOR),
     "step_gamma": Declared(ESTIMATOR),
     "episode_weight": Declared(ESTIMATOR),
     "step_weight": Declared(ESTIMATOR),

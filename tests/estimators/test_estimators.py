@@ -20,6 +20,7 @@ from strategies import ESSENTIALS, rollouts, to_table
 import rlpost
 import rlpost.estimators
 import rlpost.kernels
+from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.estimators.gae import gae
 from rlpost.estimators.raw import raw
@@ -58,6 +59,24 @@ def agrees(rows, name, **options):
 def test_an_estimator_equals_its_reference(name, rows, gamma, process):
     rows = rows if process else without(rows, "token_rewards")
     agrees(rows, name, gamma=gamma)
+
+
+BOOTSTRAPPED = ("gae", "reinforce", "reinforce_pp", "remax", "agentic_reinforce",
+                "optimal_token_baseline")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOOTSTRAPPED)
+@settings(max_examples=25)
+@given(rows=rollouts(), gamma=st.sampled_from([1.0, 0.9]))
+def test_a_truncated_response_ends_with_a_value(name, rows, gamma):
+    agrees(rows, name, gamma=gamma, bootstrap="last")
+
+
+@pytest.mark.parametrize("name", sorted({*ESTIMATORS} - {*BOOTSTRAPPED}))
+def test_an_estimator_without_sums_of_rewards_takes_no_value(name):
+    rows = responses([0.0, 1.0], finish_reason="length")
+    with pytest.raises(UsageError, match="--bootstrap"):
+        written(rows, name, bootstrap="last")
 
 
 @every_estimator

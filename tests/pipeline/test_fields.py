@@ -46,6 +46,7 @@ VALUES = {
     "lambda_policy": (0.3, 1.0),
     "lambda_value": (0.3, 1.0),
     "length_adaptive_alpha": (0.7,),
+    "bootstrap": ("last",),
     "step_gamma": (0.5,),
     "episode_weight": (2.0,),
     "step_weight": (0.5,),

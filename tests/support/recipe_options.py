@@ -16,6 +16,7 @@ CASES = {
     "estimator": ("--estimator rloo", "rloo", ""),
     "gamma": ("--gamma 0.5", 0.5, ""),
     "lam": ("--lam 0.25", 0.25, "--estimator gae"),
+    "bootstrap": ("--bootstrap last", "last", "--estimator gae"),
     "lambda_policy": ("--lambda-policy 0.5", 0.5, "--estimator gae"),
     "lambda_value": ("--lambda-value 1", 1.0, "--estimator gae"),
     "length_adaptive_alpha": ("--length-adaptive-alpha 0.05", 0.05, "--estimator gae"),

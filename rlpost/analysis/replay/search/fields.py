@@ -38,6 +38,9 @@ DEVIATIONS = SeparatingData(
 EQUAL = SeparatingData("a prompt group of equal rewards", lambda s: s.equal_groups)
 SINGLE = SeparatingData("a prompt group of one response", lambda s: s.singles)
 TRUNCATED = SeparatingData("a truncated response", lambda s: s.distinct("truncated"))
+CUT = SeparatingData(
+    "a truncated response with critic values", lambda s: s.has("values") and s.distinct("truncated")
+)
 EMPTY = SeparatingData("a response without policy tokens", lambda s: not s.policy_lengths.all())
 OBSERVATIONS = SeparatingData("observation tokens between policy tokens", lambda s: s.observations)
 ENDS = SeparatingData("a response that ends with an observation token", lambda s: s.ends_observed)
@@ -152,6 +155,11 @@ def _lambdas(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
     yield from DISCOUNTS
     if resolved.recipe.gamma == 1:
         yield from ({"gamma": 0.99, "lam": one} for one in DISCOUNTS)
+
+
+def _bootstraps(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
+    yield None
+    yield from ["last"] if sample.has("values") else []
 
 
 def _domains(_: ResolvedRecipe, sample: SampleFacts) -> list[Any]:
@@ -334,6 +342,7 @@ FIELDS: dict[str, SearchedField] = {
     "lambda_policy": _LAMBDA,
     "lambda_value": _LAMBDA,
     "length_adaptive_alpha": SearchedField((0.05,), (0.0, 10.0), (VALUES,)),
+    "bootstrap": SearchedField(_bootstraps, data=(CUT,)),
     "step_gamma": _DISCOUNT_OF_STEPS,
     "episode_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (UNEQUAL,)),
     "step_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (TURNS,)),
