@@ -382,7 +382,7 @@ FIELDS: dict[str, SearchedField] = {
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
     "mask_before_norm": SearchedField(data=(_by_recipe("a response that a mask drops"),)),
-    "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), step=0.05),
+    "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), start=0.001, step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
     "kl_target": _LEFT,
     "kl_horizon": _LEFT,
