@@ -135,6 +135,40 @@ def gae(
     return final_masked(rows, advantages), final_masked(rows, returns)
 
 
+def vtrace(
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    gamma: float = 1.0,
+    rho_cap: float = 1.0,
+    c_cap: float = 1.0,
+) -> Credit:
+    """v_s = V_s + Σ_{t≥s} γ^{t-s}·c_s…c_{t-1}·δ_t; A_s = ρ_s·(r_s + γ·v_{s+1} - V_s)."""
+    advantages, returns = [], []
+    for r, rewards in zip(rows, token_rewards, strict=True):
+        policy = [t for t, m in enumerate(r.mask) if m]
+        ratios = [math.exp(min(r.old[t] - r.infer[t], 80)) for t in policy]
+        values = [*(r.values[t] for t in policy), r.behind]
+        deltas = [
+            min(rho_cap, ratio) * (rewards[t] + gamma * after - value)
+            for t, ratio, value, after in zip(policy, ratios, values[:-1], values[1:], strict=True)
+        ]
+        targets = [values[-1]]
+        for s in reversed(range(len(policy))):
+            total, trace = values[s], 1.0
+            for t in range(s, len(policy)):
+                total += trace * deltas[t]
+                trace *= gamma * min(c_cap, ratios[t])
+            targets.insert(0, total)
+        credit, target = [0.0] * len(r.mask), [0.0] * len(r.mask)
+        for s, t in enumerate(policy):
+            after = rewards[t] + gamma * targets[s + 1]
+            credit[t], target[t] = min(rho_cap, ratios[s]) * (after - values[s]), targets[s]
+        advantages.append(credit)
+        returns.append(target)
+    return final_masked(rows, advantages), final_masked(rows, returns)
+
+
 def _energy(r: Response) -> list[float]:
     """W_t = Σ_{u≤t} (1 - 2π_u + Σπ_u²) over policy tokens."""
     assert r.old is not None
@@ -390,8 +424,8 @@ def opd(
 ESTIMATORS: dict[str, Callable[..., Credit]] = {
     function.__name__: function
     for function in (
-        gae, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax, opo, gpg,
-        grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo, step_reinforce,
-        agentic_reinforce, rae, opd, raw,
+        gae, vtrace, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax,
+        opo, gpg, grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo,
+        step_reinforce, agentic_reinforce, rae, opd, raw,
     )
 }  # fmt: skip

@@ -29,6 +29,7 @@ OUTCOMES = {
 }  # fmt: skip
 KNOBS = {
     "gae": ("gamma", "lam", "lambda_policy", "lambda_value", "length_adaptive_alpha"),
+    "vtrace": ("gamma",),
     "reinforce": ("gamma",),
     "grpo": ("gamma",),
     "remax": ("gamma",),
@@ -130,7 +131,7 @@ def process_way(options: Options) -> str:
         return str(way)
     if name in OUTCOMES or name in MADE or name == "reinforce_pp_baseline":
         return "response"
-    if name in ("gae", "remax", "optimal_token_baseline"):
+    if name in ("gae", "vtrace", "remax", "optimal_token_baseline"):
         return "token"
     return "token" if scopes_of(options) == ("none", "none") else "response"
 

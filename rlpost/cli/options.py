@@ -81,6 +81,8 @@ RECIPE: dict[str, Declared] = {
     "f_norm": Declared(ESTIMATOR),
     "ema_decay": Declared(ESTIMATOR),
     "otb_is_cap": Declared(ESTIMATOR),
+    "vtrace_rho_cap": Declared(ESTIMATOR),
+    "vtrace_c_cap": Declared(ESTIMATOR),
     "episode_domains": Declared(ESTIMATOR, "A,B,..."),
     "teachers": Declared(ESTIMATOR, "COLUMN=WEIGHT", complete=completion.teachers),
     "numerics": Declared(ESTIMATOR, "NAME=VALUE", complete=completion.numerics),

@@ -99,6 +99,10 @@ class EstimatorOptions(OptionModel):
     """Decay of the moving-average baseline (rae)."""
     otb_is_cap: Positive | None = None
     """Cap of the old/infer ratios that weigh optimal_token_baseline."""
+    vtrace_rho_cap: Positive = 1.0
+    """Cap of the old/infer ratios that weigh TD errors (vtrace)."""
+    vtrace_c_cap: Positive = 1.0
+    """Cap of the old/infer ratios that carry TD errors back (vtrace)."""
     episode_domains: tuple[str, ...] = ()
     """Domains to centre by group, the others by batch (hierarchical_grpo)."""
     teachers: dict[str, Finite] = Field(default_factory=dict)

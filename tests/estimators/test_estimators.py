@@ -61,7 +61,7 @@ def test_an_estimator_equals_its_reference(name, rows, gamma, process):
     agrees(rows, name, gamma=gamma)
 
 
-BOOTSTRAPPED = ("gae", "reinforce", "reinforce_pp", "remax", "agentic_reinforce",
+BOOTSTRAPPED = ("gae", "vtrace", "reinforce", "reinforce_pp", "remax", "agentic_reinforce",
                 "optimal_token_baseline")  # fmt: skip
 
 
@@ -357,6 +357,28 @@ def test_gae_with_two_equal_lambdas_is_gae(rows, lam):
         strict=True,
     ):
         np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from([1.0, 0.9]), st.sampled_from([None, "last"]))
+def test_vtrace_of_equal_policies_is_gae_with_lambda_1(rows, gamma, bootstrap):
+    rows = [replace(r, infer=r.old) for r in rows]
+    for got, want in zip(
+        written(rows, "vtrace", gamma=gamma, bootstrap=bootstrap),
+        written(rows, "gae", gamma=gamma, lam=1.0, bootstrap=bootstrap),
+        strict=True,
+    ):
+        close(got, want)
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from([(0.5, 0.25), (2.0, 1.0), (1.0, 3.0)]))
+def test_vtrace_caps_its_two_ratios(rows, caps):
+    rewards = pipeline(rows, {"estimator": "vtrace"}).token_rewards
+    want = est.vtrace(rows, rewards, gamma=0.5, rho_cap=caps[0], c_cap=caps[1])
+    options = {"vtrace_rho_cap": caps[0], "vtrace_c_cap": caps[1]}
+    for got, expected in zip(written(rows, "vtrace", gamma=0.5, **options), want, strict=True):
+        close(got, flat(expected))
 
 
 @settings(max_examples=25)

@@ -53,6 +53,8 @@ VALUES = {
     "f_norm": (3.0,),
     "ema_decay": (0.5,),
     "otb_is_cap": (0.8, 2.0),
+    "vtrace_rho_cap": (0.5, 2.0),
+    "vtrace_c_cap": (0.5, 2.0),
     "episode_domains": (("math",), ("math", "code")),
     "options": (),
     "teachers": ({"teacher_a": 1.0}, {"teacher_a": 0.5, "teacher_b": -0.2}),

@@ -26,6 +26,8 @@ CASES = {
     "f_norm": ("--f-norm 2", 2.0, "--estimator gpg"),
     "ema_decay": ("--ema-decay 0.5", 0.5, "--estimator rae"),
     "otb_is_cap": ("--otb-is-cap 2", 2.0, "--estimator optimal_token_baseline"),
+    "vtrace_rho_cap": ("--vtrace-rho-cap 2", 2.0, "--estimator vtrace"),
+    "vtrace_c_cap": ("--vtrace-c-cap 0.5", 0.5, "--estimator vtrace"),
     "episode_domains": (
         "--episode-domains math,code",
         ("math", "code"),

@@ -31,6 +31,7 @@ from rlpost.kernels.segments import (
     starts_after_observations,
 )
 from rlpost.pipeline.stages.rewards import counted, counted_fields
+from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -249,7 +250,8 @@ def _column(
         return values if segments.owners is None else values[segments.owners]
     rewards, how = name == "token_rewards", recipe.numerics.observations
     values = batch["token_level_rewards" if rewards else name]
-    if how == "zero_states" or (rewards and (masked or how not in _IN_SCAN)):
+    zero = rewards and (masked or how not in _IN_SCAN)
+    if zero or how == "zero_states" or (name in LOG_PROBS and not masked):  # no action, ratio 1
         values = batch.only(values)
     if rewards and recipe.bootstrap is not None:
         of_policy = not batch.full and (masked or how not in _OF_STATES)

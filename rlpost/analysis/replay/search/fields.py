@@ -331,6 +331,7 @@ _LAMBDA = SearchedField((), _UNIT, (VALUES,))
 _EPSILON = SearchedField(EPSILONS, (0.0, 10.0), (LITTLE,), solved="alone", step=0.01)
 _WHITENING = SearchedField(data=(FEW_TOKENS,))
 _WEIGHTS = SearchedField(data=(ENGINE,))
+_RATIO_CAP = SearchedField((1.0, 2.0, 5.0, 10.0), data=(ENGINE,))
 _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 
 FIELDS: dict[str, SearchedField] = {
@@ -351,6 +352,8 @@ FIELDS: dict[str, SearchedField] = {
         (*DISCOUNTS, 0.5), _UNIT, (_by_recipe("several responses of a domain"),)
     ),
     "otb_is_cap": SearchedField(_otb_caps, data=(ENGINE,)),
+    "vtrace_rho_cap": _RATIO_CAP,
+    "vtrace_c_cap": _RATIO_CAP,
     "episode_domains": SearchedField(_domains, data=(DOMAINS,)),
     "teachers": SearchedField(lambda _, sample: teachers(sample), _WEIGHT, (LOG_RATIOS,)),
     "reward_components": SearchedField(lambda _, sample: components(sample), data=(COMPONENTS,)),
