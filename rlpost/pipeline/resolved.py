@@ -165,6 +165,11 @@ class ResolvedRecipe:
         return _reads_rewards(self.estimator)
 
     @property
+    def bootstraps(self) -> bool:
+        """A value behind the end of a response can be a part of its returns."""
+        return _bootstraps(self.recipe, self.estimator)
+
+    @property
     def kl(self) -> bool:
         """KL is computed: the input has log-probs of both policies."""
         return bool(self.kl_reads)
@@ -237,6 +242,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     early = recipe.numerics.kl_credit == "response"
     varying = in_rewards or recipe.whiten_rewards or process == "token"
     varying |= "token_level_rewards" in recorded and not early
+    varying |= recipe.bootstrap is not None
     one_end = columns.rows_only or (
         recipe.numerics.terminal_reward == "last_policy_token"
         and recipe.numerics.observations not in ("restart", "cut")
@@ -300,6 +306,13 @@ def _reads_rewards(estimator: Estimator) -> bool:
     return not _REWARDS.isdisjoint(estimator.needs)
 
 
+def _bootstraps(recipe: Recipe, estimator: Estimator) -> bool:
+    """Return whether the returns of an estimator are sums of rewards in units of values."""
+    summed = "token_rewards" in estimator.columns and "gamma" in estimator.options
+    unscaled = estimator.rewards is None and _norm(recipe, estimator) == ("none", "none")
+    return summed and unscaled and recipe.estimator in ESTIMATORS
+
+
 def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
     """Return how an estimator gets process rewards; None if it reads no rewards to add them to."""
     if not _reads_rewards(estimator):
@@ -335,6 +348,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
         raise UsageError(
             f"--is-filter-where {recipe.is_filter_where}: needs advantages, and --numerics "
             "correction=first rejects tokens before there are any; add --numerics correction=last"
+        )
+    if recipe.bootstrap is not None and not _bootstraps(recipe, estimator):
+        raise UsageError(
+            f"--bootstrap {recipe.bootstrap}: the advantages of estimator {estimator.name} are no "
+            "sums of rewards in units of values; leave it out, or use gae, reinforce or a kin of it"
         )
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)

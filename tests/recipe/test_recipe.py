@@ -30,6 +30,8 @@ DEFAULTS = {
     "step_weight": 1.0,
     "f_norm": 1.0,
     "ema_decay": 0.9,
+    "vtrace_rho_cap": 1.0,
+    "vtrace_c_cap": 1.0,
     "episode_domains": (),
     "options": {},
     "teachers": {},
