@@ -259,7 +259,12 @@ class Collector:
         for name in list(self._keys):
             keys = KeyColumn.of(self._keys.pop(name))
             codes[name] = keys.codes
-            if name in ("batch", "domain", UNKNOWN_REASON):  # there may be millions of groups
+            if name in (
+                "batch",
+                "domain",
+                "branch",
+                UNKNOWN_REASON,
+            ):  # there may be millions of groups
                 labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
@@ -280,7 +285,9 @@ class Collector:
             "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
-        ids = {"rollout", "traj_id", "state_id", UNKNOWN_REASON}
+        if "branch" in codes:  # in the order of their names
+            codes["branch"] = _name_ranks(labels.pop("branch"))[codes["branch"]]
+        ids = {"rollout", "branch", "traj_id", "state_id", UNKNOWN_REASON}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and not {"rollout", "traj_id"}.isdisjoint(codes):
             columns["prompt"] = own
@@ -305,6 +312,18 @@ def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray
         if column.dtype.kind == "f" and not (skip and name.startswith("component:")):
             finite &= np.isfinite(column).reshape(count, -1).all(1)
     return finite
+
+
+def _name_ranks(labels: list[Label]) -> Column:
+    """Return the place of each label in the order of numbers, then of other texts, [n] int64."""
+
+    def key(label: Label) -> tuple[bool, int, str]:
+        text = str(label)
+        return not text.isdecimal(), int(text) if text.isdecimal() else 0, text
+
+    ranks = np.empty(len(labels), np.int64)
+    ranks[sorted(range(len(labels)), key=lambda index: key(labels[index]))] = np.arange(len(labels))
+    return ranks
 
 
 def _step_codes(codes: Column, labels: list[Label]) -> tuple[Column, list[Label]]:

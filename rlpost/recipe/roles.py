@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 _FIELDS = {"rollout": "rollout_id", "component": "reward_components", "teacher": "teachers"}
-Kind = Literal["key", "number", "flag", "tokens", "text"]
+Kind = Literal["key", "number", "flag", "tokens", "text", "ids"]
 _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "key": ("number", "text"),
     "number": ("number",),
     "flag": ("number", "text"),
     "tokens": ("floats",),
     "text": ("text",),
+    "ids": ("integers",),
 }
 RECORDED = "recorded:"
 """How the role of a column begins that a trainer recorded; the name of the written one follows."""
@@ -47,9 +48,9 @@ bools, texts (as integer codes), or lists of tokens. The parameter's name follow
 
 @dataclass(frozen=True)
 class Role:
-    """The meaning of a column: `tokens` is a list per response, the other kinds one value.
+    """The meaning of a column: `tokens` and `ids` are a list per response, other kinds one value.
 
-    A role of kind `text` has a column only if a recipe reads it.
+    A role of kind `text` or `ids` has a column only if a recipe reads it.
     """
 
     name: str
@@ -126,19 +127,25 @@ ROLES: dict[str, Role] = {
     "sample_weight": _role("sample_weight", "number", "sample_weight"),
     "traj_id": _role("traj_id", "key", "traj_id"),
     "turn": _role("turn", "number", "turn"),
+    "rollout": _role("rollout", "key", "rollout_id"),
+    "branch": _role("branch", "key", "branch", "branch_id", "branch_index", "branch_idx"),
     "state_id": _role("state_id", "key", "state_id"),
     "step_score": _role("step_score", "number", "step_score"),
     "episode_score": _role("episode_score", "number", "episode_score"),
+    "response_token_ids": _role(
+        "response_token_ids", "ids", "response_token_ids", "response_tokens", "response_ids",
+        "completion_ids", "output_tokens", "output_ids", "completion_token_ids",
+    ),
+    "prompt_token_ids": _role(
+        "prompt_token_ids", "ids", "prompt_token_ids", "prompt_tokens", "prompt_ids",
+        "input_tokens",
+    ),
 }  # fmt: skip
 
-TOKEN_IDS: dict[str, tuple[str, ...]] = {
-    "response_token_ids": (
-        "response_token_ids", "response_tokens", "response_ids", "completion_ids", "output_tokens",
-        "output_ids", "completion_token_ids",
-    ),
-    "prompt_token_ids": ("prompt_token_ids", "prompt_tokens", "prompt_ids", "input_tokens"),
-}  # fmt: skip
-"""Names of the columns of token ids, which serve no role of a recipe."""
+TOKEN_IDS = {name: role.aliases for name, role in ROLES.items() if role.kind == "ids"}
+"""Names of the columns of token ids."""
+ON_DEMAND = ("text", "ids")
+"""Kinds of roles that have a column only if a recipe reads them."""
 
 # Role, column name, and columns that only the framework has in which the name has that role. The
 # column is used for a role that has no other column, and for no other role.
@@ -278,7 +285,7 @@ def resolve(
     decided = {**stored, **chosen}
     for name, meaning in ROLES.items():
         alias = next((alias for alias in meaning.aliases if alias in available), None)
-        if name not in decided and alias is not None and meaning.kind != "text":
+        if name not in decided and alias is not None and meaning.kind not in ON_DEMAND:
             columns[name] = alias
             how[name] = "name" if alias == meaning.aliases[0] else "alias"
     _use_framework_aliases(available, decided, columns, how)
@@ -313,7 +320,7 @@ def _in_some_files(
     names = {
         role: next((name for name in meaning.aliases if name in lacking), None)
         for role, meaning in ROLES.items()
-        if role not in decided and meaning.kind != "text"
+        if role not in decided and meaning.kind not in ON_DEMAND
     }
     return {role: (name, lacking[name]) for role, name in names.items() if name is not None}
 
