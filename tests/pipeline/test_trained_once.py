@@ -82,8 +82,7 @@ def table_of(rows):
 
 def enrich(table, **options):
     recipe = Recipe(
-        **{"estimator": "raw", "rollout_reward": "mean", "trained_once": True, "emit": EMIT}
-        | options
+        **{"estimator": "raw", "unit": "row", "trained_once": True, "emit": EMIT} | options
     )
     return rlpost.enrich(table, recipe)
 
@@ -134,8 +133,7 @@ def test_neither_order_nor_chunks_nor_files_change_a_bit(tmp_path, seed, options
         one |= {"row": number, "values": rng.random(len(one["response_mask"])).tolist()}
         one["reward"] += number / 64  # which tells rows with equal tokens apart
     recipe = Recipe(
-        **{"estimator": "raw", "rollout_reward": "mean", "trained_once": True, "emit": EMIT}
-        | options
+        **{"estimator": "raw", "unit": "row", "trained_once": True, "emit": EMIT} | options
     )
     whole = rlpost.enrich(table_of(rows), recipe)[0]
     mixed = table_of([rows[i] for i in rng.permutation(len(rows))])
@@ -222,6 +220,26 @@ def test_whitening_and_clip_fractions_leave_masked_tokens_out():
     _, clipped = enrich(table_of(rows), advantage_clip=0.5)
     assert clipped["advantage_clip"]["count"] == 3
     assert clipped["advantage_clip"]["fraction"] == 3 / 4
+
+
+@pytest.mark.parametrize("unit", ["row", "rollout"])
+def test_statistics_of_responses_do_not_change(unit):
+    rows = [
+        row("a", 0, [1, 2], [1, 1], reward=1.0),
+        row("a", 1, [1, 2, 5, 3], [1, 1, 0, 1], reward=1.0),
+        row("b", 0, [4], [1], reward=0.0),
+    ]
+    without, once = (
+        rlpost.enrich(
+            table_of(rows),
+            Recipe(trained_once=on, unit=unit, emit=("group_mean", "group_size", "advantages")),
+        )
+        for on in (False, True)
+    )
+    for name in ("group_mean", "group_size"):
+        assert without[0][name].to_pylist() == once[0][name].to_pylist()
+    assert without[0]["advantages"].to_pylist()[1][3] == once[0]["advantages"].to_pylist()[1][3]
+    assert without[1]["policy_tokens"] == once[1]["policy_tokens"]
 
 
 @pytest.mark.parametrize("correction", ["first", "last"])
