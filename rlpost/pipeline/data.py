@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.io.keys import KeyColumn, encode_keys, step_order
+from rlpost.io.keys import KeyColumn, encode_keys, name_ranks, step_order
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.kernels.arrays import Array, is_tensor, namespace
 from rlpost.kernels.codes import joint_codes
@@ -289,7 +289,7 @@ class Collector:
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         if "branch" in codes:  # in the order of their names
-            codes["branch"] = _name_ranks(labels.pop("branch"))[codes["branch"]]
+            codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
         ids = {"rollout", "branch", "state_id", UNKNOWN_REASON}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
@@ -317,18 +317,6 @@ def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray
         if column.dtype.kind == "f" and not (skip and name.startswith("component:")):
             finite &= np.isfinite(column).reshape(count, -1).all(1)
     return finite
-
-
-def _name_ranks(labels: list[Label]) -> Column:
-    """Return the place of each label in the order of numbers, then of other texts, [n] int64."""
-
-    def key(label: Label) -> tuple[bool, int, str]:
-        text = str(label)
-        return not text.isdecimal(), int(text) if text.isdecimal() else 0, text
-
-    ranks = np.empty(len(labels), np.int64)
-    ranks[sorted(range(len(labels)), key=lambda index: key(labels[index]))] = np.arange(len(labels))
-    return ranks
 
 
 def _step_codes(codes: Column, labels: list[Label]) -> tuple[Column, list[Label]]:
