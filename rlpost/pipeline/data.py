@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.io.keys import KeyColumn, encode_keys, step_order
+from rlpost.io.keys import KeyColumn, encode_keys, name_ranks, step_order
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.kernels.arrays import Array, is_tensor, namespace
 from rlpost.kernels.codes import joint_codes
@@ -262,7 +262,12 @@ class Collector:
         for name in list(self._keys):
             keys = KeyColumn.of(self._keys.pop(name))
             codes[name] = keys.codes
-            if name in ("batch", "domain", UNKNOWN_REASON):  # there may be millions of groups
+            if name in (
+                "batch",
+                "domain",
+                "branch",
+                UNKNOWN_REASON,
+            ):  # there may be millions of groups
                 labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
@@ -283,7 +288,9 @@ class Collector:
             "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
-        ids = {"rollout", "state_id", UNKNOWN_REASON}
+        if "branch" in codes:  # in the order of their names
+            codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
+        ids = {"rollout", "branch", "state_id", UNKNOWN_REASON}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own

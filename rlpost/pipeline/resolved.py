@@ -103,7 +103,7 @@ class ResolvedRecipe:
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         names += ["is_weight"] if recipe.is_weight else []
-        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
+        return (*names, *(["final_response_mask"] if recipe.masks_tokens else []))
 
     @property
     def has_rewards(self) -> bool:
@@ -133,6 +133,7 @@ class ResolvedRecipe:
         recipe, name = self.recipe, self.estimator.name
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
+            "--trained-once": recipe.trained_once,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
         }

@@ -52,7 +52,7 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
     recipe = resolved.recipe
     masks = mask_flags(recipe.model_dump())
     words = {
-        "masks": ", ".join(masks.values()),
+        "masks": ", ".join([*masks.values(), *(["--trained-once"] if recipe.trained_once else [])]),
         "rewards": _rewards(resolved),
         "KL": _kl(resolved),
         "advantages": _advantages(resolved),

@@ -349,6 +349,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Drop prompt groups of one response."""
     drop_truncated: bool = False
     """Drop responses that stopped at the length limit."""
+    trained_once: bool = False
+    """Mask policy tokens that an earlier row of the rollout trains, too."""
     mask_before_norm: bool = False
     """Leave dropped responses out of reward statistics."""
 
@@ -392,6 +394,11 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Replace input columns that have the name of an output column."""
     numerics: Numerics = Field(default_factory=Numerics)
     """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
+
+    @property
+    def masks_tokens(self) -> bool:
+        """Whether single policy tokens of a response are masked."""
+        return self.rejects_tokens or self.trained_once
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -19,6 +19,7 @@ from rlpost.pipeline.stages import recorded
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import tokens as on_tokens
+from rlpost.pipeline.stages import trained_once as once
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             ),
         ),
         *_mask_stages(resolved),
+        *_once_stages(resolved),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved),
         Stage(
@@ -212,6 +214,31 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         rollouts,
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
         masks,
+    ]
+
+
+def _once_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    """Return the stages that mask policy tokens which another row of the rollout trains."""
+    masks = Stage(
+        "trained once",
+        fields=frozenset({"trained_once"}),
+        changes=_ADVANTAGES | {"final_response_mask", "is_weight"},
+        after="sample_mask",
+    )
+    if not resolved.recipe.trained_once:
+        return [masks]
+    segments = Stage(
+        "shared prefixes",
+        frozenset({once.IDS}),
+        map=once.map_segments,
+        gather=partial(once.gather_segments, grouped=resolved.grouped),
+        changes=masks.changes,
+        after=masks.after,
+    )
+    return [
+        Stage("row numbers", reduce=once.number_rows, changes=masks.changes, after=masks.after),
+        segments,
+        replace(masks, apply=once.mask_repeated, makes=frozenset({"accepted", once.ONCE})),
     ]
 
 
@@ -498,7 +525,8 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
         stages.append(whitening)
     elif resolved.constant:
         reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
-        stages.append(replace(whitening, reduce=reduce))
+        count = once.map_trained if recipe.trained_once else None
+        stages.append(replace(whitening, map=count, reduce=reduce))
     else:
         own = _whitening(recipe, "advantages")
         stages.append(replace(own, fields=fields, changes=whitening.changes))

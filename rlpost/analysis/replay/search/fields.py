@@ -384,6 +384,7 @@ FIELDS: dict[str, SearchedField] = {
     "drop_zero_variance": SearchedField(data=(EQUAL,)),
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
+    "trained_once": _LEFT,
     "mask_before_norm": SearchedField(data=(_by_recipe("a response that a mask drops"),)),
     "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), start=0.001, step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
