@@ -123,6 +123,8 @@ RECIPE: dict[str, Declared] = {
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
     "rollout_id": Declared(IN_OUT, "COLUMN", complete=completion.column),
     "rollout_reward": Declared(IN_OUT),
+    "failures": Declared(MASKS),
+    "attempts": Declared(MASKS),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
     "emit_only": Declared(IN_OUT),

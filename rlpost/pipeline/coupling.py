@@ -41,6 +41,7 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
         "--length-weight": recipe.length_weight,
         "--difficulty-weight": recipe.difficulty_weight,
         "--is-normalise": recipe.is_normalise,
+        "--attempts newest": resolved.attempts and recipe.attempts == "newest",
     }
     single = recipe.numerics.single
     group = {

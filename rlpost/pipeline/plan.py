@@ -19,7 +19,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
@@ -315,13 +315,18 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["difficulty"] if recipe.difficulty_weight else []),
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *([TRUNCATED] if warns_of_ends(resolved) else []),
-        *(["turn"] if recipe.group_length_penalty is not None else []),
+        *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
         *(["rollout"] if recipe.rollout_id else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
+
+
+def _ends_rollouts(resolved: ResolvedRecipe) -> bool:
+    """Return whether the last turn of a rollout tells if it failed."""
+    return resolved.failures and resolved.recipe.rollout_id is not None
 
 
 def _caps_weights(resolved: ResolvedRecipe) -> bool:
@@ -372,5 +377,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
+        (FAILURE, "--failures zero", recipe.failures == "zero"),
+        (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
     return needed | {role: why for role, why, needs in asked if needs}

@@ -129,6 +129,8 @@ ROLES: dict[str, Role] = {
     "state_id": _role("state_id", "key", "state_id"),
     "step_score": _role("step_score", "number", "step_score"),
     "episode_score": _role("episode_score", "number", "episode_score"),
+    "failure": _role("failure", "flag", "failure", "failure_reason"),
+    "run_attempt": _role("run_attempt", "number", "run_attempt"),
 }  # fmt: skip
 
 TOKEN_IDS: dict[str, tuple[str, ...]] = {
