@@ -8,10 +8,13 @@ source.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reference import Response, Rollout, Tokens, batches, clamp, groups, mean, rows_by, std
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Columns = dict[str, Tokens]
 

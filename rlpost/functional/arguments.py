@@ -164,6 +164,18 @@ def numbers(**options: object) -> None:
                 raise UsageError(f"{name}={value!r}: a number is needed")
 
 
+def shares(**options: float | None) -> None:
+    """Check that options are numbers from 0 to 1, such as γ and λ; None is the default.
+
+    Raises:
+        UsageError: an option is not.
+    """
+    numbers(**options)
+    for name, value in options.items():
+        if value is not None and not 0 <= value <= 1:
+            raise UsageError(f"{name}={value!r}: a number from 0 to 1 is needed")
+
+
 def finite_tokens(mask: Array, offsets: Array | None = None, **columns: Array) -> None:
     """Check that columns are finite wherever the mask is true.
 

@@ -17,6 +17,7 @@ from rlpost.functional.arguments import (
     one_of,
     per_response,
     ragged,
+    shares,
 )
 from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights, log_weights
@@ -71,7 +72,7 @@ def gae(
         rewards and values. A response without policy tokens has no credit.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9. ROLL,
     OpenRLHF and slime apply γλ at observation tokens too (`observations` of `rlpost.Numerics`).
@@ -81,13 +82,8 @@ def gae(
     >>> gae(rewards, values, offsets, mask, lam=1.0).advantages
     tensor([0.5000, 0.0000, 0.5000])
     """
-    numbers(
-        gamma=gamma,
-        lam=lam,
-        lambda_policy=lambda_policy,
-        lambda_value=lambda_value,
-        length_adaptive_alpha=length_adaptive_alpha,
-    )
+    shares(gamma=gamma, lam=lam, lambda_policy=lambda_policy, lambda_value=lambda_value)
+    numbers(length_adaptive_alpha=length_adaptive_alpha)
     rewards, values = floats(rewards=rewards, values=values)
     function = partial(
         _gae,
@@ -122,7 +118,7 @@ def discounted_returns(
         [T]; 0 on observation tokens. Differentiable.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     Source: Williams, Machine Learning 8, 1992.
 
@@ -130,7 +126,7 @@ def discounted_returns(
     >>> discounted_returns(rewards, offsets, gamma=0.5)
     tensor([0.5000, 1.0000, 2.0000])
     """
-    numbers(gamma=gamma)
+    shares(gamma=gamma)
     (rewards,) = floats(rewards=rewards)
 
     def scan(chosen: Array, compact: Array) -> tuple[Array]:
@@ -155,7 +151,7 @@ def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Ar
         [N]; differentiable. A response without tokens keeps its reward.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     Source: verl, compute_grpo_outcome_advantage, which sums token rewards without a mask.
 
@@ -185,7 +181,7 @@ def place_rewards(rewards: Array, offsets: Array, mask: Array | None = None) -> 
         [T]; differentiable. The reward of a response without policy tokens is lost.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     verl and ROLL use the last token, even if it is an observation (`terminal_reward`).
 
@@ -211,7 +207,7 @@ def to_tokens(numbers: Array, offsets: Array, mask: Array | None = None) -> Arra
         [T]; differentiable.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     >>> to_tokens(torch.tensor([1.0, 2.0]), torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1]))
     tensor([1., 0., 2.])
@@ -248,7 +244,7 @@ def whiten(
         two elements are returned unchanged. Differentiable.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
         DataError: a value is NaN or infinite where the mask is not 0; its mean would make all NaN.
 
     OpenRLHF divides by n and uses ε as the lower bound of the variance.

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.device_choice import DeviceChoice
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.signal import Cell
@@ -297,6 +298,7 @@ def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
 def run_summary(
     plan: Plan,
     inputs: Sequence[object],
+    choice: DeviceChoice,
     targets: Sequence[AnyPath],
     rewritten: Sequence[str],
     devices: Sequence[str],
@@ -307,6 +309,7 @@ def run_summary(
     Args:
         plan: of the run.
         inputs: the paths of the input files.
+        choice: of the device.
         targets: the published files.
         rewritten: the files that were not spliced, each with the reason.
         devices: the names of those that computed.
@@ -318,6 +321,7 @@ def run_summary(
         "inputs": [str(path) for path in inputs],
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
+        "device": choice.facts(),
         "devices": [*devices],
         "split_chunks": splits,
     }
@@ -708,7 +712,7 @@ def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
     by, rollout = columns.get(TURN), "COLUMN"
     if evidence == BY_ID:
         by = rollout = columns[ROLLOUT]
-    advice = f"--rollout-id {rollout} counts a rollout once"
+    advice = f"--map rollout={rollout} counts a rollout once"
     if compares_rows(estimator):
         advice = f"estimator {estimator.name} needs one row of each rollout"
     text = (
@@ -739,12 +743,16 @@ def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
             f"({value_list(unknown)}), which count as not truncated (--map truncated=COLUMN names "
             "a column of bools)"
         )
+    recipe, name = plan.resolved.recipe, plan.resolved.estimator.name
     if facts.truncated and warns_of_ends(plan.resolved):
         texts.append(
-            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator "
-            f"{plan.resolved.estimator.name} ends an episode at the last token, with the value 0 "
-            "behind it; --drop-truncated leaves these responses out"
+            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator {name} "
+            "ends an episode at the last token, with the value 0 behind it; --bootstrap last uses "
+            "the last value of the row, --drop-truncated leaves these responses out"
         )
+    if not facts.truncated and recipe.bootstrap is not None:
+        text = f"--bootstrap {recipe.bootstrap} changes nothing: no response is truncated"
+        texts.append(f"{text} (by `{column}`)")
     return texts
 
 

@@ -194,7 +194,7 @@ def test_the_right_advantages_of_an_agentic_run():
     """Each rollout that is an answer counts once; the naive reading has other numbers."""
     generated = agentic_run()
     recipe = rlpost.Recipe(
-        estimator="grpo", rollout_id="rollout_id", attempts="newest", emit=("advantages",)
+        estimator="grpo", unit="rollout", attempts="newest", emit=("advantages",)
     )
     got, summary = rlpost.enrich(generated.table, recipe)
     truth, rows = generated.truth, got["advantages"].to_pylist()
@@ -213,11 +213,11 @@ def test_a_rollout_fails_with_its_last_turn_alone():
     }
     failure = ["crash", None, "tool error", None]
     rewards = [0.0, 0.0, 1.0, 1.0]
-    advantages, got, summary = centred(table(failure, rewards, **rows), rollout_id="rollout_id")
+    advantages, got, summary = centred(table(failure, rewards, **rows), unit="rollout")
     assert got["sample_mask"].to_pylist() == [False, False, True, True]
     assert summary["failures"]["responses"] == 2
     assert summary["failures"]["survived"] == 1
     assert advantages == [0.0] * 4
     without_turns = {"rollout_id": rows["rollout_id"]}
     with pytest.raises(DataError, match="every response failed"):
-        centred(table(failure, rewards, **without_turns), rollout_id="rollout_id")
+        centred(table(failure, rewards, **without_turns), unit="rollout")

@@ -66,9 +66,8 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     A rollout fails as a whole. Failed responses that statistics count are dropped by a mask.
     """
     failed = named_failures(responses)
-    if "rollout" in responses:
-        unit = joint_codes(responses["group"], responses["rollout"])
-        failed = failed_units(failed, unit, responses.columns.get("turn"))
+    if "unit" in responses:
+        failed = failed_units(failed, responses["unit"], responses.columns.get("turn"))
     responses = responses.with_(failed=failed)
     if recipe.failures == "zero":
         names = [n for n in responses.columns if n == "reward" or n.startswith("component:")]

@@ -1,9 +1,11 @@
 """The search for a recipe: its table of fields, its ties, and numbers that it solves."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlpost import Recipe, enrich
@@ -18,9 +20,10 @@ from rlpost.analysis.replay.search.search import search
 from rlpost.analysis.replay.search.ties import missing_data
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.presets import merged
+from rlpost.recipe.presets import merged, values_of
 
 RESPONSES, GROUP = 32, 4
+SAMPLE = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
 
 
 def table(*, outlier=0.0):
@@ -121,6 +124,17 @@ def test_an_epsilon_is_solved(estimator):
     assert math.isclose(found.recipe.numerics.norm_eps, 0.013, rel_tol=0.05)
 
 
+@pytest.mark.parametrize("kl_coef", [0.001, 0.05])
+def test_a_kl_penalty_before_the_normalisation_is_solved(kl_coef):
+    """In groups of equal rewards, advantages depend on the shares of KL alone, not on its size."""
+    recipe = Recipe.of(merged(values_of("verl"), {"kl_coef": kl_coef}))
+    source = TableSource(enrich(pq.read_table(SAMPLE), recipe)[0])
+    found = search(read(source, NamedColumns.of({}), None, 10**6), tolerance=1e-4)
+    assert found.facts["reproduces"]
+    assert math.isclose(found.recipe.kl_coef, kl_coef, rel_tol=0.05)
+    assert found.recipe.numerics.kl_credit == "response"
+
+
 def test_rlposts_own_options_come_before_a_preset_with_as_many_changes():
     found = searched(Recipe(estimator="reinforce", gamma=0.9))
     assert found.facts["best"]["preset"] == "default"
@@ -141,12 +155,12 @@ def turns():
 
 
 def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
-    of_rows, of_rollouts = Recipe(), Recipe(rollout_id="rollout_id")
+    of_rows, of_rollouts = Recipe(), Recipe(unit="rollout")
     for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
         rollouts = read(TableSource(enrich(turns(), own)[0]), NamedColumns.of({}), None, 10**6)
         found = search(rollouts, tolerance=1e-4)
         assert found.facts["reproduces"]
-        assert found.recipe.rollout_id == own.rollout_id
+        assert (found.recipe.unit or "row") == (own.unit or "row")
         (finding,) = replay_recipe(rollouts, other, "it")["findings"]
-        assert finding["name"] == "option:rollout_id"
-        assert ("counts turns as responses" in finding["text"]) == (own is of_rows)
+        assert finding["name"] == "option:unit"
+        assert f"--unit {own.unit or 'row'}" in finding["text"].partition("in place of")[0]
