@@ -36,6 +36,7 @@ class Response:
     difficulty: float | None = None
     reward_baseline: float | None = None
     finish_reason: str | None = None
+    failure: str | None = None
     traj_id: str = ""
     turn: int = 0
     state_id: str = ""

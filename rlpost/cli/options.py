@@ -127,6 +127,8 @@ RECIPE: dict[str, Declared] = {
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
     "unit": Declared(IN_OUT),
     "rollout_reward": Declared(IN_OUT),
+    "failures": Declared(MASKS),
+    "attempts": Declared(MASKS),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
     "emit_only": Declared(IN_OUT),

@@ -19,7 +19,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
@@ -319,7 +319,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["difficulty"] if recipe.difficulty_weight else []),
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
-        *(["turn"] if recipe.group_length_penalty is not None else []),
+        *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
         *(["rollout"] if resolved.unit == "rollout" else []),
         *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
@@ -327,6 +327,11 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
+
+
+def _ends_rollouts(resolved: ResolvedRecipe) -> bool:
+    """Return whether the last turn of a rollout tells if it failed."""
+    return resolved.failures and resolved.unit == "rollout"
 
 
 def _caps_weights(resolved: ResolvedRecipe) -> bool:
@@ -388,5 +393,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
         *((role, _WHY_ONCE, recipe.trained_once) for role in ("rollout", IDS)),
         (PROMPT_IDS, _WHY_PROMPT, recipe.trained_once and columns.get(PROMPT_IDS) != "none"),
+        (FAILURE, "--failures zero", recipe.failures == "zero"),
+        (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
     return needed | {role: why for role, why, needs in asked if needs}

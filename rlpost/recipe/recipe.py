@@ -384,6 +384,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Count rows or rollouts in statistics of responses (default: rollouts, if they have ids)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
+    failures: Literal["drop", "keep", "zero"] = "drop"
+    """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
+    attempts: Literal["all", "newest"] = "all"
+    """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
     nonfinite: Literal["error", "mask"] = "error"
     """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None

@@ -106,6 +106,8 @@ VALUES = {
     "tokenizer": (),
     "unit": ("rollout",),
     "rollout_reward": ("last", "sum", "mean"),
+    "failures": ("keep", "zero"),
+    "attempts": ("newest",),
     "nonfinite": ("mask",),
     "emit": (),
     "emit_only": (True,),
@@ -119,6 +121,7 @@ VALUES = {
     "numerics.single": ("zero_always", "raw", "normalise"),
     "numerics.constant": ("divide",),
     "numerics.empty": ("leave_out",),
+    "numerics.failed": ("count",),
     "numerics.missing_components": ("skip",),
     "numerics.clip_stages": ("response",),
     "numerics.log_ratio_clamp": (0.5, "never"),
@@ -273,6 +276,8 @@ def random_table(rng):
         "step_score": pa.array(rng.normal(0, 1, count), pa.float32()),
         "episode_score": pa.array(episode[groups * 3 + traj], pa.float32()),
         "rollout": pa.array([f"r{r}" for r in rng.integers(0, rng.choice([2, 40]), count)]),
+        "failure": pa.array(rng.choice(["", "", "", "crash"], count).tolist()),
+        "run_attempt": pa.array(rng.integers(0, rng.choice([1, 3]), count), pa.int64()),
         "response_mask": ragged(np.split(mask.astype(int), bounds[1:-1]), "list", pa.uint8()),
     }
     prompts = np.split(rng.integers(0, 2, count), np.arange(1, count))

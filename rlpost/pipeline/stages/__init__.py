@@ -189,6 +189,14 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             reduce=on_responses.leave_out_nonfinite,
             fields=finite.fields | _fields_of_roles(resolved),
         )
+    off = Stage("attempts", fields=frozenset({"attempts"} if resolved.attempts else ()))
+    newest = replace(off, reduce=on_responses.leave_out_superseded, changes=_MASKS)
+    failures = Stage(
+        "failures",
+        reduce=partial(on_responses.treat_failures, recipe=recipe),
+        fields=on_responses.failure_fields(recipe),
+        changes=_MASKS,
+    )
     batches = Stage("batches of rollouts", reduce=on_rewards.check_batches)
     rollouts = Stage("rollouts", fields=frozenset({"unit"}))
     if resolved.unit == "rollout":
@@ -210,6 +218,8 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
     return [
         finite,
+        newest if resolved.attempts and recipe.attempts == "newest" else off,
+        *([failures] if resolved.failures else []),
         *([batches] if resolved.has_rollouts else []),
         rollouts,
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),

@@ -54,6 +54,8 @@ TOKEN_REWARDS = SeparatingData("token rewards", lambda s: s.has("token_rewards")
 VALUES = SeparatingData("responses of several tokens with critic values", lambda s: s.has("values"))
 TURNS = SeparatingData("trajectories of several turns", lambda s: s.has("rollout"))
 ROLLOUTS = SeparatingData("rollouts of several rows", lambda s: bool(s.rollout_ids))
+FAILURES = SeparatingData("a response that failed", lambda s: s.has("failure"))
+ATTEMPTS = SeparatingData("a step of several attempts", lambda s: s.has("run_attempt"))
 POLICIES = SeparatingData(
     "log-probs of the current policy that differ from the old ones",
     lambda s: s.differ("log_probs", "old_log_probs"),
@@ -407,6 +409,8 @@ FIELDS: dict[str, SearchedField] = {
     "tokenizer": _LEFT,
     "unit": SearchedField(_rollouts, data=(ROLLOUTS,)),
     "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
+    "failures": SearchedField(data=(FAILURES,)),
+    "attempts": SearchedField(data=(ATTEMPTS,)),
     "nonfinite": _LEFT,
     "emit": _LEFT,
     "emit_only": _LEFT,
@@ -422,6 +426,7 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.single": SearchedField(data=(SINGLE,)),
     "numerics.constant": SearchedField(data=(EQUAL,)),
     "numerics.empty": SearchedField(data=(EMPTY,)),
+    "numerics.failed": SearchedField(data=(FAILURES,)),
     "numerics.missing_components": SearchedField(
         data=(_by_recipe("a response without one of its reward components"),)
     ),
