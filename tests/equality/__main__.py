@@ -33,6 +33,10 @@ FOLLOWS = re.compile(r"storage |checksums|bytes$")
 """Paths of what depends on all bits of a column."""
 
 
+ON_DEVICES = (r"bytes\.to_\w+$", r"\.device$")
+"""Paths that differ between devices: bytes that are copied, and seconds that they compute."""
+
+
 class Outcome(NamedTuple):
     """What a case came to on one tree."""
 
@@ -108,7 +112,7 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
         found[side.name, one.name] = outcome
         pair = [found.get((side.name, one.name)) for side in sides]
         if all(pair):
-            rows.append(row_of(one, *pair))
+            rows.append(row_of(one, *pair, ON_DEVICES if asked.device else ()))
             show(rows[-1], SHOWN if not asked.verbose else None)
     if asked.out:
         asked.out.write_text(json.dumps(everything(asked, rows), indent=1) + "\n")
@@ -124,10 +128,11 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
     return int(bool(different or broken))
 
 
-def row_of(one: cases.Case, old: Outcome, new: Outcome) -> Row:
+def row_of(one: cases.Case, old: Outcome, new: Outcome, more: Sequence[str] = ()) -> Row:
     """A case with what differs."""
+    ignored = re.compile("|".join((*one.ignored, *more)) or "(?!)")
     leaves = [
-        {p: v for p, v in x.leaves.items() if not any(re.search(i, p) for i in one.ignored)}
+        {path: value for path, value in x.leaves.items() if not ignored.search(path)}
         for x in (old, new)
     ]
     return Row(one.name, old, new, unexpected(one, old, new), differences(*leaves))
