@@ -42,6 +42,8 @@ class Response:
     step_score: float = 0.0
     episode_score: float = 0.0
     kept: bool = True
+    behind: float = 0.0
+    """Value of the state behind the end."""
 
     @property
     def length(self) -> int:

@@ -74,12 +74,15 @@ RECIPE: dict[str, Declared] = {
     "lambda_policy": Declared(ESTIMATOR),
     "lambda_value": Declared(ESTIMATOR),
     "length_adaptive_alpha": Declared(ESTIMATOR),
+    "bootstrap": Declared(ESTIMATOR),
     "step_gamma": Declared(ESTIMATOR),
     "episode_weight": Declared(ESTIMATOR),
     "step_weight": Declared(ESTIMATOR),
     "f_norm": Declared(ESTIMATOR),
     "ema_decay": Declared(ESTIMATOR),
     "otb_is_cap": Declared(ESTIMATOR),
+    "vtrace_rho_cap": Declared(ESTIMATOR),
+    "vtrace_c_cap": Declared(ESTIMATOR),
     "episode_domains": Declared(ESTIMATOR, "A,B,..."),
     "teachers": Declared(ESTIMATOR, "COLUMN=WEIGHT", complete=completion.teachers),
     "numerics": Declared(ESTIMATOR, "NAME=VALUE", complete=completion.numerics),
@@ -121,7 +124,7 @@ RECIPE: dict[str, Declared] = {
     "is_filter_where": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
-    "rollout_id": Declared(IN_OUT, "COLUMN", complete=completion.column),
+    "unit": Declared(IN_OUT),
     "rollout_reward": Declared(IN_OUT),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
@@ -160,6 +163,13 @@ class FindingSeverity(Enum):
 
     error = "error"
     warning = "warning"
+
+
+class CountedUnits(Enum):
+    """What statistics of responses count."""
+
+    row = "row"
+    rollout = "rollout"
 
 
 class RolloutRewards(Enum):
@@ -319,14 +329,9 @@ NamedTokenizer = Annotated[
     str | None,
     option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
 ]
-RolloutId = Annotated[
-    str | None,
-    option(
-        "--rollout-id",
-        metavar="COLUMN",
-        help="Count rows of one rollout once in group statistics.",
-        complete=completion.column,
-    ),
+Unit = Annotated[
+    CountedUnits | None,
+    option("--unit", help="Count rows or rollouts in statistics of responses."),
 ]
 RolloutReward = Annotated[
     RolloutRewards,

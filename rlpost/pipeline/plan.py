@@ -287,6 +287,7 @@ def plan_of(
 def _is_read(source: Source | TableSource, columns: ColumnMap, role: str, recipe: Recipe) -> bool:
     """Return whether a role is read: finish reasons of any type, if they are for a warning."""
     needed = recipe.drop_truncated or recipe.truncation_penalty is not None
+    needed |= recipe.bootstrap is not None
     if role != TRUNCATED or needed or columns.how[role] == "map":
         return True
     name = columns.column(role)
@@ -314,9 +315,9 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([TEXT] if resolved.lengths == "texts" else []),
         *(["difficulty"] if recipe.difficulty_weight else []),
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
-        *([TRUNCATED] if warns_of_ends(resolved) else []),
+        *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
-        *(["rollout"] if recipe.rollout_id else []),
+        *(["rollout"] if resolved.unit == "rollout" else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
@@ -336,7 +337,8 @@ def _is_column(role: str) -> bool:
 
 def warns_of_ends(resolved: ResolvedRecipe) -> bool:
     """Return whether the advantage of a truncated response lacks the value behind its end."""
-    return "values" in resolved.estimator.columns and resolved.recipe.estimator in ESTIMATORS
+    critic = "values" in resolved.estimator.columns and resolved.recipe.estimator in ESTIMATORS
+    return critic and resolved.recipe.bootstrap is None
 
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:
@@ -368,9 +370,12 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (policy, penalty, charged),
         ("ref_log_probs", penalty, charged),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
+        ("rollout", "--unit rollout", resolved.unit == "rollout"),
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
+        ("truncated", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap is not None),
+        ("values", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap == "last"),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
     )
     return needed | {role: why for role, why, needs in asked if needs}

@@ -712,7 +712,7 @@ def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
     by, rollout = columns.get(TURN), "COLUMN"
     if evidence == BY_ID:
         by = rollout = columns[ROLLOUT]
-    advice = f"--rollout-id {rollout} counts a rollout once"
+    advice = f"--map rollout={rollout} counts a rollout once"
     if compares_rows(estimator):
         advice = f"estimator {estimator.name} needs one row of each rollout"
     text = (
@@ -743,12 +743,16 @@ def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
             f"({value_list(unknown)}), which count as not truncated (--map truncated=COLUMN names "
             "a column of bools)"
         )
+    recipe, name = plan.resolved.recipe, plan.resolved.estimator.name
     if facts.truncated and warns_of_ends(plan.resolved):
         texts.append(
-            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator "
-            f"{plan.resolved.estimator.name} ends an episode at the last token, with the value 0 "
-            "behind it; --drop-truncated leaves these responses out"
+            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator {name} "
+            "ends an episode at the last token, with the value 0 behind it; --bootstrap last uses "
+            "the last value of the row, --drop-truncated leaves these responses out"
         )
+    if not facts.truncated and recipe.bootstrap is not None:
+        text = f"--bootstrap {recipe.bootstrap} changes nothing: no response is truncated"
+        texts.append(f"{text} (by `{column}`)")
     return texts
 
 

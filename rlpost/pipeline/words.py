@@ -136,6 +136,8 @@ def _advantages(resolved: ResolvedRecipe) -> str:
     parts = [f"{estimator.name}, {formula}" if formula else estimator.name]
     parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.options else []
     parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.options else []
+    behind = {None: "", "last": "the last value of the row"}[recipe.bootstrap]
+    parts += [f"truncated responses end with {behind}"] if behind else []
     return ", ".join(parts)
 
 

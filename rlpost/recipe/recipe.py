@@ -85,6 +85,8 @@ class EstimatorOptions(OptionModel):
     """λ of the returns of gae (default: --lam)."""
     length_adaptive_alpha: NonNegative = 0.0
     """α of VAPO: λ of the advantages is 1 - 1/(α·policy tokens); 0: off."""
+    bootstrap: Literal["last"] | None = None
+    """Value behind the end of truncated responses: the last of `values` (default: 0)."""
     step_gamma: Unit = 1.0
     """Discount per turn of a trajectory (gigpo, step_reinforce)."""
     episode_weight: Finite = 1.0
@@ -97,6 +99,10 @@ class EstimatorOptions(OptionModel):
     """Decay of the moving-average baseline (rae)."""
     otb_is_cap: Positive | None = None
     """Cap of the old/infer ratios that weigh optimal_token_baseline."""
+    vtrace_rho_cap: Positive = 1.0
+    """Cap of the old/infer ratios that weigh TD errors (vtrace)."""
+    vtrace_c_cap: Positive = 1.0
+    """Cap of the old/infer ratios that carry TD errors back (vtrace)."""
     episode_domains: tuple[str, ...] = ()
     """Domains to centre by group, the others by batch (hierarchical_grpo)."""
     teachers: dict[str, Finite] = Field(default_factory=dict)
@@ -372,8 +378,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Column to read for a role (default: found by its name)."""
     tokenizer: str | None = None
     """Tokenizer that counts the tokens of response texts: a file or Hub name."""
-    rollout_id: str | None = None
-    """Column of rollout ids: a rollout counts once in group statistics."""
+    unit: Literal["row", "rollout"] | None = None
+    """Count rows or rollouts in statistics of responses (default: rollouts, if they have ids)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
     nonfinite: Literal["error", "mask"] = "error"
@@ -412,6 +418,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
             (
                 self.max_len_mask and self.max_response_length is None,
                 "--max-len-mask needs --max-response-length, the length limit of generation",
+            ),
+            (
+                self.bootstrap is not None and self.drop_truncated,
+                "--bootstrap and --drop-truncated exclude each other: dropped ones have no returns",
             ),
             (
                 low >= high,

@@ -40,6 +40,7 @@ COPIES = 8
 _STREAM_BUFFER = 1 << 20  # bytes to read at a time of a column chunk, which may be large
 # pyarrow reads the chunks of smaller files whole. So a page header that claims gigabytes gets none.
 _SMALL_FILE = 64 << 20
+_ONE_THREAD = 1 << 20  # decoded bytes that more threads would not decode sooner
 _CHECK_BYTES = 32 << 20  # decoded bytes in memory at a time, in `damaged_columns`
 _CHECK_ROWS = 1 << 14
 
@@ -168,7 +169,7 @@ class ParquetReader:
     ) -> Iterator[pa.RecordBatch]:
         """Decode batches; as dictionaries if the texts that they repeat may not fit."""
         repeated = size.repeated * rows / max(self.file.metadata.row_group(group).num_rows, 1)
-        threads = not self._frugal
+        threads = not self._frugal and size.numbers + size.texts > _ONE_THREAD
         if self._copies * repeated <= limit.room / PARTS:
             yield from self.file.iter_batches(rows, [group], columns=columns, use_threads=threads)
             return

@@ -188,8 +188,8 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             fields=finite.fields | _fields_of_roles(resolved),
         )
     batches = Stage("batches of rollouts", reduce=on_rewards.check_batches)
-    rollouts = Stage("rollouts", fields=frozenset({"rollout_id"}))
-    if recipe.rollout_id:
+    rollouts = Stage("rollouts", fields=frozenset({"unit"}))
+    if resolved.unit == "rollout":
         check = partial(on_rewards.check_rollouts, resolved=resolved)
         rollouts = replace(rollouts, reduce=check, fields=rollouts.fields | {"rollout_reward"})
     groups = Stage(
@@ -287,7 +287,7 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             if estimator.rewards
             else []
         ),
-        *([Stage("rollout rewards", reduce=rollouts)] if recipe.rollout_id else []),
+        *([Stage("rollout rewards", reduce=rollouts)] if resolved.unit == "rollout" else []),
         *([] if estimator.normalises else [norms]),
         Stage(
             "reward clip",
@@ -409,7 +409,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     stages = _position_stages(resolved) if estimator.token_weights else []
     fields = _estimator_fields(resolved)
     if not resolved.plain:
-        reads = frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}
+        reads = (frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}) | _behind(recipe)
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
         uses = _REWARDS | {*COMPUTED_TOKENS}
         stages.append(
@@ -454,7 +454,13 @@ def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
         return fields
     fields |= {"numerics.terminal_reward"} if "token_rewards" in estimator.columns else set()
     connected = not {"offsets", "mask"}.isdisjoint(estimator.parameters)
+    fields |= {"bootstrap"} if resolved.bootstraps else set()
     return fields | ({"numerics.observations"} if connected else set())
+
+
+def _behind(recipe: Recipe) -> frozenset[str]:
+    """Return the token role that has the value behind the end of a truncated response."""
+    return frozenset({"values"} if recipe.bootstrap == "last" else ())
 
 
 def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -467,7 +473,7 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
         ),
         Stage(
             "position baselines",
-            on_tokens.weight_roles(recipe, estimator),
+            on_tokens.weight_roles(recipe, estimator) | _behind(recipe),
             map=partial(on_tokens.map_slots, recipe=recipe, estimator=estimator),
             gather=partial(on_tokens.gather_baselines, recipe=recipe),
             apply=partial(on_tokens.add_baselines, recipe=recipe),
@@ -539,6 +545,7 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
     corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
+    weights |= _behind(resolved.recipe)
     if "token_level_rewards" in resolved.recorded:
         process = frozenset({recorded.role_of("token_level_rewards")})
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)
