@@ -11,6 +11,7 @@ from rlpost.functional.arguments import (
     finite_tokens,
     floats,
     numbers,
+    of_any_library,
     one_of,
     per_response,
     ragged,
@@ -41,6 +42,7 @@ class PolicyLoss(NamedTuple):
     selects the token, else 0."""
 
 
+@of_any_library
 def policy_loss(
     log_probs: Array,
     old_log_probs: Array,
@@ -190,6 +192,7 @@ def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Array) -> Non
         )
 
 
+@of_any_library
 def aggregate(
     values: Array,
     offsets: Array,
