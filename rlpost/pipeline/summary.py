@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.device_choice import DeviceChoice
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.signal import Cell
@@ -299,6 +300,7 @@ def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
 def run_summary(
     plan: Plan,
     inputs: Sequence[object],
+    choice: DeviceChoice,
     targets: Sequence[AnyPath],
     rewritten: Sequence[str],
     devices: Sequence[str],
@@ -309,6 +311,7 @@ def run_summary(
     Args:
         plan: of the run.
         inputs: the paths of the input files.
+        choice: of the device.
         targets: the published files.
         rewritten: the files that were not spliced, each with the reason.
         devices: the names of those that computed.
@@ -320,6 +323,7 @@ def run_summary(
         "inputs": [str(path) for path in inputs],
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
+        "device": choice.facts(),
         "devices": [*devices],
         "split_chunks": splits,
     }

@@ -24,6 +24,7 @@ from rlpost.display.text import (
     size,
 )
 from rlpost.display.trends import Trend, trend_blocks, trend_table
+from rlpost.pipeline.device import CPU
 from rlpost.pipeline.summary import NO_SIGNAL
 from rlpost.pipeline.words import mask_flags
 from rlpost.render.update import update_line, update_notices, update_page
@@ -129,6 +130,8 @@ def _overview(summary: Json) -> list[str]:
     if "process_reward" in summary:
         lines.append(_PROCESS[summary["process_reward"]["added_per"]])
     lines += mapped_columns(summary["roles"])
+    if "device" in summary and summary["device"]["name"] != CPU:
+        lines.append("computed on {name}: {reason}".format(**summary["device"]))
     if "update" in summary:
         lines.append(update_line(summary["update"]))
     return lines
