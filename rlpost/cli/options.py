@@ -74,12 +74,15 @@ RECIPE: dict[str, Declared] = {
     "lambda_policy": Declared(ESTIMATOR),
     "lambda_value": Declared(ESTIMATOR),
     "length_adaptive_alpha": Declared(ESTIMATOR),
+    "bootstrap": Declared(ESTIMATOR),
     "step_gamma": Declared(ESTIMATOR),
     "episode_weight": Declared(ESTIMATOR),
     "step_weight": Declared(ESTIMATOR),
     "f_norm": Declared(ESTIMATOR),
     "ema_decay": Declared(ESTIMATOR),
     "otb_is_cap": Declared(ESTIMATOR),
+    "vtrace_rho_cap": Declared(ESTIMATOR),
+    "vtrace_c_cap": Declared(ESTIMATOR),
     "episode_domains": Declared(ESTIMATOR, "A,B,..."),
     "teachers": Declared(ESTIMATOR, "COLUMN=WEIGHT", complete=completion.teachers),
     "numerics": Declared(ESTIMATOR, "NAME=VALUE", complete=completion.numerics),
@@ -101,6 +104,7 @@ RECIPE: dict[str, Declared] = {
     "drop_zero_variance": Declared(MASKS, common=True),
     "drop_single": Declared(MASKS),
     "drop_truncated": Declared(MASKS, common=True),
+    "trained_once": Declared(MASKS),
     "max_len_mask": Declared(MASKS),
     "max_response_length": Declared(MASKS),
     "difficulty_mask": Declared(MASKS),
@@ -121,8 +125,10 @@ RECIPE: dict[str, Declared] = {
     "is_filter_where": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
-    "rollout_id": Declared(IN_OUT, "COLUMN", complete=completion.column),
+    "unit": Declared(IN_OUT),
     "rollout_reward": Declared(IN_OUT),
+    "failures": Declared(MASKS),
+    "attempts": Declared(MASKS),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
     "emit_only": Declared(IN_OUT),
@@ -160,6 +166,13 @@ class FindingSeverity(Enum):
 
     error = "error"
     warning = "warning"
+
+
+class CountedUnits(Enum):
+    """What statistics of responses count."""
+
+    row = "row"
+    rollout = "rollout"
 
 
 class RolloutRewards(Enum):
@@ -309,14 +322,9 @@ NamedTokenizer = Annotated[
     str | None,
     option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
 ]
-RolloutId = Annotated[
-    str | None,
-    option(
-        "--rollout-id",
-        metavar="COLUMN",
-        help="Count rows of one rollout once in group statistics.",
-        complete=completion.column,
-    ),
+Unit = Annotated[
+    CountedUnits | None,
+    option("--unit", help="Count rows or rollouts in statistics of responses."),
 ]
 RolloutReward = Annotated[
     RolloutRewards,

@@ -15,7 +15,7 @@ from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
 if TYPE_CHECKING:
     from rlpost.estimators import Estimator
     from rlpost.recipe.recipe import Recipe, Scope
-    from rlpost.recipe.roles import ColumnMap
+    from rlpost.recipe.roles import ColumnMap, Unit
 
 ProcessRewards = Literal["response", "token"]
 Lengths = Literal["tokens", "column", "texts", "unknown"]
@@ -55,6 +55,12 @@ class ResolvedRecipe:
     """The input has prompt groups."""
     rewarded: bool = True
     """The input has rewards, or components of them."""
+    unit: Unit = "row"
+    """What statistics of responses count."""
+    failures: bool = False
+    """The input says which responses failed."""
+    attempts: bool = False
+    """The input says which attempt of the run wrote a row."""
     recorded: frozenset[str] = frozenset()
     """Written columns that are read as a trainer recorded them, in place of being computed."""
 
@@ -101,7 +107,14 @@ class ResolvedRecipe:
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         names += ["is_weight"] if recipe.is_weight else []
-        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
+        return (*names, *(["final_response_mask"] if recipe.masks_tokens else []))
+
+    @property
+    def excuses_failed(self) -> bool:
+        """Nothing is computed from the numbers of a response that failed, so any are allowed."""
+        recipe = self.recipe
+        counted = recipe.failures == "drop" and recipe.numerics.failed == "count"
+        return self.failures and recipe.failures != "keep" and not counted
 
     @property
     def has_rewards(self) -> bool:
@@ -120,7 +133,7 @@ class ResolvedRecipe:
             "--difficulty-mask": recipe.difficulty_mask,
             "--drop-zero-variance": recipe.drop_zero_variance,
             "--error-max-len-clip": recipe.error_max_len_clip is not None,
-            "--rollout-id": recipe.rollout_id is not None,
+            "--unit rollout": self.unit == "rollout",
             f"--emit {','.join(emitted)}": bool(emitted),
         }
         return [why for why, needs in reasons.items() if needs]
@@ -131,6 +144,7 @@ class ResolvedRecipe:
         recipe, name = self.recipe, self.estimator.name
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
+            "--trained-once": recipe.trained_once,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
         }
@@ -155,12 +169,17 @@ class ResolvedRecipe:
     @property
     def has_rollouts(self) -> bool:
         """The rollout of each row is known, and may have several rows."""
-        return self.recipe.rollout_id is not None or "traj_id" in self.estimator.needs
+        return self.unit == "rollout" or "rollout" in self.estimator.needs
 
     @property
     def reads_rewards(self) -> bool:
         """The estimator reads rewards, and so the KL penalty that is subtracted from them."""
         return _reads_rewards(self.estimator)
+
+    @property
+    def bootstraps(self) -> bool:
+        """A value behind the end of a response can be a part of its returns."""
+        return _bootstraps(self.recipe, self.estimator)
 
     @property
     def kl(self) -> bool:
@@ -187,6 +206,8 @@ class ResolvedRecipe:
             or recipe.drop_single
             or recipe.drop_truncated
             or recipe.nonfinite == "mask"
+            or (self.failures and recipe.failures == "drop")
+            or (self.attempts and recipe.attempts == "newest")
             or recipe.rejects_responses
             or self.input_mask not in (None, "sample_mask")
             or self.stale_mask
@@ -235,6 +256,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     early = recipe.numerics.kl_credit == "response"
     varying = in_rewards or recipe.whiten_rewards or process == "token"
     varying |= "token_level_rewards" in recorded and not early
+    varying |= recipe.bootstrap is not None
     one_end = columns.rows_only or (
         recipe.numerics.terminal_reward == "last_policy_token"
         and recipe.numerics.observations not in ("restart", "cut")
@@ -269,6 +291,9 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         lengths=lengths if columns.rows_only else "tokens",
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
+        unit="row" if compares_rows(estimator) else columns.unit(recipe.unit),
+        failures="failure" in columns,
+        attempts="run_attempt" in columns,
         recorded=recorded,
     )
 
@@ -295,6 +320,13 @@ _TOKEN_BASELINES = frozenset({"values", "reward_baseline", "position_baseline"})
 
 def _reads_rewards(estimator: Estimator) -> bool:
     return not _REWARDS.isdisjoint(estimator.needs)
+
+
+def _bootstraps(recipe: Recipe, estimator: Estimator) -> bool:
+    """Return whether the returns of an estimator are sums of rewards in units of values."""
+    summed = "token_rewards" in estimator.columns and "gamma" in estimator.options
+    unscaled = estimator.rewards is None and _norm(recipe, estimator) == ("none", "none")
+    return summed and unscaled and recipe.estimator in ESTIMATORS
 
 
 def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
@@ -333,6 +365,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
             f"--is-filter-where {recipe.is_filter_where}: needs advantages, and --numerics "
             "correction=first rejects tokens before there are any; add --numerics correction=last"
         )
+    if recipe.bootstrap is not None and not _bootstraps(recipe, estimator):
+        raise UsageError(
+            f"--bootstrap {recipe.bootstrap}: the advantages of estimator {estimator.name} are no "
+            "sums of rewards in units of values; leave it out, or use gae, reinforce or a kin of it"
+        )
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)
         if estimator.normalises and scope in ("batch", "running"):
@@ -340,11 +377,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
                 f"{flag_of(name)} {scope}: estimator {estimator.name} normalises within groups; "
                 f"{flag_of(name)} group, others or none is needed"
             )
-    if recipe.rollout_id is not None and compares_rows(estimator):
+    if recipe.unit == "rollout" and compares_rows(estimator):
         raise UsageError(
-            f"--rollout-id {recipe.rollout_id}: estimator {estimator.name} compares rows itself, "
-            "so rows of one rollout would count several times; leave --rollout-id out, or keep one "
-            "row of each rollout"
+            f"--unit rollout: estimator {estimator.name} compares rows itself, so rows of one "
+            "rollout would count several times; leave --unit rollout out, or keep one row of each "
+            "rollout"
         )
 
 

@@ -21,7 +21,7 @@ from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
 from rlpost.pipeline.device import single_threaded
-from rlpost.pipeline.device_choice import devices_for
+from rlpost.pipeline.device_choice import DeviceChoice, choose_device, devices_of
 from rlpost.pipeline.engine import Engine, row_name
 from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
@@ -84,7 +84,8 @@ def advantages(
     names = emitted(plan.resolved)
     check_clash(plan, names)
     own = None if update is None else UpdateRun(update, plan, state, options)
-    engine = engine_for(plan, options)
+    choice = choose_device(options.device, plan.token_bytes) if own is None else own.device
+    engine = engine_for(plan, options, choice)
     if outputs.journal is not None:
         outputs.journal.start(run_identity(engine, names, options.state))
     with single_threaded():
@@ -96,7 +97,7 @@ def advantages(
             metadata = own.metadata(responses, run, partial(enriched_metadata, summaries=summaries))
             outputs.before_publishing = own.before_publishing(responses)
         summary: Json = {}
-        about = partial(run_summary, plan, [file.path for file in source.files])
+        about = partial(run_summary, plan, [file.path for file in source.files], choice)
 
         def check(totals: ExactTotals) -> None:
             summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
@@ -123,13 +124,15 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
-    engine = engine_for(plan, options)
+    choice = choose_device(options.device, plan.token_bytes)
+    engine = engine_for(plan, options, choice=choice)
     with single_threaded():
         responses = engine.responses(names)
         engine.reporter.start("write", plan.source.rows)
         enriched, totals = enrich_table(engine, table, responses)
     summary = summarise(plan, responses, totals)
     summary["recipe"] = plan.resolved.recipe.model_dump(mode="json")
+    summary["device"] = choice.facts()
     summary["new_columns"] = [*names]
     check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
     if options.state is not None:
@@ -194,17 +197,23 @@ def bind(
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 
-def engine_for(plan: Plan, options: Options) -> Engine:
+def engine_for(
+    plan: Plan,
+    options: Options,
+    choice: DeviceChoice | None = None,
+) -> Engine:
     """Return an engine that runs a plan.
 
     Args:
         plan: of the run.
         options: of the run.
+        choice: the device; None: that of the options, by the token columns of the plan.
 
     Raises:
-        UsageError: the options name a directory that does not exist.
+        UsageError: the options name no device.
+        UnavailableError: this machine does not have the device.
     """
-    devices = devices_for(options.device, plan.token_bytes)
+    devices = devices_of(choice or choose_device(options.device, plan.token_bytes))
     workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
     recipe, clock = plan.resolved.recipe, Clock(options.started, options.cpu_started)
@@ -215,6 +224,7 @@ def engine_for(plan: Plan, options: Options) -> Engine:
         recipe.nonfinite,
         devices.transfers(clock),
         recipe.numerics.missing_components,
+        plan.resolved.excuses_failed,
         recipe.tokenizer,
     )
     return Engine(

@@ -13,15 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 
-_FIELDS = {"rollout": "rollout_id", "component": "reward_components", "teacher": "teachers"}
-Kind = Literal["key", "number", "flag", "tokens", "text"]
+_FIELDS = {"component": "reward_components", "teacher": "teachers"}
+Kind = Literal["key", "number", "flag", "tokens", "text", "ids"]
+Unit = Literal["row", "rollout"]
+"""What statistics of responses count: rows, or rollouts, which may have several rows."""
 _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "key": ("number", "text"),
     "number": ("number",),
     "flag": ("number", "text"),
     "tokens": ("floats",),
     "text": ("text",),
+    "ids": ("integers",),
 }
+_ALSO = {"mask": ("integers",), "policy_version": ("integers", "floats")}
+"""Further contents of roles: a policy version may be one number, or one per token."""
 RECORDED = "recorded:"
 """How the role of a column begins that a trainer recorded; the name of the written one follows."""
 RECORDED_ROWS = (f"{RECORDED}sample_mask", f"{RECORDED}response_level_rewards")
@@ -47,9 +52,9 @@ bools, texts (as integer codes), or lists of tokens. The parameter's name follow
 
 @dataclass(frozen=True)
 class Role:
-    """The meaning of a column: `tokens` is a list per response, the other kinds one value.
+    """The meaning of a column: `tokens` and `ids` are a list per response, other kinds one value.
 
-    A role of kind `text` has a column only if a recipe reads it.
+    A role of kind `text` or `ids` has a column only if a recipe reads it.
     """
 
     name: str
@@ -124,21 +129,38 @@ ROLES: dict[str, Role] = {
         "final_sample_mask",
     ),
     "sample_weight": _role("sample_weight", "number", "sample_weight"),
-    "traj_id": _role("traj_id", "key", "traj_id"),
-    "turn": _role("turn", "number", "turn"),
+    "rollout": _role(
+        "rollout", "key", "rollout_id", "traj_id", "trajectory_id", "traj_uid", "episode_id",
+    ),
+    "branch": _role("branch", "key", "branch", "branch_id", "branch_index", "branch_idx"),
+    "turn": _role("turn", "number", "turn", "turn_id", "turn_index", "turn_idx"),
+    "turn_reward": _role("turn_reward", "number", "turn_reward", "turn_rewards"),
+    "agent_role": _role("agent_role", "key", "agent_role", "agent_name"),
+    "policy_version": _role(
+        "policy_version", "number", "policy_version", "policy_versions", "weight_version",
+        "weight_versions",
+    ),
+    "entropy": _role("entropy", "tokens", "entropy", "entropys", "entropies", "token_entropy"),
+    "failure": _role("failure", "flag", "failure", "failure_reason"),
+    "next_value": _role("next_value", "number", "next_value"),
+    "run_attempt": _role("run_attempt", "number", "run_attempt"),
     "state_id": _role("state_id", "key", "state_id"),
     "step_score": _role("step_score", "number", "step_score"),
     "episode_score": _role("episode_score", "number", "episode_score"),
+    "response_token_ids": _role(
+        "response_token_ids", "ids", "response_token_ids", "response_tokens", "response_ids",
+        "completion_ids", "output_tokens", "output_ids", "completion_token_ids",
+    ),
+    "prompt_token_ids": _role(
+        "prompt_token_ids", "ids", "prompt_token_ids", "prompt_tokens", "prompt_ids",
+        "input_tokens",
+    ),
 }  # fmt: skip
 
-TOKEN_IDS: dict[str, tuple[str, ...]] = {
-    "response_token_ids": (
-        "response_token_ids", "response_tokens", "response_ids", "completion_ids", "output_tokens",
-        "output_ids", "completion_token_ids",
-    ),
-    "prompt_token_ids": ("prompt_token_ids", "prompt_tokens", "prompt_ids", "input_tokens"),
-}  # fmt: skip
-"""Names of the columns of token ids, which serve no role of a recipe."""
+TOKEN_IDS = {name: role.aliases for name, role in ROLES.items() if role.kind == "ids"}
+"""Names of the columns of token ids."""
+ON_DEMAND = ("text", "ids")
+"""Kinds of roles that have a column only if a recipe reads them."""
 
 # Role, column name, and columns that only the framework has in which the name has that role. The
 # column is used for a role that has no other column, and for no other role.
@@ -204,6 +226,10 @@ class ColumnMap:
     def column(self, role: str) -> str:
         """Return the column of a role that has one."""
         return self.columns[role]
+
+    def unit(self, chosen: Unit | None) -> Unit:
+        """Return what statistics of responses count, if the recipe leaves it open with None."""
+        return chosen or ("rollout" if self.is_mapped("rollout") else "row")
 
     def is_mapped(self, role: str) -> bool:
         """Return whether a role has a column by a choice, not by its name."""
@@ -278,7 +304,7 @@ def resolve(
     decided = {**stored, **chosen}
     for name, meaning in ROLES.items():
         alias = next((alias for alias in meaning.aliases if alias in available), None)
-        if name not in decided and alias is not None and meaning.kind != "text":
+        if name not in decided and alias is not None and meaning.kind not in ON_DEMAND:
             columns[name] = alias
             how[name] = "name" if alias == meaning.aliases[0] else "alias"
     _use_framework_aliases(available, decided, columns, how)
@@ -313,7 +339,7 @@ def _in_some_files(
     names = {
         role: next((name for name in meaning.aliases if name in lacking), None)
         for role, meaning in ROLES.items()
-        if role not in decided and meaning.kind != "text"
+        if role not in decided and meaning.kind not in ON_DEMAND
     }
     return {role: (name, lacking[name]) for role, name in names.items() if name is not None}
 
@@ -362,7 +388,7 @@ def _use_framework_aliases(
 def fits(role: str, holds: str) -> bool:
     """Return whether a column of this content (of `rlpost.io.arrow.content_kind`) fits the role."""
     contents = _CONTENTS[kind_of(role)]
-    return holds in contents or (role == "mask" and holds == "integers")
+    return holds in contents or holds in _ALSO.get(role, ())
 
 
 def missing(

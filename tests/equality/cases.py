@@ -223,6 +223,8 @@ def of_estimators(names: list[str]) -> list[Case]:
                    "--lambda-value 0.99"),
         advantages("gae with adaptive lambda", "steps.parquet", "--estimator gae "
                    "--length-adaptive-alpha 0.2"),
+        advantages("gae with values behind truncated ends", "rich.parquet", "--estimator gae "
+                   "--gamma 0.9 --bootstrap last"),
         advantages("opd with teachers of its own", "rich.parquet", "--estimator opd "
                    "--teacher teacher_a=1 --teacher teacher_b=0.5 --kl-estimator k3"),
         advantages("teachers beside rewards", "rich.parquet", "--estimator grpo "
@@ -292,10 +294,10 @@ def of_recipes() -> list[Case]:
                    "--kl-horizon 1000 --emit advantages,kl,token_level_rewards"),
         case("running norm kept over calls", line.format("first"), line.format("second")),
         advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
-        advantages("rollout id without a rule", "rich.parquet", "--rollout-id rollout", code=3),
+        advantages("rollout id without a rule", "rich.parquet", "--map rollout=rollout", code=3),
         *(
             advantages(
-                f"rollout {rule}", "rich.parquet", f"--rollout-id rollout --rollout-reward {rule}"
+                f"rollout {rule}", "rich.parquet", f"--map rollout=rollout --rollout-reward {rule}"
             )
             for rule in ("last", "sum", "mean")
         ),

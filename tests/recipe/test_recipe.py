@@ -13,11 +13,12 @@ from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Numerics, Recipe
 
 
-def test_a_reward_of_rollouts_needs_their_ids():
-    code, _, err = run("advantages", "in.parquet", "out.parquet", "--rollout-reward", "sum")
+def test_a_reward_of_rollouts_needs_that_rollouts_count():
+    words = ("--rollout-reward", "sum", "--unit", "row")
+    code, _, err = run("advantages", "in.parquet", "out.parquet", *words)
     assert code == 2
-    assert "--rollout-reward has no effect without --rollout-id\n" in err
-    assert Recipe(rollout_reward="sum").rollout_id is None  # as presets have it
+    assert err.startswith("error: --rollout-reward has no effect")
+    assert Recipe(rollout_reward="sum").unit is None  # as presets have it
 
 
 # Defaults
@@ -29,6 +30,8 @@ DEFAULTS = {
     "step_weight": 1.0,
     "f_norm": 1.0,
     "ema_decay": 0.9,
+    "vtrace_rho_cap": 1.0,
+    "vtrace_c_cap": 1.0,
     "episode_domains": (),
     "options": {},
     "teachers": {},
@@ -41,6 +44,8 @@ DEFAULTS = {
     "kl_estimator": "k1",
     "kl_horizon": 10_000.0,
     "rollout_reward": "equal",
+    "failures": "drop",
+    "attempts": "all",
     "nonfinite": "error",
     "pass_threshold": 1.0,
     "is_filter": (),

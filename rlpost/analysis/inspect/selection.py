@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
-from rlpost.pipeline.columns import LENGTH, TEXT, content_of
+from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
-from rlpost.recipe.roles import kind_of
+from rlpost.recipe.roles import TOKEN_IDS, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.roles import ColumnMap
+    from rlpost.recipe.roles import ColumnMap, Unit
 
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
@@ -61,6 +61,17 @@ COMBINED: dict[str, tuple[str, ...]] = {
 }
 
 
+class TokenIds(NamedTuple):
+    """The columns of token ids, and those of the tokens that are trained."""
+
+    response: str
+    prompt: str
+    mask: str | None
+    """The mask that a run wrote, if there is one."""
+    kept: str | None
+    """The sample mask."""
+
+
 @dataclass(frozen=True)
 class ColumnSelection:
     """The columns that are read, by purpose."""
@@ -86,6 +97,8 @@ class ColumnSelection:
     """Rows of one rollout count once in statistics of groups."""
     turn: str | None = None
     """The column of turns."""
+    ids: TokenIds | None = None
+    """The columns of token ids, if rows have rollout ids."""
     lengths: str | None = None
     """The column with the number of policy tokens, if no list has the length of a response."""
     with_tokens: bool = True
@@ -105,6 +118,7 @@ class ColumnSelection:
         read |= {"response texts"} if self.text is not None else set()
         read |= {"rollout ids"} if self.rollout is not None else set()
         read |= {"turns"} if self.turn is not None else set()
+        read |= {"token ids"} if self.ids is not None else set()
         policies = [role for role in LOG_PROBS if role in self.tokens]
         read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
         either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
@@ -157,18 +171,19 @@ def select_columns(
     columns: ColumnMap,
     *,
     with_tokens: bool,
-    rollout_id: str | None = None,
+    unit: Unit = "row",
     components: Mapping[str, float] = MappingProxyType({}),
 ) -> ColumnSelection:
     """Select columns; without tokens, the mask or another list is read for its lengths."""
     turns = turn_columns(columns, partial(content_of, source))
     rows: dict[str, Any] = {
         "kept": _kept(source, columns),
-        "rollout": rollout_id or turns.get(ROLLOUT),
-        "rollout_counts": rollout_id is not None,
+        "rollout": turns.get(ROLLOUT),
+        "rollout_counts": unit == "rollout",
         "turn": turns.get(TURN),
         "components": components,
     }
+    ids = _token_ids(source, columns, rows) if with_tokens else None
     unusable = {
         role: (columns.column(role), str(kind))
         for role in (*ROWS, LENGTH, "mask", *TOKEN_ROLES)
@@ -180,8 +195,8 @@ def select_columns(
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     mapped = [columns.column(TEXT)] if TEXT in columns else []
     texts = _texts_or_lists(source, (*mapped, *TEXTS))
-    ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
-    lists = "mask" if "mask" in columns else next(iter(roles), ids)
+    first = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
+    lists = "mask" if "mask" in columns else next(iter(roles), first)
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
@@ -194,8 +209,18 @@ def select_columns(
         unusable,
         prompt=_prompt(source, columns),
         advantages=advantages,
+        ids=ids,
         **rows,
     )
+
+
+def _token_ids(source: Source, columns: ColumnMap, rows: Mapping[str, Any]) -> TokenIds | None:
+    """Return the columns of token ids, of an input with rollout ids that has both."""
+    found = token_id_columns(source, columns)
+    if rows["rollout"] is None or len(found) < len(TOKEN_IDS):
+        return None
+    mask = columns.columns.get(FINAL_MASK, columns.columns.get("mask"))
+    return TokenIds(found["response_token_ids"], found["prompt_token_ids"], mask, rows["kept"])
 
 
 def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from rlpost.analysis.report.page import Chart, Table, plain
+from rlpost.analysis.report.page import Chart, plain
+from rlpost.display.tables import TextTable
 from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "")
     drawn = _histogram_bars(_spans(bins, unit), axis)
     pairs = zip(pairwise(bins.edges), bins.counts, strict=True)
     rows = [(number(low), number(high), f"{n:,}") for (low, high), n in pairs]
-    return Chart(title, _whole(drawn), Table("", ("from", "to", unit), rows, ()), note)
+    return Chart(title, _whole(drawn), TextTable(("from", "to", unit), rows, text=()), note)
 
 
 def _spans(bins: Histogram, unit: str) -> list[Json]:
@@ -145,7 +146,7 @@ def bars(
         y=alt.Y("n:Q", title=None, axis=scale),
     )
     return Chart(
-        title, _whole(drawn), Table("", (axis, unit), list(zip(short, texts, strict=True))), note
+        title, _whole(drawn), TextTable((axis, unit), list(zip(short, texts, strict=True))), note
     )
 
 
@@ -206,7 +207,7 @@ def line(
         for first, last, value in points
     ]
     drawn = _line(data, x, y, dots=len(data) <= _SHOWN_POINTS)
-    return Chart(title, _whole(drawn), Table("", (axis, title), rows), note)
+    return Chart(title, _whole(drawn), TextTable((axis, title), rows), note)
 
 
 def _line(data: list[Json], x: alt.X, y: alt.Y, *, dots: bool) -> alt.TopLevelMixin:

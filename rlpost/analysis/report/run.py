@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
-from rlpost.analysis.report.page import all_plain, cut, page_of, plain
+from rlpost.analysis.report.page import all_plain, cut, page_of, plain, table_data
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.recipe.recipe import Recipe, RolloutReward
+    from rlpost.recipe.roles import Unit
 
 
 _MOST_INPUTS = 5
@@ -60,7 +60,7 @@ def report(
 
 def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
-    pass_threshold: float = 1.0, rollout_id: str | None = None,
+    pass_threshold: float = 1.0, unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
@@ -90,7 +90,7 @@ def build(
         inputs,
         columns_map=_with_advantages(source, columns_map),
         pass_threshold=pass_threshold,
-        rollout_id=rollout_id,
+        unit=unit,
         rollout_reward=rollout_reward,
         reward_components=reward_components or {},
         beside=(builder, clips),
@@ -191,9 +191,22 @@ def written_page(facts: Facts, output: str) -> Page:
 
 
 def _section(section: Section) -> Json:
-    data: Json = all_plain(asdict(section))
-    for chart in data["charts"]:
-        chart["svg"] = drawn(chart.pop("spec"))
+    charts = [
+        {"title": one.title, "note": one.note, "numbers": table_data(one.numbers)}
+        for one in section.charts
+    ]
+    data: Json = all_plain(
+        {
+            "name": section.name,
+            "title": section.title,
+            "lines": section.lines,
+            "tiles": [vars(one) for one in section.tiles],
+            "charts": charts,
+            "tables": [table_data(one) for one in section.tables],
+        }
+    )
+    for chart, own in zip(data["charts"], section.charts, strict=True):
+        chart["svg"] = drawn(own.spec)
     return data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -268,6 +269,15 @@ def column_extents(
             if chunk.has_dictionary_page:
                 begin = min(begin, chunk.dictionary_page_offset)
             yield begin, begin + chunk.total_compressed_size
+
+
+def column_bytes(footer: pq.FileMetaData) -> Counter[str]:
+    """Return the compressed bytes of each top-level column."""
+    sizes: Counter[str] = Counter()
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            sizes[chunk.path_in_schema.partition(".")[0]] += chunk.total_compressed_size
+    return sizes
 
 
 def damaged_columns(

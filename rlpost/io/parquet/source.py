@@ -36,7 +36,7 @@ from rlpost.io.parquet.inputs import (
     lacking_columns,
     share_schemas,
 )
-from rlpost.io.parquet.reader import COPIES, ParquetReader, column_extents
+from rlpost.io.parquet.reader import COPIES, ParquetReader, column_bytes, column_extents
 from rlpost.io.parquet.splice_plan import plan_splice
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import close_file, open_file
@@ -651,4 +651,5 @@ def input_metadata(files: Sequence[InputFile]) -> InputMetadata:
         {key: value for key, value in source.metadata.items() if key == MISSING_ROLES},
         source.mask_origins,
         source.recipes,
+        sum(map(column_bytes, source.footers), Counter()),
     )

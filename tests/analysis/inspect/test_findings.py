@@ -216,7 +216,25 @@ def in_steps(columns, last=0.0):
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
+
 # name: (with it, without it)
+def with_forks(columns, *, shared):
+    """Rows of rollouts of two; the second one begins with the tokens of the first, or does not."""
+    rng = np.random.default_rng(11)
+    lengths = [len(values) for values in columns["response_mask"]]
+    ids = [rng.integers(10, 30_000, length).astype(np.int32) for length in lengths]
+    masks = [np.array(values) for values in columns["response_mask"]]
+    for row in range(1, ROWS, 2):
+        masks[row][:20], masks[row - 1][:20] = ([1] * 10 + [0] * 10,) * 2
+        ids[row][:10] = ids[row - 1][:10] if shared else ids[row][:10]
+    return columns | {
+        "rollout_id": [f"rollout-{row // 2}" for row in range(ROWS)],
+        "response_mask": masks,
+        "response_token_ids": ids,
+        "prompt_token_ids": [np.array([row // SIZE, 7], np.int32) for row in range(ROWS)],
+    }
+
+
 CASES = {
     "no_rows": (empty(BASE), BASE),
     "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
@@ -268,6 +286,7 @@ CASES = {
         truncated(BASE, 0.2) | {"finish_reason": ["stop", "eaten"] * (ROWS // 2)},
         truncated(BASE, 0.2),
     ),
+    "shared_prefixes": (with_forks(BASE, shared=True), with_forks(BASE, shared=False)),
     "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
     "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
@@ -277,7 +296,7 @@ CASES = {
 }
 
 OPTIONS = {
-    "differing_rollout_rewards": {"rollout_id": "traj_id"},
+    "differing_rollout_rewards": {"columns_map": {"rollout": "traj_id"}},
     "unmet_expectations": {"expect": {"group_size": SIZE}},
 }
 """Options with which checks run."""
@@ -327,6 +346,8 @@ PROVIDE = {
     "prompts": ("prompt",),
     "batch": ("step",),
     "rollout ids or turns": ("traj_id", "turn"),
+    "rollout ids": ("rollout_id",),
+    "token ids": ("prompt_token_ids",),
     "response texts or log-probs": (*LISTS[1:3], "response"),
 }
 
@@ -339,6 +360,8 @@ def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, 
     full = with_turns(full, 1)
     if name == "vanishing_signal":
         full = in_steps(full)
+    if name == "shared_prefixes":
+        full = without(with_forks(full, shared=False), "traj_id")
     ran = runs(write(tmp_path / "full.parquet", full), **OPTIONS.get(name, {}))
     assert ran[name] is None
     path = write(tmp_path / "less.parquet", without(full, *PROVIDE[need]))
@@ -1105,7 +1128,7 @@ def test_turns_are_found_by_ids_or_by_turns_and_the_option_is_named(how, tmp_pat
     columns = without(with_turns(BASE), {"traj_id": "turn", "turn": "traj_id"}[how])
     found = finding(columns, "turns_as_responses", tmp_path)
     assert (found.count, found.of, found.evidence[0].row) == (ROWS, ROWS, 0)
-    option = {"traj_id": "--rollout-id traj_id", "turn": "--rollout-id COLUMN"}[how]
+    option = {"traj_id": "--map rollout=traj_id", "turn": "--map rollout=COLUMN"}[how]
     assert option in found.advice
     assert ("--rollout-reward last, sum or mean" in found.advice) == (how == "traj_id")
     outcome = finding(with_outcome(with_turns(BASE)), "turns_as_responses", tmp_path)
@@ -1115,22 +1138,27 @@ def test_turns_are_found_by_ids_or_by_turns_and_the_option_is_named(how, tmp_pat
 def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path):
     columns = with_outcome(with_turns(BASE))
     columns["reward"][5] = 7.0
-    found = finding(columns, "differing_rollout_rewards", tmp_path, rollout_id="traj_id")
+    found = finding(
+        columns, "differing_rollout_rewards", tmp_path, columns_map={"rollout": "traj_id"}
+    )
     assert (found.count, found.evidence[0].row) == (1, 4)
     assert "but 7 in row 5" in found.evidence[0].text
-    chosen = {"rollout_id": "traj_id", "rollout_reward": "last"}
+    chosen = {"columns_map": {"rollout": "traj_id"}, "rollout_reward": "last"}
     assert finding(columns, "differing_rollout_rewards", tmp_path, **chosen) is None
     null = columns | {"traj_id": [None, *columns["traj_id"][1:]]}
-    assert "`traj_id` in 1 of" in finding(null, "null_keys", tmp_path, rollout_id="traj_id").text
+    assert (
+        "`traj_id` in 1 of"
+        in finding(null, "null_keys", tmp_path, columns_map={"rollout": "traj_id"}).text
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--rollout-reward", "last"], 2, "--rollout-reward last needs --rollout-id COLUMN"),
-        (["--rollout-id", "traj"], 3, "did you mean traj_id?"),
-        (["--rollout-id", "traj_id", "--map", "group=none"], 3, "--map group=COLUMN"),
-        (["--rollout-id", "traj_id", "--row", "0"], 2, "--rollout-id"),
+        (["--rollout-reward", "last"], 2, "--map rollout=COLUMN"),
+        (["--map", "rollout=traj"], 3, "did you mean traj_id?"),
+        (["--unit", "rollout", "--map", "group=none"], 3, "--map group=COLUMN"),
+        (["--unit", "rollout", "--row", "0"], 2, "--unit"),
     ],
 )
 def test_options_of_rollouts_without_effect_are_errors(arguments, code, said, tmp_path):
