@@ -121,7 +121,7 @@ RECIPE: dict[str, Declared] = {
     "is_filter_where": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
-    "rollout_id": Declared(IN_OUT, "COLUMN", complete=completion.column),
+    "unit": Declared(IN_OUT),
     "rollout_reward": Declared(IN_OUT),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
@@ -160,6 +160,13 @@ class FindingSeverity(Enum):
 
     error = "error"
     warning = "warning"
+
+
+class CountedUnits(Enum):
+    """What statistics of responses count."""
+
+    row = "row"
+    rollout = "rollout"
 
 
 class RolloutRewards(Enum):
@@ -319,14 +326,9 @@ NamedTokenizer = Annotated[
     str | None,
     option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
 ]
-RolloutId = Annotated[
-    str | None,
-    option(
-        "--rollout-id",
-        metavar="COLUMN",
-        help="Count rows of one rollout once in group statistics.",
-        complete=completion.column,
-    ),
+Unit = Annotated[
+    CountedUnits | None,
+    option("--unit", help="Count rows or rollouts in statistics of responses."),
 ]
 RolloutReward = Annotated[
     RolloutRewards,

@@ -22,7 +22,7 @@ def gigpo_rewards(
     step_score: Floats,
     episode_score: Floats,
     turn: Integers,
-    traj_id: Integers,
+    rollout: Integers,
     state_id: Integers,
     group: Integers,
     batch: Integers,
@@ -47,7 +47,7 @@ def gigpo_rewards(
         step_score: [N] float64, score of each turn.
         episode_score: [N] score of the turn's trajectory.
         turn: [N] index of the turn in its trajectory.
-        traj_id: [N] codes of the trajectories.
+        rollout: [N] codes of the trajectories.
         state_id: [N] codes of the states in which steps start.
         group: [N] codes of the groups.
         batch: [N] codes of the batches.
@@ -78,14 +78,14 @@ def gigpo_rewards(
     def score(values: Floats, keys: Integers) -> Floats:
         return z_scores(values, keys, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
 
-    trajectory = trajectories(traj_id, group)
+    trajectory = trajectories(rollout, group)
     rows = index = np.arange(len(trajectory))
     if episodes == "trajectory":
         order = canonical_order(trajectory, turn, episode_score)
         count = int(trajectory.max()) + 1 if len(trajectory) else 0
         rows, index = order[group_offsets(trajectory, count)[:-1]], trajectory
     episode = score(episode_score[rows], group[rows])[index]
-    returns = step_returns(step_score, turn, traj_id, group, step_gamma=step_gamma)
+    returns = step_returns(step_score, turn, rollout, group, step_gamma=step_gamma)
     inside = group if states == "group" else batch
     step = score(returns, joint_codes(inside, state_id))
     return episode_weight * episode + step_weight * step

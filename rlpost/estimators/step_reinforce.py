@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def step_returns(
     step_score: Floats,
     turn: Integers,
-    traj_id: Integers,
+    rollout: Integers,
     group: Integers,
     *,
     step_gamma: float = 1.0,
@@ -30,7 +30,7 @@ def step_returns(
     Args:
         step_score: [N] float64, score s of each turn.
         turn: [N] index of the turn in its trajectory.
-        traj_id: [N] codes of the trajectories, unique within a group.
+        rollout: [N] codes of the trajectories, unique within a group.
         group: [N] codes of the groups.
         step_gamma: discount γ per turn, in [0, 1].
 
@@ -40,16 +40,16 @@ def step_returns(
     >>> step_returns(np.array([1.0, 4.0]), np.array([0, 1]), one, one, step_gamma=0.5)
     array([3., 4.])
     """
-    trajectory = trajectories(traj_id, group)
+    trajectory = trajectories(rollout, group)
     order = canonical_order(trajectory, turn, step_score)
     offsets = group_offsets(trajectory, int(trajectory.max()) + 1 if len(trajectory) else 0)
     returns = reverse_scan(step_score[order], offsets, step_gamma)
     return placed(returns, order, len(returns))
 
 
-def trajectories(traj_id: Integers, group: Integers) -> Integers:
+def trajectories(rollout: Integers, group: Integers) -> Integers:
     """Return codes of (group, trajectory), [N]."""
-    return joint_codes(group, traj_id)
+    return joint_codes(group, rollout)
 
 
 # Step returns replace the rewards: they are normalised within their group and then credited like

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
+Unit = Literal["row", "rollout"]
 Progress = bool | Reporter | None
 
 
@@ -170,7 +171,7 @@ def inspect(
     columns_map: Mapping[str, str] | None = None,
     tokens: bool = True,
     pass_threshold: float = 1.0,
-    rollout_id: str | None = None,
+    unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -186,8 +187,8 @@ def inspect(
         tokens: also read log-probs, values and texts. Without them, there are still statistics of
             masks, lengths, rewards and groups.
         pass_threshold: a response passes with at least this reward.
-        rollout_id: the column of rollout ids: rows of one rollout count once in the statistics of
-            groups. None: each row counts.
+        unit: what statistics of groups count: rows (`row`) or rollouts (`rollout`). None: rollouts
+            if `columns_map` names their column, else rows.
         rollout_reward: the reward of a rollout whose rows differ; with `equal`, that is a finding,
             and their mean counts.
         reward_components: columns whose sum is the reward, in place of a reward column; a mapping
@@ -203,7 +204,7 @@ def inspect(
 
     Raises:
         UsageError: `columns_map` names an unknown role, `ignore` an unknown check, `expect` an
-            unknown fact; or `rollout_reward` is set alone.
+            unknown fact; or `rollout_reward` is set, but rows count.
         DataError: a file is not Parquet, or an argument names a column that does not exist.
         ReadWriteError: an input can't be read, or a glob matches nothing.
     """
@@ -215,7 +216,7 @@ def inspect(
             columns_map=columns_map,
             tokens=tokens,
             pass_threshold=pass_threshold,
-            rollout_id=rollout_id,
+            unit=unit,
             rollout_reward=rollout_reward,
             reward_components=_weights(reward_components),
             ignore=ignore,
@@ -431,7 +432,7 @@ def report(
     *,
     columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0,
-    rollout_id: str | None = None,
+    unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
     reward_components: Mapping[str, float] | Sequence[str] = (),
     examples: int = 6,
@@ -450,7 +451,7 @@ def report(
         output: where the page is written; None: nowhere, until `.save(path)`.
         columns_map: role to column, as with `--map`; overrides names and aliases.
         pass_threshold: a response passes with at least this reward.
-        rollout_id: the column of rollout ids, as of `inspect`.
+        unit: what statistics of groups count, as of `inspect`.
         rollout_reward: the reward of a rollout whose rows differ, as of `inspect`.
         reward_components: columns whose sum is the reward, as of `inspect`.
         examples: number of the best, of the worst and of random responses.
@@ -486,7 +487,7 @@ def report(
             own.paths,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
-            rollout_id=rollout_id,
+            unit=unit,
             rollout_reward=rollout_reward,
             reward_components=_weights(reward_components),
             examples=examples,

@@ -210,8 +210,6 @@ def _resolved(source: Source | TableSource, recipe: Recipe, *, results: bool) ->
     chosen = {role: x for role, x in recipe.columns.items() if role not in parameters}
     named = {f"component:{name}": name for name in recipe.reward_components or ()} | by_name
     named |= {f"teacher:{name}": name for name in recipe.teachers}
-    if recipe.rollout_id is not None:
-        named["rollout"] = recipe.rollout_id
     absent = "sample_mask" not in source.columns or "sample_mask" in recipe.columns
     unread = not (results or absent) and _is_computed(source)
     hidden = ("sample_mask",) if unread else ()

@@ -45,7 +45,7 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
     single = recipe.numerics.single
     group = {
         "--emit of a group column": bool({*GROUP_COLUMNS} & {*resolved.written}),
-        "--rollout-id": recipe.rollout_id is not None,
+        "--unit rollout": resolved.unit == "rollout",
         f"--numerics single={single}": single in ("zero_always", "raw"),
         name: bool(estimator.token_weights or estimator.rewards),
     }

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import Unit
 
 
 Column = np.ndarray[Any, np.dtype[Any]]
@@ -237,8 +238,10 @@ class Collector:
                 self._kept.add(keys.nbytes)
                 self._keys.setdefault(name, []).append(keys)
 
-    def finish(self, recipe: Recipe) -> Responses:
+    def finish(self, recipe: Recipe, unit: Unit) -> Responses:
         """Return the table, with codes instead of keys; it needs at least one row, and one call.
+
+        If rollouts count, `unit` has the code of each row's rollout.
 
         Collected chunks are freed while the table grows, since there may be millions of rows.
         """
@@ -280,10 +283,12 @@ class Collector:
             "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
-        ids = {"rollout", "traj_id", "state_id", UNKNOWN_REASON}
+        ids = {"rollout", "state_id", UNKNOWN_REASON}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
-        if len(batches) > 1 and not {"rollout", "traj_id"}.isdisjoint(codes):
+        if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own
+        if unit == "rollout":
+            columns["unit"] = joint_codes(columns["group"], codes["rollout"])
         reasons = {UNKNOWN_REASON: labels[UNKNOWN_REASON]} if UNKNOWN_REASON in labels else {}
         labels = {"step": steps, "batch": batches, "domain": domains} | reasons
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)

@@ -34,7 +34,7 @@ def fields_with_effect(recipe: Recipe) -> frozenset[str]:
 
 def fields_by_stage(recipe: Recipe) -> list[str]:
     """Return the fields of `fields_with_effect`, in the order of the stages that read them."""
-    columns = ColumnMap({role: role for role in ROLES}, dict.fromkeys(ROLES, "name"))
+    columns = ColumnMap({role: role for role in ROLES}, dict.fromkeys(ROLES, "map"))
     numerics = recipe.numerics
     if numerics.kl_credit == "none":
         numerics = numerics.model_copy(update={"kl_credit": "return"})

@@ -343,7 +343,7 @@ def all_policy(responses: Responses) -> bool:
 
 def response_table(collector: Collector, plan: Plan) -> Responses:
     """Return the table of the collected responses, at least one."""
-    responses = collector.finish(plan.resolved.recipe)
+    responses = collector.finish(plan.resolved.recipe, plan.resolved.unit)
     whole = bool((responses["tokens"] == responses["length"]).all())
     return responses.noting(all_policy=whole)
 

@@ -33,7 +33,7 @@ FACTS = {
     "steps": ExpectedFact("number of different steps"),
     "domains": ExpectedFact("number of different domains"),
     "groups": ExpectedFact("number of prompt groups"),
-    "group_size": ExpectedFact("responses of each group; rollouts with `--rollout-id`", "group"),
+    "group_size": ExpectedFact("responses of each group; rollouts if these count", "group"),
     "responses_per_step": ExpectedFact("responses of each step", "step"),
     "policy_tokens": ExpectedFact("policy tokens of each response", "response"),
     "rewards": ExpectedFact("raw reward of each response, where it is finite", "response"),

@@ -15,7 +15,7 @@ from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
 if TYPE_CHECKING:
     from rlpost.estimators import Estimator
     from rlpost.recipe.recipe import Recipe, Scope
-    from rlpost.recipe.roles import ColumnMap
+    from rlpost.recipe.roles import ColumnMap, Unit
 
 ProcessRewards = Literal["response", "token"]
 Lengths = Literal["tokens", "column", "texts", "unknown"]
@@ -55,6 +55,8 @@ class ResolvedRecipe:
     """The input has prompt groups."""
     rewarded: bool = True
     """The input has rewards, or components of them."""
+    unit: Unit = "row"
+    """What statistics of responses count."""
     recorded: frozenset[str] = frozenset()
     """Written columns that are read as a trainer recorded them, in place of being computed."""
 
@@ -120,7 +122,7 @@ class ResolvedRecipe:
             "--difficulty-mask": recipe.difficulty_mask,
             "--drop-zero-variance": recipe.drop_zero_variance,
             "--error-max-len-clip": recipe.error_max_len_clip is not None,
-            "--rollout-id": recipe.rollout_id is not None,
+            "--unit rollout": self.unit == "rollout",
             f"--emit {','.join(emitted)}": bool(emitted),
         }
         return [why for why, needs in reasons.items() if needs]
@@ -155,7 +157,7 @@ class ResolvedRecipe:
     @property
     def has_rollouts(self) -> bool:
         """The rollout of each row is known, and may have several rows."""
-        return self.recipe.rollout_id is not None or "traj_id" in self.estimator.needs
+        return self.unit == "rollout" or "rollout" in self.estimator.needs
 
     @property
     def reads_rewards(self) -> bool:
@@ -274,6 +276,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         lengths=lengths if columns.rows_only else "tokens",
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
+        unit="row" if compares_rows(estimator) else columns.unit(recipe.unit),
         recorded=recorded,
     )
 
@@ -345,11 +348,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
                 f"{flag_of(name)} {scope}: estimator {estimator.name} normalises within groups; "
                 f"{flag_of(name)} group, others or none is needed"
             )
-    if recipe.rollout_id is not None and compares_rows(estimator):
+    if recipe.unit == "rollout" and compares_rows(estimator):
         raise UsageError(
-            f"--rollout-id {recipe.rollout_id}: estimator {estimator.name} compares rows itself, "
-            "so rows of one rollout would count several times; leave --rollout-id out, or keep one "
-            "row of each rollout"
+            f"--unit rollout: estimator {estimator.name} compares rows itself, so rows of one "
+            "rollout would count several times; leave --unit rollout out, or keep one row of each "
+            "rollout"
         )
 
 

@@ -708,7 +708,7 @@ def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
     by, rollout = columns.get(TURN), "COLUMN"
     if evidence == BY_ID:
         by = rollout = columns[ROLLOUT]
-    advice = f"--rollout-id {rollout} counts a rollout once"
+    advice = f"--map rollout={rollout} counts a rollout once"
     if compares_rows(estimator):
         advice = f"estimator {estimator.name} needs one row of each rollout"
     text = (

@@ -1,6 +1,6 @@
 """Rows that are turns of one rollout: statistics of their group count each as a response.
 
-Columns of rollout ids and of turns are recognised by name, and only for warnings.
+The columns of the roles `rollout` and `turn` are read here only for warnings.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rlpost.kernels.codes import joint_codes
+from rlpost.recipe.roles import fits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,26 +29,20 @@ TURN_ROLES = (ROLLOUT, TURN)
 BY_ID, BY_TURN = np.int8(1), np.int8(2)
 """What shows that a row is a turn: a rollout id that it shares, or the numbers of turns."""
 _SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED = 1, 2, 4, 8, 16, 32
-ROLLOUT_NAMES = ("traj_id", "rollout_id", "trajectory_id", "traj_uid", "episode_id")
-TURN_NAMES = ("turn", "turn_id", "turn_index", "turn_idx")
 
 
 def turn_columns(columns: ColumnMap, content: Callable[[str], str]) -> dict[str, str]:
     """Return the column of rollout ids and the column of turns, by role, as far as they exist.
 
     Args:
-        columns: the roles; the columns of `traj_id` and `turn` come before other names.
+        columns: the roles.
         content: returns what a column contains, `number`, `text` or something else.
     """
-    found = {}
-    for role, own, names in ((ROLLOUT, "traj_id", ROLLOUT_NAMES), (TURN, "turn", TURN_NAMES)):
-        used = {column for other, column in columns.columns.items() if other != own}
-        fitting = ("number",) if role == TURN else ("number", "text")
-        candidates = (name for name in (columns.columns.get(own, own), *names) if name not in used)
-        column = next((name for name in candidates if content(name) in fitting), None)
-        if column is not None:
-            found[role] = column
-    return found
+    return {
+        evidence: columns.column(role)
+        for evidence, role in ((ROLLOUT, "rollout"), (TURN, "turn"))
+        if role in columns and fits(role, content(columns.column(role)))
+    }
 
 
 class TurnCounts(NamedTuple):

@@ -373,8 +373,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Column to read for a role (default: found by its name)."""
     tokenizer: str | None = None
     """Tokenizer that counts the tokens of response texts: a file or Hub name."""
-    rollout_id: str | None = None
-    """Column of rollout ids: a rollout counts once in group statistics."""
+    unit: Literal["row", "rollout"] | None = None
+    """Count rows or rollouts in statistics of responses (default: rollouts, if they have ids)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
     nonfinite: Literal["error", "mask"] = "error"

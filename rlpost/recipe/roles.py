@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 
-_FIELDS = {"rollout": "rollout_id", "component": "reward_components", "teacher": "teachers"}
+_FIELDS = {"component": "reward_components", "teacher": "teachers"}
 Kind = Literal["key", "number", "flag", "tokens", "text"]
+Unit = Literal["row", "rollout"]
+"""What statistics of responses count: rows, or rollouts, which may have several rows."""
 _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "key": ("number", "text"),
     "number": ("number",),
@@ -22,6 +24,8 @@ _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "tokens": ("floats",),
     "text": ("text",),
 }
+_ALSO = {"mask": ("integers",), "policy_version": ("integers", "floats")}
+"""Further contents of roles: a policy version may be one number, or one per token."""
 RECORDED = "recorded:"
 """How the role of a column begins that a trainer recorded; the name of the written one follows."""
 RECORDED_ROWS = (f"{RECORDED}sample_mask", f"{RECORDED}response_level_rewards")
@@ -124,8 +128,21 @@ ROLES: dict[str, Role] = {
         "final_sample_mask",
     ),
     "sample_weight": _role("sample_weight", "number", "sample_weight"),
-    "traj_id": _role("traj_id", "key", "traj_id"),
-    "turn": _role("turn", "number", "turn"),
+    "rollout": _role(
+        "rollout", "key", "rollout_id", "traj_id", "trajectory_id", "traj_uid", "episode_id",
+    ),
+    "branch": _role("branch", "key", "branch", "branch_id", "branch_index", "branch_idx"),
+    "turn": _role("turn", "number", "turn", "turn_id", "turn_index", "turn_idx"),
+    "turn_reward": _role("turn_reward", "number", "turn_reward", "turn_rewards"),
+    "agent_role": _role("agent_role", "key", "agent_role", "agent_name"),
+    "policy_version": _role(
+        "policy_version", "number", "policy_version", "policy_versions", "weight_version",
+        "weight_versions",
+    ),
+    "entropy": _role("entropy", "tokens", "entropy", "entropys", "entropies", "token_entropy"),
+    "failure": _role("failure", "flag", "failure", "failure_reason"),
+    "next_value": _role("next_value", "number", "next_value"),
+    "run_attempt": _role("run_attempt", "number", "run_attempt"),
     "state_id": _role("state_id", "key", "state_id"),
     "step_score": _role("step_score", "number", "step_score"),
     "episode_score": _role("episode_score", "number", "episode_score"),
@@ -204,6 +221,10 @@ class ColumnMap:
     def column(self, role: str) -> str:
         """Return the column of a role that has one."""
         return self.columns[role]
+
+    def unit(self, chosen: Unit | None) -> Unit:
+        """Return what statistics of responses count, if the recipe leaves it open with None."""
+        return chosen or ("rollout" if self.is_mapped("rollout") else "row")
 
     def is_mapped(self, role: str) -> bool:
         """Return whether a role has a column by a choice, not by its name."""
@@ -362,7 +383,7 @@ def _use_framework_aliases(
 def fits(role: str, holds: str) -> bool:
     """Return whether a column of this content (of `rlpost.io.arrow.content_kind`) fits the role."""
     contents = _CONTENTS[kind_of(role)]
-    return holds in contents or (role == "mask" and holds == "integers")
+    return holds in contents or holds in _ALSO.get(role, ())
 
 
 def missing(

@@ -156,8 +156,8 @@ BAD_TABLES = {
         ["--map reward=rewrd: no column 'rewrd'\n  tip: did you mean reward?\n",
          "--map mask=m: no column 'm'\n", "--reward-components a: no column 'a'\n",
          "columns here: "]),
-    "unknown rollout": (rollout(), "--rollout-id promt_id",
-        ["--rollout-id promt_id: no column 'promt_id'\n  tip: did you mean prompt_id?"]),
+    "unknown rollout": (rollout(), "--map rollout=promt_id",
+        ["--map rollout=promt_id: no column 'promt_id'\n  tip: did you mean prompt_id?"]),
     "two of one name": (with_column("x", [1.0] * 12).rename_columns([*NAMES, "reward"]), "",
         ["reward"]),
 }  # fmt: skip

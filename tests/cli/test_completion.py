@@ -190,7 +190,7 @@ def test_a_single_role_comes_with_the_columns(rollouts):
     assert offered[2:4] == ["raw_advantages=score", "raw_advantages=scores_b"]
 
 
-@pytest.mark.parametrize("flag", ["--rollout-id", "--reward-components"])
+@pytest.mark.parametrize("flag", ["--reward-components"])
 def test_options_of_columns_offer_the_columns(rollouts, flag):
     assert asked("advantages", "in.parquet", flag, "ui", cwd=rollouts.parent) == ["uid"]
 

@@ -13,7 +13,7 @@ from rlpost.recipe.loss import LossOptions
 
 FIELDS = {"advantages": rlpost.Recipe.model_fields, "loss": LossOptions.model_fields}
 # Any text is a value of these; a column or an estimator that does not exist is named by itself.
-FREE = {"estimator", "columns", "rollout_id", "reward_components", "episode_domains", "loss"}
+FREE = {"estimator", "columns", "reward_components", "episode_domains", "loss"}
 WORDS = {
     "teachers": "large=x",
     "numerics": "norm_eps=x",

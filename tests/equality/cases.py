@@ -292,10 +292,10 @@ def of_recipes() -> list[Case]:
                    "--kl-horizon 1000 --emit advantages,kl,token_level_rewards"),
         case("running norm kept over calls", line.format("first"), line.format("second")),
         advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
-        advantages("rollout id without a rule", "rich.parquet", "--rollout-id rollout", code=3),
+        advantages("rollout id without a rule", "rich.parquet", "--map rollout=rollout", code=3),
         *(
             advantages(
-                f"rollout {rule}", "rich.parquet", f"--rollout-id rollout --rollout-reward {rule}"
+                f"rollout {rule}", "rich.parquet", f"--map rollout=rollout --rollout-reward {rule}"
             )
             for rule in ("last", "sum", "mean")
         ),

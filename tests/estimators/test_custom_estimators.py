@@ -88,11 +88,9 @@ def test_an_estimator_that_compares_rows_itself_rejects_rollout_id(file):
     table = to_table(responses([1.0, 3.0])).append_column("fork", [["a", "a"]])
     for name in (f"{file}:own_groups", "rae", "gigpo", "hierarchical_grpo"):
         columns = dict.fromkeys(("step_score", "episode_score", "turn"), "reward")
-        columns |= dict.fromkeys(("traj_id", "state_id", "domain", "group"), "fork")
-        recipe = rlpost.Recipe(estimator=name, rollout_id="fork", columns=columns)
-        with pytest.raises(
-            UsageError, match=r"--rollout-id fork: estimator .* compares rows itself"
-        ):
+        columns |= dict.fromkeys(("rollout", "state_id", "domain", "group"), "fork")
+        recipe = rlpost.Recipe(estimator=name, unit="rollout", columns=columns)
+        with pytest.raises(UsageError, match=r"--unit rollout: estimator .* compares rows itself"):
             rlpost.enrich(table, recipe)
 
 

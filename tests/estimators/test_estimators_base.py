@@ -46,7 +46,7 @@ def test_the_roles_that_each_estimator_needs():
     assert roles["gae"] == ("reward", "values")
     assert roles["hierarchical_grpo"] == ("reward", "group")
     assert roles["opd"] == ("teachers", "old_log_probs")
-    assert roles["step_reinforce"] == ("step_score", "turn", "traj_id", "group")
+    assert roles["step_reinforce"] == ("step_score", "turn", "rollout", "group")
     assert roles["optimal_token_baseline"] == ("reward", "group", "old_log_probs", "sum_pi_squared")
     others = base.Estimator("mine", ESTIMATORS["raw"].function, "r", "", norm_std="others")
     assert others.roles == ("reward", "group")

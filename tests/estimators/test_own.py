@@ -221,8 +221,8 @@ def test_a_column_that_cannot_be_read_is_an_error(column, of):
 
 def test_codes_of_a_rollout_have_no_mean(of):
     name = of("def f(rewards, offsets, kind):\n    return rewards\n")
-    with pytest.raises(UsageError, match="--rollout-id"):
-        enriched(name, rollout_id="turns")
+    with pytest.raises(UsageError, match="--unit rollout"):
+        enriched(name, unit="rollout", columns={"rollout": "turns"})
 
 
 # Options of its own

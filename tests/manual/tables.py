@@ -50,7 +50,16 @@ USES = {
     "response": "`--tokenizer`, for lengths of inputs without tokens",
     "sample_mask": "optional: 0 leaves the response out; policy loss",
     "sample_weight": "policy loss",
-    "turn": "`--group-length-penalty`",
+    "rollout": "rollouts of several rows: what statistics of responses count",
+    "branch": "the branches of a rollout, such as forks and sub-agents",
+    "turn": "the turns of a rollout, in order",
+    "turn_reward": "the reward of a turn; null: none",
+    "agent_role": "the agent of a turn",
+    "policy_version": "the policy that sampled a response (a number) or its tokens (a list)",
+    "entropy": "the policy's entropy per token; metrics of a replay",
+    "failure": "a rollout that failed without an answer: a reason, or a bool",
+    "next_value": "the value after the last token of a truncated response",
+    "run_attempt": "the restart of a run that wrote a row",
 }
 """What uses a role, beside the estimators that need it."""
 OF_MOST = ("group", "reward", "batch")

@@ -227,7 +227,7 @@ def test_last_step_of_a_trajectory(estimator, seed):
     found = ours(
         data,
         estimator=estimator,
-        rollout_id="rollout",
+        columns={"rollout": "rollout"},
         rollout_reward="last",
         numerics=GRPO if estimator == "grpo" else {},
     )

@@ -276,7 +276,10 @@ def big(size, seed=3):
         ({"estimator": "dr_grpo", "norm_mean": "running", "norm_std": "running"}, same_bits),
         ({"estimator": "raw", "whiten_rewards": True, "reward_clip": 1.0}, same_bits),
         *(
-            ({"estimator": "rloo", "rollout_id": "traj_id", "rollout_reward": rule}, same_bits)
+            (
+                {"estimator": "rloo", "columns": {"rollout": "traj_id"}, "rollout_reward": rule},
+                same_bits,
+            )
             for rule in ("sum", "mean")  # `last` depends on the order
         ),
         ({"estimator": "gae", "gamma": 0.99, "whiten_advantages": True}, same_bits),

@@ -52,7 +52,7 @@ def test_rows_of_one_rollout_count_once_in_their_group(case, estimator, rule, op
     options = {"estimator": estimator, "rollout_reward": rule, **options}
     want = pipeline(rows, options, units)
     table = to_table(rows).append_column("rollout", [units])
-    recipe = rlpost.Recipe(**options, rollout_id="rollout")
+    recipe = rlpost.Recipe(**options, columns={"rollout": "rollout"})
     if not any(r.kept for r in want.rows):
         with pytest.raises(DataError, match="no response is left"):
             rlpost.enrich(table, recipe)
@@ -71,7 +71,7 @@ def test_rows_that_agree_need_no_rule_and_others_are_an_error(case, estimator):
     for i, (row, unit) in enumerate(zip(rows, units, strict=True)):
         if differing is None and rows[first.setdefault(unit, i)].reward != row.reward:
             differing = first[unit], i
-    recipe = rlpost.Recipe(estimator=estimator, rollout_id="rollout")
+    recipe = rlpost.Recipe(estimator=estimator, columns={"rollout": "rollout"})
     table = to_table(rows).append_column("rollout", [units])
     if differing is None:
         got, _ = rlpost.enrich(table, recipe)
@@ -91,21 +91,21 @@ def test_a_rollout_in_three_rows_by_hand():
     rows = [Response(group="p", reward=x, mask=[1]) for x in (1.0, 1.0, 1.0, 0.0)]
     table = to_table(rows).append_column("fork", [["a", "a", "a", "b"]])
     for name, want in (("dr_grpo", [0.5] * 3 + [-0.5]), ("rloo", [1.0] * 3 + [-1.0])):
-        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, rollout_id="fork"))
+        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, columns={"rollout": "fork"}))
         assert flat(written(got, "advantages")) == want
     # Of two rollouts, of one token each, one earns.
     for name, want in (("opo", [0.5] * 3 + [-0.5]), ("gpg", [1.0] * 3 + [-1.0])):
-        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, rollout_id="fork"))
+        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, columns={"rollout": "fork"}))
         assert flat(written(got, "advantages")) == want
     plain, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo"))
     assert flat(written(plain, "advantages")) == [0.25] * 3 + [-0.75]
 
 
 def test_the_rollout_column_has_to_be_there():
-    with pytest.raises(DataError, match=r"--rollout-id rolout: no column 'rolout'"):
+    with pytest.raises(DataError, match=r"--map rollout=rolout: no column 'rolout'"):
         rlpost.enrich(
             to_table([Response(group="p", reward=1.0, mask=[1])]),
-            rlpost.Recipe(rollout_id="rolout"),
+            rlpost.Recipe(columns={"rollout": "rolout"}),
         )
 
 
@@ -128,7 +128,7 @@ def turns(rewards, ids, steps=None, **columns):
 )
 def test_rules_by_hand(rule, rewards):
     table = turns([2.0, 3.0, 0.0, 1.0], ["a", "a", "b", "b"])
-    options = {"rollout_id": "traj", "rollout_reward": rule}
+    options = {"columns": {"rollout": "traj"}, "rollout_reward": rule}
     got, _ = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
     assert written(got, "response_level_rewards") == rewards
     got, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo", **options))
@@ -148,7 +148,7 @@ def test_rules_by_hand(rule, rewards):
 def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     pq.write_table(turns([2.0, 2.0, 1.0, 1.0], ["a", "a", "b", "b"]), tmp_path / "in.parquet")
     words = ("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet")
-    printed = run(*words, "--rollout-id", "traj", "--rollout-reward", rule).err
+    printed = run(*words, "--map", "rollout=traj", "--rollout-reward", rule).err
     assert "1 group of 2 rollouts by " in printed
     assert f"reward of a rollout (`traj`): {text}\n" in printed
     assert "raw reward per row" in printed
@@ -161,7 +161,7 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
 def test_last_is_the_last_row_of_the_input_whatever_the_chunks():
     n = 200
     ids, rewards = [f"{i % 7}" for i in range(n)], [float(i) for i in range(n)]
-    recipe = rlpost.Recipe(estimator="raw", rollout_id="traj", rollout_reward="last")
+    recipe = rlpost.Recipe(estimator="raw", columns={"rollout": "traj"}, rollout_reward="last")
     want = [max(x for x, other in zip(rewards, ids, strict=True) if other == own) for own in ids]
     for tokens in (1, 3, 50, 1000):
         options = rlpost.Options(chunk_tokens=tokens, workers=2)
@@ -172,7 +172,7 @@ def test_last_is_the_last_row_of_the_input_whatever_the_chunks():
 @pytest.mark.parametrize("rule", ["last", "sum"])
 def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
     table = turns([2.0, math.nan, 0.0, 1.0], ["a", "a", "b", "b"])
-    options = {"rollout_id": "traj", "rollout_reward": rule, "nonfinite": "mask"}
+    options = {"columns": {"rollout": "traj"}, "rollout_reward": rule, "nonfinite": "mask"}
     got, summary = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
     assert written(got, "response_level_rewards") == [0, 0, 1, 1]
     assert summary["masked"]["nonfinite"]["responses"] == 2
@@ -180,7 +180,7 @@ def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
 
 def test_masks_and_group_columns_look_at_rewards_of_rollouts():
     table = turns([1.0, 1.0, 0.0, 2.0], ["a", "a", "b", "b"])
-    options = {"rollout_id": "traj", "rollout_reward": "sum", "estimator": "raw"}
+    options = {"columns": {"rollout": "traj"}, "rollout_reward": "sum", "estimator": "raw"}
     with pytest.raises(DataError, match="no response is left"):
         rlpost.enrich(table, rlpost.Recipe(drop_zero_variance=True, **options))
     emit = ("group_mean", "group_size", "group_pass_rate")
@@ -192,15 +192,15 @@ def test_process_rewards_of_rows_must_agree_too_or_follow_the_rule():
     tokens = pa.array([[0.5], [1.5], [0.0], [0.0]])
     table = turns([1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b"], token_rewards=tokens)
     with pytest.raises(DataError, match=r"row 1, has process rewards that sum to 1\.5"):
-        rlpost.enrich(table, rlpost.Recipe(rollout_id="traj"))
+        rlpost.enrich(table, rlpost.Recipe(columns={"rollout": "traj"}))
     for rule, reward in (("last", 2.5), ("sum", 4.0), ("mean", 2.0)):
-        recipe = rlpost.Recipe(estimator="raw", rollout_id="traj", rollout_reward=rule)
+        recipe = rlpost.Recipe(estimator="raw", columns={"rollout": "traj"}, rollout_reward=rule)
         got, _ = rlpost.enrich(table, recipe)
         assert written(got, "response_level_rewards")[:2] == [reward, reward]
 
 
 def test_estimators_of_steps_reject_rollouts():
-    recipe = rlpost.Recipe(estimator="step_reinforce", rollout_id="traj")
+    recipe = rlpost.Recipe(estimator="step_reinforce", unit="rollout")
     with pytest.raises(UsageError, match="compares rows itself"):
         rlpost.enrich(turns([1.0], ["a"]), recipe)
 
@@ -212,7 +212,7 @@ def test_verl_takes_the_last_row_with_its_own_kl():
         for x, kl in ((0.0, 5.0), (1.0, 0.5), (9.0, 7.0), (0.0, 0.25))
     ]
     table = to_table(rows).append_column("traj", [["a", "a", "b", "b"]])
-    recipe = rlpost.preset("verl", rollout_id="traj", kl_coef=1.0)
+    recipe = rlpost.preset("verl", columns={"rollout": "traj"}, kl_coef=1.0)
     got, _ = rlpost.enrich(table, recipe)
     last, _ = rlpost.enrich(to_table(rows[1::2]), rlpost.preset("verl", kl_coef=1.0))
     want = flat(written(last, "advantages"))
@@ -227,7 +227,7 @@ def test_shards_name_the_rows_that_one_process_names(buckets):
     rewards[41] = 1.0
     ids, steps = [f"{i % 20}" for i in range(n)], [i % 20 for i in range(n)]
     table = turns(rewards, ids, steps)
-    recipe = rlpost.Recipe(rollout_id="traj")
+    recipe = rlpost.Recipe(columns={"rollout": "traj"})
     texts = []
     with tempfile.TemporaryDirectory() as name, mock.patch.object(driver, "ROWS_A_BUCKET", buckets):
         top = Path(name)

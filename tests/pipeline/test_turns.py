@@ -131,11 +131,11 @@ def warned(path, table, **options):
 @pytest.mark.parametrize(
     ("columns", "option"),
     [
-        ({"traj_id": "traj_id"}, "--rollout-id traj_id"),
-        ({"traj_id": "own_id", "turn": "turn"}, "--rollout-id traj_id"),
-        ({"rollout_id": "traj_id"}, "--rollout-id rollout_id"),
-        ({"traj_uid": "own_id"}, "--rollout-id traj_uid"),
-        ({"turn": "turn"}, "--rollout-id COLUMN"),
+        ({"traj_id": "traj_id"}, "--map rollout=traj_id"),
+        ({"traj_id": "own_id", "turn": "turn"}, "--map rollout=traj_id"),
+        ({"rollout_id": "traj_id"}, "--map rollout=rollout_id"),
+        ({"traj_uid": "own_id"}, "--map rollout=traj_uid"),
+        ({"turn": "turn"}, "--map rollout=COLUMN"),
         # an id of the step or of the prompt is no rollout; turns are still turns
         ({"rollout_id": "step_id", "turn": "turn"}, "(by `turn`), but"),
     ],
@@ -169,8 +169,8 @@ def test_rows_that_are_no_turns_are_not_warned_of(columns, tmp_path):
     "options",
     [
         {"estimator": "reinforce"},
-        {"estimator": "grpo", "rollout_id": "traj_id"},
-        {"estimator": "rloo", "rollout_id": "traj_id"},
+        {"estimator": "grpo", "columns": {"rollout": "traj_id"}},
+        {"estimator": "rloo", "columns": {"rollout": "traj_id"}},
         {"estimator": "gigpo"},
         {"estimator": "step_reinforce"},
     ],
@@ -187,9 +187,9 @@ def test_masks_of_groups_are_warned_of_and_estimators_that_reject_the_option_nam
 ):
     table = dialogues(traj_id="traj_id")
     (text,) = warned(tmp_path, table, estimator="reinforce", drop_zero_variance=True)
-    assert "--rollout-id traj_id" in text
+    assert "--map rollout=traj_id" in text
     (text,) = warned(tmp_path, table | {"domain": ["a"] * 72}, estimator="rae")
-    assert "--rollout-id" not in text
+    assert "--map rollout" not in text
     assert "estimator rae needs one row of each rollout" in text
 
 
@@ -205,10 +205,10 @@ def test_nulls_in_the_ids_are_no_error_and_numbers_do_not_change(tmp_path):
     assert got.equals(pl.read_parquet(tmp_path / "out.parquet")["advantages"])
 
 
-def test_the_column_is_not_among_the_roles_or_the_kept_keys(tmp_path):
+def test_the_ids_are_a_role_and_a_kept_key(tmp_path):
     table = dialogues(rollout_id="traj_id")
     assert warned(tmp_path, table, estimator="grpo", emit_only=True)
-    assert "rollout_id" not in pl.read_parquet(tmp_path / "out.parquet").columns
+    assert "rollout_id" in pl.read_parquet(tmp_path / "out.parquet").columns
     summary = rlpost.advantages(
         tmp_path / "in.parquet", tmp_path / "o2.parquet", Recipe(estimator="grpo")
     )

@@ -13,11 +13,12 @@ from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Numerics, Recipe
 
 
-def test_a_reward_of_rollouts_needs_their_ids():
-    code, _, err = run("advantages", "in.parquet", "out.parquet", "--rollout-reward", "sum")
+def test_a_reward_of_rollouts_needs_that_rollouts_count():
+    words = ("--rollout-reward", "sum", "--unit", "row")
+    code, _, err = run("advantages", "in.parquet", "out.parquet", *words)
     assert code == 2
-    assert "--rollout-reward has no effect without --rollout-id\n" in err
-    assert Recipe(rollout_reward="sum").rollout_id is None  # as presets have it
+    assert err.startswith("error: --rollout-reward has no effect")
+    assert Recipe(rollout_reward="sum").unit is None  # as presets have it
 
 
 # Defaults

@@ -34,10 +34,10 @@ CHUNK_TOKENS = 1 << 20
 
 
 # Roles and columns that identify a row.
-KEY_ROLES = ("batch", "group", "traj_id", "turn")
+KEY_ROLES = ("batch", "group", "rollout", "branch", "turn")
 
 
-ID_COLUMNS = ("sample_id", "sample_index", "sample_idx", "rollout_id", "rollout_index", "traj_idx")
+ID_COLUMNS = ("sample_id", "sample_index", "sample_idx", "rollout_index", "traj_idx")
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,12 @@ from rlpost.analysis.inspect.tokens import (
     duplicates_of,
     mismatch_facts,
 )
-from rlpost.errors import DataError, UsageError, no_such
+from rlpost.errors import UsageError, no_such
 from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
-from rlpost.pipeline.columns import LENGTH, without_effect
+from rlpost.pipeline.columns import LENGTH, absent, lacks_of, without_effect
 from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.input_columns import resolve_input
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.selection import PassResult
     from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import RolloutReward
-    from rlpost.recipe.roles import ColumnMap
+    from rlpost.recipe.roles import ColumnMap, Unit
 
 
 def stored(
@@ -80,7 +80,7 @@ def inspect(
     columns_map: Mapping[str, str] | None = None,
     tokens: bool = True,
     pass_threshold: float = 1.0,
-    rollout_id: str | None = None,
+    unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
@@ -100,7 +100,7 @@ def inspect(
         columns_map=columns_map or {},
         tokens=tokens,
         pass_threshold=pass_threshold,
-        rollout_id=rollout_id,
+        unit=unit,
         rollout_reward=rollout_reward,
         reward_components=reward_components,
         ignore=ignore,
@@ -116,7 +116,7 @@ def inspect_source(
     *,
     columns_map: Mapping[str, str],
     pass_threshold: float,
-    rollout_id: str | None,
+    unit: Unit | None,
     rollout_reward: RolloutReward,
     tokens: bool = True,
     reward_components: Mapping[str, float] = MappingProxyType({}),
@@ -133,7 +133,7 @@ def inspect_source(
         inputs: as typed.
         columns_map: as in `inspect`.
         pass_threshold: as in `inspect`.
-        rollout_id: as in `inspect`.
+        unit: as in `inspect`.
         rollout_reward: as in `inspect`.
         tokens: as in `inspect`.
         reward_components: columns whose weighted sum is the reward, with their weights.
@@ -149,12 +149,13 @@ def inspect_source(
     start = time.perf_counter()
     expectations = expectations_of(expect)
     _check_names(ignore, expects=bool(expectations))
-    columns = _columns(source, columns_map, rollout_id, rollout_reward, reward_components)
+    columns = _columns(source, columns_map, reward_components)
+    unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
         source,
         columns,
         with_tokens=tokens,
-        rollout_id=rollout_id,
+        unit=unit,
         components=reward_components,
     )
     if selection.lists is not None and columns.how.get(LENGTH) == "map":
@@ -162,7 +163,7 @@ def inspect_source(
     if selection.lengths is None:
         columns = columns.without([LENGTH])
     reading = read(source, selection, beside, reporter)
-    rows, by_rollout = reading.rows, rollout_id is not None
+    rows, by_rollout = reading.rows, unit == "rollout"
     groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
     data = CheckInput(
         reading=reading,
@@ -236,28 +237,31 @@ def _check_names(ignore: Sequence[str], *, expects: bool) -> None:
 def _columns(
     source: Source,
     columns_map: Mapping[str, str],
-    rollout_id: str | None,
-    reward: RolloutReward,
     components: Mapping[str, float],
 ) -> ColumnMap:
     """Return the column of each role; raises the errors of the arguments of `inspect`."""
-    if rollout_id is None and reward != "equal":
-        raise UsageError(f"--rollout-reward {reward} needs --rollout-id COLUMN")
-    named = {} if rollout_id is None else {"rollout": rollout_id}
-    named |= {f"component:{name}": name for name in components}
+    named = {f"component:{name}": name for name in components}
     if components and "reward" in columns_map:
         raise UsageError(
             f"--map reward={columns_map['reward']}: --reward-components takes its place; leave one "
             "of them out"
         )
     columns = resolve_input(source, columns_map, named)
-    columns = columns.without(("reward",)) if components else columns
-    if rollout_id is not None and "group" not in columns:
-        raise DataError(
-            f"{source.name}: no column for group, so --rollout-id {rollout_id} has no effect; set "
-            "the prompt's column with --map group=COLUMN"
+    return columns.without(("reward",)) if components else columns
+
+
+def _unit(source: Source, columns: ColumnMap, chosen: Unit | None, reward: RolloutReward) -> Unit:
+    """Return what statistics of responses count; raises the errors of `inspect`."""
+    unit = columns.unit(chosen)
+    if unit == "row" and reward != "equal":
+        raise UsageError(
+            f"--rollout-reward {reward} has no effect if each row counts",
+            tip="--map rollout=COLUMN",
         )
-    return columns
+    needed = ("rollout", "group") if chosen == "rollout" else ()
+    if lacking := {role: "--unit rollout" for role in needed if role not in columns}:
+        raise absent(source, columns, lacking, lacks_of(source))
+    return unit
 
 
 def _token_facts(reading: PassResult) -> TokenFacts | None:

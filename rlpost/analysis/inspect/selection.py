@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from rlpost.io.parquet.source import Source
-    from rlpost.recipe.roles import ColumnMap
+    from rlpost.recipe.roles import ColumnMap, Unit
 
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
@@ -169,15 +169,15 @@ def select_columns(
     columns: ColumnMap,
     *,
     with_tokens: bool,
-    rollout_id: str | None = None,
+    unit: Unit = "row",
     components: Mapping[str, float] = MappingProxyType({}),
 ) -> ColumnSelection:
     """Select columns; without tokens, the mask or another list is read for its lengths."""
     turns = turn_columns(columns, partial(content_of, source))
     rows: dict[str, Any] = {
         "kept": _kept(source, columns),
-        "rollout": rollout_id or turns.get(ROLLOUT),
-        "rollout_counts": rollout_id is not None,
+        "rollout": turns.get(ROLLOUT),
+        "rollout_counts": unit == "rollout",
         "turn": turns.get(TURN),
         "components": components,
     }

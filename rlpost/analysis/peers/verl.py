@@ -295,7 +295,7 @@ def _rollout_cases() -> Iterator[PeerCase]:
         return {name: batch.batch[name] for name in ("advantages", "returns")}
 
     several = data.with_(rollout=np.array(ids))
-    options = {"estimator": "grpo", "rollout_id": "rollout"}
+    options = {"estimator": "grpo", "columns": {"rollout": "rollout"}}
     mine = partial(ours, several, options, "advantages", "returns")
     yield PeerCase("grpo: rollouts of several rows", mine, theirs, variant="grpo")
 

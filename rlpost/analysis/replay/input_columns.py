@@ -13,7 +13,6 @@ from rlpost.analysis.responses.columns import holds_numbers
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import common_type, content_kind, is_list, is_number, is_string
 from rlpost.io.parquet.inputs import COMPUTED
-from rlpost.pipeline.turns import ROLLOUT_NAMES
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ROLES, ColumnMap
 
@@ -221,7 +220,7 @@ class InputColumns(NamedTuple):
             needed: other columns that recipes name; None: every column of numbers.
             also: columns besides these.
         """
-        ids = [name for name in ROLLOUT_NAMES if name in schema.names]
+        ids = [name for name in ROLES["rollout"].aliases if name in schema.names]
         own = [*dict.fromkeys([*self.used, *self.recorded.values(), *(needed or ()), *ids, *also])]
         more = [n for n in schema.names if needed is None and _may_matter(schema, n)]
         return [*dict.fromkeys([*own, *more, *self.whole_numbers(schema)])]

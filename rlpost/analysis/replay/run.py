@@ -292,7 +292,7 @@ def _columns_named(fields: Mapping[str, Any]) -> list[str]:
     names += _named_by(fields.get("estimator"))
     if fields.get("tokenizer"):
         names += [(fields.get("columns") or {}).get(TEXT), TEXT, *ROLES[TEXT].aliases]
-    return [*names, *([fields["rollout_id"]] if fields.get("rollout_id") else [])]
+    return names
 
 
 def _named_by(estimator: str | None) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.recipe.recipe import Recipe, RolloutReward
+    from rlpost.recipe.roles import Unit
 
 
 _MOST_INPUTS = 5
@@ -60,7 +61,7 @@ def report(
 
 def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
-    pass_threshold: float = 1.0, rollout_id: str | None = None,
+    pass_threshold: float = 1.0, unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
     examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
@@ -90,7 +91,7 @@ def build(
         inputs,
         columns_map=_with_advantages(source, columns_map),
         pass_threshold=pass_threshold,
-        rollout_id=rollout_id,
+        unit=unit,
         rollout_reward=rollout_reward,
         reward_components=reward_components or {},
         beside=(builder, clips),

@@ -83,7 +83,7 @@ def inspect(
     ] = None,
     expect: declared.Expect = None,
     pass_threshold: declared.PassThreshold = 1.0,
-    rollout_id: declared.RolloutId = None,
+    unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
     how: declared.Output = OutputFormat.table,
     prompt: Annotated[
@@ -158,7 +158,7 @@ def inspect(
             **screens,
             footer=footer,
             no_tokens=not tokens,
-            rollout_id=rollout_id,
+            unit=unit and unit.value,
             **checked,
         )
         selection = {"prompt": prompt, "row": row, "top": top, "worst": worst}
@@ -184,7 +184,7 @@ def inspect(
             columns_map=columns_map,
             tokens=tokens,
             pass_threshold=pass_threshold,
-            rollout_id=rollout_id,
+            unit=unit and unit.value,
             rollout_reward=rollout_reward.value,
             reward_components=components,
             ignore=ignore or [],

@@ -45,7 +45,7 @@ def report(
     ] = None,
     roles: declared.Map = None,
     pass_threshold: declared.PassThreshold = 1.0,
-    rollout_id: declared.RolloutId = None,
+    unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
     examples: Annotated[
         int,
@@ -114,7 +114,7 @@ def report(
             output,
             columns_map=columns_map,
             pass_threshold=pass_threshold,
-            rollout_id=rollout_id,
+            unit=unit and unit.value,
             rollout_reward=rollout_reward.value,
             reward_components=components,
             examples=examples,

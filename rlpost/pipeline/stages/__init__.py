@@ -189,8 +189,8 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             fields=finite.fields | _fields_of_roles(resolved),
         )
     batches = Stage("batches of rollouts", reduce=on_rewards.check_batches)
-    rollouts = Stage("rollouts", fields=frozenset({"rollout_id"}))
-    if recipe.rollout_id:
+    rollouts = Stage("rollouts", fields=frozenset({"unit"}))
+    if resolved.unit == "rollout":
         check = partial(on_rewards.check_rollouts, resolved=resolved)
         rollouts = replace(rollouts, reduce=check, fields=rollouts.fields | {"rollout_reward"})
     groups = Stage(
@@ -288,7 +288,7 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             if estimator.rewards
             else []
         ),
-        *([Stage("rollout rewards", reduce=rollouts)] if recipe.rollout_id else []),
+        *([Stage("rollout rewards", reduce=rollouts)] if resolved.unit == "rollout" else []),
         *([] if estimator.normalises else [norms]),
         Stage(
             "reward clip",

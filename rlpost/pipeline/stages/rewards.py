@@ -288,7 +288,7 @@ def per_group(
 ) -> Floats:
     """Call a function once for all groups, and return its numbers in the order of the responses.
 
-    Responses of one rollout (if `rollout` is a column) count once, with the mean of their values,
+    Responses of one rollout (if `unit` is a column) count once, with the mean of their values,
     and get the same number. Rewards of a rollout's rows are equal after `rollout_rewards`.
 
     Args:
@@ -305,8 +305,8 @@ def per_group(
     codes = responses["group"][chosen]
     values = {name: column[chosen] for name, column in columns.items()}
     unit: Integers | None = None
-    if "rollout" in responses:
-        codes, values, unit = _by_rollout(codes, responses["rollout"][chosen], values)
+    if "unit" in responses:
+        codes, values, unit = _by_rollout(codes, responses["unit"][chosen], values)
     order = canonical_order(codes, *values.values())
     offsets = group_offsets(codes, responses.count("group"))
     results = function({name: column[order] for name, column in values.items()}, offsets)
@@ -332,7 +332,7 @@ class RowsDiffer(NamedTuple):
             names: of the rows: file and row number.
             columns: of the input, with that of rollout ids.
         """
-        rollout_id = columns.columns.get("rollout") or columns.column("traj_id")
+        rollout_id = columns.column("rollout")
         if self.column == "step":
             step = columns.column("batch")
             first, second = (
@@ -353,7 +353,7 @@ class RowsDiffer(NamedTuple):
         )
         return DataError(
             f"{first}, but {second}; both rows are one rollout by `{rollout_id}`, and one reward "
-            "is needed: choose --rollout-reward last, sum or mean, or leave --rollout-id out"
+            "is needed: choose --rollout-reward last, sum or mean, or count rows with --unit row"
         )
 
 
@@ -362,10 +362,9 @@ def check_batches(responses: Responses) -> Responses:
 
     A rollout is the rows of one prompt with one id; ids of different prompts may be equal.
     """
-    ids = next((name for name in ("rollout", "traj_id") if name in responses), None)
-    if ids is None or "prompt" not in responses:
+    if "rollout" not in responses or "prompt" not in responses:
         return responses
-    unit, step = joint_codes(responses["prompt"], responses[ids]), responses["step"]
+    unit, step = joint_codes(responses["prompt"], responses["rollout"]), responses["step"]
     first = np.unique(unit, return_index=True)[1][unit]
     differing = np.flatnonzero(step != step[first])
     if not len(differing):
@@ -384,7 +383,7 @@ def check_rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Respons
     """
     rule, valid = resolved.recipe.rollout_reward, responses["valid"]
     if rule in ("last", "sum"):
-        unit = joint_codes(responses["group"], responses["rollout"])
+        unit = responses["unit"]
         broken = np.bincount(unit[~valid], minlength=len(responses))[unit] > 0
         return responses.with_(
             valid=valid & ~broken,
@@ -422,12 +421,12 @@ def of_rollouts(responses: Responses, values: Floats, recipe: Recipe) -> Floats:
     The value is the last in input order, the sum or the mean of the values of the rollout's rows.
     Rows that are left out do not count and get 0.
     """
-    if "rollout" not in responses:
+    if "unit" not in responses:
         return values
     if recipe.rollout_reward == "last":
         return _one_of_rollout(responses, values, "last")
     rows = np.flatnonzero(responses["valid"])
-    unit = joint_codes(responses["group"][rows], responses["rollout"][rows])
+    unit = joint_codes(responses["unit"][rows])
     order = canonical_order(unit, values[rows])
     offsets = group_offsets(unit, int(unit.max()) + 1 if len(unit) else 0)
     ascending = values[rows][order]
@@ -441,7 +440,7 @@ def of_rollouts(responses: Responses, values: Floats, recipe: Recipe) -> Floats:
 def _one_of_rollout(responses: Responses, values: Column, which: str) -> Column:
     """Return the value of the first or last row of each response's rollout, in input order, [N]."""
     rows = np.flatnonzero(responses["valid"])
-    unit = joint_codes(responses["group"][rows], responses["rollout"][rows])
+    unit = joint_codes(responses["unit"][rows])
     order = np.argsort(unit, kind="stable")
     offsets = group_offsets(unit, int(unit.max()) + 1 if len(unit) else 0)
     at = order[offsets[:-1] if which == "first" else offsets[1:] - 1]
@@ -449,10 +448,10 @@ def _one_of_rollout(responses: Responses, values: Column, which: str) -> Column:
 
 
 def _by_rollout(
-    codes: Integers, rollout: Integers, values: dict[str, Column]
+    codes: Integers, units: Integers, values: dict[str, Column]
 ) -> tuple[Integers, dict[str, Floats], Integers]:
     """Return group codes and mean values of each rollout of a group, and each row's rollout."""
-    unit = joint_codes(codes, rollout)
+    unit = joint_codes(units)
     count = int(unit.max()) + 1 if len(unit) else 0
     offsets, group = group_offsets(unit, count), np.empty(count, codes.dtype)
     group[unit] = codes
@@ -488,9 +487,9 @@ def _by_group(
     count, taken = int(codes.max()) + 1 if len(codes) else 0, values
     if rows is not None and not bool(rows.all()):
         codes, taken = codes[rows], values[rows]
-    if "rollout" in responses:
-        rollout = responses["rollout"] if rows is None else responses["rollout"][rows]
-        codes, means, _ = _by_rollout(codes, rollout, {"values": taken})
+    if "unit" in responses:
+        units = responses["unit"] if rows is None else responses["unit"][rows]
+        codes, means, _ = _by_rollout(codes, units, {"values": taken})
         taken = means["values"]
     offsets = group_offsets(codes, count)
     ascending = taken[canonical_order(codes, taken)]

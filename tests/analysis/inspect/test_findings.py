@@ -277,7 +277,7 @@ CASES = {
 }
 
 OPTIONS = {
-    "differing_rollout_rewards": {"rollout_id": "traj_id"},
+    "differing_rollout_rewards": {"columns_map": {"rollout": "traj_id"}},
     "unmet_expectations": {"expect": {"group_size": SIZE}},
 }
 """Options with which checks run."""
@@ -1105,7 +1105,7 @@ def test_turns_are_found_by_ids_or_by_turns_and_the_option_is_named(how, tmp_pat
     columns = without(with_turns(BASE), {"traj_id": "turn", "turn": "traj_id"}[how])
     found = finding(columns, "turns_as_responses", tmp_path)
     assert (found.count, found.of, found.evidence[0].row) == (ROWS, ROWS, 0)
-    option = {"traj_id": "--rollout-id traj_id", "turn": "--rollout-id COLUMN"}[how]
+    option = {"traj_id": "--map rollout=traj_id", "turn": "--map rollout=COLUMN"}[how]
     assert option in found.advice
     assert ("--rollout-reward last, sum or mean" in found.advice) == (how == "traj_id")
     outcome = finding(with_outcome(with_turns(BASE)), "turns_as_responses", tmp_path)
@@ -1115,22 +1115,27 @@ def test_turns_are_found_by_ids_or_by_turns_and_the_option_is_named(how, tmp_pat
 def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path):
     columns = with_outcome(with_turns(BASE))
     columns["reward"][5] = 7.0
-    found = finding(columns, "differing_rollout_rewards", tmp_path, rollout_id="traj_id")
+    found = finding(
+        columns, "differing_rollout_rewards", tmp_path, columns_map={"rollout": "traj_id"}
+    )
     assert (found.count, found.evidence[0].row) == (1, 4)
     assert "but 7 in row 5" in found.evidence[0].text
-    chosen = {"rollout_id": "traj_id", "rollout_reward": "last"}
+    chosen = {"columns_map": {"rollout": "traj_id"}, "rollout_reward": "last"}
     assert finding(columns, "differing_rollout_rewards", tmp_path, **chosen) is None
     null = columns | {"traj_id": [None, *columns["traj_id"][1:]]}
-    assert "`traj_id` in 1 of" in finding(null, "null_keys", tmp_path, rollout_id="traj_id").text
+    assert (
+        "`traj_id` in 1 of"
+        in finding(null, "null_keys", tmp_path, columns_map={"rollout": "traj_id"}).text
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--rollout-reward", "last"], 2, "--rollout-reward last needs --rollout-id COLUMN"),
-        (["--rollout-id", "traj"], 3, "did you mean traj_id?"),
-        (["--rollout-id", "traj_id", "--map", "group=none"], 3, "--map group=COLUMN"),
-        (["--rollout-id", "traj_id", "--row", "0"], 2, "--rollout-id"),
+        (["--rollout-reward", "last"], 2, "--map rollout=COLUMN"),
+        (["--map", "rollout=traj"], 3, "did you mean traj_id?"),
+        (["--unit", "rollout", "--map", "group=none"], 3, "--map group=COLUMN"),
+        (["--unit", "rollout", "--row", "0"], 2, "--unit"),
     ],
 )
 def test_options_of_rollouts_without_effect_are_errors(arguments, code, said, tmp_path):

@@ -87,7 +87,7 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
     groups = rollouts.group_by(by).agg(
         pl.len(), passed=(pl.col("reward") >= 1).sum(), equal=pl.col("reward").n_unique() == 1
     )
-    found = inspect([CALCULATOR], rollout_id="traj_id", rollout_reward=reward)
+    found = inspect([CALCULATOR], columns_map={"rollout": "traj_id"}, rollout_reward=reward)
     assert (found.responses, found.groups.of) == (919, "rollout")
     assert found.groups.sizes == {8: 32} == dict(groups["len"].value_counts().iter_rows())
     assert found.groups.pass_rate == pytest.approx((groups["passed"] / 8).mean())
@@ -110,15 +110,15 @@ def test_groups_of_rollouts_equal_those_of_the_summary(rule, tmp_path):
     rewards = frame["reward"].to_list()
     rewards[4] = float("nan")
     frame.with_columns(reward=pl.Series(rewards)).write_parquet(tmp_path / "in.parquet")
-    chosen = {"rollout_id": "traj_id", "rollout_reward": rule}
-    recipe = Recipe(estimator="grpo", nonfinite="mask", **chosen)
+    ids, chosen = {"rollout": "traj_id"}, {"rollout_reward": rule}
+    recipe = Recipe(estimator="grpo", nonfinite="mask", columns=ids, **chosen)
     groups = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)["groups"]
-    found = inspect([tmp_path / "in.parquet"], **chosen).groups
+    found = inspect([tmp_path / "in.parquet"], columns_map=ids, **chosen).groups
     assert {name: getattr(found, name) for name in groups} == groups
 
 
 def test_the_screen_of_groups_counts_rollouts():
-    chosen = ["--rollout-id", "traj_id", "--rollout-reward", "last"]
+    chosen = ["--map", "rollout=traj_id", "--rollout-reward", "last"]
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen, "--about", "groups"]).stdout
     assert "32 groups of 8 rollouts" in shown
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen]).stdout

@@ -48,7 +48,7 @@ FRAMEWORKS = {
     },
     "slime": {
         "group_index": "group", "reward": "reward", "loss_mask": "mask",
-        "rollout_log_probs": "infer_log_probs", "status": "truncated", "rollout_id": None,
+        "rollout_log_probs": "infer_log_probs", "status": "truncated", "rollout_id": "rollout",
     },
     "slime, of the trainer": {
         "group_index": "group", "raw_reward": "reward", "loss_masks": "mask",

@@ -70,7 +70,11 @@ RECIPES = {
     "whitening": (ARITHMETIC, "batch", {"estimator": "gae", "whiten_advantages": True}),
     "running": (ARITHMETIC, "run", {"norm_mean": "running", "norm_std": "running"}),
     "turns": (CALCULATOR, "group", {"estimator": "gigpo"}),
-    "rollouts": (CALCULATOR, "group", {"rollout_id": "traj_id", "rollout_reward": "mean"}),
+    "rollouts": (
+        CALCULATOR,
+        "group",
+        {"columns": {"rollout": "traj_id"}, "rollout_reward": "mean"},
+    ),
 }
 
 

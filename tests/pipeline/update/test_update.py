@@ -28,7 +28,7 @@ def law_recipes():
         optional={
             "is_weight": st.just("token"),
             "is_normalise": st.sampled_from([True]),
-            "rollout_id": st.just("traj_id"),
+            "unit": st.just("rollout"),
             "rollout_reward": st.just("mean"),
             "emit": st.just((*NEW[:3], "group_mean", "group_pass_rate")),
         },

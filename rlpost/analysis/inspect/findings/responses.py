@@ -112,7 +112,7 @@ def turns_as_steps(data: CheckInput) -> Result:
         f"{count:,} of {counted(len(groups), 'prompt')} (`{data.column('group')}`) are split, and "
         "a rollout counts once for each of its turns",
         "join the steps with --map batch=none, here and in `rlpost advantages`, or set the "
-        "training step with --map batch=COLUMN; --rollout-id COLUMN counts a rollout once",
+        "training step with --map batch=COLUMN; --map rollout=COLUMN counts a rollout once",
         count, len(groups), data.examples(flags, "reward"),
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def turns_as_responses(data: CheckInput) -> Result:
     """Rows are turns of a rollout, and each counts as a response of its prompt group.
 
     Long rollouts then weigh more in the baseline of their group. Count a rollout once with
-    --rollout-id COLUMN.
+    --map rollout=COLUMN.
     """
     selection, flags = data.reading.selection, data.turns > 0
     count = int(flags.sum())
@@ -152,7 +152,7 @@ def turns_as_responses(data: CheckInput) -> Result:
         82,
         f"{count:,} of {counted(data.count, 'response')} look like turns of a rollout (by `{by}`), "
         "but each counts as a response of its group, so long rollouts weigh more",
-        f"count a rollout once: --rollout-id {rollout}, here and in `rlpost advantages`"
+        f"count a rollout once: --map rollout={rollout}, here and in `rlpost advantages`"
         f"{differ}; the estimators gigpo and step_reinforce use turns",
         count, data.count, data.examples(flags, "turn", "reward"),
     )  # fmt: skip
@@ -187,7 +187,7 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
     if data.reading.selection.rollout is None:
         return NotRun("no column for rollout ids")
     if not data.reading.selection.rollout_counts:
-        return NotRun("each row counts as a response (--rollout-id counts rollouts)")
+        return NotRun("each row counts as a response (--map rollout=COLUMN counts rollouts)")
     rollouts = _differing(data)
     if data.rollout_reward != "equal" or rollouts.is_empty():
         return None

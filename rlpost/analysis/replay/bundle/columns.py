@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.io.arrow import content_kind, fill_nulls, string_array
 from rlpost.io.keys import encode_keys
-from rlpost.pipeline.turns import ROLLOUT_NAMES, TURN_ROLES
+from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, kind_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ LETTERS = {
     "group": "g",
     "batch": "b",
     "domain": "d",
-    "traj_id": "t",
     "state_id": "s",
     "rollout": "r",
 }
@@ -82,8 +81,7 @@ def contents_of(
             for name in table.column_names
         ]
         return BundledTable(table, kept, {})
-    serves = dict.fromkeys(ROLLOUT_NAMES, "rollout")
-    serves |= {alias: role for role, one in ROLES.items() for alias in one.aliases}
+    serves = {alias: role for role, one in ROLES.items() for alias in one.aliases}
     serves |= {column: role for role, column in roles.items() if role not in TURN_ROLES}
     columns: dict[str, pa.Array] = {}
     entries: list[BundledColumn] = []

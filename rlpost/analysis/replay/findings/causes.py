@@ -104,8 +104,7 @@ def option_text(change: Change, recipe: Recipe) -> str:
     """Return which options reproduce the recorded numbers, and in place of which."""
     options, before = (" ".join(some) for some in (change.options, change.before(recipe)))
     if not options:
-        meaning = FIELDS[change.fields[0][0]].off
-        return f"reproduced without `{before}`" + (f": {meaning}" if meaning else "")
+        return f"reproduced without `{before}`"
     return f"reproduced by `{options}`" + (f", in place of `{before}`" if before else "")
 
 

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
     Indices = NDArray[np.int64]
 
-EXTRA_TOKENS = {"entropy": ("entropy", "entropys", "entropies", "token_entropy"),
-                "returns": ("returns",)}  # fmt: skip
+EXTRA_TOKENS = {"entropy": ROLES["entropy"].aliases, "returns": ("returns",)}
 """Columns of tokens that have no role, and that a metric may be the mean of."""
 REWARDS = ("response_level_rewards", "raw_reward", "score", "scores", "total_reward", "rewards")
 """Columns of a number per response that a trainer may call rewards."""

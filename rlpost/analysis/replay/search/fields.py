@@ -49,7 +49,7 @@ SCATTERED = SeparatingData(
 )
 TOKEN_REWARDS = SeparatingData("token rewards", lambda s: s.has("token_rewards"))
 VALUES = SeparatingData("responses of several tokens with critic values", lambda s: s.has("values"))
-TURNS = SeparatingData("trajectories of several turns", lambda s: s.has("traj_id"))
+TURNS = SeparatingData("trajectories of several turns", lambda s: s.has("rollout"))
 ROLLOUTS = SeparatingData("rollouts of several rows", lambda s: bool(s.rollout_ids))
 POLICIES = SeparatingData(
     "log-probs of the current policy that differ from the old ones",
@@ -99,8 +99,6 @@ class SearchedField(NamedTuple):
     """Least and largest value of a number that is solved."""
     data: tuple[SeparatingData, ...] = ()
     """Data on which its values have other numbers; a sample without any need not try them."""
-    off: str = ""
-    """What a trainer does without the option, for findings."""
     start: Any = None
     """Another value from which all numbers are solved: they depend on it too much for one step."""
     solved: Solving = "together"
@@ -289,15 +287,17 @@ def _otb_caps(_: ResolvedRecipe, sample: SampleFacts) -> tuple[Any, ...]:
 
 def _rollouts(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
     """Yield rows as responses, and as turns of rollouts."""
-    yield None
+    yield "row"
+    columns = sample.rollouts.columns
     for name in sample.rollout_ids:
-        yield name
-        yield {"rollout_id": name, "rollout_reward": "last"}
+        chosen = {} if columns.columns.get("rollout") == name else {"columns": {"rollout": name}}
+        yield {"unit": "rollout", **chosen}
+        yield {"unit": "rollout", "rollout_reward": "last", **chosen}
 
 
 _OTHER_COLUMNS = {
     "reward": ("step_score", "episode_score"),
-    "group": ("traj_id",),
+    "group": ("rollout",),
     "batch": ("domain",),
 }
 """Roles whose columns other estimators, or agentic trainers, read in their place."""
@@ -392,9 +392,7 @@ FIELDS: dict[str, SearchedField] = {
     "pass_threshold": _LEFT,
     "columns": SearchedField(_columns, data=(_by_recipe("rows in which both columns differ"),)),
     "tokenizer": _LEFT,
-    "rollout_id": SearchedField(
-        _rollouts, data=(ROLLOUTS,), off="the trainer counts turns as responses"
-    ),
+    "unit": SearchedField(_rollouts, data=(ROLLOUTS,)),
     "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
     "nonfinite": _LEFT,
     "emit": _LEFT,

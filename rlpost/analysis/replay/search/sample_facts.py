@@ -12,7 +12,7 @@ from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.analysis.responses.columns import numbers
 from rlpost.io.arrow import is_list, is_number
 from rlpost.kernels.codes import keyed_extremes
-from rlpost.pipeline.turns import ROLLOUT_NAMES
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +157,9 @@ class SampleFacts:
     @cached_property
     def rollout_ids(self) -> list[str]:
         """Columns that can be rollout ids."""
-        return [name for name in ROLLOUT_NAMES if name in self.rollouts.table.schema.names]
+        own = self.rollouts.columns.columns.get("rollout", "")
+        names = dict.fromkeys((own, *ROLES["rollout"].aliases))
+        return [name for name in names if name in self.rollouts.table.schema.names]
 
     @cached_property
     def domains(self) -> list[str]:
