@@ -373,6 +373,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (policy, penalty, charged),
         ("ref_log_probs", penalty, charged),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
+        *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in sorted(CORRECTED)),
         ("rollout", "--unit rollout", resolved.unit == "rollout"),
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),

@@ -187,6 +187,11 @@ class ResolvedRecipe:
         return bool(self.kl_reads)
 
     @property
+    def log_ratio(self) -> bool:
+        """The log-ratio of trainer to rollout engine is written."""
+        return "engine_log_ratio" in self.written
+
+    @property
     def same_returns(self) -> bool:
         """Written returns equal written advantages, so that both share one encoding."""
         recipe, returns = self.recipe, self.estimator.returns

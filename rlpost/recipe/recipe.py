@@ -47,6 +47,7 @@ EXTRA = (
     "raw_advantages",
     "token_level_rewards",
     "kl",
+    "engine_log_ratio",
     "response_advantage",
     *GROUP_COLUMNS,
 )

@@ -108,6 +108,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             changes=frozenset({"is_weight"}),
             after="sample_mask",
         ),
+        *([_LOG_RATIO] if resolved.log_ratio else []),
     ]
 
 
@@ -333,6 +334,13 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     ]
 
 
+_LOG_RATIO = Stage(
+    "engine log-ratio",
+    correction.ROLES,
+    apply=correction.add_log_ratio,
+    changes=frozenset({"engine_log_ratio"}),
+    after="sample_mask",
+)
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
@@ -566,7 +574,8 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
         return corrected | {recorded.role_of("raw_advantages")}
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
-    corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
+    corrects = resolved.recipe.corrects or resolved.log_ratio
+    corrected = correction.ROLES if corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
     weights |= _behind(resolved.recipe)
     if "token_level_rewards" in resolved.recorded:
