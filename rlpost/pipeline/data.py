@@ -37,6 +37,8 @@ Column = np.ndarray[Any, np.dtype[Any]]
 """A column of responses, [N] or [N, k]."""
 TRUNCATED = "truncated"
 """The role, and the column of Responses, of responses that a limit cut off."""
+NEXT_VALUE = "next_value"
+"""The role, and the column of Responses, of values behind the end of truncated responses."""
 UNKNOWN_REASON = "unknown_reason"
 """The column of Responses with codes of finish reasons that are not known; that of "" is for the
 known ones."""

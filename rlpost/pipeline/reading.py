@@ -14,7 +14,7 @@ from rlpost.io.finish_reasons import truncations
 from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
-from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON, Batch
+from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED, UNKNOWN_REASON, Batch
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
@@ -269,6 +269,8 @@ class Decoder:
         if is_read_by_name(role):
             ragged.check_exact(array, location)
         numbers = ragged.numbers(array, location).copy()
+        if role == NEXT_VALUE:  # a response that ended has none
+            numbers[~self._truncations(chunk).truncated] = 0.0
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])
