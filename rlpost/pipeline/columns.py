@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # Read by every recipe if the input has them.
-ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask")
+ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask", "failure", "run_attempt")
 LENGTH = "response_length"
 """The role with the number of policy tokens of a response, for inputs without tokens."""
 FINAL_MASK = "final_response_mask"

@@ -42,6 +42,7 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
         "--difficulty-weight": recipe.difficulty_weight,
         "--is-normalise": recipe.is_normalise,
         "--trained-once": recipe.trained_once and not resolved.grouped,
+        "--attempts newest": resolved.attempts and recipe.attempts == "newest",
     }
     single = recipe.numerics.single
     group = {

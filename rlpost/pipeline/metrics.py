@@ -34,6 +34,7 @@ from rlpost.kernels.segments import (
     segment_sum,
     spread,
 )
+from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.signal import (
     report_critic,
     report_signal,
@@ -219,8 +220,14 @@ def _add_masks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None
     for name, flag in masks.items():
         numbers.sums.update({name: flag & rows["valid"], f"new {name}": left & ~flag})
         left = left & flag
-    if resolved.input_mask is not None:
-        numbers.sums["included"] = rows["included"]
+    reasons = {
+        "sample_mask": resolved.input_mask is not None,
+        "superseded": resolved.attempts and resolved.recipe.attempts == "newest",
+        "failure": resolved.failures and resolved.recipe.failures == "drop",
+    }
+    for code, name in enumerate(LEFT_OUT, 1):
+        if reasons[name] and f"mask:{name}" not in rows:
+            numbers.sums[f"out:{name}"] = rows["left_out"] == code
 
 
 def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
@@ -229,12 +236,10 @@ def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
     `responses` are those that a mask drops if it is the only one. `new` are those that no earlier
     mask drops; they add up to all.
     """
-    rows = included = totals.count("rows")
-    dropped: dict[str, int] = {}
-    if "included" in totals:
-        included = totals.count("included")
-        dropped["sample_mask"] = rows - included
-    dropped["nonfinite"] = included - totals.count("valid")
+    rows = totals.count("rows")
+    own = {name: f"out:{name}" for name in LEFT_OUT}
+    dropped = {name: totals.count(count) for name, count in own.items() if count in totals}
+    dropped["nonfinite"] = rows - totals.count("valid") - sum(dropped.values())
     new = {**dropped}
     for mask in (name for name in totals.sums if name.startswith("mask:")):
         name = mask.removeprefix("mask:")

@@ -19,7 +19,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
@@ -290,6 +290,7 @@ def plan_of(
 def _is_read(source: Source | TableSource, columns: ColumnMap, role: str, recipe: Recipe) -> bool:
     """Return whether a role is read: finish reasons of any type, if they are for a warning."""
     needed = recipe.drop_truncated or recipe.truncation_penalty is not None
+    needed |= recipe.bootstrap is not None
     if role != TRUNCATED or needed or columns.how[role] == "map":
         return True
     name = columns.column(role)
@@ -317,8 +318,8 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([TEXT] if resolved.lengths == "texts" else []),
         *(["difficulty"] if recipe.difficulty_weight else []),
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
-        *([TRUNCATED] if warns_of_ends(resolved) else []),
-        *(["turn"] if recipe.group_length_penalty is not None else []),
+        *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
+        *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
         *(["rollout"] if resolved.unit == "rollout" else []),
         *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
@@ -326,6 +327,11 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
+
+
+def _ends_rollouts(resolved: ResolvedRecipe) -> bool:
+    """Return whether the last turn of a rollout tells if it failed."""
+    return resolved.failures and resolved.unit == "rollout"
 
 
 def _caps_weights(resolved: ResolvedRecipe) -> bool:
@@ -340,7 +346,8 @@ def _is_column(role: str) -> bool:
 
 def warns_of_ends(resolved: ResolvedRecipe) -> bool:
     """Return whether the advantage of a truncated response lacks the value behind its end."""
-    return "values" in resolved.estimator.columns and resolved.recipe.estimator in ESTIMATORS
+    critic = "values" in resolved.estimator.columns and resolved.recipe.estimator in ESTIMATORS
+    return critic and resolved.recipe.bootstrap is None
 
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:
@@ -377,12 +384,17 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (policy, penalty, charged),
         ("ref_log_probs", penalty, charged),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
+        *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in sorted(CORRECTED)),
         ("rollout", "--unit rollout", resolved.unit == "rollout"),
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
+        ("truncated", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap is not None),
+        ("values", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap == "last"),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
         *((role, _WHY_ONCE, recipe.trained_once) for role in ("rollout", IDS)),
         (PROMPT_IDS, _WHY_PROMPT, recipe.trained_once and columns.get(PROMPT_IDS) != "none"),
+        (FAILURE, "--failures zero", recipe.failures == "zero"),
+        (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
     return needed | {role: why for role, why, needs in asked if needs}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
+from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
@@ -17,7 +18,7 @@ from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import TOKEN_IDS, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import polars as pl
 
@@ -45,6 +46,11 @@ TEXTS = (
 PROMPTS = (
     "prompt", "prompt_text", "input_prompt", "question", "query", "problem", "instruction",
     "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
+)  # fmt: skip
+# Columns of the machine that a response was sampled on.
+MACHINES = (
+    "host", "hostname", "node", "node_id", "rank", "dp_rank", "worker", "worker_id", "engine",
+    "engine_id", "replica", "replica_id", "server", "server_id", "rollout_worker",
 )  # fmt: skip
 # Contents that one of several roles or columns provides.
 OF_ROWS = (
@@ -105,6 +111,12 @@ class ColumnSelection:
     """Whether columns of tokens and texts may be read."""
     components: Mapping[str, float] = field(default_factory=dict)
     """The columns whose weighted sum is the reward, with their weights."""
+    machines: tuple[str, ...] = ()
+    """Columns of the machine that sampled a response, if both log-probs are read."""
+    version: str | None = None
+    """The column of policy versions, a number or a list per row, if both log-probs are read."""
+    entropy: str | None = None
+    """The column of entropies, if both log-probs are read."""
 
     @cached_property
     def contents(self) -> frozenset[str]:
@@ -161,7 +173,7 @@ class ColumnSelection:
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn, self.lengths, *self.components,
+            self.turn, self.lengths, *self.components, *self.machines, self.version, self.entropy,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
@@ -201,6 +213,8 @@ def select_columns(
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
     advantages = _advantages(source, columns)
+    if {"old_log_probs", "infer_log_probs"} <= {*roles}:
+        rows |= _of_mismatch(source, columns)
     return ColumnSelection(
         columns,
         lists,
@@ -247,6 +261,21 @@ def _advantages(source: Source, columns: ColumnMap) -> str | None:
     ):
         return None
     return name
+
+
+def _of_mismatch(source: Source, columns: ColumnMap) -> dict[str, Any]:
+    """Return the columns that explain why rollout engine and trainer differ."""
+
+    def fitting(name: str | None, *fits: Callable[[pa.DataType], bool]) -> bool:
+        kinds = [*_types(source, name)] if name in source.columns else []
+        return bool(kinds) and all(any(fit(kind) for fit in fits) for kind in kinds)
+
+    version, entropy = (columns.columns.get(role) for role in ("policy_version", "entropy"))
+    return {
+        "machines": tuple(x for x in MACHINES if fitting(x, _is_text, pa.types.is_integer)),
+        "version": version if fitting(version, is_number, _is_numbers) else None,
+        "entropy": entropy if fitting(entropy, _is_numbers) else None,
+    }
 
 
 def _kept(source: Source, columns: ColumnMap) -> str | None:
@@ -303,3 +332,6 @@ class PassResult:
     rows: pl.DataFrame
     totals: TokenTotals = field(default_factory=TokenTotals)
     advantages: GrowingHistogram = field(default_factory=GrowingHistogram)
+    sample: TokenSample = field(default_factory=TokenSample)
+    files: list[str] = field(default_factory=list)
+    """Paths of the files, by `file` of `rows`."""

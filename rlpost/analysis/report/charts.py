@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from rlpost.analysis.inspect.model import Histogram
 from rlpost.analysis.report.page import Chart, plain
 from rlpost.display.tables import TextTable
 from rlpost.display.text import number, percent
@@ -19,7 +20,7 @@ from rlpost.display.text import number, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rlpost.analysis.inspect.model import Histogram, Label
+    from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.report.page import Json
 
 
@@ -126,6 +127,40 @@ def _bins_at_zero(bins: Histogram) -> Iterator[int]:
     if True in inside:
         first = inside.index(True)
         yield from (i for i in (first, first + 1, first - 1) if 0 <= i < len(inside))
+
+
+def histograms_by(
+    title: str, labels: Sequence[str], edges: Sequence[float], counts: Sequence[Sequence[int]],
+    unit: str, axis: str, note: str = "",
+) -> Chart:  # fmt: skip
+    """Return a histogram for each label, one below the other; the darker a bin, the more it has.
+
+    Args:
+        title: of the chart.
+        labels: [n].
+        edges: [k + 1] of the bins of all histograms.
+        counts: [n][k].
+        unit: of the counts, in the plural.
+        axis: title of the horizontal axis.
+        note: a line below the title.
+    """
+    short = [label_of(label) for label in labels]
+    values, rows = [], []
+    for label, own in zip(short, counts, strict=True):
+        for one in _spans(Histogram([*edges], [*own]), unit):
+            share = one["n"] / max(sum(own), 1)
+            text = f"{label}, {one['label']}, {percent(share)}"
+            values.append({**one, "y": label, "share": share, "label": text})
+            rows.append((label, number(one["low"]), number(one["high"]), f"{one['n']:,}"))
+    drawn = alt.Chart({"values": values}).mark_rect(color=_ACCENT)
+    drawn = drawn.encode(
+        x=alt.X("low:Q", bin="binned", title=axis, axis=alt.Axis(tickCount=_TICKS + 2)),
+        x2="high:Q",
+        y=alt.Y("y:O", title=None, sort=None),
+        opacity=alt.Opacity("share:Q", legend=None, scale=alt.Scale(range=[0, 1])),
+        description="label:N",
+    )
+    return Chart(title, _whole(drawn), TextTable(("", "from", "to", unit), rows, text=()), note)
 
 
 def bars(

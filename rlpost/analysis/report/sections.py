@@ -18,6 +18,7 @@ from rlpost.analysis.report.charts import (
     bars,
     histogram,
     histogram_beside_zeros,
+    histograms_by,
     label_of,
     line,
 )
@@ -26,7 +27,7 @@ from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import (
         AdvantageFacts,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         CheckRun,
         Facts,
         Label,
+        Mismatch,
         PromptGroup,
         Slice,
         Spread,
@@ -423,4 +425,24 @@ def engine(facts: Facts) -> Section | None:
             ("KL, k3, by position in the response", [b.k3 for b in gap.by_position]),
         ):
             charts.append(bars(title, names, heights, "nats", "from token"))
-    return Section("engine", "Rollout engine against trainer", tiles=tiles, charts=charts)
+    charts += _ratio_charts(gap)
+    rows = [
+        (one.name, percent(one.share), one.sure, one.evidence, one.advice) for one in gap.causes
+    ]
+    headings = ("cause", "of the gap", "sure", "evidence", "what to do")
+    tables = [TextTable(headings, rows, "Causes", text=(0, 2, 3, 4))] if rows else []
+    title = "Rollout engine against trainer"
+    return Section("engine", title, tiles=tiles, charts=charts, tables=tables)
+
+
+def _ratio_charts(gap: Mismatch) -> Iterator[Chart]:
+    """Yield the histograms of log-ratios by position, lag and step."""
+    names = {"position": "policy token of the turn", "lag": "version lag", "step": "step"}
+    for by, name in names.items():
+        own = [one for one in gap.ratios if one.by == by]
+        if len(own) > 1:
+            yield histograms_by(
+                f"Log-ratio old / engine by {name}", [str(one.label) for one in own],
+                gap.ratio_edges, [one.counts for one in own], "tokens", "nats",
+                f"of {gap.sampled:,} tokens",
+            )  # fmt: skip

@@ -245,6 +245,13 @@ def add_weights(batch: Batch, *, recipe: Recipe) -> Batch:
     return batch.with_(**hits, is_weight=values)
 
 
+def add_log_ratio(batch: Batch) -> Batch:
+    """Add `engine_log_ratio`, old - infer, 0 on observations."""
+    return batch.with_(
+        engine_log_ratio=batch.only(batch["old_log_probs"] - batch["infer_log_probs"])
+    )
+
+
 def _rejectable(batch: Batch, recipe: Recipe) -> Array:
     """Return tokens that filters may reject: all, only those with A < 0, or with A·d > 0 (VACO)."""
     if recipe.is_filter_where == "any":

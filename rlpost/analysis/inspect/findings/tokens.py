@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from rlpost.analysis.inspect.causes import likeliest
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
@@ -238,11 +239,18 @@ def engine_mismatch(data: CheckInput) -> Result:
         70 + 20 * (1 - min(gap.ess, 1.0)),
         f"`{data.column('infer_log_probs')}` and `{data.column('old_log_probs')}` differ by "
         f"{gap.mean_abs:.3g} nats on average; k3 {gap.k3:.3g}, effective sample size "
-        f"{percent(gap.ess)}{clamp_note(gap)}{wrong}{by_step}",
-        "check weights, temperature, precision and chat template on both sides, or correct the "
-        "difference: --is-weight token --is-cap 2",
+        f"{percent(gap.ess)}{clamp_note(gap)}{wrong}{by_step}"
+        + (f"; {cause}" if (cause := likeliest(gap.causes)) else ""),
+        f"{advice_of(gap)}; `rlpost inspect --about mismatch` has the evidence",
         gap.tokens, gap.tokens, _most_different(data),
     )  # fmt: skip
+
+
+def advice_of(gap: Mismatch) -> str:
+    """Return what to do about the likeliest cause."""
+    if gap.causes:
+        return gap.causes[0].advice
+    return "check weights, temperature, precision and chat template on both sides"
 
 
 def clamp_note(gap: Mismatch) -> str:
