@@ -37,6 +37,7 @@ class Response:
     reward_baseline: float | None = None
     next_value: float | None = None
     finish_reason: str | None = None
+    failure: str | None = None
     traj_id: str = ""
     turn: int = 0
     state_id: str = ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
 from rlpost.functional import policy, tokens
-from rlpost.functional.arguments import check_arrays
+from rlpost.functional.arguments import check_arrays, of_any_library
 from rlpost.functional.policy import PolicyLoss
 from rlpost.functional.tokens import kl, whiten
 from rlpost.kernels.arrays import namespace
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 
+@of_any_library
 def gae(rewards: Array, values: Array, mask: Array, **options: float) -> Credit:
     """Return `rlpost.functional.gae` of [B, T] arrays: advantages and returns, [B, T] each.
 
@@ -54,6 +55,7 @@ def gae(rewards: Array, values: Array, mask: Array, **options: float) -> Credit:
     return Credit(*(part.reshape(mask.shape) for part in credit))
 
 
+@of_any_library
 def discounted_returns(rewards: Array, mask: Array, *, gamma: float = 1.0) -> Array:
     """Return `rlpost.functional.discounted_returns` of [B, T] rewards, [B, T]."""
     offsets = _offsets(mask, rewards=rewards)
@@ -61,11 +63,13 @@ def discounted_returns(rewards: Array, mask: Array, *, gamma: float = 1.0) -> Ar
     return returns.reshape(mask.shape)
 
 
+@of_any_library
 def place_rewards(rewards: Array, mask: Array) -> Array:
     """Return `rlpost.functional.place_rewards` of [B] rewards, [B, T]."""
     return tokens.place_rewards(rewards, _offsets(mask), mask.reshape(-1)).reshape(mask.shape)
 
 
+@of_any_library
 def response_rewards(rewards: Array, token_rewards: Array) -> Array:
     """Return `rlpost.functional.response_rewards` of [B] and [B, T] rewards, [B].
 
@@ -77,6 +81,7 @@ def response_rewards(rewards: Array, token_rewards: Array) -> Array:
     return tokens.response_rewards(rewards, token_rewards.reshape(-1), offsets)
 
 
+@of_any_library
 def to_tokens(numbers: Array, mask: Array) -> Array:
     """Return `rlpost.functional.to_tokens` of [B] numbers, [B, T].
 
@@ -87,6 +92,7 @@ def to_tokens(numbers: Array, mask: Array) -> Array:
     return tokens.to_tokens(numbers, _offsets(mask), mask.reshape(-1)).reshape(mask.shape)
 
 
+@of_any_library
 def importance_weights(
     old_log_probs: Array, infer_log_probs: Array, mask: Array, **options: Any
 ) -> Weights:
@@ -97,6 +103,7 @@ def importance_weights(
     return Weights(*(part.reshape(mask.shape) for part in weights))
 
 
+@of_any_library
 def policy_loss(
     log_probs: Array,
     old_log_probs: Array,
@@ -149,6 +156,7 @@ def policy_loss(
     )
 
 
+@of_any_library
 def aggregate(values: Array, mask: Array, **options: Any) -> Array:
     """Return `rlpost.functional.aggregate` of [B, T] values.
 

@@ -14,6 +14,7 @@ from rlpost.functional.arguments import (
     finite_tokens,
     floats,
     numbers,
+    of_any_library,
     one_of,
     per_response,
     ragged,
@@ -46,6 +47,7 @@ class PolicyLoss(NamedTuple):
     selects the token, else 0."""
 
 
+@of_any_library
 def policy_loss(
     log_probs: Array,
     old_log_probs: Array,
@@ -194,6 +196,7 @@ def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Array) -> Non
         )
 
 
+@of_any_library
 def aggregate(
     values: Array,
     offsets: Array,

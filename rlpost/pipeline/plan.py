@@ -19,11 +19,13 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import NEXT_VALUE, TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
+from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.stages.tokens import weight_roles
+from rlpost.pipeline.stages.trained_once import IDS
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
@@ -194,6 +196,7 @@ class Plan:
             "the whole input is one batch": self.resolved.recipe.numerics.batch == "all",
             f"{coupling.why} uses responses of several steps": coupling.scope == "run",
             "the rows of a rollout must be of one step": self.resolved.has_rollouts,
+            "--trained-once compares the rows of a rollout": self.resolved.recipe.trained_once,
             f"estimator {estimator.name} has a baseline per position": bool(
                 estimator.token_weights
             ),
@@ -317,13 +320,19 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
         *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
-        *(["turn"] if recipe.group_length_penalty is not None else []),
+        *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
         *(["rollout"] if resolved.unit == "rollout" else []),
+        *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
+
+
+def _ends_rollouts(resolved: ResolvedRecipe) -> bool:
+    """Return whether the last turn of a rollout tells if it failed."""
+    return resolved.failures and resolved.unit == "rollout"
 
 
 def _caps_weights(resolved: ResolvedRecipe) -> bool:
@@ -347,9 +356,14 @@ def counts_rows(resolved: ResolvedRecipe) -> bool:
     return bool(group_reasons(resolved)) and not resolved.has_rollouts
 
 
+_WHY_ONCE = "--trained-once compares the token ids of a rollout's rows"
+_WHY_PROMPT = f"{_WHY_ONCE}; {PROMPT_IDS}=none: the responses begin with the prompt"
+
+
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
     """Return the roles that a recipe needs, each with the reason."""
     recipe, estimator = resolved.recipe, resolved.estimator
+    columns = recipe.columns
     needed = {
         role: f"estimator {estimator.name}"
         for role in estimator.roles
@@ -371,6 +385,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (policy, penalty, charged),
         ("ref_log_probs", penalty, charged),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
+        *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in sorted(CORRECTED)),
         ("rollout", "--unit rollout", resolved.unit == "rollout"),
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
@@ -379,5 +394,9 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("values", "--bootstrap last", recipe.bootstrap == "last"),
         (NEXT_VALUE, "--bootstrap column", recipe.bootstrap == "column"),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
+        *((role, _WHY_ONCE, recipe.trained_once) for role in ("rollout", IDS)),
+        (PROMPT_IDS, _WHY_PROMPT, recipe.trained_once and columns.get(PROMPT_IDS) != "none"),
+        (FAILURE, "--failures zero", recipe.failures == "zero"),
+        (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
     return needed | {role: why for role, why, needs in asked if needs}

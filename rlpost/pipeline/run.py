@@ -229,6 +229,7 @@ def engine_for(
         recipe.nonfinite,
         devices.transfers(clock),
         recipe.numerics.missing_components,
+        plan.resolved.excuses_failed,
         recipe.tokenizer,
     )
     return Engine(
