@@ -276,9 +276,9 @@ def random_table(rng):
         "step_score": pa.array(rng.normal(0, 1, count), pa.float32()),
         "episode_score": pa.array(episode[groups * 3 + traj], pa.float32()),
         "rollout": pa.array([f"r{r}" for r in rng.integers(0, rng.choice([2, 40]), count)]),
-        "next_value": pa.array(rng.normal(0, 1, count), pa.float32()),
         "failure": pa.array(rng.choice(["", "", "", "crash"], count).tolist()),
         "run_attempt": pa.array(rng.integers(0, rng.choice([1, 3]), count), pa.int64()),
+        "next_value": pa.array(rng.normal(0, 1, count), pa.float32()),
         "response_mask": ragged(np.split(mask.astype(int), bounds[1:-1]), "list", pa.uint8()),
     }
     prompts = np.split(rng.integers(0, 2, count), np.arange(1, count))
