@@ -29,6 +29,7 @@ from rlpost.display.text import counted
 from rlpost.errors import RlpostError
 from rlpost.io.system import cores
 from rlpost.pipeline.accelerators import devices_named
+from rlpost.pipeline.device import TORCH_CPU
 from tests.bench.commands import write_input
 from tests.bench.kernels import TRANSFERS, kernels, transfers
 from tests.bench.machine import commit, machine
@@ -349,11 +350,11 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     arguments.parts = arguments.parts.split(",")
     if unknown := {*arguments.parts}.difference(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: expected {', '.join(PARTS)}")
-    arguments.tokens = arguments.tokens or 1 << (19 if arguments.device == "cpu" else 24)
+    arguments.tokens = arguments.tokens or 1 << (19 if arguments.device == TORCH_CPU else 24)
     if arguments.workers is not None:
         arguments.workers = [int(word) for word in arguments.workers.split(",")]
     else:
-        most = cores() if arguments.device == "cpu" else max(WORKERS)
+        most = cores() if arguments.device == TORCH_CPU else max(WORKERS)
         arguments.workers = [*dict.fromkeys(min(number, most) for number in WORKERS)]
     arguments.chunk_bits = [int(word) for word in arguments.chunk_bits.split(",") if word]
     return arguments
