@@ -35,7 +35,9 @@ class Response:
     components: dict[str, float] = field(default_factory=dict)
     difficulty: float | None = None
     reward_baseline: float | None = None
+    next_value: float | None = None
     finish_reason: str | None = None
+    failure: str | None = None
     traj_id: str = ""
     turn: int = 0
     state_id: str = ""

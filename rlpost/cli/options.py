@@ -104,6 +104,7 @@ RECIPE: dict[str, Declared] = {
     "drop_zero_variance": Declared(MASKS, common=True),
     "drop_single": Declared(MASKS),
     "drop_truncated": Declared(MASKS, common=True),
+    "trained_once": Declared(MASKS),
     "max_len_mask": Declared(MASKS),
     "max_response_length": Declared(MASKS),
     "difficulty_mask": Declared(MASKS),
@@ -126,6 +127,8 @@ RECIPE: dict[str, Declared] = {
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
     "unit": Declared(IN_OUT),
     "rollout_reward": Declared(IN_OUT),
+    "failures": Declared(MASKS),
+    "attempts": Declared(MASKS),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
     "emit_only": Declared(IN_OUT),
@@ -294,16 +297,6 @@ MaxMemory = Annotated[
         common=False,
         variable=True,
         help="Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
-    ),
-]
-ScratchDir = Annotated[
-    Path | None,
-    option(
-        "--scratch-dir",
-        metavar="DIR",
-        panel=EXECUTION,
-        common=False,
-        help="Directory for tokens between passes (default: OUT's).",
     ),
 ]
 State = Annotated[

@@ -20,7 +20,7 @@ from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping, Sequence
 
     from rlpost.kernels.arrays import Array
     from rlpost.recipe.loss import LossOptions
@@ -116,6 +116,7 @@ def policy_loss(
     rewards: Array | None = None,
     is_weight: Array | None = None,
     sample_weight: Array | None = None,
+    units: Array | Sequence[Hashable] | None = None,
     totals: Mapping[str, int] | None = None,
     **options: Any,
 ) -> PolicyLoss:
@@ -132,6 +133,7 @@ def policy_loss(
         rewards: [B] reward of each response, for losses that depend on its sign (topr).
         is_weight: [B, T] importance weights that multiply the loss of each token.
         sample_weight: [B] weights that multiply the loss of each response.
+        units: [B] the prompt or rollout of each response, as of `aggregate`.
         totals: `tokens`, `responses`, `rows` and `longest` of the whole step, such as the `totals`
             of batches of `rlpost.load`. None: these responses are the step.
         options: fields of LossOptions. The default `agg_length` of seq-mean-token-sum-norm is T,
@@ -146,7 +148,8 @@ def policy_loss(
     columns |= {name: column for name, column in optional.items() if column is not None}
     offsets = _offsets(mask, **columns)
     flat: dict[str, Any] = {name: column.reshape(-1) for name, column in columns.items()}
-    flat |= {"rewards": rewards, "sample_weight": sample_weight, "loss": loss, "totals": totals}
+    flat |= {"rewards": rewards, "sample_weight": sample_weight, "units": units}
+    flat |= {"loss": loss, "totals": totals}
     result = policy.policy_loss(**flat, offsets=offsets, mask=mask.reshape(-1), **options)
     return PolicyLoss(
         result.loss, result.tokens.reshape(mask.shape), result.clip.reshape(mask.shape)
@@ -160,15 +163,19 @@ def aggregate(values: Array, mask: Array, **options: Any) -> Array:
     Args:
         values: [B, T] loss of each token.
         mask: [B, T], 0 on observation tokens and on padding.
-        options: `how`, `weights` [B], `count_rows`, `norm`, `length` (T if it is None, and there
-            are no totals) and `totals`.
+        options: `how`, `weights` [B], `units` [B], `advantages` [B, T], `count_rows`, `norm`,
+            `length` (T if it is None, and there are no totals) and `totals`.
 
     >>> values, mask = torch.tensor([[1.0, 2.0], [6.0, 9.0]]), torch.tensor([[1, 1], [1, 0]])
     >>> aggregate(values, mask), aggregate(values, mask, how="seq-mean-token-mean")
     (tensor(3.), tensor(3.7500))
     """
-    offsets = _offsets(mask, values=values)
-    return policy.aggregate(values.reshape(-1), offsets, mask.reshape(-1), **options)
+    columns = {"values": values}
+    if options.get("advantages") is not None:
+        columns["advantages"] = options["advantages"]
+    offsets = _offsets(mask, **columns)
+    flat = {name: column.reshape(-1) for name, column in columns.items()}
+    return policy.aggregate(offsets=offsets, mask=mask.reshape(-1), **{**options, **flat})
 
 
 def _offsets(mask: Array, **columns: Array) -> Array:

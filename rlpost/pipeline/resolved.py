@@ -57,6 +57,10 @@ class ResolvedRecipe:
     """The input has rewards, or components of them."""
     unit: Unit = "row"
     """What statistics of responses count."""
+    failures: bool = False
+    """The input says which responses failed."""
+    attempts: bool = False
+    """The input says which attempt of the run wrote a row."""
     recorded: frozenset[str] = frozenset()
     """Written columns that are read as a trainer recorded them, in place of being computed."""
 
@@ -103,7 +107,14 @@ class ResolvedRecipe:
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         names += ["is_weight"] if recipe.is_weight else []
-        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
+        return (*names, *(["final_response_mask"] if recipe.masks_tokens else []))
+
+    @property
+    def excuses_failed(self) -> bool:
+        """Nothing is computed from the numbers of a response that failed, so any are allowed."""
+        recipe = self.recipe
+        counted = recipe.failures == "drop" and recipe.numerics.failed == "count"
+        return self.failures and recipe.failures != "keep" and not counted
 
     @property
     def has_rewards(self) -> bool:
@@ -133,6 +144,7 @@ class ResolvedRecipe:
         recipe, name = self.recipe, self.estimator.name
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
+            "--trained-once": recipe.trained_once,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
         }
@@ -175,6 +187,11 @@ class ResolvedRecipe:
         return bool(self.kl_reads)
 
     @property
+    def log_ratio(self) -> bool:
+        """The log-ratio of trainer to rollout engine is written."""
+        return "engine_log_ratio" in self.written
+
+    @property
     def same_returns(self) -> bool:
         """Written returns equal written advantages, so that both share one encoding."""
         recipe, returns = self.recipe, self.estimator.returns
@@ -194,6 +211,8 @@ class ResolvedRecipe:
             or recipe.drop_single
             or recipe.drop_truncated
             or recipe.nonfinite == "mask"
+            or (self.failures and recipe.failures == "drop")
+            or (self.attempts and recipe.attempts == "newest")
             or recipe.rejects_responses
             or self.input_mask not in (None, "sample_mask")
             or self.stale_mask
@@ -278,6 +297,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
         unit="row" if compares_rows(estimator) else columns.unit(recipe.unit),
+        failures="failure" in columns,
+        attempts="run_attempt" in columns,
         recorded=recorded,
     )
 

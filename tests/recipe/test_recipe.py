@@ -44,6 +44,8 @@ DEFAULTS = {
     "kl_estimator": "k1",
     "kl_horizon": 10_000.0,
     "rollout_reward": "equal",
+    "failures": "drop",
+    "attempts": "all",
     "nonfinite": "error",
     "pass_threshold": 1.0,
     "is_filter": (),

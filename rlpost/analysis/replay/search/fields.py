@@ -39,7 +39,8 @@ EQUAL = SeparatingData("a prompt group of equal rewards", lambda s: s.equal_grou
 SINGLE = SeparatingData("a prompt group of one response", lambda s: s.singles)
 TRUNCATED = SeparatingData("a truncated response", lambda s: s.distinct("truncated"))
 CUT = SeparatingData(
-    "a truncated response with critic values", lambda s: s.has("values") and s.distinct("truncated")
+    "a truncated response with critic values",
+    lambda s: s.distinct("truncated") and (s.has("values") or s.has("next_value")),
 )
 EMPTY = SeparatingData("a response without policy tokens", lambda s: not s.policy_lengths.all())
 OBSERVATIONS = SeparatingData("observation tokens between policy tokens", lambda s: s.observations)
@@ -54,6 +55,8 @@ TOKEN_REWARDS = SeparatingData("token rewards", lambda s: s.has("token_rewards")
 VALUES = SeparatingData("responses of several tokens with critic values", lambda s: s.has("values"))
 TURNS = SeparatingData("trajectories of several turns", lambda s: s.has("rollout"))
 ROLLOUTS = SeparatingData("rollouts of several rows", lambda s: bool(s.rollout_ids))
+FAILURES = SeparatingData("a response that failed", lambda s: s.has("failure"))
+ATTEMPTS = SeparatingData("a step of several attempts", lambda s: s.has("run_attempt"))
 POLICIES = SeparatingData(
     "log-probs of the current policy that differ from the old ones",
     lambda s: s.differ("log_probs", "old_log_probs"),
@@ -157,7 +160,8 @@ def _lambdas(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
 
 def _bootstraps(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
     yield None
-    yield from ["last"] if sample.has("values") else []
+    roles = {"column": "next_value", "last": "values"}
+    yield from (name for name, role in roles.items() if sample.has(role))
 
 
 def _domains(_: ResolvedRecipe, sample: SampleFacts) -> list[Any]:
@@ -384,6 +388,7 @@ FIELDS: dict[str, SearchedField] = {
     "drop_zero_variance": SearchedField(data=(EQUAL,)),
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
+    "trained_once": _LEFT,
     "mask_before_norm": SearchedField(data=(_by_recipe("a response that a mask drops"),)),
     "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), start=0.001, step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
@@ -406,6 +411,8 @@ FIELDS: dict[str, SearchedField] = {
     "tokenizer": _LEFT,
     "unit": SearchedField(_rollouts, data=(ROLLOUTS,)),
     "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
+    "failures": SearchedField(data=(FAILURES,)),
+    "attempts": SearchedField(data=(ATTEMPTS,)),
     "nonfinite": _LEFT,
     "emit": _LEFT,
     "emit_only": _LEFT,
@@ -421,6 +428,7 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.single": SearchedField(data=(SINGLE,)),
     "numerics.constant": SearchedField(data=(EQUAL,)),
     "numerics.empty": SearchedField(data=(EMPTY,)),
+    "numerics.failed": SearchedField(data=(FAILURES,)),
     "numerics.missing_components": SearchedField(
         data=(_by_recipe("a response without one of its reward components"),)
     ),
