@@ -269,15 +269,15 @@ def run_lines(found: Json) -> Iterator[str]:
         yield from (
             "",
             recipe,
-            f"{'device':7}{'workers':>7}{'total':>7}{'start':>6}"
+            f"{'device':9}{'workers':>7}{'total':>6}{'start':>6}"
             + "".join(f"{name:>8}" for name in LIMITS)
-            + f"{'share':>7}{'B/token':>8}{'MB':>6}",
+            + f"{'share':>6}{'B/token':>8}{'MB':>6}",
         )
         rows = [row for row in found["runs"] if row["recipe"] == recipe]
         for row in sorted(rows, key=_place):
             chunk = row["chunk_tokens"]
             label = f"2^{chunk.bit_length() - 1}" if chunk else row["device"]
-            yield f"{label:7}{row['workers']:7}{_run_cells(row, found['tokens'])}"
+            yield f"{label:9}{row['workers']:7}{_run_cells(row, found['tokens'])}"
         for name, gap in found["differences"].get(recipe, {}).items():
             yield (
                 f"  {name}: {gap['differ']:,} of {gap['numbers']:,} differ from the CPU's, "
@@ -306,9 +306,9 @@ def _run_cells(row: Json, tokens: int) -> str:
     share = limits["compute"] / (seconds["total"] - seconds["start_up"])
     moved = (row["bytes"]["to_device"] + row["bytes"]["to_host"]) / tokens
     return (
-        f"{row['wall']:7.2f}{seconds['start_up']:6.4g}"
+        f"{row['wall']:6.2f}{seconds['start_up']:6.4g}"
         + "".join(f"{limits[name]:8.2f}" for name in LIMITS)
-        + f"{share:7.1%}{moved:8.1f}{row['device_peak'] / 1e6:6,.0f}"
+        + f"{share:6.1%}{moved:8.1f}{row['device_peak'] / 1e6:6,.0f}"
     )
 
 
