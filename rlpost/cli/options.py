@@ -104,6 +104,7 @@ RECIPE: dict[str, Declared] = {
     "drop_zero_variance": Declared(MASKS, common=True),
     "drop_single": Declared(MASKS),
     "drop_truncated": Declared(MASKS, common=True),
+    "trained_once": Declared(MASKS),
     "max_len_mask": Declared(MASKS),
     "max_response_length": Declared(MASKS),
     "difficulty_mask": Declared(MASKS),
@@ -296,16 +297,6 @@ MaxMemory = Annotated[
         common=False,
         variable=True,
         help="Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
-    ),
-]
-ScratchDir = Annotated[
-    Path | None,
-    option(
-        "--scratch-dir",
-        metavar="DIR",
-        panel=EXECUTION,
-        common=False,
-        help="Directory for tokens between passes (default: OUT's).",
     ),
 ]
 State = Annotated[

@@ -13,6 +13,7 @@ from rlpost.functional.arguments import (
     floats,
     mask_of,
     numbers,
+    of_any_library,
     on_policy_tokens,
     one_of,
     per_response,
@@ -35,6 +36,7 @@ KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
 LEVELS = get_args(Level)
 
 
+@of_any_library
 def gae(
     rewards: Array,
     values: Array,
@@ -98,6 +100,7 @@ def gae(
     return Credit(advantages, returns)
 
 
+@of_any_library
 def discounted_returns(
     rewards: Array, offsets: Array, mask: Array | None = None, *, gamma: float = 1.0
 ) -> Array:
@@ -135,6 +138,7 @@ def discounted_returns(
     return on_policy_tokens(scan, ragged(offsets, mask, rewards), rewards)[0]
 
 
+@of_any_library
 def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Array:
     """Return the reward of each response plus the sum of its process rewards.
 
@@ -169,6 +173,7 @@ def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Ar
     return add_segment_sums(own, more, responses.offsets)
 
 
+@of_any_library
 def place_rewards(rewards: Array, offsets: Array, mask: Array | None = None) -> Array:
     """Return token rewards: the reward of each response on its last policy token, 0 elsewhere.
 
@@ -195,6 +200,7 @@ def place_rewards(rewards: Array, offsets: Array, mask: Array | None = None) -> 
     return add_at(tokens, last_true(responses.mask, responses.offsets), rewards)
 
 
+@of_any_library
 def to_tokens(numbers: Array, offsets: Array, mask: Array | None = None) -> Array:
     """Return the number of each response on all its policy tokens, 0 on observation tokens.
 
@@ -220,6 +226,7 @@ def to_tokens(numbers: Array, offsets: Array, mask: Array | None = None) -> Arra
     return namespace(numbers).where(responses.mask, on_tokens, 0.0)
 
 
+@of_any_library
 def whiten(
     values: Array,
     mask: Array | None = None,
@@ -267,6 +274,7 @@ def whiten(
     return xp.placed(whitened, xp.flatnonzero(kept.reshape(-1)), size).reshape(kept.shape)
 
 
+@of_any_library
 def kl(
     log_probs: Array,
     ref_log_probs: Array,
@@ -329,6 +337,7 @@ def kl(
     return xp.where(kept, estimate, 0.0)
 
 
+@of_any_library
 def importance_weights(
     old_log_probs: Array,
     infer_log_probs: Array,

@@ -62,7 +62,7 @@ def reverse_scan(values: Array, offsets: Array, decay: float) -> Array:
     blocks = xp.blocks_of(offsets, ends, BLOCK)
     rows = blocks.scanned(values, decay)
     if int(lengths(on_host(offsets)).max()) > BLOCK:
-        heads = reverse_scan(rows[0], ends, decay**BLOCK)
+        heads = reverse_scan(rows[0, ...], ends, decay**BLOCK)
         carry = xp.concat([heads[1:], xp.zeros(1, heads)])
         last = (ends[1:] - 1) % len(carry)
         rows = blocks.add(rows, xp.filled(carry, last, 0.0), decay)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.io.keys import KeyColumn, encode_keys, step_order
+from rlpost.io.keys import KeyColumn, encode_keys, name_ranks, step_order
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.kernels.arrays import Array, is_tensor, namespace
 from rlpost.kernels.codes import joint_codes
@@ -41,6 +41,8 @@ FAILURE, ATTEMPT = "failure", "run_attempt"
 """The roles of why a response failed, and of which attempt of the run wrote it."""
 LEFT_OUT = ("sample_mask", "superseded", "failure")
 """Why a response is left out of statistics and training, besides a number that is not finite."""
+NEXT_VALUE = "next_value"
+"""The role, and the column of Responses, of values behind the end of truncated responses."""
 UNKNOWN_REASON = "unknown_reason"
 """The column of Responses with codes of finish reasons that are not known; that of "" is for the
 known ones."""
@@ -188,10 +190,6 @@ class Batch:
         """Return whether a flag of the table is true for all responses."""
         return bool(self.table[name].all())
 
-    def rows_with(self, name: str) -> Mapping[str, Array]:
-        """Return the table if it has a column, else the rows on the device, which may have it."""
-        return self.table if name in self.table else self.responses
-
     def with_responses(self, columns: Mapping[str, Array]) -> Batch:
         """Return the same batch with columns of responses added, which are on its device."""
         return replace(self, responses=ChainMap({**columns}, {}, self.responses))  # type: ignore[arg-type]
@@ -283,6 +281,7 @@ class Collector:
             if name in (
                 "batch",
                 "domain",
+                "branch",
                 UNKNOWN_REASON,
                 FAILURE,
             ):  # there may be millions of groups
@@ -307,7 +306,9 @@ class Collector:
             "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
-        ids = {"rollout", "state_id", UNKNOWN_REASON, FAILURE}
+        if "branch" in codes:  # in the order of their names
+            codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
+        ids = {"rollout", "branch", "state_id", UNKNOWN_REASON, FAILURE}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own

@@ -12,9 +12,17 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.tokenizer import token_counts
+from rlpost.kernels.prefixes import prefixes_of
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
-from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED, UNKNOWN_REASON, Batch
+from rlpost.pipeline.data import (
+    ATTEMPT,
+    FAILURE,
+    NEXT_VALUE,
+    TRUNCATED,
+    UNKNOWN_REASON,
+    Batch,
+)
 from rlpost.pipeline.failures import attempts, failure_reasons
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
@@ -28,12 +36,16 @@ if TYPE_CHECKING:
     from rlpost.io.finish_reasons import Truncations
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
+    from rlpost.kernels.prefixes import Prefixes
     from rlpost.pipeline.data import Column
     from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.roles import ColumnMap
 
 
 _LONGEST = 1 << 40  # tokens of a response
+PROMPT_IDS = "prompt_token_ids"
+PROMPT = ("prompt:tokens", "prompt:first", "prompt:second")
+"""The columns of Responses with the length of a prompt, and the halves of the hash of its ids."""
 
 
 def _all_policy(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -244,13 +256,24 @@ class Decoder:
         columns = {
             role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
-            if role not in (LENGTH, TEXT, TRUNCATED)
+            if role not in (LENGTH, TEXT, TRUNCATED, PROMPT_IDS)
         }
+        if PROMPT_IDS in roles:
+            prompts = [self._prompts(chunk) for chunk in chunks]
+            columns |= dict(
+                zip(PROMPT, map(np.concatenate, zip(*prompts, strict=True)), strict=True)
+            )
         if TRUNCATED in roles:
             found = [self._truncations(chunk) for chunk in chunks]
             columns[TRUNCATED] = np.concatenate([one.truncated for one in found])
             columns[UNKNOWN_REASON] = pa.concat_arrays([one.unknown for one in found])
         return columns
+
+    def _prompts(self, chunk: RowChunk) -> Prefixes:
+        column = self.columns.column(PROMPT_IDS)
+        array, location = chunk.table.column(column), self.location_of(chunk, column)
+        offsets, ids = ragged.list_values(array, location)
+        return prefixes_of(ids, offsets)
 
     def _truncations(self, chunk: RowChunk) -> Truncations:
         column = self.columns.column(TRUNCATED)
@@ -271,6 +294,8 @@ class Decoder:
         numbers = ragged.numbers(array, location).copy()
         if self.excuses_failed and not np.isfinite(numbers).all():
             numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
+        if role == NEXT_VALUE:  # a response that ended has none
+            numbers[~self._truncations(chunk).truncated] = 0.0
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])

@@ -107,7 +107,7 @@ class ResolvedRecipe:
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         names += ["is_weight"] if recipe.is_weight else []
-        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
+        return (*names, *(["final_response_mask"] if recipe.masks_tokens else []))
 
     @property
     def excuses_failed(self) -> bool:
@@ -144,6 +144,7 @@ class ResolvedRecipe:
         recipe, name = self.recipe, self.estimator.name
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
+            "--trained-once": recipe.trained_once,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
         }
@@ -184,6 +185,11 @@ class ResolvedRecipe:
     def kl(self) -> bool:
         """KL is computed: the input has log-probs of both policies."""
         return bool(self.kl_reads)
+
+    @property
+    def log_ratio(self) -> bool:
+        """The log-ratio of trainer to rollout engine is written."""
+        return "engine_log_ratio" in self.written
 
     @property
     def same_returns(self) -> bool:

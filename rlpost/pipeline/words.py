@@ -54,7 +54,13 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
     recipe = resolved.recipe
     masks = mask_flags(recipe.model_dump())
     words = {
-        "masks": ", ".join([*masks.values(), *_failures(resolved)]),
+        "masks": ", ".join(
+            [
+                *masks.values(),
+                *_failures(resolved),
+                *(["--trained-once"] if recipe.trained_once else []),
+            ]
+        ),
         "rewards": _rewards(resolved),
         "KL": _kl(resolved),
         "advantages": _advantages(resolved),
@@ -145,8 +151,9 @@ def _advantages(resolved: ResolvedRecipe) -> str:
     parts = [f"{estimator.name}, {formula}" if formula else estimator.name]
     parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.options else []
     parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.options else []
-    behind = {None: "", "last": "the last value of the row"}[recipe.bootstrap]
-    parts += [f"truncated responses end with {behind}"] if behind else []
+    behind = {"column": "`next_value`", "last": "the last value of the row"}
+    if recipe.bootstrap is not None:
+        parts.append(f"truncated responses end with {behind[recipe.bootstrap]}")
     return ", ".join(parts)
 
 

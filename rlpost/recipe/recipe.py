@@ -47,6 +47,7 @@ EXTRA = (
     "raw_advantages",
     "token_level_rewards",
     "kl",
+    "engine_log_ratio",
     "response_advantage",
     *GROUP_COLUMNS,
 )
@@ -85,8 +86,9 @@ class EstimatorOptions(OptionModel):
     """λ of the returns of gae (default: --lam)."""
     length_adaptive_alpha: NonNegative = 0.0
     """α of VAPO: λ of the advantages is 1 - 1/(α·policy tokens); 0: off."""
-    bootstrap: Literal["last"] | None = None
-    """Value behind the end of truncated responses: the last of `values` (default: 0)."""
+    bootstrap: Literal["column", "last"] | None = None
+    """Value behind the end of truncated responses: that of the role next_value (column), or the
+    last of the row's values (default: 0)."""
     step_gamma: Unit = 1.0
     """Discount per turn of a trajectory (gigpo, step_reinforce)."""
     episode_weight: Finite = 1.0
@@ -349,6 +351,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Drop prompt groups of one response."""
     drop_truncated: bool = False
     """Drop responses that stopped at the length limit."""
+    trained_once: bool = False
+    """Mask policy tokens that an earlier row of the rollout trains, too."""
     mask_before_norm: bool = False
     """Leave dropped responses out of reward statistics."""
 
@@ -396,6 +400,11 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Replace input columns that have the name of an output column."""
     numerics: Numerics = Field(default_factory=Numerics)
     """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
+
+    @property
+    def masks_tokens(self) -> bool:
+        """Whether single policy tokens of a response are masked."""
+        return self.rejects_tokens or self.trained_once
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

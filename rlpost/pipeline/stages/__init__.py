@@ -19,6 +19,7 @@ from rlpost.pipeline.stages import recorded
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import tokens as on_tokens
+from rlpost.pipeline.stages import trained_once as once
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
@@ -58,11 +59,9 @@ class Stage:
     after: str = ""
     """The column from which its numbers are computed, besides columns of the file; empty: from all
     that earlier stages compute."""
-    keeps: bool = False
-    """Its pass keeps the columns of earlier stages, so that later passes begin with `apply`.
-
-    `apply` then reads no column of the file.
-    """
+    observed: bool = False
+    """Its pass also computes what metrics need of columns of the file, so that later passes begin
+    with it if they use no token column of earlier stages."""
 
     @property
     def runs(self) -> bool:
@@ -91,6 +90,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             ),
         ),
         *_mask_stages(resolved),
+        *_once_stages(resolved),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved),
         Stage(
@@ -108,6 +108,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             changes=frozenset({"is_weight"}),
             after="sample_mask",
         ),
+        *([_LOG_RATIO] if resolved.log_ratio else []),
     ]
 
 
@@ -225,6 +226,31 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     ]
 
 
+def _once_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    """Return the stages that mask policy tokens which another row of the rollout trains."""
+    masks = Stage(
+        "trained once",
+        fields=frozenset({"trained_once"}),
+        changes=_ADVANTAGES | {"final_response_mask", "is_weight"},
+        after="sample_mask",
+    )
+    if not resolved.recipe.trained_once:
+        return [masks]
+    segments = Stage(
+        "shared prefixes",
+        frozenset({once.IDS}),
+        map=once.map_segments,
+        gather=partial(once.gather_segments, grouped=resolved.grouped),
+        changes=masks.changes,
+        after=masks.after,
+    )
+    return [
+        Stage("row numbers", reduce=once.number_rows, changes=masks.changes, after=masks.after),
+        segments,
+        replace(masks, apply=once.mask_repeated, makes=frozenset({"accepted", once.ONCE})),
+    ]
+
+
 def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     """Return the stages from raw rewards to those of responses, and of KL."""
     early, kl = resolved.recipe.numerics.kl_credit == "response", _kl_stages(resolved, state)
@@ -308,6 +334,13 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     ]
 
 
+_LOG_RATIO = Stage(
+    "engine log-ratio",
+    correction.ROLES,
+    apply=correction.add_log_ratio,
+    changes=frozenset({"engine_log_ratio"}),
+    after="sample_mask",
+)
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
@@ -428,12 +461,10 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
         reduce = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
-        keeps = _keeps(recipe)
-        stages.append(
-            Stage(
-                estimator.name, map=score, reduce=reduce, uses=_REWARDS, keeps=keeps, fields=fields
-            )
-        )
+        # The metrics of filters that come first need their columns of the file.
+        observed = not (recipe.is_filter and recipe.numerics.correction == "first")
+        stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, fields=fields)
+        stages.append(replace(stage, observed=observed))
     if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
         reduce = partial(on_responses.normalise_credit, recipe=recipe)
         fields = on_rewards.counted_fields(recipe) | {"numerics.batch_eps"}
@@ -489,7 +520,6 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
             apply=partial(on_tokens.add_baselines, recipe=recipe),
             uses=_REWARDS,
             makes=frozenset({"position_baseline"}),
-            keeps=_keeps(recipe),
         ),
     ]
 
@@ -508,7 +538,8 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
         stages.append(whitening)
     elif resolved.constant:
         reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
-        stages.append(replace(whitening, reduce=reduce))
+        count = once.map_trained if recipe.trained_once else None
+        stages.append(replace(whitening, map=count, reduce=reduce))
     else:
         own = _whitening(recipe, "advantages")
         stages.append(replace(own, fields=fields, changes=whitening.changes))
@@ -533,17 +564,7 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
         apply=partial(on_tokens.whiten, column=column),
         uses=frozenset({column}),
         makes=frozenset({column, *(["raw_advantages"] if column == "advantages" else [])}),
-        keeps=_keeps(recipe),
     )
-
-
-def _keeps(recipe: Recipe) -> bool:
-    """Return whether passes may keep columns.
-
-    The metrics of filters that come first need their columns of the file, so all stages before them
-    run again.
-    """
-    return not (recipe.is_filter and recipe.numerics.correction == "first")
 
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
@@ -553,7 +574,8 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
         return corrected | {recorded.role_of("raw_advantages")}
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
-    corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
+    corrects = resolved.recipe.corrects or resolved.log_ratio
+    corrected = correction.ROLES if corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
     weights |= _behind(resolved.recipe)
     if "token_level_rewards" in resolved.recorded:

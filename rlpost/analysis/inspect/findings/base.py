@@ -17,6 +17,9 @@ from rlpost.display.text import counted, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rlpost.analysis.inspect.model import (
         FailureFacts,
         InputFacts,
@@ -147,6 +150,8 @@ class CheckInput:
     """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
     rollout_reward: RolloutReward
     failures: FailureFacts | None = None
+    repeated: tuple[NDArray[np.int64], int] | None = None
+    """The policy tokens of each row that another row of its rollout trains too, [n], and of all."""
     expectations: Sequence[Expectation] = ()
     """What the user expects of the input."""
     evidence: int = 5
