@@ -57,6 +57,10 @@ class ResolvedRecipe:
     """The input has rewards, or components of them."""
     unit: Unit = "row"
     """What statistics of responses count."""
+    failures: bool = False
+    """The input says which responses failed."""
+    attempts: bool = False
+    """The input says which attempt of the run wrote a row."""
     recorded: frozenset[str] = frozenset()
     """Written columns that are read as a trainer recorded them, in place of being computed."""
 
@@ -103,7 +107,14 @@ class ResolvedRecipe:
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         names += ["is_weight"] if recipe.is_weight else []
-        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
+        return (*names, *(["final_response_mask"] if recipe.masks_tokens else []))
+
+    @property
+    def excuses_failed(self) -> bool:
+        """Nothing is computed from the numbers of a response that failed, so any are allowed."""
+        recipe = self.recipe
+        counted = recipe.failures == "drop" and recipe.numerics.failed == "count"
+        return self.failures and recipe.failures != "keep" and not counted
 
     @property
     def has_rewards(self) -> bool:
@@ -133,6 +144,7 @@ class ResolvedRecipe:
         recipe, name = self.recipe, self.estimator.name
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
+            "--trained-once": recipe.trained_once,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
         }
@@ -165,6 +177,11 @@ class ResolvedRecipe:
         return _reads_rewards(self.estimator)
 
     @property
+    def bootstraps(self) -> bool:
+        """A value behind the end of a response can be a part of its returns."""
+        return _bootstraps(self.recipe, self.estimator)
+
+    @property
     def kl(self) -> bool:
         """KL is computed: the input has log-probs of both policies."""
         return bool(self.kl_reads)
@@ -194,6 +211,8 @@ class ResolvedRecipe:
             or recipe.drop_single
             or recipe.drop_truncated
             or recipe.nonfinite == "mask"
+            or (self.failures and recipe.failures == "drop")
+            or (self.attempts and recipe.attempts == "newest")
             or recipe.rejects_responses
             or self.input_mask not in (None, "sample_mask")
             or self.stale_mask
@@ -242,6 +261,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     early = recipe.numerics.kl_credit == "response"
     varying = in_rewards or recipe.whiten_rewards or process == "token"
     varying |= "token_level_rewards" in recorded and not early
+    varying |= recipe.bootstrap is not None
     one_end = columns.rows_only or (
         recipe.numerics.terminal_reward == "last_policy_token"
         and recipe.numerics.observations not in ("restart", "cut")
@@ -277,6 +297,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
         unit="row" if compares_rows(estimator) else columns.unit(recipe.unit),
+        failures="failure" in columns,
+        attempts="run_attempt" in columns,
         recorded=recorded,
     )
 
@@ -303,6 +325,13 @@ _TOKEN_BASELINES = frozenset({"values", "reward_baseline", "position_baseline"})
 
 def _reads_rewards(estimator: Estimator) -> bool:
     return not _REWARDS.isdisjoint(estimator.needs)
+
+
+def _bootstraps(recipe: Recipe, estimator: Estimator) -> bool:
+    """Return whether the returns of an estimator are sums of rewards in units of values."""
+    summed = "token_rewards" in estimator.columns and "gamma" in estimator.options
+    unscaled = estimator.rewards is None and _norm(recipe, estimator) == ("none", "none")
+    return summed and unscaled and recipe.estimator in ESTIMATORS
 
 
 def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
@@ -340,6 +369,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
         raise UsageError(
             f"--is-filter-where {recipe.is_filter_where}: needs advantages, and --numerics "
             "correction=first rejects tokens before there are any; add --numerics correction=last"
+        )
+    if recipe.bootstrap is not None and not _bootstraps(recipe, estimator):
+        raise UsageError(
+            f"--bootstrap {recipe.bootstrap}: the advantages of estimator {estimator.name} are no "
+            "sums of rewards in units of values; leave it out, or use gae, reinforce or a kin of it"
         )
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)

@@ -223,6 +223,8 @@ def of_estimators(names: list[str]) -> list[Case]:
                    "--lambda-value 0.99"),
         advantages("gae with adaptive lambda", "steps.parquet", "--estimator gae "
                    "--length-adaptive-alpha 0.2"),
+        advantages("gae with values behind truncated ends", "rich.parquet", "--estimator gae "
+                   "--gamma 0.9 --bootstrap last"),
         advantages("opd with teachers of its own", "rich.parquet", "--estimator opd "
                    "--teacher teacher_a=1 --teacher teacher_b=0.5 --kl-estimator k3"),
         advantages("teachers beside rewards", "rich.parquet", "--estimator grpo "
@@ -468,8 +470,6 @@ def of_inputs() -> list[Case]:
         case("a glob", f"advantages '@parts/part-[12].parquet' out {several}"),
         case("resume", f"advantages @parts out {several} --resume --verify"),
         advantages("KL and whitening beside the output", "steps.parquet", GAE),
-        case("tokens in a scratch file", f"advantages @steps.parquet out.parquet -q {GAE} "
-             "--scratch-dir . --summary-json summary.json", "verify out.parquet --format json"),
         case("columns of responses alone", "advantages @steps.parquet out.parquet -q --emit "
              "response_advantage,response_level_rewards --summary-json summary.json"),
         case("the passes", "advantages @steps.parquet out.parquet --plan"),

@@ -17,6 +17,7 @@ from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
 from rlpost.analysis.inspect.mismatch import with_causes
 from rlpost.analysis.inspect.model import UNMET, Facts, TokenFacts
+from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
     group_facts,
@@ -162,7 +163,8 @@ def inspect_source(
         raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
     if selection.lengths is None:
         columns = columns.without([LENGTH])
-    reading = read(source, selection, beside, reporter)
+    segments = None if selection.ids is None else SegmentReader(selection.ids)
+    reading = read(source, selection, [*beside, *([segments] if segments else [])], reporter)
     rows, by_rollout = reading.rows, unit == "rollout"
     groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
     data = CheckInput(
@@ -175,6 +177,7 @@ def inspect_source(
         masks=mask_facts(reading),
         tokens=_token_facts(reading),
         turns=turn_kinds(rows),
+        repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
         expectations=expectations,
         evidence=evidence,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -13,9 +13,9 @@ from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
 from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
-from rlpost.pipeline.columns import LENGTH, TEXT, content_of
+from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
-from rlpost.recipe.roles import kind_of
+from rlpost.recipe.roles import TOKEN_IDS, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,6 +67,17 @@ COMBINED: dict[str, tuple[str, ...]] = {
 }
 
 
+class TokenIds(NamedTuple):
+    """The columns of token ids, and those of the tokens that are trained."""
+
+    response: str
+    prompt: str
+    mask: str | None
+    """The mask that a run wrote, if there is one."""
+    kept: str | None
+    """The sample mask."""
+
+
 @dataclass(frozen=True)
 class ColumnSelection:
     """The columns that are read, by purpose."""
@@ -92,6 +103,8 @@ class ColumnSelection:
     """Rows of one rollout count once in statistics of groups."""
     turn: str | None = None
     """The column of turns."""
+    ids: TokenIds | None = None
+    """The columns of token ids, if rows have rollout ids."""
     lengths: str | None = None
     """The column with the number of policy tokens, if no list has the length of a response."""
     with_tokens: bool = True
@@ -117,6 +130,7 @@ class ColumnSelection:
         read |= {"response texts"} if self.text is not None else set()
         read |= {"rollout ids"} if self.rollout is not None else set()
         read |= {"turns"} if self.turn is not None else set()
+        read |= {"token ids"} if self.ids is not None else set()
         policies = [role for role in LOG_PROBS if role in self.tokens]
         read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
         either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
@@ -181,6 +195,7 @@ def select_columns(
         "turn": turns.get(TURN),
         "components": components,
     }
+    ids = _token_ids(source, columns, rows) if with_tokens else None
     unusable = {
         role: (columns.column(role), str(kind))
         for role in (*ROWS, LENGTH, "mask", *TOKEN_ROLES)
@@ -192,8 +207,8 @@ def select_columns(
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     mapped = [columns.column(TEXT)] if TEXT in columns else []
     texts = _texts_or_lists(source, (*mapped, *TEXTS))
-    ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
-    lists = "mask" if "mask" in columns else next(iter(roles), ids)
+    first = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
+    lists = "mask" if "mask" in columns else next(iter(roles), first)
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
@@ -208,8 +223,18 @@ def select_columns(
         unusable,
         prompt=_prompt(source, columns),
         advantages=advantages,
+        ids=ids,
         **rows,
     )
+
+
+def _token_ids(source: Source, columns: ColumnMap, rows: Mapping[str, Any]) -> TokenIds | None:
+    """Return the columns of token ids, of an input with rollout ids that has both."""
+    found = token_id_columns(source, columns)
+    if rows["rollout"] is None or len(found) < len(TOKEN_IDS):
+        return None
+    mask = columns.columns.get(FINAL_MASK, columns.columns.get("mask"))
+    return TokenIds(found["response_token_ids"], found["prompt_token_ids"], mask, rows["kept"])
 
 
 def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:

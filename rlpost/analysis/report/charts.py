@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from rlpost.analysis.inspect.model import Histogram
-from rlpost.analysis.report.page import Chart, Table, plain
+from rlpost.analysis.report.page import Chart, plain
+from rlpost.display.tables import TextTable
 from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "")
     drawn = _histogram_bars(_spans(bins, unit), axis)
     pairs = zip(pairwise(bins.edges), bins.counts, strict=True)
     rows = [(number(low), number(high), f"{n:,}") for (low, high), n in pairs]
-    return Chart(title, _whole(drawn), Table("", ("from", "to", unit), rows, ()), note)
+    return Chart(title, _whole(drawn), TextTable(("from", "to", unit), rows, text=()), note)
 
 
 def _spans(bins: Histogram, unit: str) -> list[Json]:
@@ -159,7 +160,7 @@ def histograms_by(
         opacity=alt.Opacity("share:Q", legend=None, scale=alt.Scale(range=[0, 1])),
         description="label:N",
     )
-    return Chart(title, _whole(drawn), Table("", ("", "from", "to", unit), rows, ()), note)
+    return Chart(title, _whole(drawn), TextTable(("", "from", "to", unit), rows, text=()), note)
 
 
 def bars(
@@ -180,7 +181,7 @@ def bars(
         y=alt.Y("n:Q", title=None, axis=scale),
     )
     return Chart(
-        title, _whole(drawn), Table("", (axis, unit), list(zip(short, texts, strict=True))), note
+        title, _whole(drawn), TextTable((axis, unit), list(zip(short, texts, strict=True))), note
     )
 
 
@@ -241,7 +242,7 @@ def line(
         for first, last, value in points
     ]
     drawn = _line(data, x, y, dots=len(data) <= _SHOWN_POINTS)
-    return Chart(title, _whole(drawn), Table("", (axis, title), rows), note)
+    return Chart(title, _whole(drawn), TextTable((axis, title), rows), note)
 
 
 def _line(data: list[Json], x: alt.X, y: alt.Y, *, dots: bool) -> alt.TopLevelMixin:
