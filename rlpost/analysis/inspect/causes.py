@@ -588,7 +588,7 @@ ADVICE = {
     "`logprobs_mode=processed_logprobs`; trainer logits / temperature (verl "
     "`rollout.temperature`, TRL `temperature`, slime `--rollout-temperature`)",
     "truncated-sampling": "sample from the whole vocabulary (`top_p=1`, `top_k=-1`, `min_p=0`), or "
-    "replay the sampling mask in the trainer (vLLM `return_sampling_mask`; prime-rl does so)",
+    "replay the sampling mask in the trainer (vLLM `return_sampling_mask`)",
     "stale-weights": "bound the policy's age (verl `async_training.staleness_threshold`, prime-rl "
     "`max_off_policy_steps`, AReaL `max_head_offpolicyness`), or correct it with --is-weight",
     "failed-sync": "compare checksums of the weights on engine and trainer after each update, and "
@@ -600,7 +600,7 @@ ADVICE = {
     "template": "send the engine's token ids to the trainer instead of text, and compare BOS and "
     "chat template of both",
     "few-tokens": "look at the tokens below: routed experts (replay the routing: verl "
-    "`router_replay`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or mask "
+    "`router_replay.mode`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or mask "
     "them with --is-mask",
     "other": "look at the tokens below, and compare both sides on one prompt",
 }
