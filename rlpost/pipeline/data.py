@@ -41,6 +41,8 @@ FAILURE, ATTEMPT = "failure", "run_attempt"
 """The roles of why a response failed, and of which attempt of the run wrote it."""
 LEFT_OUT = ("sample_mask", "superseded", "failure")
 """Why a response is left out of statistics and training, besides a number that is not finite."""
+NEXT_VALUE = "next_value"
+"""The role, and the column of Responses, of values behind the end of truncated responses."""
 UNKNOWN_REASON = "unknown_reason"
 """The column of Responses with codes of finish reasons that are not known; that of "" is for the
 known ones."""

@@ -19,7 +19,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
@@ -308,6 +308,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["difficulty"] if recipe.difficulty_weight else []),
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
+        *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
         *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
         *(["rollout"] if resolved.unit == "rollout" else []),
         *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
@@ -379,7 +380,8 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
         ("truncated", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap is not None),
-        ("values", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap == "last"),
+        ("values", "--bootstrap last", recipe.bootstrap == "last"),
+        (NEXT_VALUE, "--bootstrap column", recipe.bootstrap == "column"),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
         *((role, _WHY_ONCE, recipe.trained_once) for role in ("rollout", IDS)),
         (PROMPT_IDS, _WHY_PROMPT, recipe.trained_once and columns.get(PROMPT_IDS) != "none"),

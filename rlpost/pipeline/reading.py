@@ -15,7 +15,14 @@ from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.prefixes import prefixes_of
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
-from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED, UNKNOWN_REASON, Batch
+from rlpost.pipeline.data import (
+    ATTEMPT,
+    FAILURE,
+    NEXT_VALUE,
+    TRUNCATED,
+    UNKNOWN_REASON,
+    Batch,
+)
 from rlpost.pipeline.failures import attempts, failure_reasons
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
@@ -287,6 +294,8 @@ class Decoder:
         numbers = ragged.numbers(array, location).copy()
         if self.excuses_failed and not np.isfinite(numbers).all():
             numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
+        if role == NEXT_VALUE:  # a response that ended has none
+            numbers[~self._truncations(chunk).truncated] = 0.0
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])
