@@ -600,8 +600,8 @@ ADVICE = {
     "template": "send the engine's token ids to the trainer instead of text, and compare BOS and "
     "chat template of both",
     "few-tokens": "look at the tokens below: routed experts (replay the routing: verl "
-    "`router_replay.mode`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or mask "
-    "them with --is-mask",
+    "`router_replay.mode`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or "
+    "mask them with --is-mask",
     "other": "look at the tokens below, and compare both sides on one prompt",
 }
 """What to do about a cause."""
