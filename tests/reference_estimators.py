@@ -499,7 +499,7 @@ def turn_gae(
     """GAE with a step per turn: AReaL, areal/trainer/ppo/gae.py, `_compute_turn_level_gae`."""
     advantages, returns = [], []
     for r, rewards in zip(rows, token_rewards, strict=True):
-        row, targets, following, state = [0.0] * len(rewards), [0.0] * len(rewards), 0.0, 0.0
+        row, targets, following, state = [0.0] * len(rewards), [0.0] * len(rewards), 0.0, r.behind
         for segment in reversed(segments(r.mask)):
             value = (r.values or [])[segment[0 if turn_value == "first" else -1]]
             delta = math.fsum(rewards[t] for t in segment) + gamma * state - value
