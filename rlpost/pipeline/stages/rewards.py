@@ -151,7 +151,9 @@ def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses
     """Replace `rewards` by those that the estimator computes from columns of steps."""
     recipe, estimator = resolved.recipe, resolved.estimator
     rows = counted(responses, recipe)
-    columns = {name: responses[name][rows] for name in estimator.reward_columns}
+    columns = {
+        name: responses[name][rows] for name in estimator.reward_columns if name in responses
+    }
     computed = np.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)
