@@ -17,7 +17,7 @@ from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
 from rlpost.analysis.inspect.mismatch import with_causes
-from rlpost.analysis.inspect.model import UNMET, Facts, TokenFacts
+from rlpost.analysis.inspect.model import UNMET, Facts, Mismatch, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
@@ -177,6 +177,7 @@ def inspect_source(
         lengths=length_facts(reading),
         masks=mask_facts(reading),
         tokens=_token_facts(reading),
+        mismatch=_mismatch(reading),
         turns=turn_kinds(rows),
         repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
@@ -196,6 +197,7 @@ def inspect_source(
         lengths=data.lengths,
         masks=data.masks,
         token_facts=data.tokens,
+        mismatch=data.mismatch,
         steps=slices_of(rows, groups, "batch", pass_threshold),
         domains=slices_of(rows, groups, "domain", pass_threshold),
         findings=findings,
@@ -270,18 +272,22 @@ def _unit(source: Source, columns: ColumnMap, chosen: Unit | None, reward: Rollo
     return unit
 
 
+def _mismatch(reading: PassResult) -> Mismatch | None:
+    """Return engine against trainer, with the causes; None without both log-probs."""
+    gap = mismatch_facts(reading.totals)
+    return None if gap is None else with_causes(gap, reading)
+
+
 def _token_facts(reading: PassResult) -> TokenFacts | None:
     """Return the statistics of tokens; None if no column of tokens or texts was read."""
     roles, rows, totals = reading.selection.tokens, reading.rows, reading.totals
     if not roles and "copy" not in rows:
         return None
-    gap = mismatch_facts(totals)
     pairs = [pair for pair in LOG_PROB_PAIRS if totals.count(f"{'/'.join(pair)}.tokens")]
     kl = rows["kl"].to_numpy() if "kl" in rows else np.zeros(0)
     kl = kl[np.isfinite(kl)]
     return TokenFacts(
         columns={role: column_facts(role, reading) for role in roles},
-        mismatch=None if gap is None else with_causes(gap, reading),
         kl=spread_of(kl) if len(kl) else None,
         kl_clamped=totals.count("kl.clamped"),
         kl_quantiles=quantiles_of(kl),

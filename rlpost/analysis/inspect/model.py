@@ -354,7 +354,6 @@ class TokenFacts:
 
     columns: dict[str, TokenColumn]
     """By role: log-probs, values, token rewards."""
-    mismatch: Mismatch | None
     kl: Spread | None
     """Of responses: the mean of old - ref over policy tokens (k1), clamped to ±40."""
     kl_clamped: int
@@ -543,6 +542,8 @@ class Facts:
     lengths: LengthFacts | None
     masks: MaskFacts | None
     token_facts: TokenFacts | None
+    mismatch: Mismatch | None
+    """Rollout engine against trainer; None without the log-probs of both."""
     steps: list[Slice]
     """In order; none without a step column."""
     domains: list[Slice]

@@ -377,12 +377,12 @@ def _writer(rlpost: dict[str, object] | None, writer: str) -> str:
     return f"{version}, {estimator}" if estimator else version
 
 
-_MISMATCH = "token_facts.mismatch"
+_MISMATCH = "mismatch"
 
 
 def engine(facts: Facts) -> Section | None:
     """Return the difference between rollout engine and trainer; None if it is unknown."""
-    gap = facts.token_facts.mismatch if facts.token_facts else None
+    gap = facts.mismatch
     if gap is None:
         return None
     identical = gap.identical / gap.tokens

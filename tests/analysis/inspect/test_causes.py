@@ -38,7 +38,7 @@ PAIRS = [
 
 def causes(table):
     """Return the causes of a table by name."""
-    gap = rlpost.inspect(table).token_facts.mismatch
+    gap = rlpost.inspect(table).mismatch
     return {one.name: one for one in gap.causes}
 
 
@@ -113,7 +113,7 @@ def test_a_sample_has_the_same_tokens_in_any_order_of_rows_and_chunks(monkeypatc
     pq.write_table(table, tmp_path / "a.parquet")
     order = np.random.default_rng(0).permutation(len(table))
     pq.write_table(table.take(order), tmp_path / "b.parquet", row_group_size=9)
-    gaps = [rlpost.inspect(tmp_path / f"{x}.parquet").token_facts.mismatch for x in "ab"]
+    gaps = [rlpost.inspect(tmp_path / f"{x}.parquet").mismatch for x in "ab"]
     assert gaps[0].sampled <= 4000 < gaps[0].tokens
     assert [one.sampled for one in gaps] == [gaps[0].sampled] * 2
     assert gaps[0].causes == gaps[1].causes
@@ -122,14 +122,14 @@ def test_a_sample_has_the_same_tokens_in_any_order_of_rows_and_chunks(monkeypatc
 
 def test_the_largest_tokens_are_where_they_are_said_to_be():
     table, _ = rollouts(few=0.01, turn=12)
-    for one in rlpost.inspect(table).token_facts.mismatch.largest:
+    for one in rlpost.inspect(table).mismatch.largest:
         for role, value in (("infer_log_probs", one.infer), ("old_log_probs", one.old)):
             assert table[role][one.row].as_py()[one.position] == value
 
 
 def test_corrections_touch_what_a_run_reports():
     table, _ = rollouts(drift=0.1, lagging=True)
-    gap = rlpost.inspect(table).token_facts.mismatch
+    gap = rlpost.inspect(table).mismatch
     by_options = {one.options: one for one in gap.corrections}
     recipe = {"estimator": "grpo", "is_weight": "token", "is_cap": 2.0}
     enriched, _ = rlpost.enrich(table, rlpost.Recipe(**recipe))
@@ -151,7 +151,7 @@ def test_the_page_names_cause_advice_and_correction(tmp_path):
     for text in ("stale-weights", "--is-weight", "rlpost advantages", "Tokens that differ most"):
         assert text in done.output
     done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"])
-    first = json.loads(done.output)["token_facts"]["mismatch"]["causes"][0]
+    first = json.loads(done.output)["mismatch"]["causes"][0]
     assert (first["name"], {"share", "estimate", "evidence"} <= first.keys()) == (
         "stale-weights",
         True,

@@ -1133,7 +1133,7 @@ def test_integers_are_no_log_probs(tmp_path):
     ids = [np.arange(len(values), dtype=np.int32) for values in BASE["old_log_probs"]]
     columns = BASE | {"old_log_probs": ids, "infer_log_probs": ids}
     facts = inspect([write(tmp_path / "a.parquet", columns)])
-    assert facts.token_facts.mismatch is None
+    assert facts.mismatch is None
     found = finding(columns, "wrong_types", tmp_path)
     assert "`old_log_probs` is list<" in found.text
     assert "the role old_log_probs needs a list of floats per row" in found.text
@@ -1142,7 +1142,7 @@ def test_integers_are_no_log_probs(tmp_path):
 def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):
     columns = with_row(BASE, "infer_log_probs", 3, at(0, -1e4))
     facts = inspect([write(tmp_path / "a.parquet", columns)])
-    gap = facts.token_facts.mismatch
+    gap = facts.mismatch
     pairs = [
         (old - infer)[mask == 1].astype(np.float64)
         for old, infer, mask in zip(

@@ -15,7 +15,7 @@ from rlpost.analysis.inspect.facts import inspect
 def test_kl_and_mismatch_equal_those_of_the_summary(facts, summary):
     kl = {name: summary["kl"][name] for name in ("mean", "std", "min", "max")}
     assert spread(facts.token_facts.kl) == pytest.approx(kl, rel=1e-9, abs=1e-15)
-    gap, want = facts.token_facts.mismatch, summary["correction"]
+    gap, want = facts.mismatch, summary["correction"]
     assert gap.tokens == want["tokens"]
     assert (gap.k1, gap.k3) == pytest.approx((want["kl"]["k1"], want["kl"]["k3"]), rel=1e-9)
     assert gap.chi_square == pytest.approx(want["chi_square"]["token"], rel=1e-9)
@@ -43,7 +43,7 @@ def test_token_facts_equal_a_plain_computation(sample, facts):
         assert (one.min, one.max) == (column.min(), column.max())
         assert one.zero == (column == 0).sum()
     gap = (tokens["old_log_probs"] - tokens["infer_log_probs"]).to_numpy()
-    found = facts.token_facts.mismatch
+    found = facts.mismatch
     assert found.mean_abs == pytest.approx(np.abs(gap).mean(), rel=1e-12)
     assert found.max_abs == np.abs(gap).max()
     assert found.k3 == pytest.approx((np.exp(gap) - 1 - gap).mean(), rel=1e-6)
@@ -59,7 +59,7 @@ def test_long_responses_are_split_by_position(tmp_path):
         pa.table({**columns, "old_log_probs": old, "infer_log_probs": infer}),
         tmp_path / "a.parquet",
     )
-    found = inspect([tmp_path / "a.parquet"]).token_facts.mismatch.by_position
+    found = inspect([tmp_path / "a.parquet"]).mismatch.by_position
     bounds = [0, 128, 256, 512, 1000]
     assert [(one.first, one.end) for one in found] == [
         (0, 128),
@@ -86,7 +86,8 @@ def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
     columns = {"prompt_id": ["a"] * 40, "reward": rng.random(40), "response_mask": mask}
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(columns | {"old_log_probs": old, "infer_log_probs": infer}), path)
-    facts = inspect([path]).token_facts
+    inspected = inspect([path])
+    facts, gaps = inspected.token_facts, inspected.mismatch
 
     rows = [row for row in range(40) if row != 20]
     chosen = np.concatenate([mask[row] for row in rows]) == 1
@@ -99,10 +100,10 @@ def test_nonfinite_tokens_and_rows_of_unequal_lists_are_left_out(tmp_path):
     both = np.isfinite(left) & np.isfinite(right)
     sizes = np.abs(left[both] - right[both])
     gap = (left[both] - right[both]).clip(-40, 40)
-    assert facts.mismatch.tokens == both.sum()
-    assert facts.mismatch.mean_abs == pytest.approx(sizes.mean())
-    assert (facts.mismatch.max_abs, facts.mismatch.clamped) == (sizes.max(), 1)
-    assert facts.mismatch.k3 == pytest.approx((np.expm1(gap) - gap).mean())
+    assert gaps.tokens == both.sum()
+    assert gaps.mean_abs == pytest.approx(sizes.mean())
+    assert (gaps.max_abs, gaps.clamped) == (sizes.max(), 1)
+    assert gaps.k3 == pytest.approx((np.expm1(gap) - gap).mean())
     weights = np.exp(gap)
     ess = weights.sum() ** 2 / (len(gap) * (weights**2).sum())
-    assert facts.mismatch.ess == pytest.approx(ess)
+    assert gaps.ess == pytest.approx(ess)

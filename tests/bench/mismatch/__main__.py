@@ -70,16 +70,7 @@ def judge(folder: Path) -> None:
 
 def named_causes(path: Path) -> list[dict[str, Any]]:
     """Return what the program prints as causes, the largest share first."""
-    command = [
-        sys.executable,
-        "-m",
-        "rlpost",
-        "inspect",
-        str(path),
-        "--about",
-        "mismatch",
-        "--json",
-    ]
+    command = [sys.executable, "-m", "rlpost", "inspect", str(path), "--format", "json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode not in (0, 1):
         raise SystemExit(ran.stderr)

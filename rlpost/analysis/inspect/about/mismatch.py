@@ -27,7 +27,7 @@ LEAST_ESS = 0.5
 @topic
 def mismatch(facts: Facts) -> Page:
     """Why rollout engine and trainer give the same tokens different log-probs."""
-    gap = facts.token_facts.mismatch if facts.token_facts else None
+    gap = facts.mismatch
     otherwise = without_column("old_log_probs", "infer_log_probs").replace(" or ", " and ")
     if gap is None:
         return page_of(facts, "mismatch", [], otherwise)

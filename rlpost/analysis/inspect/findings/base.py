@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Label,
         LengthFacts,
         MaskFacts,
+        Mismatch,
         PromptGroup,
         RewardFacts,
         TokenFacts,
@@ -146,6 +147,7 @@ class CheckInput:
     lengths: LengthFacts | None
     masks: MaskFacts | None
     tokens: TokenFacts | None
+    mismatch: Mismatch | None
     turns: pl.Series
     """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
     rollout_reward: RolloutReward

@@ -220,7 +220,7 @@ def engine_mismatch(data: CheckInput) -> Result:
     weights, temperature, precision and chat template on both sides, or correct the difference
     with --is-weight.
     """
-    gap = data.tokens.mismatch if data.tokens else None
+    gap = data.mismatch
     if gap is None:
         return NotRun("no policy token with both log-probs, or lists of unequal lengths")
     if gap.identical == gap.tokens:
