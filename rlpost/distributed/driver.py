@@ -22,7 +22,7 @@ from rlpost.io.memory_limit import memory_limit
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
-from rlpost.pipeline.stages.rewards import RowsDiffer
+from rlpost.pipeline.stages.units import RowsDiffer
 from rlpost.pipeline.summary import ResponseFacts, run_summary, summary_of
 
 if TYPE_CHECKING:

@@ -37,6 +37,8 @@ Column = np.ndarray[Any, np.dtype[Any]]
 """A column of responses, [N] or [N, k]."""
 TRUNCATED = "truncated"
 """The role, and the column of Responses, of responses that a limit cut off."""
+NO_REWARD = "no_reward"
+"""The column of Responses that is true for rows whose reward is null, if rollouts count."""
 UNKNOWN_REASON = "unknown_reason"
 """The column of Responses with codes of finish reasons that are not known; that of "" is for the
 known ones."""
@@ -262,12 +264,13 @@ class Collector:
         for name in list(self._keys):
             keys = KeyColumn.of(self._keys.pop(name))
             codes[name] = keys.codes
-            if name in ("batch", "domain", UNKNOWN_REASON):  # there may be millions of groups
+            if name in ("batch", "branch", "domain", UNKNOWN_REASON):  # there may be many groups
                 labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
-        own = codes.get("group", np.arange(count))
+        alone = codes["rollout"] if unit == "rollout" else np.arange(count)
+        own = codes.get("group", alone)
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
         valid = finite
         if "sample_mask" in columns:
@@ -287,6 +290,8 @@ class Collector:
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own
+        if "branch" in codes:
+            columns["branch"] = _step_codes(codes["branch"], labels["branch"])[0]
         if unit == "rollout":
             columns["unit"] = joint_codes(columns["group"], codes["rollout"])
         reasons = {UNKNOWN_REASON: labels[UNKNOWN_REASON]} if UNKNOWN_REASON in labels else {}

@@ -25,7 +25,7 @@ from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.totals import Counted, ExactTotals
-from rlpost.pipeline.turns import TURN_ROLES
+from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
 from rlpost.recipe.roles import (
     RECORDED,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.running_state import RunState
-    from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -268,9 +267,7 @@ def plan_of(
     check_log_probs(source, columns, token_roles(resolved))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
     present = tuple(
-        role
-        for role in rows
-        if role in columns and _is_read(source, columns, role, resolved.recipe)
+        role for role in rows if role in columns and _is_read(source, columns, role, resolved)
     )
     return Plan(
         source,
@@ -284,8 +281,13 @@ def plan_of(
     )
 
 
-def _is_read(source: Source | TableSource, columns: ColumnMap, role: str, recipe: Recipe) -> bool:
+def _is_read(
+    source: Source | TableSource, columns: ColumnMap, role: str, resolved: ResolvedRecipe
+) -> bool:
     """Return whether a role is read: finish reasons of any type, if they are for a warning."""
+    recipe = resolved.recipe
+    if role == "turn" and resolved.unit == "rollout" and not columns.is_mapped(role):
+        return TURN in columns
     needed = recipe.drop_truncated or recipe.truncation_penalty is not None
     if role != TRUNCATED or needed or columns.how[role] == "map":
         return True
@@ -316,7 +318,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *([TRUNCATED] if warns_of_ends(resolved) else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
-        *(["rollout"] if resolved.unit == "rollout" else []),
+        *(["rollout", "branch", "turn"] if resolved.unit == "rollout" else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),

@@ -14,7 +14,7 @@ from rlpost.io.finish_reasons import truncations
 from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
-from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON, Batch
+from rlpost.pipeline.data import NO_REWARD, TRUNCATED, UNKNOWN_REASON, Batch
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
@@ -61,6 +61,8 @@ class Decoder:
     transfers: Transfers
     missing_components: str = "error"
     """`skip` keeps NaN and null in components of the reward."""
+    null_rewards: bool = False
+    """A null reward is 0, and `no_reward` of its row: only the last turn of a rollout needs one."""
     tokenizer: str | None = None
     """Counts the tokens of the role `response`, of an input without tokens."""
 
@@ -243,11 +245,17 @@ class Decoder:
             for role in sorted(roles)
             if role not in (LENGTH, TEXT, TRUNCATED)
         }
+        if self.null_rewards and "reward" in roles:
+            columns[NO_REWARD] = np.concatenate([self._no_reward(chunk) for chunk in chunks])
         if TRUNCATED in roles:
             found = [self._truncations(chunk) for chunk in chunks]
             columns[TRUNCATED] = np.concatenate([one.truncated for one in found])
             columns[UNKNOWN_REASON] = pa.concat_arrays([one.unknown for one in found])
         return columns
+
+    def _no_reward(self, chunk: RowChunk) -> NDArray[np.bool_]:
+        array = chunk.table.column(self.columns.column("reward"))
+        return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
 
     def _truncations(self, chunk: RowChunk) -> Truncations:
         column = self.columns.column(TRUNCATED)
@@ -268,7 +276,10 @@ class Decoder:
             return ragged.flags(array, location).copy()
         if is_read_by_name(role):
             ragged.check_exact(array, location)
-        numbers = ragged.numbers(array, location).copy()
+        if role == "reward" and self.null_rewards and not ragged.is_list(array.type):
+            numbers = np.asarray(ragged.fill_nulls(array, 0.0), dtype=np.float64)
+        else:
+            numbers = ragged.numbers(array, location).copy()
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])

@@ -215,6 +215,7 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
         recipe.nonfinite,
         devices.transfers(clock),
         recipe.numerics.missing_components,
+        plan.resolved.unit == "rollout",
         recipe.tokenizer,
     )
     return Engine(

@@ -19,6 +19,8 @@ from rlpost.pipeline.stages import recorded
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import tokens as on_tokens
+from rlpost.pipeline.stages import units as on_units
+from rlpost.pipeline.stages.units import per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         *_credit_stages(resolved),
         Stage(
             "weights",
-            reduce=partial(on_responses.weights, recipe=recipe),
+            reduce=per_unit(on_responses.weights, recipe=recipe),
             fields=on_responses.WEIGHTS,
             changes=frozenset({"sample_weight"}),
             after="sample_mask",
@@ -187,20 +189,20 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             reduce=on_responses.leave_out_nonfinite,
             fields=finite.fields | _fields_of_roles(resolved),
         )
-    batches = Stage("batches of rollouts", reduce=on_rewards.check_batches)
+    batches = Stage("batches of rollouts", reduce=on_units.check_batches)
     rollouts = Stage("rollouts", fields=frozenset({"unit"}))
     if resolved.unit == "rollout":
-        check = partial(on_rewards.check_rollouts, resolved=resolved)
+        check = partial(on_units.rollouts, resolved=resolved)
         rollouts = replace(rollouts, reduce=check, fields=rollouts.fields | {"rollout_reward"})
     groups = Stage(
         "group columns",
-        reduce=partial(on_responses.group_columns, recipe=recipe),
+        reduce=per_unit(on_responses.group_columns, recipe=recipe),
         fields=on_responses.group_column_fields(resolved.written),
         changes=frozenset(GROUP_COLUMNS),
     )
     masks = Stage(
         "sample masks",
-        reduce=partial(on_responses.sample_masks, recipe=recipe),
+        reduce=per_unit(on_responses.sample_masks, recipe=recipe),
         fields=on_responses.mask_fields(recipe),
         changes=_MASKS,
     )
@@ -247,7 +249,7 @@ def _early_kl_switch(resolved: ResolvedRecipe) -> list[Stage]:
 def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
     shape = Stage(
         "reward shaping",
-        reduce=partial(on_rewards.shape_rewards, recipe=resolved.recipe),
+        reduce=per_unit(on_rewards.shape_rewards, recipe=resolved.recipe),
         fields=on_rewards.shaping_fields(resolved.recipe, resolved.estimator),
     )
     if resolved.process is None:
@@ -258,7 +260,7 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
         frozenset({"token_rewards"}),
         map=on_tokens.sum_process_rewards,
         in_first_pass=True,
-        reduce=partial(
+        reduce=per_unit(
             on_rewards.add_process_rewards,
             column=column if resolved.process == "response" else None,
         ),
@@ -277,8 +279,7 @@ def _process_fields(resolved: ResolvedRecipe) -> frozenset[str]:
 def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     make = partial(on_rewards.make_rewards, resolved=resolved)
-    rollouts = partial(on_rewards.rollout_rewards, recipe=recipe)
-    normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
+    normalise = per_unit(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
     counts = on_rewards.counted_fields(recipe)
     norms = Stage("reward normalisation", reduce=normalise, fields=on_rewards.norm_fields(resolved))
     return [
@@ -287,11 +288,10 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             if estimator.rewards
             else []
         ),
-        *([Stage("rollout rewards", reduce=rollouts)] if resolved.unit == "rollout" else []),
         *([] if estimator.normalises else [norms]),
         Stage(
             "reward clip",
-            reduce=partial(on_rewards.clip_rewards, recipe=recipe),
+            reduce=per_unit(on_rewards.clip_rewards, recipe=recipe),
             fields=on_rewards.clip_fields(recipe),
             changes=frozenset({"response_level_rewards"}),
         ),
@@ -314,7 +314,7 @@ def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     column = on_rewards.reward_column(resolved.estimator)
     computed = partial(on_tokens.add_kl, recipe=recipe)
     add = recorded.add_kl if "kl" in resolved.recorded else computed
-    adapt = partial(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
+    adapt = per_unit(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
     charge = partial(on_responses.charge_kl, recipe=recipe, start=state.kl_coef, column=column)
     return [
         Stage(
@@ -417,7 +417,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         )
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
-        reduce = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
+        reduce = per_unit(on_responses.estimate, recipe=recipe, estimator=estimator)
         keeps = _keeps(recipe)
         stages.append(
             Stage(
@@ -425,7 +425,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
             )
         )
     if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
-        reduce = partial(on_responses.normalise_credit, recipe=recipe)
+        reduce = per_unit(on_responses.normalise_credit, recipe=recipe)
         fields = on_rewards.counted_fields(recipe) | {"numerics.batch_eps"}
         stages.append(Stage("batch normalisation", reduce=reduce, fields=fields))
     if resolved.charged:
