@@ -50,11 +50,15 @@ class Ended(NamedTuple):
 
 
 class ForkedRuns:
-    """Runs `rlpost WORDS` in forked processes, one after the other."""
+    """Runs `rlpost WORDS` in forked processes, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        modules: imported before the fork, besides what all runs need.
+    """
+
+    def __init__(self, *modules: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -85,7 +89,7 @@ class ForkedRuns:
 
 
 def serve() -> None:
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[1:]):
         with contextlib.suppress(ImportError):
             import_module(name)
     warm_up()

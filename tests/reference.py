@@ -36,12 +36,15 @@ class Response:
     difficulty: float | None = None
     reward_baseline: float | None = None
     finish_reason: str | None = None
+    failure: str | None = None
     traj_id: str = ""
     turn: int = 0
     state_id: str = ""
     step_score: float = 0.0
     episode_score: float = 0.0
     kept: bool = True
+    behind: float = 0.0
+    """Value of the state behind the end."""
 
     @property
     def length(self) -> int:

@@ -64,7 +64,7 @@ def returns_to_go(rows: Rollout, token_rewards: Tokens, gamma: float = 1.0) -> T
     """G_t = r_t + γ·G_{t+1} from policy token to policy token, observations skipped."""
     out = []
     for r, rewards in zip(rows, token_rewards, strict=True):
-        row, running = [0.0] * len(rewards), 0.0
+        row, running = [0.0] * len(rewards), r.behind
         for t in reversed(range(len(rewards))):
             if r.mask[t]:
                 running = rewards[t] + gamma * running
@@ -103,7 +103,7 @@ def remax(rows: Rollout, token_rewards: Tokens, *, gamma: float = 1.0) -> Credit
 def _gae_row(r: Response, rewards: Sequence[float], gamma: float, lam: float) -> list[float]:
     """A_t = δ_t + γλ·A_{t+1}, δ_t = r_t + γ·V_{t+1} - V_t, over policy tokens only."""
     assert r.values is not None
-    row, next_advantage, next_value = [0.0] * len(rewards), 0.0, 0.0
+    row, next_advantage, next_value = [0.0] * len(rewards), 0.0, r.behind
     for t in reversed(range(len(rewards))):
         if r.mask[t]:
             delta = rewards[t] + gamma * next_value - r.values[t]
@@ -132,6 +132,40 @@ def gae(
         advantages.append(_gae_row(r, rewards, gamma, policy))
         traced = _gae_row(r, rewards, gamma, value)
         returns.append([a + v for a, v in zip(traced, r.values or [], strict=True)])
+    return final_masked(rows, advantages), final_masked(rows, returns)
+
+
+def vtrace(
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    gamma: float = 1.0,
+    rho_cap: float = 1.0,
+    c_cap: float = 1.0,
+) -> Credit:
+    """v_s = V_s + Σ_{t≥s} γ^{t-s}·c_s…c_{t-1}·δ_t; A_s = ρ_s·(r_s + γ·v_{s+1} - V_s)."""
+    advantages, returns = [], []
+    for r, rewards in zip(rows, token_rewards, strict=True):
+        policy = [t for t, m in enumerate(r.mask) if m]
+        ratios = [math.exp(min(r.old[t] - r.infer[t], 80)) for t in policy]
+        values = [*(r.values[t] for t in policy), r.behind]
+        deltas = [
+            min(rho_cap, ratio) * (rewards[t] + gamma * after - value)
+            for t, ratio, value, after in zip(policy, ratios, values[:-1], values[1:], strict=True)
+        ]
+        targets = [values[-1]]
+        for s in reversed(range(len(policy))):
+            total, trace = values[s], 1.0
+            for t in range(s, len(policy)):
+                total += trace * deltas[t]
+                trace *= gamma * min(c_cap, ratios[t])
+            targets.insert(0, total)
+        credit, target = [0.0] * len(r.mask), [0.0] * len(r.mask)
+        for s, t in enumerate(policy):
+            after = rewards[t] + gamma * targets[s + 1]
+            credit[t], target[t] = min(rho_cap, ratios[s]) * (after - values[s]), targets[s]
+        advantages.append(credit)
+        returns.append(target)
     return final_masked(rows, advantages), final_masked(rows, returns)
 
 
@@ -354,7 +388,7 @@ def agentic_reinforce(
     """R_k + γ·R_{k+1} + … on each token of policy segment k; R is its reward sum, or its last."""
     out = []
     for r, rewards in zip(rows, token_rewards, strict=True):
-        row, running = [0.0] * len(rewards), 0.0
+        row, running = [0.0] * len(rewards), r.behind
         for segment in reversed(segments(r.mask)):
             paid = segment if segment_reward == "sum" else segment[-1:]
             running = math.fsum(rewards[t] for t in paid) + gamma * running
@@ -390,8 +424,8 @@ def opd(
 ESTIMATORS: dict[str, Callable[..., Credit]] = {
     function.__name__: function
     for function in (
-        gae, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax, opo, gpg,
-        grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo, step_reinforce,
-        agentic_reinforce, rae, opd, raw,
+        gae, vtrace, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax,
+        opo, gpg, grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo,
+        step_reinforce, agentic_reinforce, rae, opd, raw,
     )
 }  # fmt: skip

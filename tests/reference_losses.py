@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 NONE, LOW, HIGH, DUAL, SELECTED = 0, 1, 2, 3, 4
 Found = list[tuple[float, int, float]]
@@ -325,9 +325,18 @@ def aggregate(
     every_row: bool = False,
     by_rows: bool = False,
     length: int | None = None,
+    units: Sequence[Hashable] | None = None,
+    advantages: Sequence[Sequence[float]] | None = None,
 ) -> float:
-    """One number of the losses of policy tokens, row by row; `lengths` count observations, too."""
+    """One number of the losses of policy tokens, row by row; `lengths` count observations, too.
+
+    `units` are the prompts of rows, `advantages` those of policy tokens.
+    """
     weights = [1.0] * len(rows) if weights is None else weights
+    if how == "token-mean-by-sign":
+        return by_sign(rows, advantages, weights)
+    if how == "prompt-mean":
+        return over_units(rows, units, weights, every=every_row)
     by_row = how == "seq-mean-token-mean"
     reduce: Callable[[Sequence[float]], float] = mean if by_row else math.fsum
     total = math.fsum(w * reduce(row) for w, row in zip(weights, rows, strict=True))
@@ -341,3 +350,38 @@ def aggregate(
         below = max(lengths, default=0) if length is None else length
         below *= counted if by_rows else 1
     return total / below if below else 0.0
+
+
+def by_sign(
+    rows: Sequence[Sequence[float]],
+    advantages: Sequence[Sequence[float]],
+    weights: Sequence[float],
+) -> float:
+    """xtuner, xtuner/v1/rl/loss/oreal_loss.py:81 to 125: each token over the number of its sign."""
+    counts, total = {True: 0, False: 0}, 0.0
+    for gains in advantages:
+        for gain in gains:
+            counts[gain > 0] += 1
+    for row, gains, weight in zip(rows, advantages, weights, strict=True):
+        for value, gain in zip(row, gains, strict=True):
+            total += weight * value / counts[gain > 0]
+    return total
+
+
+def over_units(
+    rows: Sequence[Sequence[float]],
+    units: Sequence[Hashable],
+    weights: Sequence[float],
+    *,
+    every: bool = False,
+) -> float:
+    """SkyRL, skyrl/backends/skyrl_train/utils/ppo_utils.py:1209 to 1216: 1 / (P · tokens of p)."""
+    tokens: dict[Hashable, int] = {}
+    for row, unit in zip(rows, units, strict=True):
+        tokens[unit] = tokens.get(unit, 0) + len(row)
+    number = sum(1 for count in tokens.values() if count or every)
+    total = 0.0
+    for row, unit, weight in zip(rows, units, weights, strict=True):
+        for value in row:
+            total += weight * value / (number * tokens[unit])
+    return total

@@ -29,6 +29,7 @@ OUTCOMES = {
 }  # fmt: skip
 KNOBS = {
     "gae": ("gamma", "lam", "lambda_policy", "lambda_value", "length_adaptive_alpha"),
+    "vtrace": ("gamma",),
     "reinforce": ("gamma",),
     "grpo": ("gamma",),
     "remax": ("gamma",),
@@ -63,6 +64,8 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     rows = with_components(rows, options)
     rows = in_batches(rows, options.get("numerics", {}).get("batch", "step"))
     rows = sample_masked(rows, options, units)
+    if options.get("bootstrap"):
+        rows = [replace(r, behind=value_behind(r)) for r in rows]
     shaped = of_rollouts(rows, [r.reward for r in rows], options, units)
     if options.get("overlong_penalty"):
         joined, places = one_row_each(rows, shaped, units)
@@ -101,6 +104,11 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     )  # fmt: skip
 
 
+def value_behind(row: Response) -> float:
+    """The value behind the end of a truncated response: the last of its row."""
+    return row.values[-1] if row.finish_reason == "length" and row.values else 0.0
+
+
 def made_rewards(rows: Rollout, options: Options) -> list[float]:
     """What an estimator of steps makes of the rows that count; the others get 0."""
     made, places = [0.0] * len(rows), counted(rows, options)
@@ -124,7 +132,7 @@ def process_way(options: Options) -> str:
         return str(way)
     if name in OUTCOMES or name in MADE or name == "reinforce_pp_baseline":
         return "response"
-    if name in ("gae", "remax", "optimal_token_baseline"):
+    if name in ("gae", "vtrace", "remax", "optimal_token_baseline"):
         return "token"
     return "token" if scopes_of(options) == ("none", "none") else "response"
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from reference import Response, Rollout, Tokens, batches, clamp, groups, mean, rows_by, std
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Columns = dict[str, Tokens]
 
@@ -111,6 +115,13 @@ def leave_one_out(xs: list[float]) -> list[float]:
 def nemo_grpo(rows: Rollout) -> Columns:
     scores = per_group(rows, [r.reward for r in rows], leave_one_out)
     return {"advantages": over_tokens(rows, scores)}
+
+
+def trained_on_answers(rows: Rollout, loop: Callable[[Rollout], Columns]) -> Columns:
+    """The numbers of a loop over all rows; then the loss masks of those that failed are 0."""
+    values = loop(rows)["advantages"]
+    pairs = zip(rows, values, strict=True)
+    return {"advantages": [[0.0] * len(own) if r.failure else own for r, own in pairs]}
 
 
 def nemo_overlong(rows: Rollout, limit: int, buffer: int, factor: float) -> Columns:

@@ -41,6 +41,7 @@ SCALAR_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "difficulty": ("difficulty", pa.float32()),
     "reward_baseline": ("reward_baseline", pa.float32()),
     "finish_reason": ("finish_reason", pa.string()),
+    "failure": ("failure", pa.string()),
     "traj_id": ("traj_id", pa.string()),
     "turn": ("turn", pa.int64()),
     "state_id": ("state_id", pa.string()),

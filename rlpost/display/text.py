@@ -182,6 +182,7 @@ def run_times(summary: Mapping[str, Any]) -> list[str]:
         count, unit = summary["tokens"]["all"], "token"
     lines = [run_time(seconds, count, unit), cpu_time(seconds), *pass_limits(seconds)]
     lines += moved_bytes(summary)
+    lines.append("device: {name} ({reason})".format(**summary["device"]))
     if halved := summary["split_chunks"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
     lines += _kept_tokens(summary.get("scratch"))

@@ -14,6 +14,7 @@ from rlpost.distributed.partition import LoadedBatch
 from rlpost.io.publish import write_file
 from rlpost.io.ranges import mapped_file
 from rlpost.io.staged import file_errors
+from rlpost.pipeline.device_choice import ON_CPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -94,7 +95,7 @@ class FolderExecutor:
             self._reporter.start(purpose, total)
         results = []
         for number, call in enumerate(calls):
-            own = context if call.tokens else replace(context, device="cpu")
+            own = context if call.tokens else replace(context, device=ON_CPU)
             output = call.task(own, *call.arguments, read_batches(self._folder, call.batches))
             name = f"{self._rounds}-{number:06d}"
             if isinstance(output.rows, ArrowBlock):

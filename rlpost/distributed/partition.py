@@ -23,6 +23,7 @@ from rlpost.io.parquet.source import (
 from rlpost.kernels.codes import dense_codes
 from rlpost.pipeline.data import UNKNOWN_REASON, Responses
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.device_choice import ON_CPU, DeviceChoice
 from rlpost.pipeline.engine import row_name
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.plan import plan_of
@@ -77,7 +78,7 @@ class TaskContext:
     """The number of tables that responses are reduced on; one table has all rows of a step."""
     metadata: FileMetadata | None = None
     """The metadata of the run; None if the run writes no files."""
-    device: str = "cpu"
+    device: DeviceChoice = ON_CPU
     chunk_tokens: int | None = None
     workers: int = 1
     folder: str = ""
@@ -99,9 +100,9 @@ class TaskContext:
     @contextmanager
     def engine(self, source: Source | TableSource) -> Iterator[Engine]:
         """Yield an engine on a part of the input, which must not change meanwhile."""
-        options = Options(self.device, self.chunk_tokens, self.workers)
+        options = Options(chunk_tokens=self.chunk_tokens, workers=self.workers)
         with limited_memory(self.max_memory), single_threaded():
-            yield engine_for(self.plan(source), options)
+            yield engine_for(self.plan(source), options, choice=self.device)
         if isinstance(source, Source):
             source.check_unchanged()
 

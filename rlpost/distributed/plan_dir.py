@@ -20,6 +20,7 @@ from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import RowGroupRange
 from rlpost.io.paths import parse_path
 from rlpost.io.staged import file_errors
+from rlpost.pipeline.device_choice import DeviceChoice
 from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.summary import ResponseFacts
@@ -78,7 +79,7 @@ class Manifest:
                 "before": context.state.to_json(),
                 "buckets": context.buckets,
                 "metadata": metadata,
-                "device": context.device,
+                "device": context.device._asdict(),
                 "chunk_tokens": context.chunk_tokens,
                 "partitions": [_partition_to_json(one) for one in self.partitions],
                 "batches": reduced.batches,
@@ -129,7 +130,7 @@ class Manifest:
                 RunState.of(table["before"]),
                 table["buckets"],
                 None if metadata is None else FileMetadata(**{**metadata, "recipe": recipe}),
-                table["device"],
+                DeviceChoice(**table["device"]),
                 table["chunk_tokens"],
             )
             reduced = Reduced(

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import ray
@@ -50,6 +50,7 @@ from rlpost.io.publish import StagedFiles
 from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import CPU
+from rlpost.pipeline.device_choice import AUTO, ON_CPU, choose_device
 from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
@@ -159,7 +160,7 @@ def card_resource(device: str) -> str | None:
     Raises:
         UsageError: torch has no such device; the name has a number, but Ray chooses the card.
     """
-    if device in ("auto", CPU):
+    if device in (AUTO, CPU):
         return None
     from rlpost.pipeline.accelerators import device_kind  # noqa: PLC0415 - torch
 
@@ -236,9 +237,24 @@ def _survey(version: str, folder: str, files: Sequence[InputFile]) -> InputMetad
     return input_metadata(files)
 
 
-def _describe(table: Any) -> tuple[Any, int]:
-    """Return the schema and the rows of a table."""
-    return table.schema, table.num_rows
+class _TableFacts(NamedTuple):
+    """The schema and the rows of a table, and the bytes of each column."""
+
+    schema: Any
+    rows: int
+    bytes: dict[str, int]
+
+
+def _describe(table: Any) -> _TableFacts:
+    sizes = {name: table[name].nbytes for name in table.schema.names}
+    return _TableFacts(table.schema, table.num_rows, sizes)
+
+
+def _usable_kind() -> str | None:
+    """Return the kind of the card that this task has, if torch can use it."""
+    from rlpost.pipeline.accelerators import usable_kind  # noqa: PLC0415 - torch
+
+    return usable_kind()
 
 
 class RayExecutor:
@@ -260,8 +276,16 @@ class RayExecutor:
         refs = [task.remote(__version__, folder, own) for own in some]
         return join_metadata(self._results("read footers", refs))
 
-    def describe(self, tables: Sequence[Any]) -> list[tuple[Any, int]]:
-        """Return the schema and the rows of each Arrow table."""
+    def accelerator(self) -> str | None:
+        """Return the kind of the cluster's cards, if torch can use one where it is; else None."""
+        if not ray.cluster_resources().get("GPU"):
+            return None
+        task = ray.remote(num_gpus=1, max_calls=1)(_usable_kind)
+        kind: str | None = self._results("look for an accelerator", [task.remote()])[0]
+        return kind
+
+    def describe(self, tables: Sequence[Any]) -> list[_TableFacts]:
+        """Return the facts of each Arrow table."""
         task = ray.remote(_describe).options(max_retries=_RETRIES)
         return self._results("read schemas", [task.remote(table) for table in tables])
 
@@ -270,8 +294,8 @@ class RayExecutor:
         total = sum(call.rows for call in calls)
         if total:
             self._reporter.start(purpose, total)
-        on = {True: ray.put(context), False: ray.put(replace(context, device="cpu"))}
-        run = {True: _remote(context.device), False: _remote("cpu")}
+        on = {True: ray.put(context), False: ray.put(replace(context, device=ON_CPU))}
+        run = {True: _remote(context.device.name), False: _remote(CPU)}
         with self._clock.wall(purpose):
             started = [
                 run[call.tokens]
@@ -367,13 +391,19 @@ def _got(refs: Sequence[Any]) -> list[Any]:
 
 
 class _EmptySource(TableSource):
-    """A source with the schema and row count of tables on other machines, to bind a recipe."""
+    """A source with the schema, rows and bytes of tables on other machines, to bind a recipe."""
 
     name = "dataset"
 
-    def __init__(self, schema: pa.Schema, rows: int) -> None:
+    def __init__(self, tables: Sequence[_TableFacts]) -> None:
+        schema = pa.unify_schemas([one.schema for one in tables if one.rows] or [tables[0].schema])
         super().__init__(schema.empty_table())
-        self.rows = rows
+        self.rows = sum(one.rows for one in tables)
+        self._tables = tables
+
+    def bytes_of(self, columns: Sequence[str]) -> int:
+        """Return the bytes in memory of some columns."""
+        return sum(one.bytes.get(name, 0) for one in self._tables for name in columns)
 
 
 def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray.data.Dataset:
@@ -384,8 +414,7 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
         slots(options.workers or 1, options.device)
         executor = RayExecutor(options.reporter, Clock(options.started, options.cpu_started))
         tables = executor.describe(refs)
-        schema = pa.unify_schemas([schema for schema, rows in tables if rows] or [tables[0][0]])
-        source = _EmptySource(schema, sum(rows for _, rows in tables))
+        source = _EmptySource(tables)
         state = load_state(options.state)
         plan = bind(source, recipe, state)
         check_clash(plan, emitted(plan.resolved))
@@ -394,13 +423,13 @@ def enriched(dataset: ray.data.Dataset, recipe: Recipe, options: Options) -> ray
             plan.columns,
             state,
             bucket_count(plan, plan.source.rows),
-            device="cpu" if options.device == "auto" else options.device,
+            device=choose_device(options.device, plan.token_bytes, executor.accelerator),
             chunk_tokens=options.chunk_tokens,
             workers=options.workers or 1,
             max_memory=memory_limit().text or None,
         )
         partitions = [
-            TablePartition(ref, rows) for ref, (_, rows) in zip(refs, tables, strict=True) if rows
+            TablePartition(ref, one.rows) for ref, one in zip(refs, tables, strict=True) if one.rows
         ]
         reduced = reduce_responses(context, partitions, executor)
         _, written = last_pass(context, partitions, reduced, executor)
@@ -429,16 +458,26 @@ def advantages(
     clock = Clock(options.started, options.cpu_started)
     with connected(options.ray_address), StagedFiles(targets):
         staged, executor = StagedOutputs(targets), RayExecutor(options.reporter, clock)
-        free = slots(options.workers or 1, options.device)
+        workers = options.workers or 1
+        slots(workers, options.device)  # before anything is read
         survey = executor.survey(files)
         state = load_state(options.state)
-        run = prepare(survey, staged.paths, recipe, state, options, free)
+        run = prepare(
+            survey,
+            staged.paths,
+            recipe,
+            state,
+            options,
+            lambda choice: slots(workers, choice.name),
+            executor.accelerator,
+        )
+        at_once = slots(workers, run.context.device.name)
         staged.create()
         try:
             reduced = reduce_responses(run.context, run.partitions, executor)
             notes, _ = last_pass(run.context, run.partitions, reduced, executor)
             inputs = [file.path for file in files]
-            summary = whole_summary(run.plan, reduced, notes, inputs, targets)
+            summary = whole_summary(run.plan, reduced, notes, inputs, run.context.device, targets)
             row = group_row(run.partitions, reduced)
             check_findings(summary, options.expect, options.fail_on, row)
             with clock.publishing():
@@ -454,6 +493,6 @@ def advantages(
     seconds = clock.seconds
     return {
         **summary,
-        "engine": {"name": "ray", "tasks_at_once": free, "partitions": len(run.partitions)},
+        "engine": {"name": "ray", "tasks_at_once": at_once, "partitions": len(run.partitions)},
         "seconds": {**seconds, **work_seconds(notes, seconds["cpu"]), "limits": {}},
     }

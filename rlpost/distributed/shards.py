@@ -56,7 +56,13 @@ from rlpost.io.publish import StagedFiles, write_file
 from rlpost.io.staged import file_errors
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.pipeline.device_choice import check_device, check_name
+from rlpost.pipeline.device_choice import (
+    AUTO,
+    DeviceChoice,
+    check_device,
+    check_name,
+    choose_device,
+)
 from rlpost.pipeline.expectations import check_findings, expectations_of
 from rlpost.pipeline.output.files import check_writable, targets_of
 from rlpost.pipeline.running_state import load_state, save_state
@@ -93,7 +99,7 @@ def plan(
     Returns:
         `responses`, `files`, `lots` (how many shards can work at once), `tables` (on which
         responses were reduced), `together` (why on one table, if so), `bytes` of the state and
-        `warnings`.
+        the `device` of the shards.
 
     Raises:
         UsageError: the directory has a plan already, or is among the data; and as
@@ -156,7 +162,7 @@ def _planned(
     """Plan a run whose outputs this process has locked, and store it in the state directory."""
     survey, staged = input_metadata(files), StagedOutputs(targets)
     before = load_state(options.state)
-    run = prepare(survey, staged.paths, recipe, before, options, _SLOTS)
+    run = prepare(survey, staged.paths, recipe, before, options, lambda _: _SLOTS)
     run_directory = RunDirectory(state_dir / staged.run, run.partitions)
     try:
         run_directory.create()
@@ -192,6 +198,7 @@ def _planned(
         "tables": run.context.buckets,
         "one_table_reason": run.plan.why_one_table,
         "bytes": sum(path.stat().st_size for path in run_directory.blocks.iterdir()),
+        "device": run.context.device.facts(),
     }
 
 
@@ -258,12 +265,12 @@ def shard(state_dir: Path, index: int, count: int, options: Options) -> Json | N
         raise
 
 
-def _device(state_dir: Path, manifest: Manifest, options: Options) -> str:
+def _device(state_dir: Path, manifest: Manifest, options: Options) -> DeviceChoice:
     """Return the device of a shard: its own, or the plan's, if this machine has that."""
-    if options.device != "auto":
-        return options.device
+    if options.device != AUTO:
+        return choose_device(options.device, 0)
     try:
-        check_device(manifest.context.device)
+        check_device(manifest.context.device.name)
     except UnavailableError as error:
         raise UnavailableError(
             f"--state-dir {state_dir}: planned with {error}. A --device of this shard overrides "
@@ -362,6 +369,7 @@ def _publish(state_dir: Path, manifest: Manifest, notes: list[Json]) -> Json | N
             manifest.reduced,
             notes,
             manifest.inputs,
+            manifest.context.device,
             manifest.targets,
         )
         row = group_row(manifest.partitions, manifest.reduced)

@@ -37,12 +37,13 @@ from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import reduced, response_table, with_mapped
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import (
+    FilledFile,
+    complete_file,
     encoder_of,
     enrich_table,
     enriched_metadata,
+    fill_file,
     sink_of,
-    write_file,
-    write_rows,
 )
 from rlpost.pipeline.summary import response_facts, summary_of
 from rlpost.pipeline.totals import ExactTotals, SummaryCells
@@ -215,7 +216,7 @@ def write(
         total, files, plan = ExactTotals(), [], engine.plan
         names = emitted(plan.resolved)
         for index, target in enumerate(partition.targets):
-            fill = partial(write_rows, engine, index, responses, names, metadata)
+            fill = partial(fill_file, engine, index, responses, names, metadata)
             totals, file = _written(context, plan, index, target, engine.clock, fill)
             total += totals
             files.append(file)
@@ -228,16 +229,16 @@ def _written(
     index: int,
     target: AnyPath,
     clock: Clock,
-    fill: Callable[[Sink], ExactTotals],
+    fill: Callable[[Sink], FilledFile],
 ) -> tuple[ExactTotals, Json]:
     """Write one file to its staged path; return its totals, and facts about the file.
 
     The facts are a digest of its footer, and the reason if it was not spliced.
     """
     names = emitted(plan.resolved)
-    sink = sink_of(plan, index, target, names=names)
+    sink = sink_of(plan, index, target, names=names, verify=context.verify)
     try:
-        totals = write_file(plan, index, sink, fill, names, clock, verify=context.verify)
+        totals = complete_file(plan, names, clock, fill(sink), verify=context.verify).totals
         sink.publish()
     except BaseException:
         sink.abort()
@@ -323,17 +324,16 @@ def join(
     summary = summary_of(plan, cells, response_facts(plan, responses), totals)
     metadata = context.metadata.of_file(partition.first, partition.files[0].path, summary)
 
-    def fill(sink: Sink) -> ExactTotals:
+    def fill(sink: Sink) -> FilledFile:
         assert sink.reason is None, "files that cannot be copied are not divided"
         with clock.busy("copy"):
             for loaded in batches:
                 for row_group, encoded in read_encoded(loaded.block.rows):
                     sink.append(row_group, encoded)
-            sink.complete(metadata.entries)
-        source.check_unchanged()
-        return totals
+        return FilledFile(0, sink, totals, metadata.entries)
 
     _, file = _written(context, plan, 0, partition.targets[0], clock, fill)
+    source.check_unchanged()
     return TaskOutput(_note(clock, ExactTotals(), responses, files=[file]))
 
 

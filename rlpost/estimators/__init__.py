@@ -26,12 +26,14 @@ from rlpost.estimators import (
     remax,
     rloo,
     step_reinforce,
+    vtrace,
 )
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.recipe.estimators import check_name, installed
 
 ESTIMATORS: dict[str, Estimator] = {
     "gae": gae.ESTIMATOR,
+    "vtrace": vtrace.ESTIMATOR,
     "reinforce": reinforce.ESTIMATOR,
     "grpo": grpo.ESTIMATOR,
     "dr_grpo": dr_grpo.ESTIMATOR,

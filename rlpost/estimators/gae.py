@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.kernels.arrays import Array, namespace
 from rlpost.kernels.scans import reverse_scan, reverse_scan_each
-from rlpost.kernels.segments import ends_of, lengths
+from rlpost.kernels.segments import ends_of, lengths, spread
 
 
 def gae(
@@ -54,7 +54,7 @@ def gae(
     if length_adaptive_alpha > 0:
         tokens = xp.astype(lengths(offsets), values.dtype)
         weighted = (length_adaptive_alpha * tokens).clip(1.0)
-        advantages = reverse_scan_each(deltas, offsets, gamma * (1 - 1 / weighted))
+        advantages = reverse_scan_each(deltas, offsets, spread(gamma * (1 - 1 / weighted), offsets))
     elif lambda_policy is not None or lambda_value is not None:
         policy = lam if lambda_policy is None else lambda_policy
         advantages = reverse_scan(deltas, offsets, gamma * policy)

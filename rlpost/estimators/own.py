@@ -19,7 +19,7 @@ from rlpost.estimators.base import (
 )
 from rlpost.kernels.arrays import is_tensor, like, namespace, on_host
 from rlpost.recipe.own_options import OwnOption, is_recipe_field, own_option
-from rlpost.recipe.roles import ROLES, is_read_by_name, kind_of
+from rlpost.recipe.roles import ON_DEMAND, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -59,7 +59,7 @@ class OwnEstimator(Estimator):
         computed = {*COMPUTED_TOKENS, *COMPUTED_RESPONSES}
         if self.token_weights is None:
             computed -= {"position_baseline"}
-        return {*computed, *(name for name, role in ROLES.items() if role.kind != "text")}
+        return {*computed, *(name for name, role in ROLES.items() if role.kind not in ON_DEMAND)}
 
     def role_of(self, column: str) -> str:
         """Return the role of a column that the function reads."""

@@ -28,7 +28,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
 from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import StandardOutput, file_errors
-from rlpost.recipe.roles import ROLES, TOKEN_IDS
+from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -292,7 +292,7 @@ def _read(
 
 def _lengths(held: ExportColumns) -> str:
     """Return a column with a list per response for targets without a field for it, or ""."""
-    names = [*TOKEN_IDS["response_token_ids"], *ROLES["mask"].aliases, "advantages"]
+    names = [*ROLES["response_token_ids"].aliases, *ROLES["mask"].aliases, "advantages"]
     kinds = {one.name: one.type for one in held.schema}
     found = [name for name in names if name in held.others and is_list(kinds[name])]
     return found[0] if found else ""

@@ -13,7 +13,7 @@ from rlpost.errors import DataError, UsageError, no_such
 from rlpost.formats.base import CANONICAL, LENGTH
 from rlpost.formats.layout import as_vector
 from rlpost.formats.records import as_float, rounded_sum
-from rlpost.recipe.roles import ROLES, kind_of
+from rlpost.recipe.roles import ON_DEMAND, ROLES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,8 +106,8 @@ def read_role(role: str, record: Record, path: str) -> tuple[str, Any]:
     column = column_of(role)
     if column == "step":
         return column, read_step(record, path)
-    if role in ROLES and role not in (LENGTH, "response"):
-        kind = kind_of(role)
+    kind = kind_of(role)
+    if role in ROLES and role != LENGTH and kind not in ON_DEMAND:
         if kind == "flag":
             return read_flag(record, path)
         of_kind = {"key": read_key, "number": read_number, "tokens": lookup}[kind]

@@ -32,7 +32,7 @@ from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import plain_reasons, truncations
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import Source
-from rlpost.recipe.roles import ROLES, kind_of, resolve
+from rlpost.recipe.roles import ROLES, TOKEN_IDS, kind_of, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -369,7 +369,7 @@ def _nested_column(table: pa.RecordBatch, path: str, location: CellLocation) -> 
 def _role_values(role: str, array: pa.Array, location: CellLocation) -> tuple[str, pa.Array]:
     """Return the column of a role and its values, one per row."""
     column = column_of(role)
-    kind = kind_of(role) if role in ROLES and role not in (LENGTH, "response") else None
+    kind = kind_of(role) if role in ROLES and role != LENGTH else None
     if kind == "number":
         values = pa.array(ragged.numbers(array, location))
         return column, pc.if_else(array.is_null(), pa.scalar(None, pa.float64()), values)
@@ -405,11 +405,13 @@ def _cast(array: pa.Array, kind: pa.DataType, location: CellLocation) -> pa.Arra
         raise location.error(0, f"is {array.type}", f"{kind} is needed") from None
 
 
+_ROLES = tuple(role for role in ROLES if role not in TOKEN_IDS)
+
 JSONL = Format(
     name="jsonl",
     title="any JSONL or JSON array with one object per response, with --map ROLE=FIELD",
     suffixes=(".jsonl", ".ndjson", ".json"),
-    roles=tuple(ROLES),
+    roles=_ROLES,
     missing_roles=_MISSING_ROLES,
     sniff=sniff_jsonl,
     read=read_jsonl,
@@ -424,7 +426,7 @@ PARQUET = Format(
     name="parquet",
     title="any Parquet with one row per response, with --map ROLE=COLUMN",
     suffixes=(".parquet",),
-    roles=tuple(ROLES),
+    roles=_ROLES,
     missing_roles=_MISSING_ROLES,
     sniff=sniff_parquet,
     read=read_parquet,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
+from functools import wraps
 from numbers import Real
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,58 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from numpy.typing import NDArray
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def of_any_library(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function take arrays of any library that follows the array API standard.
+
+    Arrays of numpy and torch are passed as they are. Others are passed as arrays of numpy, without
+    a copy if the library has them on the CPU, and the results are arrays of that library.
+    """
+
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        others = [one for one in (*arguments, *options.values()) if _is_other(one)]
+        if not others:
+            return function(*arguments, **options)
+        plain: Any = [_as_numpy(one) for one in arguments]
+        result = function(*plain, **{name: _as_numpy(one) for name, one in options.items()})
+        back: R = _in_library(result, others[0])
+        return back
+
+    return call
+
+
+def _is_other(value: object) -> bool:
+    """Return whether a value is an array, and neither of numpy nor of torch."""
+    known = isinstance(value, (np.ndarray, np.generic)) or is_tensor(value)
+    return hasattr(value, "__array_namespace__") and not known
+
+
+def _as_numpy(value: Any) -> Any:
+    """Return an array of another library as one of numpy, and anything else as it is."""
+    if not _is_other(value):
+        return value
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError, AttributeError):
+        raise UsageError(
+            f"{type(value).__name__} of {type(value).__module__} cannot be read by numpy: an array "
+            "on the CPU is needed, outside of transformations; tensors of torch have gradients"
+        ) from None
+
+
+def _in_library(result: Any, other: Any) -> Any:
+    """Return arrays of numpy, also in a tuple, as arrays of the library of another array."""
+    if isinstance(result, tuple):
+        parts = [_in_library(one, other) for one in result]
+        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+    known = isinstance(result, (np.ndarray, np.generic))
+    return other.__array_namespace__().asarray(np.asarray(result)) if known else result
 
 
 class Ragged(NamedTuple):
@@ -116,7 +169,7 @@ def check_arrays(**arrays: object) -> None:
     for name, array in arrays.items():
         if not kinds[name] and not isinstance(array, np.ndarray):
             came = "None" if array is None else type(array).__name__
-            raise UsageError(f"{name} is {came}: a tensor or an array of numpy is needed")
+            raise UsageError(f"{name} is {came}: an array of numbers is needed")
     if len({*kinds.values()}) > 1:
         tensors = ", ".join(name for name, tensor in kinds.items() if tensor)
         others = ", ".join(name for name, tensor in kinds.items() if not tensor)
@@ -162,6 +215,18 @@ def numbers(**options: object) -> None:
             number = isinstance(one, Real) and not isinstance(one, bool) and not math.isnan(one)
             if not number and one is not None:
                 raise UsageError(f"{name}={value!r}: a number is needed")
+
+
+def shares(**options: float | None) -> None:
+    """Check that options are numbers from 0 to 1, such as γ and λ; None is the default.
+
+    Raises:
+        UsageError: an option is not.
+    """
+    numbers(**options)
+    for name, value in options.items():
+        if value is not None and not 0 <= value <= 1:
+            raise UsageError(f"{name}={value!r}: a number from 0 to 1 is needed")
 
 
 def finite_tokens(mask: Array, offsets: Array | None = None, **columns: Array) -> None:

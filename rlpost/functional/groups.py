@@ -20,7 +20,14 @@ from rlpost.estimators.grpo_passk import grpo_passk as _grpo_passk
 from rlpost.estimators.max_rl import max_rl as _max_rl
 from rlpost.estimators.opo import opo as _opo
 from rlpost.estimators.rloo import rloo as _rloo
-from rlpost.functional.arguments import codes_of, finite, floats, numbers, per_response
+from rlpost.functional.arguments import (
+    codes_of,
+    finite,
+    floats,
+    numbers,
+    of_any_library,
+    per_response,
+)
 from rlpost.kernels.arrays import like, namespace, on_host
 from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
 from rlpost.kernels.moments import group_offsets, keyed_moments
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     Groups = Array | Sequence[Hashable]
 
 
+@of_any_library
 def grpo(
     rewards: Array,
     groups: Groups,
@@ -78,6 +86,7 @@ def grpo(
     return _as(scores, rewards)
 
 
+@of_any_library
 def dr_grpo(rewards: Array, groups: Groups) -> Array:
     """Return rewards minus the mean of their group.
 
@@ -102,6 +111,7 @@ def dr_grpo(rewards: Array, groups: Groups) -> Array:
     return _grouped(_dr_grpo, groups, rewards)
 
 
+@of_any_library
 def rloo(rewards: Array, groups: Groups) -> Array:
     """Return rewards minus the mean of the other rewards of their group.
 
@@ -126,6 +136,7 @@ def rloo(rewards: Array, groups: Groups) -> Array:
     return _grouped(_rloo, groups, rewards)
 
 
+@of_any_library
 def opo(rewards: Array, tokens: Array, groups: Groups) -> Array:
     """Return rewards minus the mean of their group, weighted by length.
 
@@ -152,6 +163,7 @@ def opo(rewards: Array, tokens: Array, groups: Groups) -> Array:
     return _grouped(_opo, groups, rewards, per_response("tokens", tokens, len(rewards)))
 
 
+@of_any_library
 def gpg(
     rewards: Array, groups: Groups, batch: Groups | None = None, *, f_norm: float = 1.0
 ) -> Array:
@@ -183,6 +195,7 @@ def gpg(
     return _grouped(partial(_gpg, f_norm=f_norm), groups, rewards, batches)
 
 
+@of_any_library
 def grpo_passk(
     rewards: Array, groups: Groups, *, norm_std: str = "group", norm_eps: float = 1e-6
 ) -> Array:
@@ -212,6 +225,7 @@ def grpo_passk(
     return _grouped(partial(_grpo_passk, norm_std=norm_std, norm_eps=norm_eps), groups, rewards)
 
 
+@of_any_library
 def max_rl(rewards: Array, groups: Groups) -> Array:
     """Return rewards relative to the mean of their group.
 
@@ -237,6 +251,7 @@ def max_rl(rewards: Array, groups: Groups) -> Array:
     return _grouped(_max_rl, groups, rewards)
 
 
+@of_any_library
 def gdpo(
     components: Array,
     groups: Groups,

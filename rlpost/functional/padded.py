@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
 from rlpost.functional import policy, tokens
-from rlpost.functional.arguments import check_arrays
+from rlpost.functional.arguments import check_arrays, of_any_library
 from rlpost.functional.policy import PolicyLoss
 from rlpost.functional.tokens import kl, whiten
 from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping, Sequence
 
     from rlpost.kernels.arrays import Array
     from rlpost.recipe.loss import LossOptions
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 
+@of_any_library
 def gae(rewards: Array, values: Array, mask: Array, **options: float) -> Credit:
     """Return `rlpost.functional.gae` of [B, T] arrays: advantages and returns, [B, T] each.
 
@@ -54,6 +55,7 @@ def gae(rewards: Array, values: Array, mask: Array, **options: float) -> Credit:
     return Credit(*(part.reshape(mask.shape) for part in credit))
 
 
+@of_any_library
 def discounted_returns(rewards: Array, mask: Array, *, gamma: float = 1.0) -> Array:
     """Return `rlpost.functional.discounted_returns` of [B, T] rewards, [B, T]."""
     offsets = _offsets(mask, rewards=rewards)
@@ -61,11 +63,13 @@ def discounted_returns(rewards: Array, mask: Array, *, gamma: float = 1.0) -> Ar
     return returns.reshape(mask.shape)
 
 
+@of_any_library
 def place_rewards(rewards: Array, mask: Array) -> Array:
     """Return `rlpost.functional.place_rewards` of [B] rewards, [B, T]."""
     return tokens.place_rewards(rewards, _offsets(mask), mask.reshape(-1)).reshape(mask.shape)
 
 
+@of_any_library
 def response_rewards(rewards: Array, token_rewards: Array) -> Array:
     """Return `rlpost.functional.response_rewards` of [B] and [B, T] rewards, [B].
 
@@ -77,6 +81,7 @@ def response_rewards(rewards: Array, token_rewards: Array) -> Array:
     return tokens.response_rewards(rewards, token_rewards.reshape(-1), offsets)
 
 
+@of_any_library
 def to_tokens(numbers: Array, mask: Array) -> Array:
     """Return `rlpost.functional.to_tokens` of [B] numbers, [B, T].
 
@@ -87,6 +92,7 @@ def to_tokens(numbers: Array, mask: Array) -> Array:
     return tokens.to_tokens(numbers, _offsets(mask), mask.reshape(-1)).reshape(mask.shape)
 
 
+@of_any_library
 def importance_weights(
     old_log_probs: Array, infer_log_probs: Array, mask: Array, **options: Any
 ) -> Weights:
@@ -97,6 +103,7 @@ def importance_weights(
     return Weights(*(part.reshape(mask.shape) for part in weights))
 
 
+@of_any_library
 def policy_loss(
     log_probs: Array,
     old_log_probs: Array,
@@ -109,6 +116,7 @@ def policy_loss(
     rewards: Array | None = None,
     is_weight: Array | None = None,
     sample_weight: Array | None = None,
+    units: Array | Sequence[Hashable] | None = None,
     totals: Mapping[str, int] | None = None,
     **options: Any,
 ) -> PolicyLoss:
@@ -125,6 +133,7 @@ def policy_loss(
         rewards: [B] reward of each response, for losses that depend on its sign (topr).
         is_weight: [B, T] importance weights that multiply the loss of each token.
         sample_weight: [B] weights that multiply the loss of each response.
+        units: [B] the prompt or rollout of each response, as of `aggregate`.
         totals: `tokens`, `responses`, `rows` and `longest` of the whole step, such as the `totals`
             of batches of `rlpost.load`. None: these responses are the step.
         options: fields of LossOptions. The default `agg_length` of seq-mean-token-sum-norm is T,
@@ -139,28 +148,34 @@ def policy_loss(
     columns |= {name: column for name, column in optional.items() if column is not None}
     offsets = _offsets(mask, **columns)
     flat: dict[str, Any] = {name: column.reshape(-1) for name, column in columns.items()}
-    flat |= {"rewards": rewards, "sample_weight": sample_weight, "loss": loss, "totals": totals}
+    flat |= {"rewards": rewards, "sample_weight": sample_weight, "units": units}
+    flat |= {"loss": loss, "totals": totals}
     result = policy.policy_loss(**flat, offsets=offsets, mask=mask.reshape(-1), **options)
     return PolicyLoss(
         result.loss, result.tokens.reshape(mask.shape), result.clip.reshape(mask.shape)
     )
 
 
+@of_any_library
 def aggregate(values: Array, mask: Array, **options: Any) -> Array:
     """Return `rlpost.functional.aggregate` of [B, T] values.
 
     Args:
         values: [B, T] loss of each token.
         mask: [B, T], 0 on observation tokens and on padding.
-        options: `how`, `weights` [B], `count_rows`, `norm`, `length` (T if it is None, and there
-            are no totals) and `totals`.
+        options: `how`, `weights` [B], `units` [B], `advantages` [B, T], `count_rows`, `norm`,
+            `length` (T if it is None, and there are no totals) and `totals`.
 
     >>> values, mask = torch.tensor([[1.0, 2.0], [6.0, 9.0]]), torch.tensor([[1, 1], [1, 0]])
     >>> aggregate(values, mask), aggregate(values, mask, how="seq-mean-token-mean")
     (tensor(3.), tensor(3.7500))
     """
-    offsets = _offsets(mask, values=values)
-    return policy.aggregate(values.reshape(-1), offsets, mask.reshape(-1), **options)
+    columns = {"values": values}
+    if options.get("advantages") is not None:
+        columns["advantages"] = options["advantages"]
+    offsets = _offsets(mask, **columns)
+    flat = {name: column.reshape(-1) for name, column in columns.items()}
+    return policy.aggregate(offsets=offsets, mask=mask.reshape(-1), **{**options, **flat})
 
 
 def _offsets(mask: Array, **columns: Array) -> Array:

@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+import numpy as np
+
 from rlpost.errors import UsageError, warn_caller
 from rlpost.functional.arguments import (
     check_arrays,
+    codes_of,
     finite_tokens,
     floats,
     numbers,
+    of_any_library,
     one_of,
     per_response,
     ragged,
     step_totals,
 )
-from rlpost.kernels.aggregate import denominator
-from rlpost.kernels.arrays import namespace
+from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS, denominator
+from rlpost.kernels.arrays import like, namespace, on_host
 from rlpost.kernels.segments import add_segment_sums, count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import Aggregation, LossOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from rlpost.kernels.arrays import Array
 
 
@@ -41,6 +47,7 @@ class PolicyLoss(NamedTuple):
     selects the token, else 0."""
 
 
+@of_any_library
 def policy_loss(
     log_probs: Array,
     old_log_probs: Array,
@@ -54,6 +61,7 @@ def policy_loss(
     rewards: Array | None = None,
     is_weight: Array | None = None,
     sample_weight: Array | None = None,
+    units: Array | Sequence[Hashable] | None = None,
     totals: Mapping[str, int] | None = None,
     **options: Any,
 ) -> PolicyLoss:
@@ -79,6 +87,7 @@ def policy_loss(
         is_weight: [T] importance weights that multiply the loss; with gspo, the gradient of a
             token has its own weight, not the mean of its response's (see `gspo`).
         sample_weight: [N] weights of responses. Neither weight changes a denominator.
+        units: [N] the prompt or rollout of each response, as of `aggregate`.
         totals: what the whole step has, over all ranks and micro-batches: `tokens` with mask 1,
             `responses` with such a token, `rows` and the length of the `longest`, as in the
             batches of `rlpost.load`. Each is at least that of the responses here. None: they are
@@ -127,7 +136,8 @@ def policy_loss(
     )
     if sample_weight is not None:
         per_response("sample_weight", sample_weight, count)
-    return _aggregated(tokens, resolved, sample_weight, totals, masked=mask is not None)
+    whole = {"weights": sample_weight, "units": units, "totals": totals}
+    return _aggregated(tokens, resolved, whole, masked=mask is not None)
 
 
 def _check_present(options: LossOptions, present: dict[str, Array]) -> None:
@@ -150,26 +160,22 @@ def _check_present(options: LossOptions, present: dict[str, Array]) -> None:
 
 
 def _aggregated(
-    tokens: Tokens,
-    options: LossOptions,
-    weights: Array | None,
-    totals: Mapping[str, int] | None,
-    *,
-    masked: bool,
+    tokens: Tokens, options: LossOptions, whole: dict[str, Any], *, masked: bool
 ) -> PolicyLoss:
+    """Return the loss of tokens; `whole` are `weights`, `units` and `totals` of `aggregate`."""
     function = loss_named(options.loss)
     surrogate = function(tokens, options)
     way = options.aggregation or function.aggregation
     how: dict[str, Any] = {
-        "weights": weights,
+        **whole,
+        "advantages": tokens.advantages,
         "count_rows": options.agg_rows,
         "norm": options.agg_norm,
         "length": options.agg_length,
-        "totals": totals,
     }
     offsets, mask = tokens.offsets, tokens.mask if masked else None
-    if totals is not None and function.rank is not None:
-        _warn_of_selection(options.loss, totals, tokens.mask)
+    if whole["totals"] is not None and function.rank is not None:
+        _warn_of_selection(options.loss, whole["totals"], tokens.mask)
     total = aggregate(surrogate.values, offsets, mask, how=way, **how)
     if options.kl_loss_coef > 0:
         way = options.kl_loss_aggregation or way
@@ -190,6 +196,7 @@ def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Array) -> Non
         )
 
 
+@of_any_library
 def aggregate(
     values: Array,
     offsets: Array,
@@ -197,6 +204,8 @@ def aggregate(
     *,
     how: str = "token-mean",
     weights: Array | None = None,
+    units: Array | Sequence[Hashable] | None = None,
+    advantages: Array | None = None,
     count_rows: str = "valid",
     norm: str = "length",
     length: int | None = None,
@@ -205,19 +214,23 @@ def aggregate(
     """Return the aggregated loss of the policy tokens.
 
         token-mean               Σᵢ wᵢ Σₜ lossᵢₜ / policy tokens
+        token-mean-by-sign       the same over tokens with A > 0, plus that over the others
         token-sum                Σᵢ wᵢ Σₜ lossᵢₜ
         seq-mean-token-sum       Σᵢ wᵢ Σₜ lossᵢₜ / responses
         seq-mean-token-mean      Σᵢ wᵢ (Σₜ lossᵢₜ / policy tokens of i) / responses
         seq-mean-token-sum-norm  Σᵢ wᵢ Σₜ lossᵢₜ / length [/ responses]
+        prompt-mean              Σᵢ wᵢ (Σₜ lossᵢₜ / policy tokens of the prompt of i) / prompts
 
     Args:
         values: [T] loss of each token.
         offsets: [N+1] first token of each response; the last element is T.
         mask: [T], 0 on observation tokens; None if there are none.
-        how: one of the five.
+        how: one of these.
         weights: [N] weights w of responses; None for 1. They do not change denominators.
-        count_rows: which responses denominators count: those with a policy token (`valid`), or
-            `all`.
+        units: [N] the prompt of each response, for prompt-mean.
+        advantages: [T], for token-mean-by-sign.
+        count_rows: which responses or units denominators count: those with a policy token
+            (`valid`), or `all`.
         norm: seq-mean-token-sum-norm divides by `length` (ROLL), or by length and number of
             responses (`rows`; verl; Dr. GRPO, arXiv 2503.20783).
         length: the length of seq-mean-token-sum-norm, in tokens; None for that of the longest
@@ -230,8 +243,11 @@ def aggregate(
         Scalar; 0 if there is no policy token. Differentiable in `values`.
 
     Raises:
-        UsageError: a shape, a dtype or a name is wrong, or totals are not those of a step of which
-            the responses are a part.
+        UsageError: a shape, a dtype or a name is wrong, units or advantages are missing, or totals
+            are not those of a step of which the responses are a part, or are not enough for `how`.
+
+    Source of prompt-mean: SkyRL 0.4, skyrl/backends/skyrl_train/utils/ppo_utils.py:1209; of
+    token-mean-by-sign: XTuner, xtuner/v1/rl/loss/oreal_loss.py:81, without its weights.
 
     >>> values, offsets = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 3])
     >>> aggregate(values, offsets, how="seq-mean-token-mean")
@@ -239,20 +255,34 @@ def aggregate(
     """
     one_of("how", how, AGGREGATIONS)
     numbers(length=length)
+    if how in OF_UNITS or how == BY_SIGN:
+        _check_whole(how, {"units": units, "advantages": advantages}, totals)
     (values,) = floats(values=values)
     responses = ragged(offsets, mask, values)
     sizes, tokens = lengths(responses.offsets), count_true(responses.mask, responses.offsets)
     xp, count = namespace(values), len(sizes)
+    if how == BY_SIGN:
+        positive = xp.constant(floats(values=values, advantages=advantages)[1]) > 0
+        return sum(
+            aggregate(values, offsets, responses.mask & sign, weights=weights)
+            for sign in (positive, ~positive)
+        )
     inside = xp.astype(xp.where(responses.mask, values, 0.0), xp.float64)
     sums = add_segment_sums(xp.zeros(count, inside), inside, responses.offsets)
     if how == "seq-mean-token-mean":
         sums = sums / tokens.clip(1)
+    valid, rows = tokens > 0, count
+    if how in OF_UNITS and units is not None:
+        codes, rows = codes_of(units, tokens)
+        of_units = np.bincount(codes, on_host(tokens), rows)
+        sums = sums / like(of_units[codes].clip(1), sums)
+        valid = like(of_units > 0, tokens)
     if weights is not None:
         sums = sums * xp.constant(per_response("weights", weights, count))
     own = {
         "tokens": tokens.sum(),
-        "responses": (tokens > 0).sum(),
-        "rows": xp.full((), count, sizes),
+        "responses": valid.sum(),
+        "rows": xp.full((), rows, sizes),
         "longest": sizes.max() if count else xp.zeros((), sizes),
     }
     checked = ("tokens", "responses", *(["rows"] if count_rows == "all" else []))
@@ -268,3 +298,16 @@ def aggregate(
         length=length,
     )
     return xp.astype(sums.sum() / below.clip(1), values.dtype)
+
+
+def _check_whole(how: str, needed: dict[str, Any], totals: Mapping[str, int] | None) -> None:
+    """Raise UsageError if an aggregation lacks its array, or has a part of a step alone."""
+    name = "advantages" if how == BY_SIGN else "units"
+    if needed[name] is None:
+        what = "[T]" if how == BY_SIGN else f"[N] the {how.partition('-')[0]} of each response"
+        raise UsageError(f"how={how!r} needs {name}=, {what}")
+    if totals is not None:
+        raise UsageError(
+            f"how={how!r} with totals=: they have no tokens of each prompt, rollout or sign of the "
+            "whole step; make the step one batch, or use how='token-sum' with your own weights="
+        )

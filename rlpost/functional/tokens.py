@@ -13,10 +13,12 @@ from rlpost.functional.arguments import (
     floats,
     mask_of,
     numbers,
+    of_any_library,
     on_policy_tokens,
     one_of,
     per_response,
     ragged,
+    shares,
 )
 from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights, log_weights
@@ -34,6 +36,7 @@ KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
 LEVELS = get_args(Level)
 
 
+@of_any_library
 def gae(
     rewards: Array,
     values: Array,
@@ -71,7 +74,7 @@ def gae(
         rewards and values. A response without policy tokens has no credit.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9. ROLL,
     OpenRLHF and slime apply γλ at observation tokens too (`observations` of `rlpost.Numerics`).
@@ -81,13 +84,8 @@ def gae(
     >>> gae(rewards, values, offsets, mask, lam=1.0).advantages
     tensor([0.5000, 0.0000, 0.5000])
     """
-    numbers(
-        gamma=gamma,
-        lam=lam,
-        lambda_policy=lambda_policy,
-        lambda_value=lambda_value,
-        length_adaptive_alpha=length_adaptive_alpha,
-    )
+    shares(gamma=gamma, lam=lam, lambda_policy=lambda_policy, lambda_value=lambda_value)
+    numbers(length_adaptive_alpha=length_adaptive_alpha)
     rewards, values = floats(rewards=rewards, values=values)
     function = partial(
         _gae,
@@ -102,6 +100,7 @@ def gae(
     return Credit(advantages, returns)
 
 
+@of_any_library
 def discounted_returns(
     rewards: Array, offsets: Array, mask: Array | None = None, *, gamma: float = 1.0
 ) -> Array:
@@ -122,7 +121,7 @@ def discounted_returns(
         [T]; 0 on observation tokens. Differentiable.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     Source: Williams, Machine Learning 8, 1992.
 
@@ -130,7 +129,7 @@ def discounted_returns(
     >>> discounted_returns(rewards, offsets, gamma=0.5)
     tensor([0.5000, 1.0000, 2.0000])
     """
-    numbers(gamma=gamma)
+    shares(gamma=gamma)
     (rewards,) = floats(rewards=rewards)
 
     def scan(chosen: Array, compact: Array) -> tuple[Array]:
@@ -139,6 +138,7 @@ def discounted_returns(
     return on_policy_tokens(scan, ragged(offsets, mask, rewards), rewards)[0]
 
 
+@of_any_library
 def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Array:
     """Return the reward of each response plus the sum of its process rewards.
 
@@ -155,7 +155,7 @@ def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Ar
         [N]; differentiable. A response without tokens keeps its reward.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     Source: verl, compute_grpo_outcome_advantage, which sums token rewards without a mask.
 
@@ -173,6 +173,7 @@ def response_rewards(rewards: Array, token_rewards: Array, offsets: Array) -> Ar
     return add_segment_sums(own, more, responses.offsets)
 
 
+@of_any_library
 def place_rewards(rewards: Array, offsets: Array, mask: Array | None = None) -> Array:
     """Return token rewards: the reward of each response on its last policy token, 0 elsewhere.
 
@@ -185,7 +186,7 @@ def place_rewards(rewards: Array, offsets: Array, mask: Array | None = None) -> 
         [T]; differentiable. The reward of a response without policy tokens is lost.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     verl and ROLL use the last token, even if it is an observation (`terminal_reward`).
 
@@ -199,6 +200,7 @@ def place_rewards(rewards: Array, offsets: Array, mask: Array | None = None) -> 
     return add_at(tokens, last_true(responses.mask, responses.offsets), rewards)
 
 
+@of_any_library
 def to_tokens(numbers: Array, offsets: Array, mask: Array | None = None) -> Array:
     """Return the number of each response on all its policy tokens, 0 on observation tokens.
 
@@ -211,7 +213,7 @@ def to_tokens(numbers: Array, offsets: Array, mask: Array | None = None) -> Arra
         [T]; differentiable.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
 
     >>> to_tokens(torch.tensor([1.0, 2.0]), torch.tensor([0, 2, 3]), torch.tensor([1, 0, 1]))
     tensor([1., 0., 2.])
@@ -224,6 +226,7 @@ def to_tokens(numbers: Array, offsets: Array, mask: Array | None = None) -> Arra
     return namespace(numbers).where(responses.mask, on_tokens, 0.0)
 
 
+@of_any_library
 def whiten(
     values: Array,
     mask: Array | None = None,
@@ -248,7 +251,7 @@ def whiten(
         two elements are returned unchanged. Differentiable.
 
     Raises:
-        UsageError: a shape or a dtype is wrong.
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
         DataError: a value is NaN or infinite where the mask is not 0; its mean would make all NaN.
 
     OpenRLHF divides by n and uses ε as the lower bound of the variance.
@@ -271,6 +274,7 @@ def whiten(
     return xp.placed(whitened, xp.flatnonzero(kept.reshape(-1)), size).reshape(kept.shape)
 
 
+@of_any_library
 def kl(
     log_probs: Array,
     ref_log_probs: Array,
@@ -333,6 +337,7 @@ def kl(
     return xp.where(kept, estimate, 0.0)
 
 
+@of_any_library
 def importance_weights(
     old_log_probs: Array,
     infer_log_probs: Array,

@@ -86,3 +86,19 @@ def step_order(labels: Sequence[Label]) -> list[int]:
         return sorted(range(len(labels)), key=lambda index: int(labels[index]))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # a null, or a name
         return list(range(len(labels)))
+
+
+def name_ranks(labels: Sequence[Label]) -> NDArray[np.int64]:
+    """Return the place of each label in the order of numbers, then of other texts, [n].
+
+    >>> name_ranks(["main", "10", "9"]).tolist()
+    [2, 1, 0]
+    """
+
+    def key(index: int) -> tuple[bool, int, str]:
+        text = str(labels[index])
+        return not text.isdecimal(), int(text) if text.isdecimal() else 0, text
+
+    ranks = np.empty(len(labels), np.int64)
+    ranks[sorted(range(len(labels)), key=key)] = np.arange(len(labels))
+    return ranks

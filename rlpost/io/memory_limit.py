@@ -24,6 +24,7 @@ DEFAULT_SHARE = 0.75
 PARTS = 4
 """Several chunks are in memory at a time, so a chunk of several rows may use 1 / PARTS."""
 _LEAST = 64 << 20  # bytes for data, if no limit is set and the process uses all of the default
+_MARGIN = 1.1  # of a limit that an error names: what the program uses varies from run to run
 _COPIES_OF_KEPT = 3  # what is kept is joined and sorted at the end
 _UNITS = {"": 1, "B": 1} | {
     f"{prefix}{unit}": base**power
@@ -69,8 +70,9 @@ class MemoryLimit:
         limit = f"--max-memory {self.text}" if self.text else "the default of --max-memory"
         raise NotEnoughMemoryError(
             f"{where}: needs about {size(int(needed))} of memory, and {limit} leaves "
-            f"{size(self.room)} for data (the program itself needs {size(self.used)}); "
-            "--max-memory SIZE permits more, smaller rows need less"
+            f"{size(self.room)} for data (the program itself needs {size(self.used)})",
+            tip=f"--max-memory {1 + int(_MARGIN * (self.used + needed) / 1e6)}MB permits it, "
+            "smaller rows need less",
         )
 
 

@@ -433,7 +433,8 @@ def _plain(text: str) -> str:
     """
     first, dump, details = text.strip().partition("\n\nDebug source:")
     if not dump:
-        return first.partition("\n")[0]
+        line, colon, rest = first.partition(":\n")  # botocore lists what is wrong below
+        return f"{line}: {rest.partition(chr(10))[0]}" if colon else first.partition("\n")[0]
     if message := _MESSAGE.search(first):
         return ": ".join(filter(None, (message["code"], message["text"].strip())))
     reason = _SYSTEM.findall(details)

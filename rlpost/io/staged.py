@@ -97,6 +97,7 @@ class StagedFile:
         """Checksums of what `copy` copies, complete after `wait_for_copy`."""
         self._source: OpenFile | None = None
         self._copying: Future[None] | None = None
+        self._copied = False
         if target.exists() and not target.is_file():
             raise ReadWriteError(f"{target}: cannot be written: not a regular file")
         self.path = target.with_name(temporary_name(target.name, secrets.token_hex(4)))
@@ -128,17 +129,19 @@ class StagedFile:
     def copy(
         self, source: OpenFile, ranges: list[ByteRange], copied: CopyChecksums | None = None
     ) -> None:
-        """Start a thread that copies ranges of an open file; call it at most once.
+        """Copy ranges of an open file, in a thread unless they are small; call it at most once.
 
         The source is closed by this object. The thread syncs the copied bytes, so that `complete`
-        has little left to sync.
+        has little left to sync. Small ranges of a local file are copied by `wait_for_copy`.
         """
         self._source, self.ranges, self.copied = source, ranges, copied
+        if isinstance(source, int) and sum(span.size for span in ranges) <= COPY_BYTES:
+            return
         pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-copy")
-        self._copying = pool.submit(self._copy, source, ranges)
+        self._copying = pool.submit(self._copy, source, ranges, sync=True)
         pool.shutdown(wait=False)
 
-    def _copy(self, source: OpenFile, ranges: Sequence[ByteRange]) -> None:
+    def _copy(self, source: OpenFile, ranges: Sequence[ByteRange], *, sync: bool) -> None:
         assert self._file is not None
         if not isinstance(source, int):
             self._copy_remote(source, ranges)
@@ -155,7 +158,7 @@ class StagedFile:
                     if self.copied is not None:
                         self.copied.add(begin + done, block)
                     done += len(block)
-            if not self._stopped:
+            if sync and not self._stopped:
                 sync_data(self._file)
 
     def _copy_remote(self, source: RemoteFile, ranges: Sequence[ByteRange]) -> None:
@@ -171,9 +174,12 @@ class StagedFile:
                 self.write(span.at, data)
 
     def wait_for_copy(self) -> None:
-        """Wait until everything is copied and synced."""
+        """Wait until everything is copied; what is small is copied now."""
         if self._copying is not None:
             self._copying.result()
+        elif self._source is not None and not self._copied:
+            self._copy(self._source, self.ranges, sync=False)
+            self._copied = True
 
     def read_source(self, span: ByteRange) -> bytes:
         """Read bytes of the file that `copy` copies from."""

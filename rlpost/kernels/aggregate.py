@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Integers
 
 
+BY_SIGN = "token-mean-by-sign"
+"""The aggregation that is a mean over the tokens of A > 0 plus a mean over the others."""
+OF_UNITS = {"prompt-mean": "group"}
+"""By aggregation over units of several responses: the role that has the unit of each response."""
+
+
 def denominator(
     *,
     how: str,
@@ -27,16 +33,19 @@ def denominator(
     """Return what the sum of the responses' contributions is divided by, int64, like `tokens`.
 
         token-mean               Σ over responses of Σ loss           / policy tokens
+        token-mean-by-sign       the same, of tokens with A > 0, plus that of the others
         token-sum                Σ over responses of Σ loss
         seq-mean-token-sum       Σ over responses of Σ loss           / responses
         seq-mean-token-mean      Σ over responses of Σ loss / tokens  / responses
         seq-mean-token-sum-norm  Σ over responses of Σ loss           / length [/ responses]
+        prompt-mean              Σ over responses of Σ loss / tokens of its prompt   / prompts
+        rollout-mean             Σ over responses of Σ loss / tokens of its rollout  / rollouts
 
     Args:
-        how: one of the five.
-        tokens: number of policy tokens.
-        valid: number of responses with a policy token.
-        rows: number of responses.
+        how: one of the eight.
+        tokens: number of policy tokens; with token-mean-by-sign, of those of a sign.
+        valid: number of responses, prompts or rollouts with a policy token.
+        rows: number of responses, prompts or rollouts.
         longest: length of the longest response, observation tokens included.
         count_rows: which responses count: `valid` ones or `all`.
         norm: seq-mean-token-sum-norm divides by `length` (ROLL), or by length and number of
@@ -44,7 +53,7 @@ def denominator(
         length: the length of seq-mean-token-sum-norm; None for `longest`.
     """
     responses = valid if count_rows == "valid" else rows
-    if how == "token-mean":
+    if how in ("token-mean", BY_SIGN):
         return tokens
     if how == "token-sum":
         return namespace(tokens).ones_like(tokens)
@@ -61,13 +70,13 @@ class AggregateTotals(NamedTuple):
 
     total: Integers
     """[batches, digits]: exact sum over responses of their contribution: the sum of the losses of
-    the policy tokens, or with seq-mean-token-mean their mean."""
+    the policy tokens, divided by the tokens of the response, prompt or rollout in its mean."""
     tokens: Integers
-    """Number of policy tokens."""
+    """Number of policy tokens, or of those of a sign."""
     valid: Integers
-    """Number of responses with a policy token."""
+    """Number of responses, prompts or rollouts with a policy token."""
     rows: Integers
-    """Number of responses."""
+    """Number of responses, prompts or rollouts."""
     longest: Integers
     """Length of the longest response, observation tokens included; 0 for no response."""
 

@@ -7,29 +7,29 @@ from rlpost.kernels.segments import lengths, offsets_of, spread
 
 
 def reverse_scan_each(values: Array, offsets: Array, decays: Array) -> Array:
-    """Return the reverse scan of each segment, with a decay per segment.
+    """Return the reverse scan of each segment, with a decay per element.
 
-        yₜ = xₜ + decay·yₜ₊₁,  y = 0 after the last element of the segment
+        yₜ = xₜ + decayₜ·yₜ₊₁,  y = 0 after the last element of the segment
 
     Neighbouring sums of 1, 2, 4, … elements are combined, in log₂(longest segment) steps.
 
     Args:
         values: [T] float32 or float64.
         offsets: [N+1] int64.
-        decays: [N] in [0, 1].
+        decays: [T], 0 or more.
 
     Returns:
         [T], in the type of `values`.
     """
     xp = namespace(values)
     remaining = spread(offsets[1:], offsets) - xp.arange(len(values), values)
-    decay = xp.astype(spread(decays, offsets), values.dtype)
-    out, step = values, 1
+    out, decay, step = values, xp.astype(decays, values.dtype), 1
     longest = int(lengths(on_host(offsets)).max()) if len(offsets) > 1 else 0
     while step < longest:
         following = xp.where(remaining[:-step] > step, decay[:-step] * out[step:], 0.0)
         out = xp.concat([out[:-step] + following, out[-step:]])
-        decay, step = decay * decay, 2 * step
+        decay = xp.concat([decay[:-step] * decay[step:], decay[-step:]])
+        step = 2 * step
     return out
 
 
@@ -62,7 +62,7 @@ def reverse_scan(values: Array, offsets: Array, decay: float) -> Array:
     blocks = xp.blocks_of(offsets, ends, BLOCK)
     rows = blocks.scanned(values, decay)
     if int(lengths(on_host(offsets)).max()) > BLOCK:
-        heads = reverse_scan(rows[0], ends, decay**BLOCK)
+        heads = reverse_scan(rows[0, ...], ends, decay**BLOCK)
         carry = xp.concat([heads[1:], xp.zeros(1, heads)])
         last = (ends[1:] - 1) % len(carry)
         rows = blocks.add(rows, xp.filled(carry, last, 0.0), decay)

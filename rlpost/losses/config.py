@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rlpost.kernels.aggregate import OF_UNITS
 from rlpost.losses import loss_named
 from rlpost.losses.base import ratio_limits
 from rlpost.losses.ppo import DEFAULT_CLIP, dual_bound
@@ -51,6 +52,12 @@ class LossConfig:
     def kl_aggregation(self) -> str:
         """How the KL losses of tokens are aggregated to one number."""
         return self.options.kl_loss_aggregation or self.aggregation
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The aggregations that average over units of several responses, and each one's role."""
+        ways = (self.aggregation, self.kl_aggregation)
+        return {how: role for how, role in OF_UNITS.items() if how in ways}
 
     @property
     def clamp(self) -> float:
@@ -190,7 +197,9 @@ class LossConfig:
         ways = dict.fromkeys((self.aggregation, self.kl_aggregation))
         by_length = "seq-mean-token-sum-norm" in ways
         fields = set() if by_length else {"agg_length", "agg_norm"}
-        over_responses = any(how in ("seq-mean-token-sum", "seq-mean-token-mean") for how in ways)
+        over_responses = any(
+            how in ("seq-mean-token-sum", "seq-mean-token-mean", *OF_UNITS) for how in ways
+        )
         if not over_responses and not (by_length and self.options.agg_norm == "rows"):
             fields.add("agg_rows")
         return dict.fromkeys(fields, f"{self.loss.name} with --aggregation {' and '.join(ways)}")

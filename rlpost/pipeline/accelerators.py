@@ -125,6 +125,12 @@ def accelerators() -> tuple[dict[torch.device, str | None], str]:
     return {device: _problem(device) for device in _all(accelerator.type, count)}, reason
 
 
+def usable_kind() -> str | None:
+    """Return the kind of the accelerator that `auto` computes on; None without one."""
+    devices = _automatic()
+    return devices[0].type if devices else None
+
+
 def _automatic() -> tuple[torch.device, ...]:
     devices, reason = accelerators()
     if reason:

@@ -17,7 +17,15 @@ from rlpost.pipeline.turns import turn_columns
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.input_columns import is_enriched, resolve_input
 from rlpost.recipe.recipe import EXTRA, ROW_COLUMNS, WRITTEN, Recipe
-from rlpost.recipe.roles import LOG_PROBS, ROLES, ColumnMap, columns_here, kind_of, missing
+from rlpost.recipe.roles import (
+    LOG_PROBS,
+    ROLES,
+    TOKEN_IDS,
+    ColumnMap,
+    columns_here,
+    kind_of,
+    missing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # Read by every recipe if the input has them.
-ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask")
+ROW_ROLES = ("group", "reward", "batch", "domain", "sample_mask", "failure", "run_attempt")
 LENGTH = "response_length"
 """The role with the number of policy tokens of a response, for inputs without tokens."""
 FINAL_MASK = "final_response_mask"
@@ -55,8 +63,22 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
     """
     columns = _with_lengths(source, recipe, _resolved(source, recipe, results=results))
     turns = turn_columns(columns, partial(content_of, source))
-    how = {**columns.how, **dict.fromkeys(turns, "name")}
+    if recipe.trained_once:
+        turns |= token_id_columns(source, columns)
+    how = {**dict.fromkeys(turns, "name"), **columns.how}
     return replace(columns, columns={**columns.columns, **turns}, how=how)
+
+
+def token_id_columns(source: Source | TableSource, columns: ColumnMap) -> dict[str, str]:
+    """Return the columns of token ids by role: as mapped, else lists of integers by their names."""
+    found = {}
+    for role, names in TOKEN_IDS.items():
+        chosen = columns.columns.get(role)
+        lists = (name for name in names if content_of(source, name) == "integers")
+        column = next(lists, None) if chosen is None else chosen
+        if column is not None:
+            found[role] = column
+    return found
 
 
 def columns_of_rows(
@@ -256,9 +278,11 @@ def lost_mask(source: Source, *, final: bool, sample: bool) -> str:
         masked = stored_object(source.metadata, b"rlpost.summary").get("masked", {})
         dropped = masked.get("all", {}).get("responses", 0)
         filters: dict[str, Any] = {
-            name: recipe[name] for name in ("is_filter", "is_filter_where") if name in recipe
+            name: recipe[name]
+            for name in ("is_filter", "is_filter_where", "trained_once")
+            if name in recipe
         }
-        rejects = Recipe.of(filters).rejects_tokens
+        rejects = Recipe.of(filters).masks_tokens
     except (ValueError, AttributeError, TypeError, UsageError):
         return ""
     if not final and (rejects or (dropped and not sample)):

@@ -41,10 +41,13 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
         "--length-weight": recipe.length_weight,
         "--difficulty-weight": recipe.difficulty_weight,
         "--is-normalise": recipe.is_normalise,
+        "--trained-once": recipe.trained_once and not resolved.grouped,
+        "--attempts newest": resolved.attempts and recipe.attempts == "newest",
     }
     single = recipe.numerics.single
     group = {
         "--emit of a group column": bool({*GROUP_COLUMNS} & {*resolved.written}),
+        "--trained-once": recipe.trained_once and resolved.grouped,
         "--unit rollout": resolved.unit == "rollout",
         f"--numerics single={single}": single in ("zero_always", "raw"),
         name: bool(estimator.token_weights or estimator.rewards),

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.io.keys import KeyColumn, encode_keys, step_order
+from rlpost.io.keys import KeyColumn, encode_keys, name_ranks, step_order
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.kernels.arrays import Array, is_tensor, namespace
 from rlpost.kernels.codes import joint_codes
@@ -39,6 +39,10 @@ TRUNCATED = "truncated"
 """The role, and the column of Responses, of responses that a limit cut off."""
 NO_REWARD = "no_reward"
 """The column of Responses that is true for rows whose reward is null, if rollouts count."""
+FAILURE, ATTEMPT = "failure", "run_attempt"
+"""The roles of why a response failed, and of which attempt of the run wrote it."""
+LEFT_OUT = ("sample_mask", "superseded", "failure")
+"""Why a response is left out of statistics and training, besides a number that is not finite."""
 UNKNOWN_REASON = "unknown_reason"
 """The column of Responses with codes of finish reasons that are not known; that of "" is for the
 known ones."""
@@ -70,14 +74,14 @@ class Responses:
 
     `columns` are [N]: numbers float64, codes int64, flags bool. Every input has `reward` (raw),
     `tokens` (with mask = 1), `length` (all tokens), `batch`, `group`, `domain` (codes) and `valid`,
-    false for responses that are left out: a number is not finite, or `included` is false. That is
-    the sample mask of an input that has one. `turn_evidence` is what the function of that name in
+    false for responses that are left out: a number is not finite, or `left_out` is not 0. That is
+    1 + the first reason of `LEFT_OUT`. `turn_evidence` is what the function of that name in
     `rlpost.pipeline.turns` returns.
     """
 
     columns: Mapping[str, Column]
     labels: Mapping[str, list[str | int]] = field(default_factory=dict)
-    """The labels of the codes of `step`, `batch`, `domain` and `unknown_reason`."""
+    """The labels of the codes of `step`, `batch`, `domain`, `unknown_reason` and `failure`."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Results of stages that are not columns."""
     shared: Mapping[str, Column] = field(default_factory=dict)
@@ -106,11 +110,25 @@ class Responses:
         """Return the same responses with shared numbers added."""
         return replace(self, shared={**self.shared, **shared})
 
+    def leaving_out(self, flags: Column, reason: str) -> Responses:
+        """Return the same responses; those with a flag are left out, for a reason of `LEFT_OUT`."""
+        valid, left_out = self["valid"] & ~flags, self["left_out"].copy()
+        left_out[flags & (left_out == 0)] = LEFT_OUT.index(reason) + 1
+        return self.with_(left_out=left_out, valid=valid, kept=valid)
+
     def count(self, name: str) -> int:
         """Return the number of codes of a column."""
         if name in self.labels:
             return len(self.labels[name])
         return int(self[name].max()) + 1 if len(self) else 0
+
+    def label_counts(self, name: str) -> Counter[str]:
+        """Return how many responses have each label that is not empty; none without the column."""
+        if name not in self:
+            return Counter()
+        labels = self.labels[name]
+        counts = np.bincount(self[name], minlength=len(labels)).tolist()
+        return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
     def rows(self, start: int, stop: int) -> Responses:
         """Return consecutive rows, which share memory with the table."""
@@ -264,7 +282,7 @@ class Collector:
         for name in list(self._keys):
             keys = KeyColumn.of(self._keys.pop(name))
             codes[name] = keys.codes
-            if name in ("batch", "branch", "domain", UNKNOWN_REASON):  # there may be many groups
+            if name in ("batch", "domain", "branch", UNKNOWN_REASON, FAILURE):  # not millions
                 labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
@@ -272,12 +290,13 @@ class Collector:
         alone = codes["rollout"] if unit == "rollout" else np.arange(count)
         own = codes.get("group", alone)
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
-        valid = finite
+        left_out = np.zeros(count, np.int8)
         if "sample_mask" in columns:
-            columns["included"] = columns.pop("sample_mask") != 0
-            valid = finite & columns["included"]
+            left_out[columns.pop("sample_mask") == 0] = LEFT_OUT.index("sample_mask") + 1
+        valid = finite & (left_out == 0)
         columns |= {
             "reward": np.where(finite, columns["reward"], 0.0),
+            "left_out": left_out,
             "valid": valid,
             "kept": valid,
             "step": step,
@@ -286,15 +305,15 @@ class Collector:
             "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
-        ids = {"rollout", "state_id", UNKNOWN_REASON}
+        if "branch" in codes:  # in the order of their names
+            codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
+        ids = {"rollout", "branch", "state_id", UNKNOWN_REASON, FAILURE}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own
-        if "branch" in codes:
-            columns["branch"] = _step_codes(codes["branch"], labels["branch"])[0]
         if unit == "rollout":
             columns["unit"] = joint_codes(columns["group"], codes["rollout"])
-        reasons = {UNKNOWN_REASON: labels[UNKNOWN_REASON]} if UNKNOWN_REASON in labels else {}
+        reasons = {name: labels[name] for name in (UNKNOWN_REASON, FAILURE) if name in labels}
         labels = {"step": steps, "batch": batches, "domain": domains} | reasons
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from rlpost.display.text import size
 from rlpost.pipeline.device import CPU, Devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+AUTO = "auto"
 
 LEAST_BYTES = 1 << 30
 """Bytes of token columns from which `auto` computes on an accelerator: below, importing torch and
@@ -36,45 +44,93 @@ def _loads(library: str) -> bool:
     return True
 
 
-def devices_for(name: str, token_bytes: int) -> Devices:
-    """Return the devices of a run.
+class DeviceChoice(NamedTuple):
+    """The device of a run, decided once, and why."""
+
+    name: str
+    """As of `--device`: `cpu`, `torch:cpu`, `cuda`, ..."""
+    reason: str
+    automatic: bool = False
+    """`auto` chose it, so that cards which fail are left out."""
+
+    def facts(self) -> dict[str, str | int]:
+        """Return the part of the summary."""
+        facts: dict[str, str | int] = {"name": self.name, "reason": self.reason}
+        return facts | {"accelerator_from_bytes": LEAST_BYTES}
+
+
+ON_CPU = DeviceChoice(CPU, "no pass computes on tokens")
+
+
+def choose_device(
+    name: str, token_bytes: int, accelerator: Callable[[], str | None] | None = None
+) -> DeviceChoice:
+    """Return the device of a run, and why.
 
     Args:
-        name: `auto`, `cpu`, `torch:cpu`, `cuda`, `cuda:N`, `xpu`, ...
+        name: of `--device`.
         token_bytes: bytes of the token columns of the run's input, by which `auto` chooses.
+        accelerator: returns the kind of accelerator that the run can use, or None; by default the
+            one that torch finds on this machine.
 
     Raises:
         UsageError: another name.
+    """
+    if name != AUTO:
+        check_name(name)
+        return DeviceChoice(name, f"--device {name}")
+    columns = f"token columns of {size(token_bytes)}"
+    rule = f"--device auto takes an accelerator from {size(LEAST_BYTES)} on"
+    if token_bytes < LEAST_BYTES:
+        return DeviceChoice(CPU, f"{columns}; {rule}", automatic=True)
+    found = (accelerator or _accelerator_here)()
+    if found is None:
+        text = f"no accelerator was found for {columns}; {rule}"
+        return DeviceChoice(CPU, text, automatic=True)
+    return DeviceChoice(found, f"{columns}; {rule}", automatic=True)
+
+
+def _accelerator_here() -> str | None:
+    """Return the kind of accelerator that torch finds on this machine; None without one."""
+    if not has_accelerator():
+        return None
+    from rlpost.pipeline import accelerators  # noqa: PLC0415 - torch
+
+    return accelerators.usable_kind()
+
+
+def devices_of(choice: DeviceChoice) -> Devices:
+    """Return the devices of a run.
+
+    Raises:
         UnavailableError: this machine has no such device, or it does not compute in float64.
     """
-    if name == CPU or (name == "auto" and not chooses_accelerator(token_bytes)):
+    if choice.name == CPU:
         return Devices()
     from rlpost.pipeline import accelerators  # noqa: PLC0415 - torch
 
-    devices = accelerators.devices_named(name)
-    if name == "auto" and devices[0].type == "cpu":
-        return Devices()
+    devices = accelerators.devices_named(AUTO) if choice.automatic else ()
+    if not devices or devices[0].type != choice.name:
+        devices = accelerators.devices_named(choice.name)
     return accelerators.TorchDevices(devices)
 
 
-def chooses_accelerator(token_bytes: int) -> bool:
-    """Return whether `auto` computes on an accelerator, if torch finds one.
-
-    Args:
-        token_bytes: bytes of the token columns of the run's input.
-    """
-    return token_bytes >= LEAST_BYTES and has_accelerator()
-
-
 def check_name(name: str) -> None:
-    """Check a name of which another machine may have the devices; raises as `devices_for`."""
-    if name not in ("auto", CPU):
+    """Check a name of which another machine may have the devices.
+
+    Raises:
+        UsageError: torch has no such kind.
+        UnavailableError: the kind computes no float64.
+    """
+    if name not in (AUTO, CPU):
         from rlpost.pipeline import accelerators  # noqa: PLC0415 - torch
 
         accelerators.device_kind(name)
 
 
 def check_device(name: str) -> None:
-    """Check that this machine has the devices of a name; raises as `devices_for`."""
-    if name not in ("auto", CPU):
-        devices_for(name, 0)
+    """Check that this machine has the devices of a name; raises as `devices_of`."""
+    if name not in (AUTO, CPU):
+        from rlpost.pipeline import accelerators  # noqa: PLC0415 - torch
+
+        accelerators.devices_named(name)

@@ -116,17 +116,20 @@ def loss_plan(
             reads, mask_nonfinite=recipe.nonfinite == "mask", final_mask=FINAL_MASK in columns
         )
         length_role = "mask" if "mask" in columns else "log_probs"
-        rows = tuple(role for role in (*_LOSS_ROWS, *components) if role in columns)
+        units = [role for one in configs for role in one.units.values()]
+        rows = tuple(role for role in (*_LOSS_ROWS, *units, *components) if role in columns)
+        rejects = FINAL_MASK in columns
     else:
         plan = plan_of(source, columns, resolved, RunState())
         stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
+        rejects = recipe.rejects_tokens
         stages = [
             replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
             for stage in stages
         ]
     written = configs[0] if write else None
     last = partial(add_loss, config=written, rewarded=rewarded)
-    between = stages_of_losses(reads, resolved, configs, rewarded=rewarded)
+    between = stages_of_losses(reads, resolved, configs, rewarded=rewarded, rejects=rejects)
     return Plan(
         source,
         columns,
@@ -160,6 +163,7 @@ def _check_loss_roles(
             *_kl_ratio_roles(options),
             ("ref_log_probs", f"--loss {name}", "ref_log_probs" in config.loss.needs),
             ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
+            *((role, f"--aggregation {how}", True) for how, role in config.units.items()),
         ):
             if needs:
                 needed.setdefault(role, why)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.kernels.aggregate import AggregateTotals
+from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS, AggregateTotals
 from rlpost.kernels.arrays import Array, is_tensor, like, namespace, on_host
 from rlpost.kernels.divergence import chi_square, kl_terms
 from rlpost.kernels.moments import round_digits
@@ -55,6 +55,8 @@ SIGNS, FLAT, CLIPS = 4, 2, 5
 gradient is 0, and its clip state."""
 KINDS = SIGNS * FLAT * CLIPS
 ZERO, POSITIVE, NEGATIVE, OUTSIDE = range(SIGNS)
+SIGNED = (" if A > 0", " if A <= 0")
+"""How the names of sums end that are by the sign of the advantage."""
 BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
 """What numbers are added by."""
 
@@ -122,19 +124,31 @@ class LossTotals:
         (kinds,) = self.positions.counted([position])
         return TokenSetTotals(self.positions.over([position]), _by_kind(kinds), None)
 
-    def parts(self, name: str, batches: int) -> AggregateTotals:
-        """Return the sum of each batch, with the numbers that it may be divided by.
+    def parts(self, name: str, batches: int, how: str) -> list[AggregateTotals]:
+        """Return the sums of each batch whose means add up, each with what may divide it.
 
         Args:
             name: of the sum.
             batches: how many batches the whole input has.
+            how: the aggregation.
         """
-        tokens, valid, rows = (
-            round_digits(self.batches.digits(one, batches)).astype(np.int64)
-            for one in ("tokens", "valid", "rows")
-        )
+        role = f"{OF_UNITS[how]}:" if how in OF_UNITS else ""
+        valid, rows = (self.counts(f"{role}{one}", batches) for one in ("valid", "rows"))
         longest = self.batches.highest("length", batches).clip(0).astype(np.int64)
-        return AggregateTotals(self.batches.digits(name, batches), tokens, valid, rows, longest)
+        return [
+            AggregateTotals(
+                self.batches.digits(f"{name}{sign}", batches),
+                self.counts(f"tokens{sign}", batches),
+                valid,
+                rows,
+                longest,
+            )
+            for sign in (SIGNED if how == BY_SIGN else ("",))
+        ]
+
+    def counts(self, name: str, batches: int) -> Integers:
+        """Return a sum of whole numbers of each batch, [batches] int64."""
+        return round_digits(self.batches.digits(name, batches)).astype(np.int64)
 
 
 def _by_kind(counts: Integers) -> Integers:
@@ -157,12 +171,15 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
     if weights is not None:  # rounded as a file stores them, so that both give the same loss
         weights = rounded(weights)
     tokens = tokens_of(batch, rewarded=rewarded)
+    units = {how: role for config in configs for how, role in config.units.items()}
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
     counted = []
     for rows, part in blocks(tokens):
         own = None if weights is None else weights[rows]
         block = _TokenBlock(part, own, local[rows], len(present), configs)
+        for how, role in units.items():
+            block.add_units(how, *(batch.responses[f"{role}:{x}"][rows] for x in _OF_UNIT))
         block.add_ratios(both=both)
         block.add_losses()
         block.add_kl_losses()
@@ -231,6 +248,10 @@ def _check_finite(
         )
 
 
+_OF_UNIT = ("tokens", "first")
+"""The columns of responses about their prompts or rollouts, from the stages of losses."""
+
+
 class _TokenBlock:
     """The numbers of a block of whole responses, by stretch and by response.
 
@@ -258,8 +279,22 @@ class _TokenBlock:
         self.stretches = PositionSegments.of(tokens.offsets)
         self.count = count_true(tokens.mask, tokens.offsets)
         self.xp = namespace(tokens.mask)
+        self.unit_tokens: dict[str, Array] = {"seq-mean-token-mean": self.count}
+        """By aggregation: the tokens of the response, prompt or rollout, [n]."""
         self.numbers: dict[str, Array] = {}
         """By key, part and name: `cell.sum:k3` are the sums of `k3`, which are added by cell."""
+
+    def add_units(self, how: str, tokens: Array, first: Array) -> None:
+        """Add the number of prompts or rollouts.
+
+        Args:
+            how: the aggregation.
+            tokens: [n] of the unit of each response.
+            first: [n] whether it is the first response of its unit.
+        """
+        self.unit_tokens[how] = tokens
+        self._add_rows(f"{OF_UNITS[how]}:rows", first, BY_BATCH)
+        self._add_rows(f"{OF_UNITS[how]}:valid", first & (tokens > 0), BY_BATCH)
 
     def add_ratios(self, *, both: bool) -> None:
         """Add what no config changes: sizes, log ratios and advantages.
@@ -303,8 +338,7 @@ class _TokenBlock:
         for index, config in enumerate(self.configs):
             surrogate = config.loss(tokens, config.options)
             total = self._add(f"{index}.value", surrogate.values)
-            policy = self._numerator(total, config.aggregation)
-            self._add_rows(f"{index}.policy", policy, BY_BATCH)
+            self._add_numerator(f"{index}.policy", surrogate.values, total, config.aggregation)
             live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient)
             live = segment_any(live, self.stretches.rows)
             self._add_rows(f"{index}.live", live, BY_CELL)
@@ -326,8 +360,8 @@ class _TokenBlock:
         for config in {config.kl_name: config for config in reversed(self.configs)}.values():
             name, options = config.kl_name, config.options
             values = kl_loss(self.tokens, options)
-            total = segment_sum(self.stretches.sum(values), self.stretches.rows)
-            self._add_rows(name, self._numerator(total, config.kl_aggregation), BY_BATCH)
+            total = self._of_responses(values)
+            self._add_numerator(name, values, total, config.kl_aggregation)
             hits = clamped(estimated(self.tokens, options), options)
             self._add_rows(f"{name}.clamped", count_true(hits, self.tokens.offsets), BY_CELL)
 
@@ -401,11 +435,31 @@ class _TokenBlock:
         if self.detailed:
             self._add_ends(name, low, high, BY_POSITION)
 
-    def _numerator(self, total: Array, how: str) -> Array:
-        """Return what a response adds to the numerator; see `kernels.aggregate`."""
-        if how == "seq-mean-token-mean":
-            total = total / self.count.clip(1)
-        return total if self.weights is None else total * self.weights
+    def _of_responses(self, values: Array) -> Array:
+        """Return the sums of responses of values that are 0 for masked-out tokens."""
+        return segment_sum(self.stretches.sum(values), self.stretches.rows)
+
+    def _add_numerator(self, name: str, values: Array, total: Array, how: str) -> None:
+        """Add what each response adds to the numerators; see `kernels.aggregate`.
+
+        Args:
+            name: of the sum.
+            values: [T] losses, 0 if masked out.
+            total: [n] their sums.
+            how: the aggregation.
+        """
+        totals = {"": total}
+        if how in self.unit_tokens:
+            totals = {"": total / self.unit_tokens[how].clip(1)}
+        elif how == BY_SIGN:
+            positive = self.tokens.advantage_positive
+            chosen = (positive, self.tokens.mask & ~positive)
+            for sign, tokens in zip(SIGNED, chosen, strict=True):
+                totals[sign] = self._of_responses(self.xp.where(tokens, values, 0.0))
+                self._add_rows(f"tokens{sign}", count_true(tokens, self.tokens.offsets), BY_BATCH)
+        for sign, part in totals.items():
+            weighted = part if self.weights is None else part * self.weights
+            self._add_rows(f"{name}{sign}", weighted, BY_BATCH)
 
     def _histogram(self, log_ratio: Array) -> Array:
         """Count the log ratios of policy tokens in each bin, [cells, BINS]."""

@@ -34,6 +34,7 @@ from rlpost.kernels.segments import (
     segment_sum,
     spread,
 )
+from rlpost.pipeline.data import LEFT_OUT
 from rlpost.pipeline.signal import (
     report_critic,
     report_signal,
@@ -49,6 +50,7 @@ from rlpost.pipeline.stages.tokens import (
     mean_kl,
     partial_mask,
 )
+from rlpost.pipeline.stages.trained_once import ONCE, REPEATED
 from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-COUNTED = frozenset({"token_reward_clipped"})
+COUNTED = frozenset({"token_reward_clipped", "accepted", ONCE})
 """Token columns that metrics read besides those that are written, and that `observed` does not."""
 MOST_NATS = 300.0  # float64 can add up exp(2·300)
 
@@ -218,8 +220,14 @@ def _add_masks(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None
     for name, flag in masks.items():
         numbers.sums.update({name: flag & rows["valid"], f"new {name}": left & ~flag})
         left = left & flag
-    if resolved.input_mask is not None:
-        numbers.sums["included"] = rows["included"]
+    reasons = {
+        "sample_mask": resolved.input_mask is not None,
+        "superseded": resolved.attempts and resolved.recipe.attempts == "newest",
+        "failure": resolved.failures and resolved.recipe.failures == "drop",
+    }
+    for code, name in enumerate(LEFT_OUT, 1):
+        if reasons[name] and f"mask:{name}" not in rows:
+            numbers.sums[f"out:{name}"] = rows["left_out"] == code
 
 
 def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
@@ -228,12 +236,10 @@ def _report_masks(totals: Totals, _: ResolvedRecipe) -> Json:
     `responses` are those that a mask drops if it is the only one. `new` are those that no earlier
     mask drops; they add up to all.
     """
-    rows = included = totals.count("rows")
-    dropped: dict[str, int] = {}
-    if "included" in totals:
-        included = totals.count("included")
-        dropped["sample_mask"] = rows - included
-    dropped["nonfinite"] = included - totals.count("valid")
+    rows = totals.count("rows")
+    own = {name: f"out:{name}" for name in LEFT_OUT}
+    dropped = {name: totals.count(count) for name, count in own.items() if count in totals}
+    dropped["nonfinite"] = rows - totals.count("valid") - sum(dropped.values())
     new = {**dropped}
     for mask in (name for name in totals.sums if name.startswith("mask:")):
         name = mask.removeprefix("mask:")
@@ -264,6 +270,21 @@ def _report_clip(
         "count": totals.count(clipped),
         "fraction": totals.share(clipped, of),
         "of": KEPT_RESPONSES if of == "kept" or resolved.lengths == "unknown" else KEPT_TOKENS,
+    }
+
+
+def _add_repeated(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    rows = batch.table
+    repeated, of = (np.where(rows["kept"], rows[name], 0) for name in (REPEATED, "tokens"))
+    numbers.sums.update({REPEATED: repeated, f"{REPEATED} in": repeated > 0, f"{REPEATED} of": of})
+
+
+def _report_repeated(totals: Totals, _: ResolvedRecipe) -> Json:
+    """Return the policy tokens of kept responses that another row of the rollout trains."""
+    return {
+        "tokens": totals.count(REPEATED),
+        "share": totals.share(REPEATED, f"{REPEATED} of"),
+        "responses": totals.count(f"{REPEATED} in"),
     }
 
 
@@ -439,6 +460,9 @@ def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
     if not batch.all_are(name):
         mask = mask & spread(reached, batch.offsets)
     tokens = where(reached, rows["tokens"], 0)
+    if ONCE in batch:
+        mask = mask & batch[ONCE]
+        tokens = count_true(mask, batch.offsets)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}
     counts = {name: count_true(hit & mask, batch.offsets) for name, hit in _hits(batch).items()}
     for number, one in enumerate(recipe.filters):
@@ -591,6 +615,12 @@ METRICS = (
     Metric("tokens", _report_sizes, _add_sizes),
     _of_column("policy_tokens", "tokens", applies=lambda resolved: resolved.lengths != "unknown"),
     Metric("masked", _report_masks, _add_masks),
+    Metric(
+        "repeated",
+        _report_repeated,
+        _add_repeated,
+        lambda resolved: resolved.recipe.trained_once,
+    ),
     _of_column("reward", "reward", applies=lambda resolved: resolved.rewarded),
     Metric(
         "process_reward",

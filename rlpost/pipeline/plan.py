@@ -19,11 +19,13 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
+from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.stages.tokens import weight_roles
+from rlpost.pipeline.stages.trained_once import IDS
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
@@ -193,6 +195,7 @@ class Plan:
             "the whole input is one batch": self.resolved.recipe.numerics.batch == "all",
             f"{coupling.why} uses responses of several steps": coupling.scope == "run",
             "the rows of a rollout must be of one step": self.resolved.has_rollouts,
+            "--trained-once compares the rows of a rollout": self.resolved.recipe.trained_once,
             f"estimator {estimator.name} has a baseline per position": bool(
                 estimator.token_weights
             ),
@@ -289,6 +292,7 @@ def _is_read(
     if role == "turn" and resolved.unit == "rollout" and not columns.is_mapped(role):
         return TURN in columns
     needed = recipe.drop_truncated or recipe.truncation_penalty is not None
+    needed |= recipe.bootstrap is not None
     if role != TRUNCATED or needed or columns.how[role] == "map":
         return True
     name = columns.column(role)
@@ -316,14 +320,20 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([TEXT] if resolved.lengths == "texts" else []),
         *(["difficulty"] if recipe.difficulty_weight else []),
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
-        *([TRUNCATED] if warns_of_ends(resolved) else []),
-        *(["turn"] if recipe.group_length_penalty is not None else []),
+        *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
+        *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
         *(["rollout", "branch", "turn"] if resolved.unit == "rollout" else []),
+        *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
+
+
+def _ends_rollouts(resolved: ResolvedRecipe) -> bool:
+    """Return whether the last turn of a rollout tells if it failed."""
+    return resolved.failures and resolved.unit == "rollout"
 
 
 def _caps_weights(resolved: ResolvedRecipe) -> bool:
@@ -338,7 +348,8 @@ def _is_column(role: str) -> bool:
 
 def warns_of_ends(resolved: ResolvedRecipe) -> bool:
     """Return whether the advantage of a truncated response lacks the value behind its end."""
-    return "values" in resolved.estimator.columns and resolved.recipe.estimator in ESTIMATORS
+    critic = "values" in resolved.estimator.columns and resolved.recipe.estimator in ESTIMATORS
+    return critic and resolved.recipe.bootstrap is None
 
 
 def counts_rows(resolved: ResolvedRecipe) -> bool:
@@ -346,9 +357,14 @@ def counts_rows(resolved: ResolvedRecipe) -> bool:
     return bool(group_reasons(resolved)) and not resolved.has_rollouts
 
 
+_WHY_ONCE = "--trained-once compares the token ids of a rollout's rows"
+_WHY_PROMPT = f"{_WHY_ONCE}; {PROMPT_IDS}=none: the responses begin with the prompt"
+
+
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
     """Return the roles that a recipe needs, each with the reason."""
     recipe, estimator = resolved.recipe, resolved.estimator
+    columns = recipe.columns
     needed = {
         role: f"estimator {estimator.name}"
         for role in estimator.roles
@@ -370,10 +386,17 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (policy, penalty, charged),
         ("ref_log_probs", penalty, charged),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
+        *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in sorted(CORRECTED)),
         ("rollout", "--unit rollout", resolved.unit == "rollout"),
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
+        ("truncated", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap is not None),
+        ("values", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap == "last"),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
+        *((role, _WHY_ONCE, recipe.trained_once) for role in ("rollout", IDS)),
+        (PROMPT_IDS, _WHY_PROMPT, recipe.trained_once and columns.get(PROMPT_IDS) != "none"),
+        (FAILURE, "--failures zero", recipe.failures == "zero"),
+        (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
     return needed | {role: why for role, why, needs in asked if needs}

@@ -12,14 +12,16 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.tokenizer import token_counts
+from rlpost.kernels.prefixes import prefixes_of
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
-from rlpost.pipeline.data import NO_REWARD, TRUNCATED, UNKNOWN_REASON, Batch
+from rlpost.pipeline.data import ATTEMPT, FAILURE, NO_REWARD, TRUNCATED, UNKNOWN_REASON, Batch
+from rlpost.pipeline.failures import attempts, failure_reasons
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,12 +29,16 @@ if TYPE_CHECKING:
     from rlpost.io.finish_reasons import Truncations
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
+    from rlpost.kernels.prefixes import Prefixes
     from rlpost.pipeline.data import Column
     from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.roles import ColumnMap
 
 
 _LONGEST = 1 << 40  # tokens of a response
+PROMPT_IDS = "prompt_token_ids"
+PROMPT = ("prompt:tokens", "prompt:first", "prompt:second")
+"""The columns of Responses with the length of a prompt, and the halves of the hash of its ids."""
 
 
 def _all_policy(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -63,6 +69,8 @@ class Decoder:
     """`skip` keeps NaN and null in components of the reward."""
     null_rewards: bool = False
     """A null reward is 0, and `no_reward` of its row: only the last turn of a rollout needs one."""
+    excuses_failed: bool = False
+    """A number that is not finite is 0 in a row that failed, in place of an error."""
     tokenizer: str | None = None
     """Counts the tokens of the role `response`, of an input without tokens."""
 
@@ -243,10 +251,15 @@ class Decoder:
         columns = {
             role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
-            if role not in (LENGTH, TEXT, TRUNCATED)
+            if role not in (LENGTH, TEXT, TRUNCATED, PROMPT_IDS)
         }
         if self.null_rewards and "reward" in roles:
             columns[NO_REWARD] = np.concatenate([self._no_reward(chunk) for chunk in chunks])
+        if PROMPT_IDS in roles:
+            prompts = [self._prompts(chunk) for chunk in chunks]
+            columns |= dict(
+                zip(PROMPT, map(np.concatenate, zip(*prompts, strict=True)), strict=True)
+            )
         if TRUNCATED in roles:
             found = [self._truncations(chunk) for chunk in chunks]
             columns[TRUNCATED] = np.concatenate([one.truncated for one in found])
@@ -257,6 +270,12 @@ class Decoder:
         array = chunk.table.column(self.columns.column("reward"))
         return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
 
+    def _prompts(self, chunk: RowChunk) -> Prefixes:
+        column = self.columns.column(PROMPT_IDS)
+        array, location = chunk.table.column(column), self.location_of(chunk, column)
+        offsets, ids = ragged.list_values(array, location)
+        return prefixes_of(ids, offsets)
+
     def _truncations(self, chunk: RowChunk) -> Truncations:
         column = self.columns.column(TRUNCATED)
         return truncations(chunk.table.column(column), self.location_of(chunk, column))
@@ -265,11 +284,8 @@ class Decoder:
         column = self.columns.column(role)
         array, location = chunk.table.column(column), self.location_of(chunk, column)
         kind = kind_of(role)
-        if role == TURN:
-            turns = ragged.numbers(array, location)
-            return np.where(np.isfinite(turns), turns, -1).astype(np.int64)
-        if role == ROLLOUT:
-            return ragged.without_dictionary(array).cast(pa.string()).fill_null("")
+        if role in _OWN_TYPES:
+            return _OWN_TYPES[role](array, location)
         if kind == "key":
             return ragged.key(array, location)
         if kind == "flag":  # of a column that an estimator reads by its name
@@ -280,6 +296,8 @@ class Decoder:
             numbers = np.asarray(ragged.fill_nulls(array, 0.0), dtype=np.float64)
         else:
             numbers = ragged.numbers(array, location).copy()
+        if self.excuses_failed and not np.isfinite(numbers).all():
+            numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])
@@ -291,6 +309,31 @@ class Decoder:
         if role == "sample_mask":
             _check_flags(numbers, location)
         return numbers
+
+    def _failed(self, chunk: RowChunk) -> NDArray[np.bool_]:
+        """Return which rows failed, [n]."""
+        column = self.columns.column(FAILURE)
+        location = self.location_of(chunk, column)
+        reasons = failure_reasons(chunk.table.column(column), location)
+        return np.array([bool(reason) for reason in reasons.to_pylist()])
+
+
+def _turns(array: pa.Array, location: CellLocation) -> Column:
+    turns = ragged.numbers(array, location)
+    return np.where(np.isfinite(turns), turns, -1).astype(np.int64)
+
+
+def _rollouts(array: pa.Array, _: CellLocation) -> pa.Array:
+    return ragged.without_dictionary(array).cast(pa.string()).fill_null("")
+
+
+_OWN_TYPES: dict[str, Callable[[pa.Array, CellLocation], Column | pa.Array]] = {
+    TURN: _turns,
+    ROLLOUT: _rollouts,
+    FAILURE: failure_reasons,
+    ATTEMPT: attempts,
+}
+"""What reads the columns of roles that have a type of their own."""
 
 
 def _check_flags(numbers: NDArray[np.float64], location: CellLocation) -> None:

@@ -59,6 +59,10 @@ class ResolvedRecipe:
     """What statistics of responses count."""
     unit_by_name: str | None = None
     """The column of rollout ids, if it was found by its name and decides what counts."""
+    failures: bool = False
+    """The input says which responses failed."""
+    attempts: bool = False
+    """The input says which attempt of the run wrote a row."""
     recorded: frozenset[str] = frozenset()
     """Written columns that are read as a trainer recorded them, in place of being computed."""
 
@@ -105,7 +109,14 @@ class ResolvedRecipe:
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         names += ["is_weight"] if recipe.is_weight else []
-        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
+        return (*names, *(["final_response_mask"] if recipe.masks_tokens else []))
+
+    @property
+    def excuses_failed(self) -> bool:
+        """Nothing is computed from the numbers of a response that failed, so any are allowed."""
+        recipe = self.recipe
+        counted = recipe.failures == "drop" and recipe.numerics.failed == "count"
+        return self.failures and recipe.failures != "keep" and not counted
 
     @property
     def has_rewards(self) -> bool:
@@ -135,6 +146,7 @@ class ResolvedRecipe:
         recipe, name = self.recipe, self.estimator.name
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
+            "--trained-once": recipe.trained_once,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
         }
@@ -167,9 +179,19 @@ class ResolvedRecipe:
         return _reads_rewards(self.estimator)
 
     @property
+    def bootstraps(self) -> bool:
+        """A value behind the end of a response can be a part of its returns."""
+        return _bootstraps(self.recipe, self.estimator)
+
+    @property
     def kl(self) -> bool:
         """KL is computed: the input has log-probs of both policies."""
         return bool(self.kl_reads)
+
+    @property
+    def log_ratio(self) -> bool:
+        """The log-ratio of trainer to rollout engine is written."""
+        return "engine_log_ratio" in self.written
 
     @property
     def same_returns(self) -> bool:
@@ -191,6 +213,8 @@ class ResolvedRecipe:
             or recipe.drop_single
             or recipe.drop_truncated
             or recipe.nonfinite == "mask"
+            or (self.failures and recipe.failures == "drop")
+            or (self.attempts and recipe.attempts == "newest")
             or recipe.rejects_responses
             or self.input_mask not in (None, "sample_mask")
             or self.stale_mask
@@ -239,6 +263,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     early = recipe.numerics.kl_credit == "response"
     varying = in_rewards or recipe.whiten_rewards or process == "token"
     varying |= "token_level_rewards" in recorded and not early
+    varying |= recipe.bootstrap is not None
     one_end = columns.rows_only or (
         recipe.numerics.terminal_reward == "last_policy_token"
         and recipe.numerics.observations not in ("restart", "cut")
@@ -275,6 +300,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         rewarded="reward" in columns or bool(recipe.reward_components),
         unit="row" if compares_rows(estimator) else columns.unit(recipe.unit),
         unit_by_name=_unit_by_name(recipe, columns),
+        failures="failure" in columns,
+        attempts="run_attempt" in columns,
         recorded=recorded,
     )
 
@@ -301,6 +328,13 @@ _TOKEN_BASELINES = frozenset({"values", "reward_baseline", "position_baseline"})
 
 def _reads_rewards(estimator: Estimator) -> bool:
     return not _REWARDS.isdisjoint(estimator.needs)
+
+
+def _bootstraps(recipe: Recipe, estimator: Estimator) -> bool:
+    """Return whether the returns of an estimator are sums of rewards in units of values."""
+    summed = "token_rewards" in estimator.columns and "gamma" in estimator.options
+    unscaled = estimator.rewards is None and _norm(recipe, estimator) == ("none", "none")
+    return summed and unscaled and recipe.estimator in ESTIMATORS
 
 
 def process_rewards(recipe: Recipe, estimator: Estimator) -> ProcessRewards | None:
@@ -338,6 +372,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
         raise UsageError(
             f"--is-filter-where {recipe.is_filter_where}: needs advantages, and --numerics "
             "correction=first rejects tokens before there are any; add --numerics correction=last"
+        )
+    if recipe.bootstrap is not None and not _bootstraps(recipe, estimator):
+        raise UsageError(
+            f"--bootstrap {recipe.bootstrap}: the advantages of estimator {estimator.name} are no "
+            "sums of rewards in units of values; leave it out, or use gae, reinforce or a kin of it"
         )
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -13,12 +16,12 @@ from rlpost.io.clock import Clock
 from rlpost.io.parquet.sink import encoder_for, open_sink
 from rlpost.io.parquet.source import TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
-from rlpost.io.staged import StagedFile
+from rlpost.io.staged import COPY_BYTES, StagedFile
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
 from rlpost.pipeline.device import single_threaded
-from rlpost.pipeline.device_choice import devices_for
+from rlpost.pipeline.device_choice import DeviceChoice, choose_device, devices_of
 from rlpost.pipeline.engine import Engine, row_name
 from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
@@ -37,7 +40,8 @@ from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from rlpost.io.parquet.encode import Encoder
@@ -53,10 +57,10 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-T = TypeVar("T", bound="ExactTotals")
 Json = dict[str, Any]
 MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
 """Returns the metadata of a file from the plan, the file's number, its responses and totals."""
+_COMPLETING = 4  # files that are completed and synced at a time, while the next one is computed
 
 
 def advantages(
@@ -81,7 +85,8 @@ def advantages(
     names = emitted(plan.resolved)
     check_clash(plan, names)
     own = None if update is None else UpdateRun(update, plan, state, options)
-    engine = engine_for(plan, options, outputs.folder)
+    choice = choose_device(options.device, plan.token_bytes) if own is None else own.device
+    engine = engine_for(plan, options, outputs.folder, choice)
     if outputs.journal is not None:
         outputs.journal.start(run_identity(engine, names, options.state))
     with single_threaded():
@@ -93,7 +98,7 @@ def advantages(
             metadata = own.metadata(responses, run, partial(enriched_metadata, summaries=summaries))
             outputs.before_publishing = own.before_publishing(responses)
         summary: Json = {}
-        about = partial(run_summary, plan, [file.path for file in source.files])
+        about = partial(run_summary, plan, [file.path for file in source.files], choice)
 
         def check(totals: ExactTotals) -> None:
             summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
@@ -121,13 +126,15 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
-    engine = engine_for(plan, options)
+    choice = choose_device(options.device, plan.token_bytes)
+    engine = engine_for(plan, options, choice=choice)
     with single_threaded():
         responses = engine.responses(names)
         engine.reporter.start("write", plan.source.rows)
         enriched, totals = enrich_table(engine, table, responses)
     summary = summarise(plan, responses, totals)
     summary["recipe"] = plan.resolved.recipe.model_dump(mode="json")
+    summary["device"] = choice.facts()
     summary["new_columns"] = [*names]
     check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
     if options.state is not None:
@@ -192,19 +199,26 @@ def bind(
     return plan_of(source, columns, resolve_recipe(recipe, columns), state or RunState())
 
 
-def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engine:
+def engine_for(
+    plan: Plan,
+    options: Options,
+    folder: Path | None = None,
+    choice: DeviceChoice | None = None,
+) -> Engine:
     """Return an engine that runs a plan.
 
     Args:
         plan: of the run.
         options: of the run.
         folder: for a scratch file, if the options name none.
+        choice: the device; None: that of the options, by the token columns of the plan.
 
     Raises:
-        UsageError: the options name a directory that does not exist.
+        UsageError: the options name a directory that does not exist, or no device.
+        UnavailableError: this machine does not have the device.
     """
     check_scratch_dir(options.scratch_dir)
-    devices = devices_for(options.device, plan.token_bytes)
+    devices = devices_of(choice or choose_device(options.device, plan.token_bytes))
     workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
     recipe, clock = plan.resolved.recipe, Clock(options.started, options.cpu_started)
@@ -216,6 +230,7 @@ def engine_for(plan: Plan, options: Options, folder: Path | None = None) -> Engi
         devices.transfers(clock),
         recipe.numerics.missing_components,
         plan.resolved.unit == "rollout",
+        plan.resolved.excuses_failed,
         recipe.tokenizer,
     )
     return Engine(
@@ -278,23 +293,28 @@ def write_files(
     """
     plan, clock = engine.plan, engine.clock
     total = plan.no_totals
-    engine.reporter.start(purpose, plan.source.rows)
-    with clock.wall(purpose):
+
+    def filled() -> Iterator[FilledFile]:
         for index in range(len(plan.source.files)):
             first, last = plan.source.first_rows[index : index + 2]
             if index in outputs.finished:
-                total += outputs.finished[index].totals
                 engine.reporter.advance(last - first)
                 continue
-            if not outputs.targets:
-                chunks = engine.last_pass(index, responses, (), lambda columns: columns)
-                total += sum((chunk.totals for chunk in chunks), plan.no_totals)
-                continue
-            sink = outputs.open(index, partial(sink_of, plan, index, names=names))
-            fill = partial(write_rows, engine, index, responses, names, metadata)
-            totals = write_file(plan, index, sink, fill, names, clock, verify=verify)
-            outputs.complete(index, totals)
-            total += totals
+            sink = outputs.open(index, partial(sink_of, plan, index, names=names, verify=verify))
+            yield fill_file(engine, index, responses, names, metadata, sink)
+
+    engine.reporter.start(purpose, plan.source.rows)
+    with clock.wall(purpose):
+        if not outputs.targets:
+            for index in range(len(plan.source.files)):
+                for chunk in engine.last_pass(index, responses, (), lambda columns: columns):
+                    total += chunk.totals
+        for finished in outputs.finished.values():
+            total += finished.totals
+        if outputs.targets:
+            complete = partial(complete_file, plan, names, clock, verify=verify)
+            for totals in _complete_files(filled(), complete, outputs):
+                total += totals
     engine.close()
     check(total)
     with clock.publishing():
@@ -303,48 +323,60 @@ def write_files(
     return total, rewritten
 
 
-def write_file(
-    plan: Plan,
-    index: int,
-    sink: Sink,
-    fill: Callable[[Sink], T],
-    names: tuple[str, ...],
-    clock: Clock,
-    *,
-    verify: bool,
-) -> T:
-    """Write one file, which is complete afterwards and not published; return its totals.
+def _complete_files(
+    files: Iterator[FilledFile], complete: Callable[[FilledFile], FilledFile], outputs: Outputs
+) -> list[Any]:
+    """Complete files in order and return their totals; small ones while the next are computed.
 
-    Args:
-        plan: of a source that has the file.
-        index: the file's number in that source.
-        sink: from `sink_of`.
-        fill: fills and completes the sink, and returns the totals.
-        names: the columns to write.
-        clock: measures the verification.
-        verify: read the file again and compare it with its input and with the totals.
-
-    Raises:
-        ReadWriteError: the file cannot be written, or differs from what was written.
+    If the run stops, the small ones whose columns were written are completed, for the journal.
     """
-    if isinstance(sink.output, StagedFile):
-        sink.output.checksumming = verify
-    totals = fill(sink)
-    if verify:
-        with clock.busy("verify"):
-            check_written(plan, index, sink, names, totals)
+    totals: list[Any] = []
+    pending: deque[Future[FilledFile]] = deque()
+
+    def record(file: FilledFile) -> None:
+        outputs.complete(file.number, file.totals)
+        totals.append(file.totals)
+
+    with ThreadPoolExecutor(_COMPLETING, thread_name_prefix="rlpost-complete") as pool:
+        try:
+            for file in files:
+                if small := file.is_small:
+                    pending.append(pool.submit(copy_context().run, complete, file))
+                while len(pending) > _COMPLETING * small:
+                    record(pending.popleft().result())
+                if not small:
+                    record(complete(file))
+        finally:
+            while pending:
+                record(pending.popleft().result())
     return totals
 
 
-def write_rows(
+class FilledFile(NamedTuple):
+    """An output with all of its new columns, which `complete_file` completes."""
+
+    number: int
+    """Of the file in its source."""
+    sink: Sink
+    totals: Any
+    metadata: Mapping[str, str]
+    """Key-value entries for its footer."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is completed sooner than a run that stops should wait."""
+        return sum(span.size for span in self.sink.output.ranges) <= COPY_BYTES
+
+
+def fill_file(
     engine: Engine,
     index: int,
     responses: Responses,
     names: tuple[str, ...],
     metadata: MetadataOf,
     sink: Sink,
-) -> Any:
-    """Write the new columns of one file of the source, complete it, and return its totals.
+) -> FilledFile:
+    """Write the new columns of one file of the source.
 
     Args:
         engine: of a source that has the file.
@@ -362,11 +394,33 @@ def write_rows(
                 sink.append(row_group, columns)
         totals += chunk.totals
     totals = totals.compact()
-    with engine.clock.busy("copy"):
-        sink.complete(metadata(engine.plan, index, responses.rows(first, last), totals))
-    copied = sum(span.size for span in sink.output.ranges)
-    engine.clock.count_bytes(written=sink.size, copied=copied)
-    return totals
+    entries = metadata(engine.plan, index, responses.rows(first, last), totals)
+    return FilledFile(index, sink, totals, entries)
+
+
+def complete_file(
+    plan: Plan, names: tuple[str, ...], clock: Clock, file: FilledFile, *, verify: bool
+) -> FilledFile:
+    """Complete a file, which is not published; return it.
+
+    Args:
+        plan: of a source that has the file.
+        names: the written columns.
+        clock: measures the work.
+        file: to complete.
+        verify: read the file again and compare it with its input and with the totals.
+
+    Raises:
+        ReadWriteError: the file cannot be written, or differs from what was written.
+    """
+    with clock.busy("copy"):
+        file.sink.complete(file.metadata)
+    copied = sum(span.size for span in file.sink.output.ranges)
+    clock.count_bytes(written=file.sink.size, copied=copied)
+    if verify:
+        with clock.busy("verify"):
+            check_written(plan, file.number, file.sink, names, file.totals)
+    return file
 
 
 def sink_of(
@@ -376,10 +430,14 @@ def sink_of(
     begun: OutputFile | None = None,
     *,
     names: tuple[str, ...],
+    verify: bool = False,
 ) -> Sink:
-    """Return the sink of one input file: its kept columns and the new ones go to the target."""
+    """Return the sink of one input file: its kept columns and the new ones go to the target.
+
+    `verify`: the output keeps checksums of what is written, for `complete_file`.
+    """
     recipe = plan.resolved.recipe
-    return open_sink(
+    sink = open_sink(
         plan.source.files[index].path,
         target,
         schema_of(names),
@@ -390,6 +448,9 @@ def sink_of(
         begun=begun,
         decoded=plan.source.take_footer(index),
     )
+    if isinstance(sink.output, StagedFile):
+        sink.output.checksumming = verify
+    return sink
 
 
 def encoder_of(plan: Plan, names: tuple[str, ...], *, indexed: bool) -> Encoder:

@@ -20,6 +20,7 @@ from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
 from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON
+from rlpost.pipeline.failures import FailureCounts, failure_counts
 from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.device_choice import DeviceChoice
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.signal import Cell
@@ -153,6 +155,8 @@ class ResponseFacts:
     """Kept responses that a limit cut off; None if no column of it was read."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     """Finish reasons that are not known -> responses."""
+    failures: FailureCounts = field(default_factory=FailureCounts)
+    """Responses that failed, and rows that a later attempt replaced."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -166,19 +170,23 @@ class ResponseFacts:
             self.turns | other.turns,
             None if self.truncated is None else self.truncated + (other.truncated or 0),
             self.unknown_reasons + other.unknown_reasons,
+            self.failures + other.failures,
         )
 
     def to_json(self) -> Json:
         """Return the facts as plain data."""
-        return {**vars(self), "groups": self.groups and self.groups.to_json()}
+        groups = self.groups and self.groups.to_json()
+        return {**vars(self), "groups": groups, "failures": vars(self.failures)}
 
     @classmethod
     def from_json(cls, table: Json) -> ResponseFacts:
         """Return the facts from what `to_json` returned."""
         groups = table["groups"] and GroupFacts.from_json(table["groups"])
         reasons = Counter[str](table["unknown_reasons"])
+        failures = FailureCounts.from_json(table["failures"])
         turns = TurnCounts(*table["turns"])
-        return cls(**{**table, "groups": groups, "turns": turns, "unknown_reasons": reasons})
+        own = {"unknown_reasons": reasons, "failures": failures}
+        return cls(**{**table, "groups": groups, "turns": turns, **own})
 
     def located(self, position: Callable[[Position], Position]) -> ResponseFacts:
         """Return the same facts with other positions of rows."""
@@ -187,8 +195,7 @@ class ResponseFacts:
 
 def nonfinite(responses: Responses) -> int:
     """Return how many responses are left out because a number is not finite."""
-    bad = ~responses["valid"]
-    return int((bad & responses["included"] if "included" in responses else bad).sum())
+    return int((~responses["valid"] & (responses["left_out"] == 0)).sum())
 
 
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
@@ -204,7 +211,8 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         longest=int(tokens.max()) if len(responses) else 0,
         turns=TurnCounts.of(turns),
         truncated=_truncated(responses),
-        unknown_reasons=_unknown_reasons(responses),
+        unknown_reasons=responses.label_counts(UNKNOWN_REASON),
+        failures=failure_counts(responses),
     )
 
 
@@ -213,15 +221,6 @@ def _truncated(responses: Responses) -> int | None:
     if TRUNCATED not in responses:
         return None
     return int((responses[TRUNCATED] & responses["kept"] & (responses["tokens"] > 0)).sum())
-
-
-def _unknown_reasons(responses: Responses) -> Counter[str]:
-    """Return how many responses have each finish reason that is not known."""
-    if UNKNOWN_REASON not in responses:
-        return Counter()
-    labels = responses.labels[UNKNOWN_REASON]
-    counts = np.bincount(responses[UNKNOWN_REASON], minlength=len(labels)).tolist()
-    return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if x and n})
 
 
 def _groups(plan: Plan, responses: Responses) -> GroupFacts:
@@ -301,6 +300,7 @@ def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
 def run_summary(
     plan: Plan,
     inputs: Sequence[object],
+    choice: DeviceChoice,
     targets: Sequence[AnyPath],
     rewritten: Sequence[str],
     devices: Sequence[str],
@@ -311,6 +311,7 @@ def run_summary(
     Args:
         plan: of the run.
         inputs: the paths of the input files.
+        choice: of the device.
         targets: the published files.
         rewritten: the files that were not spliced, each with the reason.
         devices: the names of those that computed.
@@ -322,6 +323,7 @@ def run_summary(
         "inputs": [str(path) for path in inputs],
         "outputs": [str(target) for target in targets],
         "rewritten": list(rewritten),
+        "device": choice.facts(),
         "devices": [*devices],
         "split_chunks": splits,
     }
@@ -368,6 +370,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         **whole,
         "groups": groups,
         **({} if facts.truncated is None else {"truncation": _truncation(plan, facts)}),
+        **facts.failures.entries(plan.resolved, plan.columns),
         **tables,
     }
     if "kl" in summary:
@@ -387,6 +390,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_over_limit(plan, facts),
         *_turns(plan, facts),
         *_truncations(plan, facts),
+        *facts.failures.warnings(plan.resolved.recipe, plan.columns),
         *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
         *_identical(summary),
@@ -741,12 +745,16 @@ def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
             f"({value_list(unknown)}), which count as not truncated (--map truncated=COLUMN names "
             "a column of bools)"
         )
+    recipe, name = plan.resolved.recipe, plan.resolved.estimator.name
     if facts.truncated and warns_of_ends(plan.resolved):
         texts.append(
-            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator "
-            f"{plan.resolved.estimator.name} ends an episode at the last token, with the value 0 "
-            "behind it; --drop-truncated leaves these responses out"
+            f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator {name} "
+            "ends an episode at the last token, with the value 0 behind it; --bootstrap last uses "
+            "the last value of the row, --drop-truncated leaves these responses out"
         )
+    if not facts.truncated and recipe.bootstrap is not None:
+        text = f"--bootstrap {recipe.bootstrap} changes nothing: no response is truncated"
+        texts.append(f"{text} (by `{column}`)")
     return texts
 
 

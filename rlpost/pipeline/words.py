@@ -42,6 +42,8 @@ def mask_flags(recipe: Mapping[str, Any]) -> dict[str, str]:
     }
     if recipe["nonfinite"] == "mask":
         flags = {"nonfinite": "--nonfinite mask", **flags}
+    if recipe["attempts"] == "newest":
+        flags = {"superseded": "--attempts newest", **flags}
     if recipe["is_filter"]:
         flags["off_policy"] = f"--is-filter {', '.join(recipe['is_filter'])}"
     return flags
@@ -52,7 +54,13 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
     recipe = resolved.recipe
     masks = mask_flags(recipe.model_dump())
     words = {
-        "masks": ", ".join(masks.values()),
+        "masks": ", ".join(
+            [
+                *masks.values(),
+                *_failures(resolved),
+                *(["--trained-once"] if recipe.trained_once else []),
+            ]
+        ),
         "rewards": _rewards(resolved),
         "KL": _kl(resolved),
         "advantages": _advantages(resolved),
@@ -72,6 +80,13 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
         "importance weights": _importance(resolved),
     }
     return {stage: text for stage, text in words.items() if text}
+
+
+def _failures(resolved: ResolvedRecipe) -> list[str]:
+    """Return what becomes of failed responses, if the input has any."""
+    recipe = resolved.recipe
+    counted = recipe.failures == "drop" and recipe.numerics.failed == "count"
+    return [f"--failures {recipe.failures}{' (counted)' * counted}"] if resolved.failures else []
 
 
 def _rewards(resolved: ResolvedRecipe) -> str:
@@ -136,6 +151,8 @@ def _advantages(resolved: ResolvedRecipe) -> str:
     parts = [f"{estimator.name}, {formula}" if formula else estimator.name]
     parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.options else []
     parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.options else []
+    behind = {None: "", "last": "the last value of the row"}[recipe.bootstrap]
+    parts += [f"truncated responses end with {behind}"] if behind else []
     return ", ".join(parts)
 
 

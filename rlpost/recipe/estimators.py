@@ -8,6 +8,7 @@ from rlpost.errors import OptionValueError, no_such
 
 NAMES = (
     "gae",
+    "vtrace",
     "reinforce",
     "grpo",
     "dr_grpo",

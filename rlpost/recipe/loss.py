@@ -51,10 +51,12 @@ ABOUT = {
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
+    "token-mean-by-sign": "mean over tokens with A > 0, plus the mean over the other policy tokens",
     "token-sum": "sum over all policy tokens of a batch",
     "seq-mean-token-sum": "sum over each response's tokens, then the mean over responses",
     "seq-mean-token-mean": "mean over each response's tokens, then the mean over responses",
     "seq-mean-token-sum-norm": "sum over tokens / --agg-length (--agg-norm rows: / responses, too)",
+    "prompt-mean": "mean over the tokens of each prompt's responses, then the mean over prompts",
 }
 # The default options of each loss, in the form of `LossConfig.resolved`.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -194,10 +196,12 @@ def defaults_of(option: str) -> str:
 
 Aggregation = Literal[
     "token-mean",
+    "token-mean-by-sign",
     "token-sum",
     "seq-mean-token-sum",
     "seq-mean-token-mean",
     "seq-mean-token-sum-norm",
+    "prompt-mean",
 ]
 
 
@@ -300,7 +304,7 @@ class LossOptions(OptionModel):
     agg_length: Count | None = None
     """Divisor of seq-mean-token-sum-norm; default: longest response."""
     agg_rows: Literal["valid", "all"] = "valid"
-    """Responses in a mean: with a policy token (valid), or all."""
+    """Responses, prompts or rollouts in a mean: with a policy token (valid), or all."""
     agg_norm: Literal["length", "rows"] = "length"
     """Divide seq-mean-token-sum-norm by length, or by rows, too."""
 

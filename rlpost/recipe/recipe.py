@@ -47,6 +47,7 @@ EXTRA = (
     "raw_advantages",
     "token_level_rewards",
     "kl",
+    "engine_log_ratio",
     "response_advantage",
     *GROUP_COLUMNS,
 )
@@ -85,6 +86,8 @@ class EstimatorOptions(OptionModel):
     """λ of the returns of gae (default: --lam)."""
     length_adaptive_alpha: NonNegative = 0.0
     """α of VAPO: λ of the advantages is 1 - 1/(α·policy tokens); 0: off."""
+    bootstrap: Literal["last"] | None = None
+    """Value behind the end of truncated responses: the last of `values` (default: 0)."""
     step_gamma: Unit = 1.0
     """Discount per turn of a trajectory (gigpo, step_reinforce)."""
     episode_weight: Finite = 1.0
@@ -97,6 +100,10 @@ class EstimatorOptions(OptionModel):
     """Decay of the moving-average baseline (rae)."""
     otb_is_cap: Positive | None = None
     """Cap of the old/infer ratios that weigh optimal_token_baseline."""
+    vtrace_rho_cap: Positive = 1.0
+    """Cap of the old/infer ratios that weigh TD errors (vtrace)."""
+    vtrace_c_cap: Positive = 1.0
+    """Cap of the old/infer ratios that carry TD errors back (vtrace)."""
     episode_domains: tuple[str, ...] = ()
     """Domains to centre by group, the others by batch (hierarchical_grpo)."""
     teachers: dict[str, Finite] = Field(default_factory=dict)
@@ -343,6 +350,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Drop prompt groups of one response."""
     drop_truncated: bool = False
     """Drop responses that stopped at the length limit."""
+    trained_once: bool = False
+    """Mask policy tokens that an earlier row of the rollout trains, too."""
     mask_before_norm: bool = False
     """Leave dropped responses out of reward statistics."""
 
@@ -376,6 +385,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Count rows or rollouts in statistics of responses (default: rollouts, if they have ids)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
+    failures: Literal["drop", "keep", "zero"] = "drop"
+    """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
+    attempts: Literal["all", "newest"] = "all"
+    """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
     nonfinite: Literal["error", "mask"] = "error"
     """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None
@@ -386,6 +399,11 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Replace input columns that have the name of an output column."""
     numerics: Numerics = Field(default_factory=Numerics)
     """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
+
+    @property
+    def masks_tokens(self) -> bool:
+        """Whether single policy tokens of a response are masked."""
+        return self.rejects_tokens or self.trained_once
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -412,6 +430,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
             (
                 self.max_len_mask and self.max_response_length is None,
                 "--max-len-mask needs --max-response-length, the length limit of generation",
+            ),
+            (
+                self.bootstrap is not None and self.drop_truncated,
+                "--bootstrap and --drop-truncated exclude each other: dropped ones have no returns",
             ),
             (
                 low >= high,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _FIELDS = {"component": "reward_components", "teacher": "teachers"}
-Kind = Literal["key", "number", "flag", "tokens", "text"]
+Kind = Literal["key", "number", "flag", "tokens", "text", "ids"]
 Unit = Literal["row", "rollout"]
 """What statistics of responses count: rows, or rollouts, which may have several rows."""
 _CONTENTS: dict[Kind, tuple[str, ...]] = {
@@ -23,6 +23,7 @@ _CONTENTS: dict[Kind, tuple[str, ...]] = {
     "flag": ("number", "text"),
     "tokens": ("floats",),
     "text": ("text",),
+    "ids": ("integers",),
 }
 _ALSO = {"mask": ("integers",), "policy_version": ("integers", "floats")}
 """Further contents of roles: a policy version may be one number, or one per token."""
@@ -51,9 +52,9 @@ bools, texts (as integer codes), or lists of tokens. The parameter's name follow
 
 @dataclass(frozen=True)
 class Role:
-    """The meaning of a column: `tokens` is a list per response, the other kinds one value.
+    """The meaning of a column: `tokens` and `ids` are a list per response, other kinds one value.
 
-    A role of kind `text` has a column only if a recipe reads it.
+    A role of kind `text` or `ids` has a column only if a recipe reads it.
     """
 
     name: str
@@ -146,16 +147,20 @@ ROLES: dict[str, Role] = {
     "state_id": _role("state_id", "key", "state_id"),
     "step_score": _role("step_score", "number", "step_score"),
     "episode_score": _role("episode_score", "number", "episode_score"),
+    "response_token_ids": _role(
+        "response_token_ids", "ids", "response_token_ids", "response_tokens", "response_ids",
+        "completion_ids", "output_tokens", "output_ids", "completion_token_ids",
+    ),
+    "prompt_token_ids": _role(
+        "prompt_token_ids", "ids", "prompt_token_ids", "prompt_tokens", "prompt_ids",
+        "input_tokens",
+    ),
 }  # fmt: skip
 
-TOKEN_IDS: dict[str, tuple[str, ...]] = {
-    "response_token_ids": (
-        "response_token_ids", "response_tokens", "response_ids", "completion_ids", "output_tokens",
-        "output_ids", "completion_token_ids",
-    ),
-    "prompt_token_ids": ("prompt_token_ids", "prompt_tokens", "prompt_ids", "input_tokens"),
-}  # fmt: skip
-"""Names of the columns of token ids, which serve no role of a recipe."""
+TOKEN_IDS = {name: role.aliases for name, role in ROLES.items() if role.kind == "ids"}
+"""Names of the columns of token ids."""
+ON_DEMAND = ("text", "ids")
+"""Kinds of roles that have a column only if a recipe reads them."""
 
 # Role, column name, and columns that only the framework has in which the name has that role. The
 # column is used for a role that has no other column, and for no other role.
@@ -299,7 +304,7 @@ def resolve(
     decided = {**stored, **chosen}
     for name, meaning in ROLES.items():
         alias = next((alias for alias in meaning.aliases if alias in available), None)
-        if name not in decided and alias is not None and meaning.kind != "text":
+        if name not in decided and alias is not None and meaning.kind not in ON_DEMAND:
             columns[name] = alias
             how[name] = "name" if alias == meaning.aliases[0] else "alias"
     _use_framework_aliases(available, decided, columns, how)
@@ -334,7 +339,7 @@ def _in_some_files(
     names = {
         role: next((name for name in meaning.aliases if name in lacking), None)
         for role, meaning in ROLES.items()
-        if role not in decided and meaning.kind != "text"
+        if role not in decided and meaning.kind not in ON_DEMAND
     }
     return {role: (name, lacking[name]) for role, name in names.items() if name is not None}
 

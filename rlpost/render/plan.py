@@ -12,7 +12,7 @@ from rlpost.display.text import counted, role_columns, size
 from rlpost.render.summary import mapped_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.plan import Pass, Plan
@@ -22,13 +22,19 @@ _PASSES = ("", "once", "twice", "three times")
 
 
 def plan_page(
-    plan: Plan, target: AnyPath | None, *, overwrite: bool = False, verbose: bool = False
+    plan: Plan,
+    target: AnyPath | None,
+    device: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+    verbose: bool = False,
 ) -> Page:
     """Return the page of a plan.
 
     Args:
         plan: a recipe bound to its input.
         target: OUT; None if it is not named.
+        device: facts of the `DeviceChoice`.
         overwrite: OUT may exist.
         verbose: with all roles, and the columns and bytes of each pass.
     """
@@ -51,7 +57,7 @@ def plan_page(
     return Page(
         f"rlpost advantages --plan · {plan.source.name}{'' if target is None else f' → {target}'}",
         [_input(plan), *columns],
-        [*parts, TextTable(rows=[*_facts(plan, names, passes)], text=(0, 1))],
+        [*parts, TextTable(rows=[*_facts(plan, names, passes), _device(device)], text=(0, 1))],
         verdict=verdict,
     )
 
@@ -77,6 +83,10 @@ def _facts(plan: Plan, names: tuple[str, ...], passes: list[Pass]) -> Iterator[t
     why = plan.why_one_table
     text = "each step is computed on its own" if why is None else f"all steps on one machine: {why}"
     yield "Ray, shards", f"statistics of responses: {text}"
+
+
+def _device(facts: Mapping[str, Any]) -> tuple[str, str]:
+    return "device", "{name} ({reason})".format(**facts)
 
 
 def _pass_table(plan: Plan, passes: list[Pass]) -> TextTable:
@@ -113,6 +123,7 @@ def shards_page(summary: dict[str, Any], state_dir: Path) -> Page:
         [
             f"statistics of responses on {tables}{why}",
             f"up to {most} at once: N of them, each with its I from 0 to N - 1",
+            ": ".join(_device(summary["device"])),
         ],
         verdict=Notice("ok", f"{state_dir} written: {size(summary['bytes'])}"),
         next_steps=[f"next: {command} --num-shards N --shard-index I"],

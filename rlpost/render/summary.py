@@ -22,8 +22,10 @@ from rlpost.display.text import (
     role_columns,
     run_times,
     size,
+    value_list,
 )
 from rlpost.display.trends import Trend, trend_blocks, trend_table
+from rlpost.pipeline.device import CPU
 from rlpost.pipeline.summary import NO_SIGNAL
 from rlpost.pipeline.words import mask_flags
 from rlpost.render.update import update_line, update_notices, update_page
@@ -129,6 +131,8 @@ def _overview(summary: Json) -> list[str]:
     if "process_reward" in summary:
         lines.append(_PROCESS[summary["process_reward"]["added_per"]])
     lines += mapped_columns(summary["roles"])
+    if "device" in summary and summary["device"]["name"] != CPU:
+        lines.append("computed on {name}: {reason}".format(**summary["device"]))
     if "update" in summary:
         lines.append(update_line(summary["update"]))
     return lines
@@ -256,7 +260,9 @@ def _mean(facts: Json) -> float | None:
 def _numbers(summary: Json, *, verbose: bool) -> TextTable:
     """Return the statistics of rewards, KL, returns and weights, each with its population."""
     masked, tokens = summary["masked"], summary["signal"]["tokens"]["count"]
-    left_out = masked["nonfinite"]["new"] + masked.get("sample_mask", {"new": 0})["new"]
+    out = ["nonfinite", "sample_mask", "superseded"]
+    out += ["failure"] if summary["recipe"]["numerics"]["failed"] == "leave_out" else []
+    left_out = sum(masked[name]["new"] for name in out if name in masked)
     responses = counted(summary["responses"] - left_out, "response")
     of_tokens = counted(tokens, "response" if summary["tokens"] is None else "policy token")
     facts = [
@@ -317,14 +323,19 @@ def _funnel(summary: Json) -> list[TextTable]:
         for name, facts in masked.items()
         if name != "all" and (name in flags or facts["responses"])
     }
-    if not masks or not responses:
+    repeated = summary.get("repeated")
+    if not (masks or repeated) or not responses:
         return []
     left, rows = responses, [("read", f"{responses:,}", "", bar(1, 1, _BAR))]
     for name, facts in masks.items():
         left -= facts["new"]
         label = flags.get(name) or f"`{_column(summary, name)}` of the input"
+        label = f"failed: {_reasons(summary)}" if name == "failure" else label
         taken = f"-{facts['new']:,}" if facts["new"] else "0"
         rows.append((label, taken, f"{facts['responses']:,}", bar(left, responses, _BAR)))
+    if repeated:
+        of = f"-{counted(repeated['tokens'], 'token')} ({percent(repeated['share'])})"
+        rows.append(("--trained-once", "0", f"{repeated['responses']:,}", of))
     kept = responses - masked["all"]["responses"]
     tokens = ""
     if summary["tokens"] is not None and reads_tokens(summary):
@@ -333,6 +344,11 @@ def _funnel(summary: Json) -> list[TextTable]:
         )
     rows.append(("kept", f"{kept:,}", percent(kept / responses), tokens))
     return [TextTable(("Responses that train", "dropped", "matched", ""), rows, text=(0, 3))]
+
+
+def _reasons(summary: Json) -> str:
+    """Return the reasons of failures by their rows: `timeout 7, crash 2`."""
+    return value_list(summary["failures"]["reasons"])
 
 
 def _column(summary: Json, mask: str) -> str:

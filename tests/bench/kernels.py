@@ -131,9 +131,11 @@ KERNELS = (
     Kernel("KL k3", 24, _kl("k3")),
     Kernel("scan", 16, lambda data: reverse_scan(data.values, data.offsets, 0.95)),
     Kernel(
-        "scan, a decay a response",
-        16,
-        lambda data: reverse_scan_each(data.values, data.offsets, data.decays),
+        "scan, a decay a token",
+        24,
+        lambda data: reverse_scan_each(
+            data.values, data.offsets, spread(data.decays, data.offsets)
+        ),
     ),
     Kernel("whitening", 16, lambda data: whiten(data.batch, column="advantages")),
     Kernel("weights of tokens", 26, _weights("token")),

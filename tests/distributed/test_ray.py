@@ -36,6 +36,7 @@ from rlpost.distributed.tasks import TaskOutput
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.manual import page
+from rlpost.pipeline.device_choice import DeviceChoice
 
 if find_spec("ray") is None:
     if "CI" in os.environ:
@@ -171,9 +172,10 @@ def test_errors_are_those_of_one_process(tmp_path):
 def test_each_task_on_tokens_has_a_card_and_a_process_of_its_own():
     def here(context, number, _):
         cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        return TaskOutput({"at": (number, context.device, cards), "process": os.getpid()}, None)
+        at = number, context.device.name, cards
+        return TaskOutput({"at": at, "process": os.getpid()}, None)
 
-    context = TaskContext(rlpost.Recipe(), None, {}, 1, device="cuda")
+    context = TaskContext(rlpost.Recipe(), None, {}, 1, device=DeviceChoice("cuda", "test"))
     calls = [Call(here, (number,), (), 0, number < 2) for number in range(3)]
     executor = on_ray.RayExecutor(RAY.reporter, Clock())
     notes = [result.note for result in executor.run("test", context, calls)]

@@ -1,4 +1,4 @@
-"""Compare all numbers of two commits: `python -m tests.equality OLD [NEW] [--jobs 2] [--break]`.
+"""Compare all numbers of two commits: `python -m tests.equality OLD [NEW] [--device NAME]`.
 
 A fixed set of commands runs on both. Exit codes, JSON and columns of Parquet files have to be
 equal, bit for bit; texts and timings may differ. The exit code is 1 where anything differs.
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.equality import cases, inputs, trees
-from tests.equality.digest import Leaves, differences, digest, fingerprint, general
+from tests.equality.digest import ROUNDED, Leaves, differences, digest, fingerprint, general
 from tests.equality.runner import Ended, Tree, copy_harness, run_all
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 SHOWN = 6  # differing paths of a case
 MOST = 40  # paths of the overview
+FOLLOWS = re.compile(r"storage |checksums|bytes$")
+"""Paths of what depends on all bits of a column."""
+
+
+ON_DEVICES = (r"bytes\.to_\w+$", r"\.device$")
+"""Paths that differ between devices: bytes that are copied, and seconds that they compute."""
 
 
 class Outcome(NamedTuple):
@@ -49,6 +55,12 @@ class Row(NamedTuple):
 
     differing: dict[str, str]
     """What differs, by path."""
+
+    @property
+    def rounded(self) -> bool:
+        """Whether only the last bits of numbers differ, and what is made of these bits."""
+        texts = self.differing.items()
+        return all(text.endswith(ROUNDED) or FOLLOWS.search(path) for path, text in texts)
 
 
 def main() -> int:
@@ -79,6 +91,9 @@ def arguments() -> argparse.Namespace:
         "--break", dest="breaks", action="store_true",
         help="compare NEW with copies of it whose arithmetic is changed: 0 if that is found",
     )  # fmt: skip
+    parser.add_argument(
+        "--device", default="", help="where NEW computes, such as torch:cpu; its own default"
+    )
     parser.add_argument("--verbose", action="store_true", help="all differing paths")
     return parser.parse_args()
 
@@ -87,7 +102,7 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
     """Run all cases on both commits; 1 where anything differs."""
     sides = [
         Tree("old", trees.materialise(asked.old, top / "trees" / "old"), top),
-        Tree("new", trees.materialise(asked.new, top / "trees" / "new"), top),
+        Tree("new", trees.materialise(asked.new, top / "trees" / "new"), top, asked.device),
     ]
     print(f"old: {trees.named(asked.old)}\nnew: {trees.named(asked.new)}\n")
     chosen = chosen_cases(sides[0], asked.only)
@@ -97,24 +112,27 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
         found[side.name, one.name] = outcome
         pair = [found.get((side.name, one.name)) for side in sides]
         if all(pair):
-            rows.append(row_of(one, *pair))
+            rows.append(row_of(one, *pair, ON_DEVICES if asked.device else ()))
             show(rows[-1], SHOWN if not asked.verbose else None)
     if asked.out:
         asked.out.write_text(json.dumps(everything(asked, rows), indent=1) + "\n")
     if not rows:
         raise SystemExit(f"no case has {asked.only!r} in its name")
-    overview([row.differing for row in rows])
+    overview([[p for p, text in x.differing.items() if not text.endswith(ROUNDED)] for x in rows])
     different = sum(bool(row.differing) for row in rows)
+    rounded = sum(bool(row.differing) and row.rounded for row in rows)
     broken = sum(bool(row.wrong) for row in rows)
     print(f"\n{len(rows)} cases: {len(rows) - different} equal, {different} different", end="")
+    print(f" ({rounded} of them by rounding alone)" if rounded else "", end="")
     print(f", {broken} with an unexpected exit code" if broken else "")
     return int(bool(different or broken))
 
 
-def row_of(one: cases.Case, old: Outcome, new: Outcome) -> Row:
+def row_of(one: cases.Case, old: Outcome, new: Outcome, more: Sequence[str] = ()) -> Row:
     """A case with what differs."""
+    ignored = re.compile("|".join((*one.ignored, *more)) or "(?!)")
     leaves = [
-        {p: v for p, v in x.leaves.items() if not any(re.search(i, p) for i in one.ignored)}
+        {path: value for path, value in x.leaves.items() if not ignored.search(path)}
         for x in (old, new)
     ]
     return Row(one.name, old, new, unexpected(one, old, new), differences(*leaves))
@@ -124,7 +142,7 @@ def overview(paths: Sequence[Iterable[str]]) -> None:
     """In how many cases each path differs, the most frequent first."""
     counts = Counter(path for some in paths for path in {general(one) for one in some})
     if counts:
-        print("\ncases in which a path differs, whatever the file and the place in a list:")
+        print("\ncases in which a path differs by more than rounding, whatever the file:")
     for path, count in counts.most_common(MOST):
         print(f"{count:6}  {path}")
     if len(counts) > MOST:
@@ -220,8 +238,10 @@ def unexpected(one: cases.Case, *outcomes: Outcome) -> str:
 
 def show(row: Row, most: int | None) -> None:
     """A line for a case, and the first paths that differ."""
-    state = "DIFFERENT" if row.differing else "equal"
+    state = ("rounding" if row.rounded else "DIFFERENT") if row.differing else "equal"
     seconds = sum(x.seconds for x in row.old.ended)
+    if state == "rounding" and most is not None:
+        most = 1
     print(f"{state:9}  {len(row.old.leaves):6,} values  {seconds:5.2f} s  {row.name}")
     if row.wrong:
         print(f"    unexpected: {row.wrong}")

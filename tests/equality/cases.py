@@ -223,6 +223,8 @@ def of_estimators(names: list[str]) -> list[Case]:
                    "--lambda-value 0.99"),
         advantages("gae with adaptive lambda", "steps.parquet", "--estimator gae "
                    "--length-adaptive-alpha 0.2"),
+        advantages("gae with values behind truncated ends", "rich.parquet", "--estimator gae "
+                   "--gamma 0.9 --bootstrap last"),
         advantages("opd with teachers of its own", "rich.parquet", "--estimator opd "
                    "--teacher teacher_a=1 --teacher teacher_b=0.5 --kl-estimator k3"),
         advantages("teachers beside rewards", "rich.parquet", "--estimator grpo "

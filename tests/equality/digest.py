@@ -107,6 +107,8 @@ IGNORED = {
     "semantics",  # a number that changed defaults and formulas raise
     "x-semantics",
     "rlpost.semantics",
+    "devices",  # that computed: `--device` of tests.equality
+    "device",
     "run",  # a random number in the metadata that ties the files of a run together
 }
 # Keys below which there are names for people, which are worded like texts.
@@ -114,6 +116,8 @@ WORDED = {"passes"}  # timings of the passes of a run, by what a pass is called
 # Texts of a page whose numbers are again in the JSON of `inspect`, and whose wording chooses which
 # of them are mentioned and in which unit.
 NOTES = {"note"}
+ROUNDED = " (rounding)"
+"""The end of a difference in the last bits of a number."""
 TEXT = "(text)"  # in place of a text: wording is not compared, that there is one is
 VALUE = "(value)"  # in place of an ignored value
 SCHEMA = b"ARROW:schema"  # holds all metadata again, texts and timings too; types are compared
@@ -315,6 +319,7 @@ def renamed(leaves: Leaves) -> Leaves:
 
 def _renamed(path: str) -> str:
     for old, new in RENAMED.items():
+        assert old.count(".") == new.count("."), f"RENAMED: {old} and {new} differ in their dots"
         index = rf"({_INDEX}\.)"
         pattern = rf"(?<!\w){index.join(map(re.escape, old.split('.')))}(?!\w)"
         first, *others = new.split(".")
@@ -329,6 +334,7 @@ def differences(old: Leaves, new: Leaves) -> dict[str, str]:
     new = _without_added_columns(old, new)
     found = {
         path: f"{_shown(old[path])} -> {_shown(new[path])}"
+        + ROUNDED * _is_rounding(old[path], new[path])
         for path in old
         if path in new and _differ(old[path], new[path])
     }
@@ -361,6 +367,16 @@ def general(path: str) -> str:
     """A path without the indices of lists and the names of files."""
     short = re.sub(r"\[\d+\]", "[]", path)
     return re.sub(r"^(?:\S+\.(?:json|parquet|html)(?: metadata)?|stdout \d+)\.?", "", short)
+
+
+def _is_rounding(old: Any, new: Any) -> bool:
+    """Return whether two numbers differ in their last bits alone, or as sums of numbers near 1."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return all(map(_is_rounding, old, new))
+    try:  # zeros are texts, so that their signs are compared
+        return math.isclose(float(old), float(new), rel_tol=1e-12, abs_tol=1e-15)
+    except (TypeError, ValueError):
+        return False
 
 
 def _differ(old: Any, new: Any) -> bool:

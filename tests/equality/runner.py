@@ -40,13 +40,14 @@ class Ended(NamedTuple):
 class Tree:
     """A tree of files, the environment in which its rlpost runs, and its workers."""
 
-    def __init__(self, name: str, files: Path, top: Path) -> None:
+    def __init__(self, name: str, files: Path, top: Path, device: str = "") -> None:
         """Take a tree.
 
         Args:
             name: what it is called.
             files: its files.
             top: the folder with `inputs` and `harness`; results go below it.
+            device: of `--device`; empty for the default of its commands.
         """
         self.harness = top / "harness"
         self.name, self.files, self.top = name, files, top / name
@@ -61,7 +62,7 @@ class Tree:
         self.env = kept | {
             "PYTHONPATH": str(files), "TMPDIR": str(top / "tmp"), "COLUMNS": "120",
             "NO_COLOR": "1", "TERM": "dumb", "OPENBLAS_NUM_THREADS": "1",
-        }  # fmt: skip
+        } | ({"RLPOST_DEVICE": device} if device else {})  # fmt: skip
 
     def output(self, *words: str) -> str:
         """What a command prints, run by a new process.
@@ -167,14 +168,22 @@ def run_all(
     for thread in threads:
         thread.start()
     left = len(threads)
-    while left:
-        found = done.get()
-        if isinstance(found, BaseException):
-            raise found
-        if found is None:
-            left -= 1
-        else:
-            yield found
+    try:
+        while left:
+            found = done.get()
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                left -= 1
+            else:
+                yield found
+    finally:  # before the folders that they use are removed
+        for queue_of_tree in waiting.values():
+            with suppress(queue.Empty):
+                while True:
+                    queue_of_tree.get_nowait()
+        for thread in threads:
+            thread.join()
 
 
 def lane(

@@ -20,6 +20,7 @@ from strategies import ESSENTIALS, rollouts, to_table
 import rlpost
 import rlpost.estimators
 import rlpost.kernels
+from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, estimator_named
 from rlpost.estimators.gae import gae
 from rlpost.estimators.raw import raw
@@ -58,6 +59,24 @@ def agrees(rows, name, **options):
 def test_an_estimator_equals_its_reference(name, rows, gamma, process):
     rows = rows if process else without(rows, "token_rewards")
     agrees(rows, name, gamma=gamma)
+
+
+BOOTSTRAPPED = ("gae", "vtrace", "reinforce", "reinforce_pp", "remax", "agentic_reinforce",
+                "optimal_token_baseline")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOOTSTRAPPED)
+@settings(max_examples=25)
+@given(rows=rollouts(), gamma=st.sampled_from([1.0, 0.9]))
+def test_a_truncated_response_ends_with_a_value(name, rows, gamma):
+    agrees(rows, name, gamma=gamma, bootstrap="last")
+
+
+@pytest.mark.parametrize("name", sorted({*ESTIMATORS} - {*BOOTSTRAPPED}))
+def test_an_estimator_without_sums_of_rewards_takes_no_value(name):
+    rows = responses([0.0, 1.0], finish_reason="length")
+    with pytest.raises(UsageError, match="--bootstrap"):
+        written(rows, name, bootstrap="last")
 
 
 @every_estimator
@@ -338,6 +357,28 @@ def test_gae_with_two_equal_lambdas_is_gae(rows, lam):
         strict=True,
     ):
         np.testing.assert_array_equal(got, want)
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from([1.0, 0.9]), st.sampled_from([None, "last"]))
+def test_vtrace_of_equal_policies_is_gae_with_lambda_1(rows, gamma, bootstrap):
+    rows = [replace(r, infer=r.old) for r in rows]
+    for got, want in zip(
+        written(rows, "vtrace", gamma=gamma, bootstrap=bootstrap),
+        written(rows, "gae", gamma=gamma, lam=1.0, bootstrap=bootstrap),
+        strict=True,
+    ):
+        close(got, want)
+
+
+@settings(max_examples=25)
+@given(rollouts(), st.sampled_from([(0.5, 0.25), (2.0, 1.0), (1.0, 3.0)]))
+def test_vtrace_caps_its_two_ratios(rows, caps):
+    rewards = pipeline(rows, {"estimator": "vtrace"}).token_rewards
+    want = est.vtrace(rows, rewards, gamma=0.5, rho_cap=caps[0], c_cap=caps[1])
+    options = {"vtrace_rho_cap": caps[0], "vtrace_c_cap": caps[1]}
+    for got, expected in zip(written(rows, "vtrace", gamma=0.5, **options), want, strict=True):
+        close(got, flat(expected))
 
 
 @settings(max_examples=25)

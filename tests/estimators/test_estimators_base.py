@@ -14,7 +14,7 @@ def double(xs):
 
 
 WHITENED = {"reinforce_pp", "reinforce_pp_baseline"}
-OWN_RETURNS = {"gae", "remax", "optimal_token_baseline"}
+OWN_RETURNS = {"gae", "vtrace", "remax", "optimal_token_baseline"}
 CONSTANT = {
     "reinforce", "grpo", "reinforce_pp", "gigpo", "step_reinforce", "agentic_reinforce",
 }  # fmt: skip
@@ -44,6 +44,7 @@ def test_the_roles_that_each_estimator_needs():
     assert roles["grpo"] == ("reward", "group")
     assert roles["rloo"] == ("reward", "group")
     assert roles["gae"] == ("reward", "values")
+    assert roles["vtrace"] == ("reward", "values", "old_log_probs", "infer_log_probs")
     assert roles["hierarchical_grpo"] == ("reward", "group")
     assert roles["opd"] == ("teachers", "old_log_probs")
     assert roles["step_reinforce"] == ("step_score", "turn", "rollout", "group")

@@ -60,6 +60,32 @@ def test_arrays_of_numpy_give_the_numbers_of_tensors(name, dtype):
         np.testing.assert_allclose(ours, theirs, rtol=rounding, atol=rounding)
 
 
+@pytest.mark.parametrize("library", ["array_api_strict", "jax.numpy"])
+@pytest.mark.parametrize("name", CALLS)
+def test_arrays_of_another_library_give_the_numbers_of_numpy(name, library):
+    xp = pytest.importorskip(library)
+    arguments, options = CALLS[name]
+    plain = [np.asarray(x, "float32" if isinstance(x, np.ndarray) else "int32") for x in arguments]
+    results = getattr(F, name)(*plain, **options)
+    others = getattr(F, name)(*map(xp.asarray, plain), **options)
+    assert isinstance(others, type(results)) or not isinstance(results, tuple)
+    pairs = zip(others, results, strict=True) if isinstance(results, tuple) else [(others, results)]
+    for ours, theirs in pairs:
+        assert isinstance(ours, type(xp.asarray(plain[0])))
+        np.testing.assert_array_equal(np.from_dlpack(ours), theirs)
+
+
+def test_an_array_that_numpy_cannot_read_is_an_error():
+    jax = pytest.importorskip("jax")
+    ones = jax.numpy.ones(11)
+
+    def total(values):
+        return F.discounted_returns(values, OFFSETS).sum()
+
+    with pytest.raises(UsageError, match="on the CPU is needed"):
+        jax.grad(total)(ones)
+
+
 def test_arguments_of_two_libraries_are_an_error():
     with pytest.raises(UsageError, match="one library is needed"):
         F.gae(torch.zeros(11), np.zeros(11), torch.tensor(OFFSETS))

@@ -146,8 +146,20 @@ def test_totals_are_those_of_a_step_that_has_the_responses(totals, text):
 def test_a_step_without_policy_tokens_has_the_loss_0(how):
     values, offsets, mask = ARGUMENTS["aggregate"]
     nothing = {"tokens": 0, "responses": np.int64(0), "rows": torch.tensor(3), "longest": 4}
+    more = {"units": range(len(offsets) - 1), "advantages": values}
     for totals in (None, nothing, STEP):
-        assert F.aggregate(values, offsets, mask * 0, how=how, totals=totals) == 0
+        if totals and how in ("prompt-mean", "token-mean-by-sign"):
+            with pytest.raises(UsageError, match="totals="):
+                F.aggregate(values, offsets, mask, how=how, totals=totals, **more)
+        else:
+            assert F.aggregate(values, offsets, mask * 0, how=how, totals=totals, **more) == 0
+
+
+@pytest.mark.parametrize(("how", "lacks"), [("prompt-mean", "units="),
+                                            ("token-mean-by-sign", "advantages=")])  # fmt: skip
+def test_an_aggregation_needs_its_array(how, lacks):
+    with pytest.raises(UsageError, match=lacks):
+        F.aggregate(*ARGUMENTS["aggregate"], how=how)
 
 
 def test_losses_that_select_tokens_of_a_part_of_a_step_are_warned_of():

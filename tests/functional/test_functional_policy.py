@@ -51,12 +51,15 @@ def loss_inputs(rows):
 def test_policy_loss_equals_the_loop_and_the_padded_function(name, how, rows):
     new, old, advantages = loss_inputs(rows)
     structure = {"offsets": offsets_of(rows), "mask": mask_of(rows)}
-    knobs = {"loss": name, "aggregation": how, "agg_length": 7}
+    units = [i // 2 for i in range(len(rows))]
+    knobs = {"loss": name, "aggregation": how, "agg_length": 7, "units": units}
     found = F.policy_loss(new, old, advantages, **structure, **knobs)
-    loop = [getattr(slow_losses, name)(row) for row in loss_rows(rows, advantages)]
+    own = loss_rows(rows, advantages)
+    loop = [getattr(slow_losses, name)(row) for row in own]
     values = [[one[0] for one in row] for row in loop]
     lengths = [len(r.mask) for r in rows]
-    wanted = slow_losses.aggregate(values, lengths, how, length=7)
+    gains = [row.advantages for row in own]
+    wanted = slow_losses.aggregate(values, lengths, how, length=7, units=units, advantages=gains)
     assert found.loss.item() == pytest.approx(wanted, rel=1e-8, abs=1e-10)
     twin = P.policy_loss(
         padded(rows, new.detach()).requires_grad_(),
@@ -99,16 +102,20 @@ def test_aggregation_equals_the_loop(how):
     values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0], dtype=torch.float64)
     offsets, mask = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 0, 1, 1, 1])
     rows, lengths, weights = [[1.0, 4.0], [], [8.0, 16.0]], [3, 0, 2], [2.0, 1.0, 0.5]
+    gains, units = [[1.0, -1.0], [], [0.0, 2.0]], ["p", "q", "p"]
     for every_row, by_rows in ((False, False), (True, True)):
         wanted = slow_losses.aggregate(
-            rows, lengths, how, weights=weights, every_row=every_row, by_rows=by_rows
-        )
+            rows, lengths, how, weights=weights, every_row=every_row, by_rows=by_rows,
+            units=units, advantages=gains,
+        )  # fmt: skip
         found = F.aggregate(
             values,
             offsets,
             mask,
             how=how,
             weights=torch.tensor(weights),
+            units=units,
+            advantages=torch.tensor([1.0, 9.0, -1.0, 0.0, 2.0]),
             count_rows="all" if every_row else "valid",
             norm="rows" if by_rows else "length",
         )

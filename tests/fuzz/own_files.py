@@ -71,7 +71,7 @@ def _prepare_update(top: Path) -> None:
 
 def _prepare_journal(top: Path) -> None:
     _prepare_inputs(top)
-    usual, made = running.write_rows, []
+    usual, made = running.fill_file, []
 
     def stopped(*arguments: Any) -> Any:
         if made:
@@ -79,7 +79,7 @@ def _prepare_journal(top: Path) -> None:
         made.append(usual(*arguments))
         return made[0]
 
-    with mock.patch.object(running, "write_rows", stopped), suppress(KeyboardInterrupt):
+    with mock.patch.object(running, "fill_file", stopped), suppress(KeyboardInterrupt):
         rlpost.advantages(top / "in", top / "out", RAW, RESUME)
 
 

@@ -125,34 +125,33 @@ def column_differences(name, recipe, theirs, ours, rows) -> list[str]:
     return [f"{name}: {len(bad)} rows, first {row}: expected {expected}, came {written}"]
 
 
-def outcome(one, table, tmp_path):
+def outcome(one, table, options):
     """What a run writes, its summary, and its state; None where it leaves no response."""
-    state = tmp_path / "state.json"
-    state.unlink(missing_ok=True)
+    options.state.unlink(missing_ok=True)
     try:
         recipe = one.recipe.model_copy(update={"replace": True})
-        written, summary = enrich(table, recipe, Options(state=state, device="cpu"))
+        written, summary = enrich(table, recipe, options)
     except DataError as error:
         if not str(error).startswith("no response is left"):
             raise
         return None
-    moments = json.loads(state.read_text())["running"]
+    moments = json.loads(options.state.read_text())["running"]
     return written, summary, moments
 
 
-def run_differences(entry, one, tmp_path) -> list[str]:
+def run_differences(entry, one, options) -> list[str]:
     given = CASES.table(entry["input"])
     if isinstance(one, LossRun):
         return loss_differences(entry, one, given, CASES.expected(entry))
     table, expected = one.prepare(given), CASES.expected(entry)
     rows = Rows(entry, given, expected)
-    came, found = outcome(one, table, tmp_path), []
+    came, found = outcome(one, table, options), []
     if came is None:  # rlpost stops where a framework goes on to train on nothing
         if any(kept.any() for kept in rows.kept):
             return ["no response is left"]
         columns = {name: name for name in one.columns if name == "response_level_rewards"}
         one = Run(one.recipe.model_copy(update=NO_MASKS), columns)
-        written, _, _ = outcome(one, table, tmp_path)
+        written, _, _ = outcome(one, table, options)
     else:
         written, summary, moments = came
         metrics = metrics_of(entry, one, table, summary, moments)
@@ -175,7 +174,20 @@ def named(entry) -> str:
 
 
 @pytest.mark.parametrize("peer", PEERS)
+def test_numbers_by_torch_of(peer, tmp_path):
+    """Every third case by what computes on devices."""
+    options, entries = Options("torch:cpu", state=tmp_path / "state.json"), CASES.entries
+    wrong = []
+    for entry in [entry for entry in entries if entry["peer"] == peer][::3]:
+        runs = runs_of(entry, CASES.table(entry["input"])) if defect_of(entry) is None else []
+        for one in () if isinstance(runs, str) else runs:
+            wrong += [f"{named(entry)}: {line}" for line in run_differences(entry, one, options)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("peer", PEERS)
 def test_numbers_of(peer, tmp_path, capsys):
+    options = Options("cpu", state=tmp_path / "state.json")
     matched, defects, skipped, wrong = 0, Counter(), Counter(), []
     for entry in (entry for entry in CASES.entries if entry["peer"] == peer):
         defect = defect_of(entry)
@@ -185,7 +197,7 @@ def test_numbers_of(peer, tmp_path, capsys):
         elif isinstance(runs, str):
             skipped[runs] += 1
         else:
-            found = [line for one in runs for line in run_differences(entry, one, tmp_path)]
+            found = [line for one in runs for line in run_differences(entry, one, options)]
             matched += not found
             wrong += [f"{named(entry)}: {line}" for line in found]
     lines = [f"golden cases of {peer}: {matched} matched"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +39,6 @@ from rlpost.io.parquet.reader import ParquetReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MANY = 50_000_000  # float32: 200 MB decoded, a few hundred bytes as stored
 
@@ -325,3 +326,19 @@ def test_a_lack_of_memory_is_exit_code_5_and_no_damage(small_file, extra):
     assert ran.returncode == 5, ran.stderr
     assert "memory" in ran.stderr
     assert "damaged" not in ran.stderr
+
+
+def test_the_limit_that_an_error_names_is_enough(tmp_path):
+    sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
+
+    def run(limit):
+        command = [sys.executable, "-m", "rlpost", "advantages", sample, tmp_path / "out.parquet"]
+        return subprocess.run(
+            [*map(str, command), "--max-memory", limit], capture_output=True, text=True, check=False
+        )
+
+    ran = run("1MB")
+    assert ran.returncode == 5, ran.stderr
+    named = re.search(r"--max-memory (\d+MB) permits it", ran.stderr)
+    assert named, ran.stderr
+    assert run(named[1]).returncode == 0

@@ -1,6 +1,7 @@
-"""Scans against loops; and by hand: a decay per segment, gradients."""
+"""Scans against loops; and by hand: a decay per element, gradients."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -74,9 +75,14 @@ def test_a_scan_keeps_a_non_finite_number_within_its_segment():
     assert bool(np.isfinite(got[310:]).all())
 
 
-def test_a_scan_with_a_decay_per_segment_of_a_single_segment():
-    got = scans.reverse_scan_each(double([1.0, 2.0, 4.0]), np.array([0, 3]), double([0.5]))
-    assert got.tolist() == [3.0, 4.0, 4.0]
+def test_a_scan_with_a_decay_per_element_is_the_loop():
+    rng, offsets = np.random.default_rng(3), np.array([0, 3, 3, 4, 45, 62])
+    values, decays = rng.normal(size=62), rng.uniform(0, 1.2, 62)
+    want = values.copy()
+    for first, last in pairwise(offsets):
+        for t in reversed(range(first, last - 1)):
+            want[t] += decays[t] * want[t + 1]
+    np.testing.assert_allclose(scans.reverse_scan_each(values, offsets, decays), want, rtol=1e-12)
 
 
 def test_a_scan_with_gradients_has_the_same_values():

@@ -538,14 +538,28 @@ def test_log_ratios_of_the_kl_loss_are_clamped():
 every_way = pytest.mark.parametrize("how", AGGREGATIONS)
 
 
-def aggregate(values, mask, offsets, how, weights=None, **choices):
+UNITS = (0, 1, 1, 0, 2, 2)
+"""Prompts of the first rows."""
+
+
+def aggregate(values, mask, offsets, how, weights=None, advantages=None, **choices):
     """The loss of one batch: sums or means of responses, and what they are divided by."""
     tokens, sizes = count_true(mask, offsets), offsets.diff()
+    if how == "token-mean-by-sign":
+        positive = advantages > 0
+        parts = (mask & positive, mask & ~positive)
+        return sum(aggregate(values, x, offsets, "token-mean", weights, **choices) for x in parts)
+    valid, rows = tokens > 0, len(sizes)
     sums = segment_sum(torch.where(mask, values.to(torch.float64), 0.0), offsets)
     if how == "seq-mean-token-mean":
         sums = sums / tokens.clamp(min=1)
+    if how == "prompt-mean":
+        units = torch.tensor([UNITS[i % 6] for i in range(rows)])
+        of_units = torch.bincount(units, tokens.double())
+        sums, rows = sums / of_units[units].clamp(min=1), len(units.unique())
+        valid = of_units > 0
     sums = sums if weights is None else sums * weights
-    counts = (tokens.sum(), (tokens > 0).sum(), torch.tensor(len(sizes)), sizes.max())
+    counts = (tokens.sum(), valid.sum(), torch.tensor(rows), sizes.max())
     total = exact_digits(sums.numpy(), np.zeros(len(sums), np.int64), 1)
     totals = AggregateTotals(total, *(count.view(1).numpy() for count in counts))
     return totals.loss(how=how, **choices).item()
@@ -566,11 +580,17 @@ CHOICES = st.fixed_dictionaries(
 def test_each_aggregation_equals_the_loop(how, tokens, choices, weighted):
     values, lengths = computed(tokens).values, tokens.offsets.diff().tolist()
     weights = torch.linspace(0.5, 1.5, len(lengths), dtype=torch.float64) if weighted else None
-    found = aggregate(values, tokens.mask, tokens.offsets, how=how, weights=weights, **choices)
-    rows = [
-        part[own].tolist()
-        for part, own in zip(values.split(lengths), tokens.mask.split(lengths), strict=True)
-    ]
+    gains = tokens.advantages
+    found = aggregate(
+        values, tokens.mask, tokens.offsets, how=how, weights=weights, advantages=gains, **choices
+    )
+    rows, of_rows = (
+        [
+            part[own].tolist()
+            for part, own in zip(x.split(lengths), tokens.mask.split(lengths), strict=True)
+        ]
+        for x in (values, gains)
+    )
     want = slow.aggregate(
         rows,
         lengths,
@@ -579,6 +599,8 @@ def test_each_aggregation_equals_the_loop(how, tokens, choices, weighted):
         every_row=choices["count_rows"] == "all",
         by_rows=choices["norm"] == "rows",
         length=choices["length"],
+        units=[UNITS[i % 6] for i in range(len(rows))],
+        advantages=of_rows,
     )
     assert math.isclose(found, want, rel_tol=1e-12, abs_tol=1e-13)
 
@@ -586,8 +608,11 @@ def test_each_aggregation_equals_the_loop(how, tokens, choices, weighted):
 @every_way
 def test_the_loss_of_no_tokens_is_0(how):
     none, offsets = torch.zeros(3, dtype=torch.float64), torch.tensor([0, 0, 3])
-    assert aggregate(none, torch.zeros(3, dtype=torch.bool), offsets, how=how) == 0
-    assert aggregate(none[:0], torch.ones(0, dtype=torch.bool), offsets[:2], how=how) == 0
+    for values, mask, bounds in (
+        (none, torch.zeros(3, dtype=torch.bool), offsets),
+        (none[:0], torch.ones(0, dtype=torch.bool), offsets[:2]),
+    ):
+        assert aggregate(values, mask, bounds, how=how, advantages=values) == 0
 
 
 # --- the table and its options -------------------------------------------------------------------

@@ -45,7 +45,7 @@ USES = {
     "batch": "batches, and so prompt groups, whitening, batch and running statistics, adaptive KL",
     "domain": "running statistics, tables by domain, `hierarchical_grpo`",
     "difficulty": "`--difficulty-weight`",
-    "truncated": "`--drop-truncated`, `--truncation-penalty`",
+    "truncated": "`--drop-truncated`, `--truncation-penalty`, `--bootstrap`",
     "response_length": "lengths of inputs without tokens",
     "response": "`--tokenizer`, for lengths of inputs without tokens",
     "sample_mask": "optional: 0 leaves the response out; policy loss",

@@ -46,12 +46,15 @@ VALUES = {
     "lambda_policy": (0.3, 1.0),
     "lambda_value": (0.3, 1.0),
     "length_adaptive_alpha": (0.7,),
+    "bootstrap": ("last",),
     "step_gamma": (0.5,),
     "episode_weight": (2.0,),
     "step_weight": (0.5,),
     "f_norm": (3.0,),
     "ema_decay": (0.5,),
     "otb_is_cap": (0.8, 2.0),
+    "vtrace_rho_cap": (0.5, 2.0),
+    "vtrace_c_cap": (0.5, 2.0),
     "episode_domains": (("math",), ("math", "code")),
     "options": (),
     "teachers": ({"teacher_a": 1.0}, {"teacher_a": 0.5, "teacher_b": -0.2}),
@@ -87,6 +90,7 @@ VALUES = {
     "drop_zero_variance": (True,),
     "drop_single": (True,),
     "drop_truncated": (True,),
+    "trained_once": (True,),
     "mask_before_norm": (True,),
     "kl_coef": (0.1, 2.0),
     "kl_estimator": ("abs", "k2", "k3", "k4"),
@@ -102,6 +106,8 @@ VALUES = {
     "tokenizer": (),
     "unit": ("rollout",),
     "rollout_reward": ("last", "sum", "mean"),
+    "failures": ("keep", "zero"),
+    "attempts": ("newest",),
     "nonfinite": ("mask",),
     "emit": (),
     "emit_only": (True,),
@@ -115,6 +121,7 @@ VALUES = {
     "numerics.single": ("zero_always", "raw", "normalise"),
     "numerics.constant": ("divide",),
     "numerics.empty": ("leave_out",),
+    "numerics.failed": ("count",),
     "numerics.missing_components": ("skip",),
     "numerics.clip_stages": ("response",),
     "numerics.log_ratio_clamp": (0.5, "never"),
@@ -269,8 +276,14 @@ def random_table(rng):
         "step_score": pa.array(rng.normal(0, 1, count), pa.float32()),
         "episode_score": pa.array(episode[groups * 3 + traj], pa.float32()),
         "rollout": pa.array([f"r{r}" for r in rng.integers(0, rng.choice([2, 40]), count)]),
+        "failure": pa.array(rng.choice(["", "", "", "crash"], count).tolist()),
+        "run_attempt": pa.array(rng.integers(0, rng.choice([1, 3]), count), pa.int64()),
         "response_mask": ragged(np.split(mask.astype(int), bounds[1:-1]), "list", pa.uint8()),
     }
+    prompts = np.split(rng.integers(0, 2, count), np.arange(1, count))
+    columns["prompt_token_ids"] = ragged(prompts, "list", pa.int32())
+    ids = np.split(rng.integers(0, 2, bounds[-1]), bounds[1:-1])
+    columns["response_token_ids"] = ragged(ids, "list", pa.int32())
     for name, values in zip(COMPONENTS, components.T, strict=True):
         columns[name] = pa.array(values, pa.float32())
     tokens = _tokens(rng, lengths)

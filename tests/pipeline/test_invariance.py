@@ -49,10 +49,10 @@ class Pieces(SilentReporter):
         self.rows.append(rows)
 
 
-def enriched(table, recipe, chunk_tokens=EVERYTHING, workers=1):
+def enriched(table, recipe, chunk_tokens=EVERYTHING, workers=1, device="cpu"):
     """The new columns, the summary as text, and the rows of each piece of each pass."""
     pieces = Pieces()
-    options = rlpost.Options(chunk_tokens=chunk_tokens, workers=workers, reporter=pieces)
+    options = rlpost.Options(device, chunk_tokens, workers, reporter=pieces)
     out, summary = rlpost.enrich(table, recipe, options)
     return new_columns(out), json.dumps(summary), pieces.rows
 
@@ -109,20 +109,23 @@ def scan_cases(draw):
     return draw(rollouts()), rlpost.Recipe(**draw(recipes(SCANS, gammas=(0.9, 1.0))))
 
 
-def base(rows, recipe):
+devices = st.sampled_from(("cpu", "cpu", "cpu", "torch:cpu"))
+
+
+def base(rows, recipe, device="cpu"):
     """The table and what all at once gives for it; cases with nothing left are passed over."""
     table = to_table(rows)
     try:
-        return table, *enriched(table, recipe)[:2]
+        return table, *enriched(table, recipe, device=device)[:2]
     except DataError:
         assume(False)  # noqa: FBT003
         raise
 
 
-def unchanged_in_chunks(rows, recipe, same):
-    table, want, summary = base(rows, recipe)
+def unchanged_in_chunks(rows, recipe, same, device):
+    table, want, summary = base(rows, recipe, device)
     for chunk_tokens, workers in ((1, 2), (1, 1), (40, 3), (1000, 1)):
-        got, own, pieces = enriched(table, recipe, chunk_tokens, workers)
+        got, own, pieces = enriched(table, recipe, chunk_tokens, workers, device)
         same(got, want)
         if same is same_bits:
             assert own == summary
@@ -131,20 +134,27 @@ def unchanged_in_chunks(rows, recipe, same):
 
 
 @settings(max_examples=40)
-@given(outcome_cases())
-def test_chunks_and_workers_change_no_bit_of_outcomes_or_summary(case):
-    unchanged_in_chunks(*case, same_bits)
+@given(outcome_cases(), devices)
+def test_chunks_and_workers_change_no_bit_of_outcomes_or_summary(case, device):
+    unchanged_in_chunks(*case, same_bits, device)
 
 
 @settings(max_examples=20)
-@given(scan_cases())
-def test_chunks_and_workers_change_no_bit_of_scans(case):
-    unchanged_in_chunks(*case, same_bits)
+@given(scan_cases(), devices)
+def test_chunks_and_workers_change_no_bit_of_scans(case, device):
+    unchanged_in_chunks(*case, same_bits, device)
 
 
-def unchanged_in_another_order(rows, recipe, order, same):
-    table, want, _ = base(rows, recipe)
-    got, _, _ = enriched(table.take(order), recipe, 40)
+@settings(max_examples=10)
+@given(st.one_of(outcome_cases(extreme=False), scan_cases()))
+def test_torch_and_numpy_agree_up_to_rounding(case):
+    table, want, _ = base(*case)
+    same_numbers(enriched(table, case[1], 40, device="torch:cpu")[0], want)
+
+
+def unchanged_in_another_order(rows, recipe, order, same, device):
+    table, want, _ = base(rows, recipe, device)
+    got, _, _ = enriched(table.take(order), recipe, 40, device=device)
     same(got.take(np.argsort(order)), want)
 
 
@@ -159,17 +169,17 @@ def has_ordered_batches(case):
 
 
 @settings(max_examples=40)
-@given(outcome_cases().filter(has_ordered_batches).flatmap(orders))
-def test_the_order_of_rows_changes_no_bit_of_outcomes(case):
+@given(outcome_cases().filter(has_ordered_batches).flatmap(orders), devices)
+def test_the_order_of_rows_changes_no_bit_of_outcomes(case, device):
     (rows, recipe), order = case
-    unchanged_in_another_order(rows, recipe, order, same_bits)
+    unchanged_in_another_order(rows, recipe, order, same_bits, device)
 
 
 @settings(max_examples=20)
-@given(scan_cases().filter(has_ordered_batches).flatmap(orders))
-def test_the_order_of_rows_changes_scans_by_rounding_only(case):
+@given(scan_cases().filter(has_ordered_batches).flatmap(orders), devices)
+def test_the_order_of_rows_changes_scans_by_rounding_only(case, device):
     (rows, recipe), order = case
-    unchanged_in_another_order(rows, recipe, order, same_numbers)
+    unchanged_in_another_order(rows, recipe, order, same_numbers, device)
 
 
 # Files
@@ -184,13 +194,13 @@ def files_of(table, cuts, row_groups, directory):
         pq.write_table(part, directory / f"part-{place}.parquet", row_group_size=size)
 
 
-def unchanged_in_files(rows, recipe, cuts, row_groups, same):
-    table, want, summary = base(rows, recipe)
+def unchanged_in_files(rows, recipe, cuts, row_groups, same, device):
+    table, want, summary = base(rows, recipe, device)
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         (top / "in").mkdir()
         files_of(table, [cut % (len(rows) + 1) for cut in cuts], row_groups, top / "in")
-        options = rlpost.Options(chunk_tokens=30, workers=2)
+        options = rlpost.Options(device, chunk_tokens=30, workers=2)
         own = rlpost.advantages(top / "in", top / "out", recipe, options)
         parts = [pq.read_table(path) for path in sorted((top / "out").glob("*.parquet"))]
     assert len(parts) == len(cuts) + 1
@@ -208,15 +218,15 @@ row_groups = st.lists(st.integers(1, 6), min_size=1, max_size=3)
 
 
 @settings(max_examples=20)
-@given(outcome_cases(), cuts, row_groups)
-def test_seven_files_are_one_file_to_the_last_bit(case, places, sizes):
-    unchanged_in_files(*case, places, sizes, same_bits)
+@given(outcome_cases(), cuts, row_groups, devices)
+def test_seven_files_are_one_file_to_the_last_bit(case, places, sizes, device):
+    unchanged_in_files(*case, places, sizes, same_bits, device)
 
 
 @settings(max_examples=10)
-@given(scan_cases(), cuts, row_groups)
-def test_seven_files_are_one_file_for_scans(case, places, sizes):
-    unchanged_in_files(*case, places, sizes, same_bits)
+@given(scan_cases(), cuts, row_groups, devices)
+def test_seven_files_are_one_file_for_scans(case, places, sizes, device):
+    unchanged_in_files(*case, places, sizes, same_bits, device)
 
 
 def test_bytes_depend_on_the_data_the_recipe_and_the_size_of_chunks(tmp_path):

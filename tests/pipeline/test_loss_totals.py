@@ -128,11 +128,25 @@ def aggregated(tokens, how):
         return rows["loss"].mean()
     if how == "seq-mean-token-mean":
         return (rows["loss"] / rows["n"]).mean()
+    if how == "prompt-mean":
+        prompts = tokens.group_by("prompt_id").agg(pl.col("loss").mean())
+        return prompts["loss"].mean()
+    if how == "token-mean-by-sign":
+        positive = tokens["advantages"] > 0
+        return sum(tokens.filter(sign)["loss"].mean() for sign in (positive, ~positive))
     return rows["loss"].sum() / 50
 
 
 @pytest.mark.parametrize(
-    "how", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+    "how",
+    [
+        "token-mean",
+        "token-mean-by-sign",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
+        "prompt-mean",
+    ],
 )
 def test_each_aggregation_equals_a_plain_computation(tmp_path, how):
     path = save(dump(), tmp_path / "in.parquet")

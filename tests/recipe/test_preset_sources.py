@@ -34,11 +34,12 @@ def rollout(
     far: bool = False,
     near: bool = False,
     apart: bool = False,
+    failing: bool = False,
 ) -> tuple[Response, ...]:
     """Three steps of prompt groups: of one response, of equal rewards, with an empty response.
 
     With `far`, some tokens have log ratios beyond every clamp; with `near`, the rewards nearly
-    agree, and values are 0. The rows of a group may be `apart`.
+    agree, and values are 0. The rows of a group may be `apart`. With `failing`, some rows failed.
     """
     rng, rows = np.random.default_rng(7), []
     for group, size in enumerate(SIZES[kind]):
@@ -70,6 +71,7 @@ def rollout(
                     values=(rng.integers(-64, 65, n) / 32 * (not near)).tolist(),
                     components={name: float(rng.integers(0, 5)) for name in ("c0", "c1")},
                     finish_reason=("stop", "length")[len(rows) % 3 == 0],
+                    failure=("", "crash")[len(rows) % 4 == 1] if failing else None,
                     traj_id=f"t{group}-{i // 2}",
                     turn=i % 2,
                     state_id=f"s{len(rows) % 3}",
@@ -103,6 +105,8 @@ def case(name, estimator, loop, rows=None, /, **options):
 FAR, NEAR, FULL = {"far": True}, {"near": True}, {"kind": "full"}
 
 case("nemo-rl", "grpo", source.nemo_grpo)
+case("nemo-rl", "grpo", partial(source.trained_on_answers, loop=source.nemo_grpo),
+     {"failing": True})  # fmt: skip
 case("nemo-rl", "grpo", source.nemo_grpo, gamma=0.5)  # which it does not use
 case("nemo-rl", "grpo", source.nemo_grpo, FAR, kl_coef=0.25)  # its KL is in the loss
 case("nemo-rl", "grpo", partial(source.nemo_overlong, limit=6, buffer=3, factor=0.5),
@@ -163,6 +167,8 @@ case("openrlhf", "dr_grpo", partial(source.openrlhf_truncated, coefficient=0.5),
 
 for one in ("grpo", "gspo", "cispo"):
     case("slime", one, partial(source.slime, name=one))
+    case("slime", one, partial(source.trained_on_answers, loop=partial(source.slime, name=one)),
+         {"failing": True})  # fmt: skip
     case("slime", one, partial(source.slime, name=one), gamma=0.5)  # which it does not use
     case("slime", one, partial(source.slime, name=one), FAR, kl_coef=0.25)  # its KL is in the loss
     case("slime", one, partial(source.slime, name=one), NEAR)

@@ -82,7 +82,7 @@ def test_any_run_fits_the_terminal_and_adds_up(case):
         print("ran", summary["responses"])  # noqa: T201
     add_up(summary)
     pages = [summary_page(summary, verbose=verbose) for verbose in (False, True)]
-    pages.append(plan_page(bind(TableSource(table), recipe), None, verbose=True))
+    pages.append(plan_page(bind(TableSource(table), recipe), None, summary["device"], verbose=True))
     for page in pages:
         for width in WIDTHS:
             lines = lines_of(page, width)

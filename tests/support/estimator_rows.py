@@ -12,7 +12,7 @@ WRITTEN = ("advantages", "returns")
 def responses(rewards, *, masks=None, group="p", **fields):
     """A group of responses, of three policy tokens unless masks say otherwise."""
     masks = masks or [[1, 1, 1]] * len(rewards)
-    tokens = {"values": 0.5, "old": -0.5, "ref": -0.75, "sum_pi_squared": 0.5}
+    tokens = {"values": 0.5, "old": -0.5, "ref": -0.75, "infer": -0.625, "sum_pi_squared": 0.5}
     return [
         Response(
             group=group,

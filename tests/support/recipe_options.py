@@ -16,6 +16,7 @@ CASES = {
     "estimator": ("--estimator rloo", "rloo", ""),
     "gamma": ("--gamma 0.5", 0.5, ""),
     "lam": ("--lam 0.25", 0.25, "--estimator gae"),
+    "bootstrap": ("--bootstrap last", "last", "--estimator gae"),
     "lambda_policy": ("--lambda-policy 0.5", 0.5, "--estimator gae"),
     "lambda_value": ("--lambda-value 1", 1.0, "--estimator gae"),
     "length_adaptive_alpha": ("--length-adaptive-alpha 0.05", 0.05, "--estimator gae"),
@@ -25,6 +26,8 @@ CASES = {
     "f_norm": ("--f-norm 2", 2.0, "--estimator gpg"),
     "ema_decay": ("--ema-decay 0.5", 0.5, "--estimator rae"),
     "otb_is_cap": ("--otb-is-cap 2", 2.0, "--estimator optimal_token_baseline"),
+    "vtrace_rho_cap": ("--vtrace-rho-cap 2", 2.0, "--estimator vtrace"),
+    "vtrace_c_cap": ("--vtrace-c-cap 0.5", 0.5, "--estimator vtrace"),
     "episode_domains": (
         "--episode-domains math,code",
         ("math", "code"),

@@ -137,9 +137,13 @@ class Listings:
         elif step is not None:
             rows = rows[self.index.step_rank[rows] == step]
         index = self.index
+        rows = index.in_rollout_order(rows)
         columns = [ListingColumn("row", rows.astype(np.float64), lambda row: str(int(row)))]
         columns += self._names(rows, with_step=step is None) if group is None else []
+        columns += self._turns(rows)
         columns.append(number_column("reward", index.reward[rows]))
+        if index.turn_reward is not None:
+            columns.append(number_column("turn reward", index.turn_reward[rows]))
         if index.columns_for("length"):
             columns.append(ListingColumn("tokens", index.length[rows], whole))
         observed = (index.tokens - index.length)[rows]
@@ -164,6 +168,17 @@ class Listings:
             columns.append(ListingColumn("step", rank.astype(np.float64), self._step_name()))
         if index.prompt is not None:
             columns.append(_label_column("prompt", index.prompt, rows))
+        return columns
+
+    def _turns(self, rows: Codes) -> list[ListingColumn]:
+        """Return the columns of rollout, turn and branch."""
+        index, columns = self.index, []
+        if index.rollout is not None:
+            columns.append(_label_column("rollout", index.rollout, rows))
+        if index.turn is not None:
+            columns.append(ListingColumn("turn", index.turn[rows], whole))
+        if index.branch is not None and len(index.branch.labels) > 1:
+            columns.append(_label_column("branch", index.branch, rows))
         return columns
 
     def _lengths(self, own: Codes, rows: Codes | None = None) -> list[ListingColumn]:
@@ -200,10 +215,15 @@ def _label_column(name: str, keys: KeyColumn, rows: Codes) -> ListingColumn:
     )
 
 
+_MASKS = {1.0: "", 0.0: "obs", -1.0: "shared"}
+"""By mask, what the list of tokens prints; -1: policy tokens that an earlier row has, too."""
+
+
 def tokens(response: Response, colour: str | None) -> Listing:
     """Return the tokens of a response with all their numbers in the file."""
     count = len(response.token_texts)
     positions = np.arange(count)
+    shared = np.zeros(count) if response.shared is None else response.shared
 
     def token_text(position: float) -> Text:
         i = int(position)
@@ -214,9 +234,7 @@ def tokens(response: Response, colour: str | None) -> Listing:
     columns = [
         ListingColumn("token", positions.astype(np.float64), lambda position: str(int(position))),
         ListingColumn("text", positions, token_text, right=False),
-        ListingColumn(
-            "mask", response.mask.astype(np.float64), lambda policy: "" if policy else "obs"
-        ),
+        ListingColumn("mask", response.mask - 2.0 * shared, _MASKS.__getitem__, right=False),
     ]
     columns += [number_column(NAMES[n], response.token_measures[n]) for n in COLOURS
                 if n in response.token_measures]  # fmt: skip

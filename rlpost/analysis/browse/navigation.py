@@ -10,6 +10,7 @@ import numpy as np
 
 from rlpost.analysis.browse import levels
 from rlpost.analysis.browse.levels import Listings
+from rlpost.analysis.responses.rollouts import rollout_view
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,6 +80,8 @@ class Navigation:
         else:
             assert of is not None
             (self.response,) = self.reader.read([of])
+            rollout = rollout_view(self.index, self.reader, of)
+            self.response = rollout.marked(self.response) if rollout else self.response
             listing = levels.tokens(self.response, self.colour)
         return Level(level, of, step, listing)
 

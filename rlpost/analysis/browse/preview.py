@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rlpost.analysis.responses.rollouts import rollout_view
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, coloured_tokens, legend
 from rlpost.analysis.responses.views import facts, field_lines, heading, shortened
 from rlpost.display.charts import bar
@@ -67,7 +68,11 @@ def preview_of(
         assert navigation.response is not None
         return of_response(navigation.response, colour, item)
     (response,) = navigation.reader.read([item])
-    return of_response(response, colour, mark=mark)
+    rollout = rollout_view(index, navigation.reader, item)
+    if rollout is None:
+        return of_response(response, colour, mark=mark)
+    whole = of_response(rollout.marked(response), colour, mark=mark)
+    return Group(rollout.table(), Text(rollout.shares, style="dim"), Text(), whole)
 
 
 def _title(index: Index, rows: NDArray[np.int64]) -> str:
@@ -155,7 +160,8 @@ def of_response(
         parts.append(_prompt(response, mark))
     parts.append(Text())
     if colour in response.token_measures:
-        parts.append(legend(str(colour)))
+        shared = response.shared is not None and bool(response.shared.any())
+        parts.append(legend(str(colour), shared=shared))
     parts.append(_tokens(response, colour, cursor, mark=mark))
     if cursor is None:
         parts += [Text(), *(Text(printable(line), style="dim") for line in field_lines(response))]

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.inspect.columns import Block
     from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import TokenTotals
-    from rlpost.analysis.inspect.tokens import Block
 
     Rows = dict[str, NDArray[Any]]
 

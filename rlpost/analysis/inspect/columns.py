@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,11 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.analysis.segments import segment_reduce, segment_sums
+from rlpost.analysis.segments import kept_offsets, segment_reduce, segment_sums
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation, fill_nulls, is_list, is_number, is_true, to_numpy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 
@@ -32,6 +35,31 @@ class ListColumn(NamedTuple):
     def lengths(self) -> NDArray[np.int64]:
         """The number of values of each row, [n]."""
         return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tokens of some responses; all lists of a response have the same length."""
+
+    offsets: NDArray[np.int64]
+    mask: NDArray[np.bool_] | None
+    """[T]; None if all tokens are policy tokens."""
+    values: Mapping[str, NDArray[Any]]
+    nulls: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """By role, the values that are null in the file; only of roles with such values."""
+
+    @property
+    def rows(self) -> int:
+        """The number of responses."""
+        return len(self.offsets) - 1
+
+    def policy(self) -> Block:
+        """Return the block without observation tokens."""
+        if self.mask is None:
+            return self
+        kept = {role: values[self.mask] for role, values in self.values.items()}
+        nulls = {role: flags[self.mask] for role, flags in self.nulls.items()}
+        return Block(kept_offsets(self.mask, self.offsets), None, kept, nulls)
 
 
 def lists_of(array: pa.Array, location: CellLocation) -> ListColumn:

@@ -15,7 +15,9 @@ from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
 from rlpost.analysis.inspect.components import component_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
+from rlpost.analysis.inspect.mismatch import with_causes
 from rlpost.analysis.inspect.model import UNMET, Facts, TokenFacts
+from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
     group_facts,
@@ -161,7 +163,8 @@ def inspect_source(
         raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
     if selection.lengths is None:
         columns = columns.without([LENGTH])
-    reading = read(source, selection, beside, reporter)
+    segments = None if selection.ids is None else SegmentReader(selection.ids)
+    reading = read(source, selection, [*beside, *([segments] if segments else [])], reporter)
     rows, by_rollout = reading.rows, unit == "rollout"
     groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
     data = CheckInput(
@@ -174,6 +177,7 @@ def inspect_source(
         masks=mask_facts(reading),
         tokens=_token_facts(reading),
         turns=turn_kinds(rows),
+        repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
         expectations=expectations,
         evidence=evidence,
@@ -268,12 +272,13 @@ def _token_facts(reading: PassResult) -> TokenFacts | None:
     roles, rows, totals = reading.selection.tokens, reading.rows, reading.totals
     if not roles and "copy" not in rows:
         return None
+    gap = mismatch_facts(totals)
     pairs = [pair for pair in LOG_PROB_PAIRS if totals.count(f"{'/'.join(pair)}.tokens")]
     kl = rows["kl"].to_numpy() if "kl" in rows else np.zeros(0)
     kl = kl[np.isfinite(kl)]
     return TokenFacts(
         columns={role: column_facts(role, reading) for role in roles},
-        mismatch=mismatch_facts(totals),
+        mismatch=None if gap is None else with_causes(gap, reading),
         kl=spread_of(kl) if len(kl) else None,
         kl_clamped=totals.count("kl.clamped"),
         kl_quantiles=quantiles_of(kl),

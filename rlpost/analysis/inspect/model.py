@@ -246,6 +246,58 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """Why rollout engine and trainer differ."""
+
+    name: str
+    """temperature, truncated-sampling, stale-weights, failed-sync, precision, shift, template,
+    few-tokens or other."""
+    share: float
+    """Of the mean of d², |d| at most 5 nats."""
+    estimate: Json
+    """Its numbers by name, such as `temperature` and its standard `error`."""
+    evidence: str
+    sure: Literal["high", "medium", "low"]
+    advice: str
+    """What to do."""
+
+
+@dataclass(frozen=True)
+class LargestToken:
+    """A policy token whose log-probs of engine and trainer differ most."""
+
+    file: str
+    row: int
+    position: int
+    """In the lists of its row, from 0."""
+    infer: float
+    old: float
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What an off-policy correction would do to policy tokens."""
+
+    options: str
+    """Of `rlpost advantages`."""
+    tokens: float | None
+    """Share of policy tokens whose weight it truncates or masks; None: it is of responses."""
+    responses: float | None
+    """Share of responses that it truncates, masks or rejects; None: it is of tokens."""
+    ess: float | None
+    """(Σw)² / (nΣw²) of the weights after it; None of a filter."""
+
+
+@dataclass(frozen=True)
+class RatioHistogram:
+    """Log-ratios of the tokens with one label."""
+
+    by: Literal["position", "lag", "step"]
+    label: Label
+    counts: list[int]
+
+
+@dataclass(frozen=True)
 class Mismatch:
     """Rollout engine against trainer, over policy tokens; d = old - infer.
 
@@ -271,6 +323,15 @@ class Mismatch:
     """Tokens with an engine probability of at least 0.5 and a difference of more than 2 nats."""
     identical: int
     by_position: list[Bucket]
+    causes: list[Cause] = field(default_factory=list)
+    """The largest share first; none if both agree up to numerical noise."""
+    sampled: int = 0
+    """Tokens of which causes, corrections of tokens and histograms are estimated."""
+    largest: list[LargestToken] = field(default_factory=list)
+    corrections: list[Correction] = field(default_factory=list)
+    ratio_edges: list[float] = field(default_factory=list)
+    """Of the bins of `ratios`, nats of old - infer; the outer bins include what is beyond."""
+    ratios: list[RatioHistogram] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import pyarrow as pa
 from rlpost.analysis.inspect import alignment, tokens
 from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.advantages import advantage_rows
+from rlpost.analysis.inspect.columns import Block
 from rlpost.analysis.inspect.components import total_of
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, PassResult
-from rlpost.analysis.inspect.tokens import Block
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
-from rlpost.io.arrow import CellLocation, is_true
+from rlpost.io.arrow import CellLocation, is_list, is_true
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
@@ -69,7 +69,8 @@ def read(
     """
     if not source.columns:
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
-    reading = PassResult(selection, pl.DataFrame())
+    files = [str(file.path) for file in source.files]
+    reading = PassResult(selection, pl.DataFrame(), files=files)
     names = selection.names or source.columns[:1]
     every = list(dict.fromkeys([*names, *(name for one in beside for name in one.read)]))
     chunks = source.read(every, CHUNK_TOKENS, selection.lists_column or names[0])
@@ -135,6 +136,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
             role: decode.lists_of(*column(role))
             for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
+        rows |= _labels_of_tokens(column, selection, lists)
         rows |= _tokens(lists, reading, rows.get("batch"))
     if selection.lengths is not None:
         rows["tokens"] = decode.numbers_of(*column(selection.lengths))
@@ -183,6 +185,26 @@ def _keys_and_numbers(
     return rows
 
 
+def _labels_of_tokens(
+    column: Callable[[str], tuple[Any, CellLocation]],
+    selection: ColumnSelection,
+    lists: dict[str, ListColumn],
+) -> dict[str, Any]:
+    """Return what explains a mismatch of responses, [n] each; `lists` gets that of tokens."""
+    rows: dict[str, Any] = {
+        f"machine:{name}": decode.keys_of(*column(name)) for name in selection.machines
+    }
+    if selection.entropy is not None:
+        lists["entropy"] = decode.lists_of(*column(selection.entropy))
+    if selection.version is not None:
+        array, location = column(selection.version)
+        if is_list(array.type):
+            lists["version"] = decode.lists_of(array, location)
+        else:
+            rows["version"] = decode.numbers_of(array, location)
+    return rows
+
+
 def _tokens(
     lists: dict[str, ListColumn], reading: PassResult, steps: pl.Series | None
 ) -> dict[str, NDArray[Any]]:
@@ -213,14 +235,35 @@ def _tokens(
         block = _block_of(good, own, mask, {role: lists[role] for role in fitting})
     numbers = {**tokens.add_tokens(block, totals), **alignment.end_rows(block)}
     alignment.add_shifts(block, totals)
+    if {"old_log_probs", "infer_log_probs"} <= values.keys():
+        extra: dict[str, NDArray[Any]] = {
+            name: _values_like(lists[name], own, good)
+            for name in ("entropy", "version")
+            if name in lists
+        }
+        reading.sample.add(block, reading.sample.rows + np.flatnonzero(good), extra)
+    reading.sample.rows += len(lengths)
     if steps is not None:
         alignment.add_step_shifts(block, steps.filter(pl.Series(good)), totals)
     for role in selection.tokens:
         rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
-    for name in ("kl", "k3", "compared"):
+    for name in ("kl", "k3", "compared", "log_ratio"):
         if name in numbers or _has_both(name, selection.tokens):
             rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
     return rows
+
+
+def _values_like(
+    lists: ListColumn, own: NDArray[np.int64], good: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """Return the values of the good rows; NaN in rows whose list has another length."""
+    lengths = np.diff(own)
+    fits = lists.lengths == lengths
+    if fits.all():
+        return lists.values if good.all() else lists.values[np.repeat(good, lengths)]
+    wide = np.full(int(own[-1]), np.nan)
+    wide[np.repeat(fits, lengths)] = lists.values[np.repeat(fits, lists.lengths)]
+    return wide[np.repeat(good, lengths)]
 
 
 def _entries(lists: ListColumn) -> NDArray[np.int32]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
+from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
-from rlpost.pipeline.columns import LENGTH, TEXT, content_of
+from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
-from rlpost.recipe.roles import kind_of
+from rlpost.recipe.roles import TOKEN_IDS, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import polars as pl
 
@@ -46,6 +47,11 @@ PROMPTS = (
     "prompt", "prompt_text", "input_prompt", "question", "query", "problem", "instruction",
     "prompts", "input", "prompt_tokens", "prompt_ids", "prompt_token_ids", "input_tokens",
 )  # fmt: skip
+# Columns of the machine that a response was sampled on.
+MACHINES = (
+    "host", "hostname", "node", "node_id", "rank", "dp_rank", "worker", "worker_id", "engine",
+    "engine_id", "replica", "replica_id", "server", "server_id", "rollout_worker",
+)  # fmt: skip
 # Contents that one of several roles or columns provides.
 OF_ROWS = (
     "keys", "mask", "token lists", "lengths", "truncated or lengths", "rollout ids or turns",
@@ -59,6 +65,17 @@ COMBINED: dict[str, tuple[str, ...]] = {
     "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
     "rollout ids or turns": ("rollout ids", "turns"),
 }
+
+
+class TokenIds(NamedTuple):
+    """The columns of token ids, and those of the tokens that are trained."""
+
+    response: str
+    prompt: str
+    mask: str | None
+    """The mask that a run wrote, if there is one."""
+    kept: str | None
+    """The sample mask."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +103,20 @@ class ColumnSelection:
     """Rows of one rollout count once in statistics of groups."""
     turn: str | None = None
     """The column of turns."""
+    ids: TokenIds | None = None
+    """The columns of token ids, if rows have rollout ids."""
     lengths: str | None = None
     """The column with the number of policy tokens, if no list has the length of a response."""
     with_tokens: bool = True
     """Whether columns of tokens and texts may be read."""
     components: Mapping[str, float] = field(default_factory=dict)
     """The columns whose weighted sum is the reward, with their weights."""
+    machines: tuple[str, ...] = ()
+    """Columns of the machine that sampled a response, if both log-probs are read."""
+    version: str | None = None
+    """The column of policy versions, a number or a list per row, if both log-probs are read."""
+    entropy: str | None = None
+    """The column of entropies, if both log-probs are read."""
 
     @cached_property
     def contents(self) -> frozenset[str]:
@@ -105,6 +130,7 @@ class ColumnSelection:
         read |= {"response texts"} if self.text is not None else set()
         read |= {"rollout ids"} if self.rollout is not None else set()
         read |= {"turns"} if self.turn is not None else set()
+        read |= {"token ids"} if self.ids is not None else set()
         policies = [role for role in LOG_PROBS if role in self.tokens]
         read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
         either = {name for name, any_of in COMBINED.items() if not read.isdisjoint(any_of)}
@@ -147,7 +173,7 @@ class ColumnSelection:
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn, self.lengths, *self.components,
+            self.turn, self.lengths, *self.components, *self.machines, self.version, self.entropy,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
@@ -169,6 +195,7 @@ def select_columns(
         "turn": turns.get(TURN),
         "components": components,
     }
+    ids = _token_ids(source, columns, rows) if with_tokens else None
     unusable = {
         role: (columns.column(role), str(kind))
         for role in (*ROWS, LENGTH, "mask", *TOKEN_ROLES)
@@ -180,12 +207,14 @@ def select_columns(
     roles = tuple(role for role in TOKEN_ROLES if role in columns)
     mapped = [columns.column(TEXT)] if TEXT in columns else []
     texts = _texts_or_lists(source, (*mapped, *TEXTS))
-    ids = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
-    lists = "mask" if "mask" in columns else next(iter(roles), ids)
+    first = next((name for name in texts if all(map(is_list, _types(source, name)))), None)
+    lists = "mask" if "mask" in columns else next(iter(roles), first)
     rows["lengths"] = columns.columns.get(LENGTH) if lists is None else None
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
     advantages = _advantages(source, columns)
+    if {"old_log_probs", "infer_log_probs"} <= {*roles}:
+        rows |= _of_mismatch(source, columns)
     return ColumnSelection(
         columns,
         lists,
@@ -194,8 +223,18 @@ def select_columns(
         unusable,
         prompt=_prompt(source, columns),
         advantages=advantages,
+        ids=ids,
         **rows,
     )
+
+
+def _token_ids(source: Source, columns: ColumnMap, rows: Mapping[str, Any]) -> TokenIds | None:
+    """Return the columns of token ids, of an input with rollout ids that has both."""
+    found = token_id_columns(source, columns)
+    if rows["rollout"] is None or len(found) < len(TOKEN_IDS):
+        return None
+    mask = columns.columns.get(FINAL_MASK, columns.columns.get("mask"))
+    return TokenIds(found["response_token_ids"], found["prompt_token_ids"], mask, rows["kept"])
 
 
 def _texts_or_lists(source: Source, names: Sequence[str]) -> list[str]:
@@ -222,6 +261,21 @@ def _advantages(source: Source, columns: ColumnMap) -> str | None:
     ):
         return None
     return name
+
+
+def _of_mismatch(source: Source, columns: ColumnMap) -> dict[str, Any]:
+    """Return the columns that explain why rollout engine and trainer differ."""
+
+    def fitting(name: str | None, *fits: Callable[[pa.DataType], bool]) -> bool:
+        kinds = [*_types(source, name)] if name in source.columns else []
+        return bool(kinds) and all(any(fit(kind) for fit in fits) for kind in kinds)
+
+    version, entropy = (columns.columns.get(role) for role in ("policy_version", "entropy"))
+    return {
+        "machines": tuple(x for x in MACHINES if fitting(x, _is_text, pa.types.is_integer)),
+        "version": version if fitting(version, is_number, _is_numbers) else None,
+        "entropy": entropy if fitting(entropy, _is_numbers) else None,
+    }
 
 
 def _kept(source: Source, columns: ColumnMap) -> str | None:
@@ -278,3 +332,6 @@ class PassResult:
     rows: pl.DataFrame
     totals: TokenTotals = field(default_factory=TokenTotals)
     advantages: GrowingHistogram = field(default_factory=GrowingHistogram)
+    sample: TokenSample = field(default_factory=TokenSample)
+    files: list[str] = field(default_factory=list)
+    """Paths of the files, by `file` of `rows`."""

@@ -7,7 +7,6 @@ numpy calls on the flat values of a chunk.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.analysis.inspect.columns import Block
     from rlpost.analysis.inspect.model import Json
     from rlpost.analysis.inspect.selection import PassResult
     from rlpost.analysis.inspect.statistics import TokenTotals
@@ -37,31 +37,6 @@ LOG_RATIO_CLAMP = Numerics().log_ratio_clamp
 FIRST_BUCKET = 128
 LONG = 32  # tokens: longer responses are hardly equal by chance
 LONG_TEXT = 128  # characters, if no list has the number of tokens
-
-
-@dataclass(frozen=True)
-class Block:
-    """Tokens of some responses; all lists of a response have the same length."""
-
-    offsets: NDArray[np.int64]
-    mask: NDArray[np.bool_] | None
-    """[T]; None if all tokens are policy tokens."""
-    values: Mapping[str, NDArray[Any]]
-    nulls: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """By role, the values that are null in the file; only of roles with such values."""
-
-    @property
-    def rows(self) -> int:
-        """The number of responses."""
-        return len(self.offsets) - 1
-
-    def policy(self) -> Block:
-        """Return the block without observation tokens."""
-        if self.mask is None:
-            return self
-        kept = {role: values[self.mask] for role, values in self.values.items()}
-        nulls = {role: flags[self.mask] for role, flags in self.nulls.items()}
-        return Block(kept_offsets(self.mask, self.offsets), None, kept, nulls)
 
 
 # For each chunk.
@@ -119,7 +94,7 @@ def ranges(
 
 
 def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
-    """Add d = old - infer, overall and by position; return Σ k3 of each response.
+    """Add d = old - infer, overall and by position; return Σ k3 and Σ d of each response.
 
     Sizes |d| are of all finite differences; k1, k3 and weights clamp them to ±40.
     """
@@ -141,9 +116,11 @@ def engine_mismatch(policy: Block, totals: TokenTotals) -> Rows:
     totals.add("gap.excess_squared", np.einsum("i,i", excess, excess))
     if most > FAR:
         totals.add("gap.sure", np.count_nonzero(confident_disagreement(infer, size)))
+    log_ratio = segment_sums(gap, offsets)
     k3 = np.subtract(excess, gap, out=excess)
     cells = _add_by_position({"abs": size, "k3": k3}, offsets, totals)
-    return {"k3": cells["k3"].sum(1), "compared": np.diff(offsets).astype(np.int32)}
+    compared = np.diff(offsets).astype(np.int32)
+    return {"k3": cells["k3"].sum(1), "compared": compared, "log_ratio": log_ratio}
 
 
 def _gap(policy: Block, other: str, totals: TokenTotals) -> tuple[NDArray[np.float64], float]:

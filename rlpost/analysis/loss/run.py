@@ -17,6 +17,7 @@ from rlpost.io.paths import PathText, parse_path
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.pipeline.device import single_threaded
+from rlpost.pipeline.device_choice import choose_device
 from rlpost.pipeline.loss_plan import bind_losses
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
@@ -71,7 +72,8 @@ def loss(
         computed = () if "advantages" in plan.columns else emitted(plan.resolved)
         names = (*computed, *LOSS_COLUMNS) if targets else ()
         check_clash(plan, names)
-        engine = engine_for(plan, options, outputs.folder)
+        choice = choose_device(options.device, plan.token_bytes)
+        engine = engine_for(plan, options, outputs.folder, choice)
         with single_threaded():
             responses = engine.responses(names)
             metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
@@ -87,8 +89,9 @@ def loss(
             *responses.notes.get("warnings", []),
         ]
         files = [file.path for file in source.files]
-        devices = engine.devices.names
-        facts = run_summary(plan, files, outputs.targets, rewritten, devices, engine.splits)
+        facts = run_summary(
+            plan, files, choice, outputs.targets, rewritten, engine.devices.names, engine.splits
+        )
     clock = engine.clock
     facts["scratch"] = None if engine.kept is None else engine.kept.facts()
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}

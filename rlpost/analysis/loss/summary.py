@@ -170,20 +170,23 @@ def _batches(
         return []
 
     def aggregated(name: str, how: str) -> list[float]:
-        loss = totals.parts(name, len(labels)).loss(
-            how=how,
-            count_rows=options.agg_rows,
-            norm=options.agg_norm,
-            length=options.agg_length,
-        )
-        return [float(one) for one in loss.tolist()]
+        means = [
+            part.loss(
+                how=how,
+                count_rows=options.agg_rows,
+                norm=options.agg_norm,
+                length=options.agg_length,
+            ).tolist()
+            for part in totals.parts(name, len(labels), how)
+        ]
+        return [math.fsum(own) for own in zip(*means, strict=True)]
 
     policy_losses = aggregated(f"{index}.policy", config.aggregation)
     has_kl = config.kl_name in totals.batches.sums
     kl_losses = (
         aggregated(config.kl_name, config.kl_aggregation) if has_kl else [None] * len(labels)
     )
-    counts = totals.parts(f"{index}.policy", len(labels)).rows.tolist()
+    counts = totals.counts("rows", len(labels)).tolist()
     return [
         {
             "batch": label,

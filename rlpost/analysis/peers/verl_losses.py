@@ -35,6 +35,7 @@ from rlpost.analysis.loss.run import loss as loss_of_files
 from rlpost.analysis.peers.base import PeerCase
 from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.functional import policy_loss
+from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import AGGREGATIONS
@@ -330,6 +331,9 @@ def _around(data: PeerRollouts, count: int) -> tuple[float, float]:
     return low, high
 
 
+_AGGREGATIONS = [how for how in AGGREGATIONS if how not in (BY_SIGN, *OF_UNITS)]  # of verl
+
+
 def _aggregation_cases() -> Iterator[PeerCase]:
     data = mini_batch(40, turns=True, empty=True)
     for loss, grid in GRID.items():
@@ -337,10 +341,10 @@ def _aggregation_cases() -> Iterator[PeerCase]:
         config = {**grid[0][1], "use_kl_loss": True, "kl_loss_coef": 0.3}
         yield _case("KL loss", data, loss, mine, config)
         option = "kl_loss_aggregation" if loss in _OWN_AGGREGATION else "aggregation"
-        for how in AGGREGATIONS:
+        for how in _AGGREGATIONS:
             both = {**mine, option: how}, {**config, "loss_agg_mode": how}
             yield _case(f"KL loss, {how}", data, loss, *both)
-    for how in AGGREGATIONS:
+    for how in _AGGREGATIONS:
         mine, config = {"aggregation": how}, {"loss_agg_mode": how}
         plain = {**mine, "agg_rows": "valid"}
         yield _case(f"{how} without counts", data, "vanilla", plain, config, counts=False)

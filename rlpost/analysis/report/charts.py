@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from rlpost.analysis.report.page import Chart, Table, plain
+from rlpost.analysis.inspect.model import Histogram
+from rlpost.analysis.report.page import Chart, plain
+from rlpost.display.tables import TextTable
 from rlpost.display.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rlpost.analysis.inspect.model import Histogram, Label
+    from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.report.page import Json
 
 
@@ -64,7 +66,7 @@ def histogram(title: str, bins: Histogram, unit: str, axis: str, note: str = "")
     drawn = _histogram_bars(_spans(bins, unit), axis)
     pairs = zip(pairwise(bins.edges), bins.counts, strict=True)
     rows = [(number(low), number(high), f"{n:,}") for (low, high), n in pairs]
-    return Chart(title, _whole(drawn), Table("", ("from", "to", unit), rows, ()), note)
+    return Chart(title, _whole(drawn), TextTable(("from", "to", unit), rows, text=()), note)
 
 
 def _spans(bins: Histogram, unit: str) -> list[Json]:
@@ -127,6 +129,40 @@ def _bins_at_zero(bins: Histogram) -> Iterator[int]:
         yield from (i for i in (first, first + 1, first - 1) if 0 <= i < len(inside))
 
 
+def histograms_by(
+    title: str, labels: Sequence[str], edges: Sequence[float], counts: Sequence[Sequence[int]],
+    unit: str, axis: str, note: str = "",
+) -> Chart:  # fmt: skip
+    """Return a histogram for each label, one below the other; the darker a bin, the more it has.
+
+    Args:
+        title: of the chart.
+        labels: [n].
+        edges: [k + 1] of the bins of all histograms.
+        counts: [n][k].
+        unit: of the counts, in the plural.
+        axis: title of the horizontal axis.
+        note: a line below the title.
+    """
+    short = [label_of(label) for label in labels]
+    values, rows = [], []
+    for label, own in zip(short, counts, strict=True):
+        for one in _spans(Histogram([*edges], [*own]), unit):
+            share = one["n"] / max(sum(own), 1)
+            text = f"{label}, {one['label']}, {percent(share)}"
+            values.append({**one, "y": label, "share": share, "label": text})
+            rows.append((label, number(one["low"]), number(one["high"]), f"{one['n']:,}"))
+    drawn = alt.Chart({"values": values}).mark_rect(color=_ACCENT)
+    drawn = drawn.encode(
+        x=alt.X("low:Q", bin="binned", title=axis, axis=alt.Axis(tickCount=_TICKS + 2)),
+        x2="high:Q",
+        y=alt.Y("y:O", title=None, sort=None),
+        opacity=alt.Opacity("share:Q", legend=None, scale=alt.Scale(range=[0, 1])),
+        description="label:N",
+    )
+    return Chart(title, _whole(drawn), TextTable(("", "from", "to", unit), rows, text=()), note)
+
+
 def bars(
     title: str, labels: Sequence[str], heights: Sequence[float], unit: str, axis: str,
     note: str = "",
@@ -145,7 +181,7 @@ def bars(
         y=alt.Y("n:Q", title=None, axis=scale),
     )
     return Chart(
-        title, _whole(drawn), Table("", (axis, unit), list(zip(short, texts, strict=True))), note
+        title, _whole(drawn), TextTable((axis, unit), list(zip(short, texts, strict=True))), note
     )
 
 
@@ -206,7 +242,7 @@ def line(
         for first, last, value in points
     ]
     drawn = _line(data, x, y, dots=len(data) <= _SHOWN_POINTS)
-    return Chart(title, _whole(drawn), Table("", (axis, title), rows), note)
+    return Chart(title, _whole(drawn), TextTable((axis, title), rows), note)
 
 
 def _line(data: list[Json], x: alt.X, y: alt.Y, *, dots: bool) -> alt.TopLevelMixin:

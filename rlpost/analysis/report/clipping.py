@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rlpost.analysis.report.charts import line
-from rlpost.analysis.report.page import Section, Table, Tile
+from rlpost.analysis.report.page import Section, Tile
 from rlpost.analysis.responses import columns as lists
+from rlpost.display.tables import TextTable
 from rlpost.display.text import number, percent
 from rlpost.io.arrow import is_number
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import Label
-    from rlpost.analysis.report.page import Chart, Row
+    from rlpost.analysis.report.page import Chart
     from rlpost.io.parquet.source import RowChunk, Source
     from rlpost.recipe.roles import ColumnMap
 
@@ -264,21 +265,21 @@ def _distinct(source: Source, key: bytes) -> Iterator[tuple[str, Any]]:
         yield file.path.name, value
 
 
-def clip_tables(source: Source) -> list[Table]:
+def clip_tables(source: Source) -> list[TextTable]:
     """Return what `rlpost advantages` clipped and masked, and what `rlpost loss` would clip."""
     rates, losses = _rates(source), _losses(source)
     tables = [
-        Table(
-            "Clipped and masked by rlpost advantages",
+        TextTable(
             ("file", "quantity", "bound", "count", "share", "of"),
             rates,
-            (0, 1, 5),
+            "Clipped and masked by rlpost advantages",
+            text=(0, 1, 5),
         ),
-        Table(
-            "Clipped by the policy loss, share of policy tokens",
+        TextTable(
             ("file", "loss", "low", "high", "dual", "any", "zero gradient"),
             losses,
-            (0, 1),
+            "Clipped by the policy loss, share of policy tokens",
+            text=(0, 1),
         ),
     ]
     return [table for table in tables if table.rows]
@@ -290,8 +291,8 @@ def _population(summary: Any, key: str) -> str:
     return of[:40] if isinstance(of, str) else ""
 
 
-def _rates(source: Source) -> list[Row]:
-    rows: list[Row] = []
+def _rates(source: Source) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for name, summary in _distinct(source, SUMMARY):
         for key, label in _CLIPS.items():
             share, count = number_at(summary, key, "fraction"), number_at(summary, key, "count")
@@ -313,8 +314,8 @@ def _rates(source: Source) -> list[Row]:
     return rows
 
 
-def _losses(source: Source) -> list[Row]:
-    rows: list[Row] = []
+def _losses(source: Source) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for name, summary in _distinct(source, LOSS):
         settings = value_at(summary, "settings")
         for setting in settings[:_MOST] if isinstance(settings, list) else ():

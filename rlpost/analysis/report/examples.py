@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.report.page import cut, plain
+from rlpost.analysis.report.page import cut, plain, table_data
 from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.rollouts import rollout_view
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, SCALES, visible_text
 from rlpost.display.controls import printable as visible
 from rlpost.display.text import counted, number
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.report.page import Json
     from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response
+    from rlpost.analysis.responses.rollouts import RolloutView
 
 
 BEST, WORST, DIFFERENT, RANDOM, FOUND = (
@@ -191,7 +193,9 @@ def examples(
         ReadWriteError: the input can no longer be read.
     """
     rows = list(choice.reasons)
-    responses_by_row = dict(zip(rows, ResponseReader(index, COLOURS).read(rows), strict=True))
+    reader = ResponseReader(index, COLOURS)
+    responses_by_row = dict(zip(rows, reader.read(rows), strict=True))
+    rollouts = {row: rollout_view(index, reader, row) for row in rows}
     limits = Limits.for_rows(len(rows))
     codes = dict.fromkeys([*choice.different, *(int(index.group[row]) for row in rows)])
     shown_groups = []
@@ -200,7 +204,8 @@ def examples(
         own.sort(key=lambda row: (-_sortable(float(index.reward[row])), row))
         if own:
             responses = [
-                response_of(responses_by_row[row], choice.reasons[row], limits) for row in own
+                response_of(responses_by_row[row], choice.reasons[row], limits, rollouts[row])
+                for row in own
             ]
             facts = group_facts(index, groups.rows(code), pass_threshold, len(own))
             first = responses_by_row[own[0]]
@@ -242,8 +247,11 @@ def group_facts(
     return {"text": " · ".join(parts), "rewards": [_short(x) for x in rewards[indices].tolist()]}
 
 
-def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:
+def response_of(
+    one: Response, reasons: Sequence[str], limits: Limits, rollout: RolloutView | None
+) -> Json:
     """Return a response as plain data; a long one keeps its first and last tokens."""
+    shared = None if rollout is None else rollout.shared.get(one.row)
     kept = _kept(one.token_texts, limits)
     left_out = len(one.token_texts) - len(kept)
     facts = [("reward", number(None if math.isnan(one.reward) else one.reward))]
@@ -264,11 +272,23 @@ def response_of(one: Response, reasons: Sequence[str], limits: Limits) -> Json:
         "gap": [i for i in range(1, len(kept)) if kept[i] != kept[i - 1] + 1],
         "left_out": left_out,
         "mask": "".join("1" if one.mask[i] else "0" for i in kept),
+        "shared": [] if shared is None or not shared.any() else [int(shared[i]) for i in kept],
+        "rollout": None if rollout is None else _rollout(rollout),
         "numbers": {
             name: [_short(value) for value in values[kept].tolist()]
             for name, values in one.token_measures.items()
         },
         "fields": _fields(one, limits),
+    }
+
+
+def _rollout(rollout: RolloutView) -> Json:
+    """Return the rows of a rollout around a row, as a table."""
+    return {
+        "line": plain(cut(rollout.title, MOST_ID)),
+        "shares": rollout.shares,
+        "following": rollout.following,
+        "table": table_data(rollout.table()),
     }
 
 

@@ -16,9 +16,10 @@ from rlpost.display.page import stylesheet
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rlpost.display.tables import TextTable
+
 
 Json = dict[str, Any]
-Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -33,23 +34,12 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of text below headings."""
-
-    title: str
-    headings: Row
-    rows: Sequence[Row]
-    words: tuple[int, ...] = (0,)
-    """Columns of text; the others are aligned as numbers."""
-
-
-@dataclass(frozen=True)
 class Chart:
     """A Vega-Lite specification, and the numbers that it shows."""
 
     title: str
     spec: Json
-    numbers: Table
+    numbers: TextTable
     note: str = ""
 
 
@@ -62,7 +52,14 @@ class Section:
     lines: Sequence[str] = ()
     tiles: Sequence[Tile] = ()
     charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = field(default=())
+    tables: Sequence[TextTable] = field(default=())
+
+
+def table_data(table: TextTable) -> Json:
+    """Return a table as plain data; `words` are its columns of text."""
+    rows = [list(map(str, row)) for row in (table.headings, *table.rows)]
+    words = sorted(table.text)
+    return {"title": table.title, "headings": rows[0], "rows": rows[1:], "words": words}
 
 
 _SCRIPTS = ("dom.js", "tokens.js", "examples.js", "page.js")

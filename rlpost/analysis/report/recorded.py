@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rlpost.analysis.replay.bundle.recipes import BundledRecipe, recipe_of_files
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of, masks_of_rlpost
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.report.page import Section, Table, Tile
+from rlpost.analysis.report.page import Section, Tile
+from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError
 from rlpost.recipe.recipe import Recipe
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import Facts
     from rlpost.display.reporter import Reporter
-    from rlpost.display.tables import TextTable
     from rlpost.io.parquet.source import Source
     from rlpost.recipe.named import NamedByUser
 
@@ -151,7 +151,7 @@ def section(found: RecordedColumns | None, facts: Facts) -> Section | None:
     if found.result is not None:
         return _of_result(found, found.result, facts)
     rows = [(STAGES[stage].title, column) for stage, column in found.columns.items()]
-    table = Table("Recorded columns", ("stage", "column"), rows, (0, 1))
+    table = TextTable(("stage", "column"), rows, "Recorded columns", text=(0, 1))
     return Section(_NAME, _TITLE, [*_why_not(found, facts)], tables=[table])
 
 
@@ -161,7 +161,7 @@ def _of_result(found: RecordedColumns, result: Json, facts: Facts) -> Section:
 
     printed = page(result, verbose=True)
     notes = [(note,) for one in printed.parts for note in one.notes]
-    tables = [*map(_table, printed.parts), Table("", ("What the numbers mean",), notes)]
+    tables = [*map(_table, printed.parts), TextTable(("What the numbers mean",), notes)]
     lines = [*printed.lines[1:], *_lines(found, result, facts)]
     return Section(_NAME, _TITLE, lines, _tiles(result), tables=tables)
 
@@ -220,13 +220,13 @@ def _lines(found: RecordedColumns, result: Json, facts: Facts) -> Iterator[str]:
     yield from warning_texts(result)
 
 
-def _table(one: TextTable) -> Table:
+def _table(one: TextTable) -> TextTable:
     """Return a table of the page; a column of verdicts is the second, which a phone shows."""
     if not one.rows:
-        return Table("", (one.title,), [(line,) for line in one.lines])
+        return TextTable((one.title,), [(line,) for line in one.lines])
     order = [*range(len(one.headings))]
     if one.headings[-1] == "verdict":
         order.insert(1, order.pop())
     headings, *rows = (tuple(str(row[i]) for i in order) for row in (one.headings, *one.rows))
     words = tuple(at for at, own in enumerate(order) if own in one.text)
-    return Table(one.title, headings, rows, words)
+    return TextTable(headings, rows, one.title, text=words)

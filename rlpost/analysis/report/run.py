@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report import clipping, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
-from rlpost.analysis.report.page import all_plain, cut, page_of, plain
+from rlpost.analysis.report.page import all_plain, cut, page_of, plain, table_data
 from rlpost.analysis.report.recorded import recorded, section
 from rlpost.analysis.responses.columns import NAMES
 from rlpost.analysis.responses.index import IndexBuilder
@@ -192,9 +191,22 @@ def written_page(facts: Facts, output: str) -> Page:
 
 
 def _section(section: Section) -> Json:
-    data: Json = all_plain(asdict(section))
-    for chart in data["charts"]:
-        chart["svg"] = drawn(chart.pop("spec"))
+    charts = [
+        {"title": one.title, "note": one.note, "numbers": table_data(one.numbers)}
+        for one in section.charts
+    ]
+    data: Json = all_plain(
+        {
+            "name": section.name,
+            "title": section.title,
+            "lines": section.lines,
+            "tiles": [vars(one) for one in section.tiles],
+            "charts": charts,
+            "tables": [table_data(one) for one in section.tables],
+        }
+    )
+    for chart, own in zip(data["charts"], section.charts, strict=True):
+        chart["svg"] = drawn(own.spec)
     return data
 
 

@@ -18,14 +18,16 @@ from rlpost.analysis.report.charts import (
     bars,
     histogram,
     histogram_beside_zeros,
+    histograms_by,
     label_of,
     line,
 )
-from rlpost.analysis.report.page import Section, Table, Tile
+from rlpost.analysis.report.page import Section, Tile
+from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, counted, mean_beside, number, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import (
         AdvantageFacts,
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
         CheckRun,
         Facts,
         Label,
+        Mismatch,
         PromptGroup,
         Slice,
         Spread,
     )
-    from rlpost.analysis.report.page import Chart, Row
+    from rlpost.analysis.report.page import Chart
 
 
 MOST_ROWS = 200
@@ -196,7 +199,7 @@ _COLUMNS = (
 )
 
 
-def _slice_table(title: str, name: str, slices: Sequence[Slice]) -> Table:
+def _slice_table(title: str, name: str, slices: Sequence[Slice]) -> TextTable:
     """Return a row per step or domain, without columns that have no numbers."""
     columns = _slice_cells(slices[:MOST_ROWS])
     with_numbers = [i for i, cells in enumerate(columns) if {*cells} != {"–"}]
@@ -204,7 +207,7 @@ def _slice_table(title: str, name: str, slices: Sequence[Slice]) -> Table:
     if len(slices) > MOST_ROWS:
         rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in with_numbers[1:])))
     headings = (name, *_COLUMNS)
-    return Table(title, tuple(headings[i] for i in with_numbers), rows)
+    return TextTable(tuple(headings[i] for i in with_numbers), rows, title)
 
 
 def _slice_cells(slices: Sequence[Slice]) -> list[list[str]]:
@@ -238,9 +241,9 @@ def distributions(facts: Facts) -> Section | None:
     else:
         lines.append("The input has no advantages; rlpost advantages computes them.")
     rows = _quantile_rows(facts)
-    tables = [Table("Quantiles of responses", _QUANTILES, rows)] if rows else []
+    tables = [TextTable(_QUANTILES, rows, "Quantiles of responses")] if rows else []
     if facts.components:
-        tables.append(Table("Reward components", COMPONENT_HEADINGS, component_rows(facts)))
+        tables.append(TextTable(COMPONENT_HEADINGS, component_rows(facts), "Reward components"))
         lines += component_notes(facts)
     return Section("distributions", "Distributions", lines, tiles, charts, tables)
 
@@ -248,7 +251,7 @@ def distributions(facts: Facts) -> Section | None:
 _QUANTILES = ("", "p1", "p5", "p25", "p50", "p75", "p95", "p99")
 
 
-def _quantile_rows(facts: Facts) -> list[Row]:
+def _quantile_rows(facts: Facts) -> list[tuple[str, ...]]:
     quantiles_of = {
         "raw reward": facts.rewards.quantiles if facts.rewards else {},
         "policy tokens": facts.lengths.quantiles if facts.lengths else {},
@@ -337,7 +340,7 @@ def _rate_names(groups: PromptGroup) -> list[str]:
 def checks(facts: Facts) -> Section:
     """Return every check, with its result."""
     rows = [(one.name, _check_result(one), FINDINGS[one.name].meaning) for one in facts.checks]
-    table = Table("All checks", ("check", "result", "meaning"), rows, (0, 1, 2))
+    table = TextTable(("check", "result", "meaning"), rows, "All checks", text=(0, 1, 2))
     lines = [f"{checks_ran(facts)} ran", *not_run_lines(facts)]
     return Section("checks", "Checks", lines, tables=[table])
 
@@ -357,9 +360,13 @@ def storage(facts: Facts) -> Section:
     ]
     if len(facts.input.files) > MOST_FILES:
         files.append((f"… {len(facts.input.files) - MOST_FILES:,} more", "", "", ""))
-    tables = [Table("Columns by role", ("role", "column", "found by", "type"), roles, (0, 1, 2, 3))]
+    tables = [
+        TextTable(("role", "column", "found by", "type"), roles, "Columns by role", text=range(4))
+    ]
     if facts.input.columns:  # tables in memory have none
-        tables.append(Table("Files", ("file", "responses", "MB", "written by"), files, (0, 3)))
+        tables.append(
+            TextTable(("file", "responses", "MB", "written by"), files, "Files", text=(0, 3))
+        )
     return Section("storage", "Files and columns", ignored_lines(facts), tables=tables)
 
 
@@ -418,4 +425,24 @@ def engine(facts: Facts) -> Section | None:
             ("KL, k3, by position in the response", [b.k3 for b in gap.by_position]),
         ):
             charts.append(bars(title, names, heights, "nats", "from token"))
-    return Section("engine", "Rollout engine against trainer", tiles=tiles, charts=charts)
+    charts += _ratio_charts(gap)
+    rows = [
+        (one.name, percent(one.share), one.sure, one.evidence, one.advice) for one in gap.causes
+    ]
+    headings = ("cause", "of the gap", "sure", "evidence", "what to do")
+    tables = [TextTable(headings, rows, "Causes", text=(0, 2, 3, 4))] if rows else []
+    title = "Rollout engine against trainer"
+    return Section("engine", title, tiles=tiles, charts=charts, tables=tables)
+
+
+def _ratio_charts(gap: Mismatch) -> Iterator[Chart]:
+    """Yield the histograms of log-ratios by position, lag and step."""
+    names = {"position": "policy token of the turn", "lag": "version lag", "step": "step"}
+    for by, name in names.items():
+        own = [one for one in gap.ratios if one.by == by]
+        if len(own) > 1:
+            yield histograms_by(
+                f"Log-ratio old / engine by {name}", [str(one.label) for one in own],
+                gap.ratio_edges, [one.counts for one in own], "tokens", "nats",
+                f"of {gap.sampled:,} tokens",
+            )  # fmt: skip

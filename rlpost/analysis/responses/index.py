@@ -25,7 +25,7 @@ from rlpost.io.arrow import (
 )
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.input_paths import without_paths
-from rlpost.io.keys import KeyColumn, encode_keys, plain_keys, step_order
+from rlpost.io.keys import KeyColumn, encode_keys, name_ranks, plain_keys, step_order
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
@@ -78,6 +78,12 @@ class Index:
     """[N] rank of the row's step among all steps; 0 without steps."""
     group: Codes
     """[N] code of (step, prompt), ordered by step, then by first row."""
+    rollout: KeyColumn | None = None
+    branch: KeyColumn | None = None
+    branch_rank: Codes | None = None
+    """[N] rank of the row's branch among all."""
+    turn: Numbers | None = None
+    turn_reward: Numbers | None = None
     shown: Mapping[str, str] = field(default_factory=dict)
     """Names of the paths of temporary files, for display."""
     measures: dict[str, Numbers] = field(default_factory=dict)
@@ -152,6 +158,23 @@ class Index:
             is_true(pc.equal(labels.cast(pa.string()), string_array([prompt])[0]))
         )
         return np.flatnonzero(np.isin(self.prompt.codes, codes))
+
+    def rollout_rows(self, row: int) -> Codes:
+        """Return the rows of a row's rollout, by turn and branch; without rollouts the row."""
+        if self.rollout is None or self.rollout.codes[row] < 0:
+            return np.array([row])
+        same = (self.rollout.codes == self.rollout.codes[row]) & (self.group == self.group[row])
+        return self.in_rollout_order(np.flatnonzero(same))
+
+    def in_rollout_order(self, rows: Codes) -> Codes:
+        """Return rows by the first row of their rollout, then by turn and branch."""
+        if self.rollout is None:
+            return rows
+        keys = [one[rows] for one in (self.branch_rank, self.turn) if one is not None]
+        rollout = joint_codes(self.group[rows], self.rollout.codes[rows])
+        first = np.full(int(rollout.max(initial=-1)) + 1, len(self))
+        np.minimum.at(first, rollout, rows)
+        return rows[np.lexsort((rows, *keys, first[rollout]))]
 
     def row_named(self, text: str) -> int:
         """Return the number of a row over all files.
@@ -283,6 +306,9 @@ def _truncated(array: pa.Array, location: CellLocation) -> NDArray[np.bool_]:
     return truncations(array, location).truncated
 
 
+_OF_TURNS = ("turn", "turn_reward")
+
+
 class IndexBuilder:
     """Builds an Index from all chunks of a source, in order."""
 
@@ -296,12 +322,12 @@ class IndexBuilder:
         self.keys = {
             "step": columns.columns.get("batch"),
             "prompt": prompt if prompt is not None and _is_key(source, prompt) else None,
-            "domain": columns.columns.get("domain"),
+            **{role: columns.columns.get(role) for role in ("domain", "rollout", "branch")},
         }
         self.sized_by = list_column(source, columns, self.names)
         self.counted_by = None if self.sized_by else length_column(source, columns)
         """The column of lengths, if no list has the tokens."""
-        roles = [role for role in ("reward", "truncated") if role in columns]
+        roles = [role for role in ("reward", "truncated", *_OF_TURNS) if role in columns]
         read = {*self.keys.values(), self.sized_by, self.counted_by, *map(columns.column, roles)}
         self.read = sorted(map(str, read - {None}))
         """The columns that chunks need."""
@@ -314,6 +340,9 @@ class IndexBuilder:
             if column is not None:
                 self._append(name, encode_keys(plain_keys(table.column(column))))
         self._append("reward", self._row_numbers(chunk, "reward", numbers, np.nan))
+        for role in _OF_TURNS:
+            if role in self.columns:
+                self._append(role, self._row_numbers(chunk, role, numbers, np.nan))
         if "truncated" in self.columns:
             self._append("truncated", self._row_numbers(chunk, "truncated", _truncated, np.nan))
         tokens, length = np.zeros(count, dtype=np.int64), np.full(count, np.nan)
@@ -350,6 +379,10 @@ class IndexBuilder:
             return segment_sums(*reversed(lists.flat(array)))  # type: ignore[arg-type]
         return convert(array, CellLocation(path, chunk.first_row, column))
 
+    def _joined(self, name: str) -> Numbers | None:
+        parts = self.parts.get(name)
+        return None if parts is None else np.concatenate(parts)
+
     def finish(self) -> Index:
         """Return the index of all chunks."""
         joined = {
@@ -358,11 +391,12 @@ class IndexBuilder:
         }
         cut = self.parts.get("truncated")
         parts = {name: self.parts.get(name) for name in self.keys}
-        keys = {name: None if own is None else KeyColumn.of(own) for name, own in parts.items()}
-        step, prompt = keys["step"], keys["prompt"]
+        keys = {name: None if one is None else KeyColumn.of(one) for name, one in parts.items()}
+        step, prompt, branch = keys["step"], keys["prompt"], keys["branch"]
+        labels = [] if branch is None else branch.labels.to_pylist()
         count = len(joined["reward"])
         rank = np.zeros(count, dtype=np.int64) if step is None else _ranks(step)[step.codes]
-        own = np.arange(count) if prompt is None else prompt.codes
+        prompts = np.arange(count) if prompt is None else prompt.codes
         return Index(
             source=self.source,
             columns=self.columns,
@@ -373,9 +407,14 @@ class IndexBuilder:
             step=step,
             prompt=prompt,
             domain=keys["domain"],
+            rollout=keys["rollout"],
+            branch=keys["branch"],
+            branch_rank=None if branch is None else name_ranks(labels)[branch.codes],
+            turn=self._joined("turn"),
+            turn_reward=self._joined("turn_reward"),
             truncated=None if cut is None else np.concatenate(cut).astype(np.bool_),
             step_rank=rank,
-            group=joint_codes(rank, own),
+            group=joint_codes(rank, prompts),
         )
 
 

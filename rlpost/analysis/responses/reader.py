@@ -64,6 +64,11 @@ class Response:
     """`logprob`, `kl`, `advantage`: means over policy tokens, if their columns were read."""
     token_measures: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """[t] each: the values of these measures per token."""
+    ids: NDArray[np.float64] | None = None
+    """[t] token ids, of an input with rollouts."""
+    prompt_ids: NDArray[np.float64] | None = None
+    shared: NDArray[np.bool_] | None = None
+    """[t] the policy tokens that an earlier row of the rollout has, too; see `rollout_view`."""
     nulls: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     """[t] each: by measure, the tokens whose value is null in the file, and NaN here."""
 
@@ -225,6 +230,8 @@ class ResponseReader:
             means=means,
             token_measures=colours,
             nulls=nulls,
+            ids=tokens.get(index.names.get("tokens", "")),
+            prompt_ids=values.get(index.names.get("prompt_tokens", "")),
         )
 
     def _columns(self, measure: str) -> list[str]:
@@ -278,6 +285,8 @@ def _select_columns(index: Index, measures: Sequence[str], *, every: bool) -> De
     if "response" in names and "prompt" in names and len(texts) > 2:  # noqa: PLR2004
         texts.pop()  # the messages repeat them
     ids = [names["tokens"]] if names.get("tokens") in kinds else []
+    if index.rollout is not None and names.get("prompt_tokens") in kinds:
+        ids.append(names["prompt_tokens"])
     mask = [index.columns.column("mask")] if "mask" in index.columns else []
     needed = {column for measure in measures for column in index.columns_for(measure)}
     if every:

@@ -59,6 +59,9 @@ SCALES: dict[str, tuple[ScaleStep, ...]] = {
 }
 
 
+_SHARED = "underline"
+
+
 def style_of(measure: str, value: float) -> str:
     """Return the style of a token; empty for usual values and NaN."""
     if math.isnan(value):
@@ -67,12 +70,13 @@ def style_of(measure: str, value: float) -> str:
     return next(step.style for step in reversed(SCALES[measure]) if at >= step.above)
 
 
-def legend(measure: str) -> Text:
-    """Return the scale of a measure in its colours."""
+def legend(measure: str, *, shared: bool = False) -> Text:
+    """Return the scale of a measure in its colours; with the mark of shared tokens if wanted."""
     line = Text().append(f"{NAMES[measure]} ", style="dim")
     for step in SCALES[measure]:
         line.append(f" {step.label} ", style=step.style or "dim")
-    return line.append(" observation", style=_OBSERVED)
+    line.append(" observation", style=_OBSERVED)
+    return line.append("  ").append("shared", style=_SHARED) if shared else line
 
 
 def visible_text(text: str) -> str:
@@ -114,7 +118,10 @@ def coloured_tokens(
             null = bool(nulls is not None and nulls[i])
             text += "(obs)" if not policy else "(null)" if null else f"({value:.3g})"
         style = style_of(measure, value) if policy and measure and values is not None else ""
-        line.append(text, style=_CURSOR if i == cursor else style if policy else _OBSERVED)
+        style = style if policy else _OBSERVED
+        if response.shared is not None and response.shared[i]:
+            style = f"{style} {_SHARED}".strip()
+        line.append(text, style=_CURSOR if i == cursor else style)
         line.append("\n" if response.token_texts[i].endswith("\n") else separator)
     if last < count:
         line.append(f" … {counted(count - last, 'more token')}", style="dim")

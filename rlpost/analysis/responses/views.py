@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rlpost.analysis.responses.index import MEASURES, build_index
 from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.rollouts import rollout_view
 from rlpost.analysis.responses.token_colors import COLOURS, coloured_tokens, legend
 from rlpost.display.console import console
 from rlpost.display.controls import printable, printable_line
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.responses.index import Index, Numbers
     from rlpost.analysis.responses.reader import Response
+    from rlpost.analysis.responses.rollouts import RolloutView
     from rlpost.io.paths import PathText
 
 
@@ -109,9 +111,12 @@ def show(
         title, rows = _single(index, index.row_named(str(row)))
     else:
         title, rows = _extremes(index, top or "reward", count, lowest=worst)
-    responses = ResponseReader(index, COLOURS).read(rows)
+    reader = ResponseReader(index, COLOURS)
+    responses = reader.read(rows)
+    rollout = None if row is None else rollout_view(index, reader, rows[0])
+    responses = [rollout.marked(one) for one in responses] if rollout else responses
     several = len(index.source.files) > 1
-    show_responses(title, responses, colour, format, several_files=several)
+    show_responses(title, responses, colour, format, several_files=several, rollout=rollout)
 
 
 def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
@@ -197,6 +202,7 @@ def show_responses(
     how: str,
     *,
     several_files: bool = False,
+    rollout: RolloutView | None = None,
 ) -> None:
     """Responses on stdout.
 
@@ -207,9 +213,11 @@ def show_responses(
             colours and a file that has them, else plain text.
         how: `table`, `json` or `markdown`.
         several_files: the input has several files, so rows have the name of theirs.
+        rollout: that of the only response, if it has several rows.
     """
     if how == "json":
         found = {"schema_version": SCHEMA_VERSION, "title": title}
+        found |= {"rollout": rollout.as_json()} if rollout else {}
         text = json.dumps({**found, "responses": [as_json(one) for one in responses]}, indent=1)
         sys.stdout.write(text + "\n")
     elif how == "markdown":
@@ -224,10 +232,29 @@ def show_responses(
         )
         rows = [_markdown_row(one, responses, several_files) for one in responses]
         show_markdown(headings, rows, prose="response")
+        if rollout is not None:
+            sys.stdout.write(f"\n{rollout.table().markdown()}")
     else:
         fold = len(responses) > 1 and colour is None
         entries = [*_entries(responses, fold=fold, several_files=several_files)]
-        _show_table(f"rlpost inspect · {title}", entries, colour, console(sys.stdout))
+        out = console(sys.stdout)
+        _show_table(f"rlpost inspect · {title}", entries, colour, out)
+        if rollout is not None:
+            out.print()
+            out.print(rollout.table())
+            _show_steps(rollout, out)
+
+
+def _show_steps(rollout: RolloutView, out: Console) -> None:
+    """Print what this row shares, and the command that shows the next row."""
+    if rollout.shares:
+        out.print(Text(rollout.shares))
+    if rollout.following is not None:
+        file, file_row = rollout.index.place(rollout.following)
+        path = rollout.index.shown_path(file)
+        name = f"{path}:{file_row}" if len(rollout.index.source.files) > 1 else str(file_row)
+        line = Text(f"  next: rlpost inspect {printable_line(path)} --row {name}", style="dim")
+        out.print(line, soft_wrap=True)
 
 
 def as_json(response: Response) -> Json:
@@ -348,7 +375,8 @@ def _show_table(
         colour = "logprob"
     out.print(Text(printable_line(title), style="bold"))
     if colour is not None and coloured:
-        out.print(legend(colour))
+        shared = any(one.shared is not None and one.shared.any() for one in responses)
+        out.print(legend(colour, shared=shared))
     whole, by_row = len(responses) == 1, {one.first.row: one for one in entries}
     for prompt, several in _by_prompt(responses):
         out.print()

@@ -210,14 +210,17 @@ def _show_plan(
         update = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
         show_page(update_page(update.facts()), "table")
         return
-    from rlpost.pipeline.device_choice import check_device, check_name  # noqa: PLC0415
+    from rlpost.pipeline.device_choice import AUTO, check_device, choose_device  # noqa: PLC0415
 
-    (check_device if run.engine == "local" else check_name)(run.device)
+    if run.engine == "local":
+        check_device(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]
     target = None if len(paths) == 1 else parse_path(paths[-1])
     with reporting(quiet=quiet) as reporter, open_inputs(inputs, reporter=reporter) as own:
         plan = api.plan(own.paths, recipe)
-        page = plan_page(plan, target, overwrite=run.overwrite, verbose=verbose)
+        on_cluster = None if run.engine == "local" else lambda: AUTO
+        choice = choose_device(run.device, plan.token_bytes, on_cluster)
+        page = plan_page(plan, target, choice.facts(), overwrite=run.overwrite, verbose=verbose)
     show_page(page, "table")
 
 

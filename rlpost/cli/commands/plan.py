@@ -49,7 +49,7 @@ def plan(
     overwrite: declared.Overwrite = False,
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
-    device: declared.Device = "cpu",
+    device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
     fail_on: declared.FailOn = None,

@@ -15,7 +15,7 @@ from rlpost.io.arrow import common_type, is_list, is_number, is_string
 from rlpost.io.staged import StandardOutput
 from rlpost.io.uploads import OutputFile
 from rlpost.recipe.input_columns import resolve_input
-from rlpost.recipe.roles import ROLES, TOKEN_IDS
+from rlpost.recipe.roles import ON_DEMAND, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -239,12 +239,12 @@ def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str])
     if FINAL_MASK in available and FINAL_MASK not in target.fields and "mask" not in columns_map:
         columns["mask"] = FINAL_MASK
     for item in target.fields:
-        names = TOKEN_IDS.get(item) or (ROLES[item].aliases if item in ROLES else (item,))
-        text = item not in ROLES or ROLES[item].kind == "text"
+        names = ROLES[item].aliases if item in ROLES else (item,)
+        by_name = item not in ROLES or ROLES[item].kind in ON_DEMAND
         own = next((name for name in names if name in available), None)
         if item in columns_map:
             columns[item] = columns_map[item]
-        elif text and own is not None:
+        elif by_name and own is not None:
             columns[item] = own
     return {
         item: columns[item]
@@ -255,7 +255,7 @@ def _found(source: Source, target: ExportTarget, columns_map: Mapping[str, str])
 
 def _missing(item: str, target: ExportTarget, source: Source) -> str:
     """Return the error for a column that the target needs and the input lacks."""
-    names = TOKEN_IDS.get(item) or (ROLES[item].aliases if item in ROLES else (item,))
+    names = ROLES[item].aliases if item in ROLES else (item,)
     expected = f"expected {' or '.join(names[:4])}"
     if item == "advantages":
         expected = "rlpost advantages IN OUT writes it"

@@ -22,6 +22,7 @@ from rlpost.io.parquet.footer import (
     FooterError,
     RowGroup,
     SchemaElement,
+    Shapes,
     Struct,
     Wire,
     decode,
@@ -69,12 +70,15 @@ def read_metadata(path: AnyPath, groups: tuple[int, int] | None = None) -> pq.Fi
     return metadata_of(data if groups is None else _select_groups(footer, *groups))
 
 
-def read_decoded(path: AnyPath) -> DecodedFooter:
-    """Read and validate a Parquet file's footer; raises as `read_metadata`."""
+def read_decoded(path: AnyPath, shapes: Shapes | None = None) -> DecodedFooter:
+    """Read and validate a Parquet file's footer; raises as `read_metadata`.
+
+    `shapes`: of files that were read before.
+    """
     file, size = open_file(path)
     try:
         data, _ = read_footer_bytes(file, size)
-        footer, _ = decode(data)
+        footer, _ = decode(data, shapes)
         _check(footer)
     except FooterError as error:
         raise pa.ArrowInvalid(str(error)) from None

@@ -142,15 +142,23 @@ _SIZES: dict[int, int] = {Wire.BYTE: 1, Wire.DOUBLE: 8}
 _BOOLEANS = (Wire.TRUE, Wire.FALSE)
 
 
+class Shapes:
+    """The shapes of column chunks, by column: those of one footer, or of files that are alike."""
+
+    def __init__(self) -> None:
+        self.of: defaultdict[int, list[_Shape]] = defaultdict(list)
+        self.decoded: defaultdict[int, int] = defaultdict(int)
+        """Structs that were decoded since the last shape."""
+
+
 class _StructReader:
     """A cursor over the bytes of one struct."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, shapes: Shapes | None = None) -> None:
         self.data = data
         self.at = 0
         self.left = MAX_VALUES
-        self.shapes: defaultdict[int, list[_Shape]] = defaultdict(list)
-        self.decoded: defaultdict[int, int] = defaultdict(int)
+        self.shapes = shapes or Shapes()
 
     def varint(self) -> int:
         result = shift = 0
@@ -220,7 +228,7 @@ class _StructReader:
 
     def chunk(self, column: int, depth: int) -> Struct:
         """Read a struct that is like those at this place of other row groups, or of other files."""
-        shapes = self.shapes[column]
+        shapes, decoded = self.shapes.of[column], self.shapes.decoded
         for shape in shapes:
             if (found := shape.match(self.data, self.at)) is not None:
                 fields, self.at = found
@@ -228,10 +236,10 @@ class _StructReader:
                 return fields
         left = self.left
         fields = self.struct(depth)
-        self.decoded[column] += 1
-        if self.decoded[column] > _BEFORE_SHAPE and len(shapes) < _MOST_SHAPES:
+        decoded[column] += 1
+        if decoded[column] > _BEFORE_SHAPE and len(shapes) < _MOST_SHAPES:
             shapes.append(_Shape(fields, left - self.left - 1))
-            self.decoded[column] = 0
+            decoded[column] = 0
         return fields
 
     def count(self, values: int) -> None:
@@ -332,9 +340,14 @@ def _signed(varint: bytes) -> int:
     return (value >> 1) ^ -(value & 1)
 
 
-def decode(data: bytes) -> tuple[Struct, int]:
-    """Decode a struct at the beginning of some bytes; return it and its size, or FooterError."""
-    reader = _StructReader(data)
+def decode(data: bytes, shapes: Shapes | None = None) -> tuple[Struct, int]:
+    """Decode a struct at the beginning of some bytes; return it and its size, or FooterError.
+
+    Args:
+        data: the bytes.
+        shapes: of footers that were decoded before.
+    """
+    reader = _StructReader(data, shapes)
     try:
         return reader.struct(0), reader.at
     except IndexError:

@@ -146,6 +146,12 @@ class InputMetadata:
     """What the column `sample_mask` is (COMPUTED, COMBINED, or empty), as `entry_origins`."""
     recipes: dict[bytes, str] = field(default_factory=dict)
     """The recipes with which rlpost wrote the files, as `entry_origins`."""
+    column_bytes: Counter[str] = field(default_factory=Counter)
+    """Compressed bytes of each column in all files."""
+
+    def bytes_of(self, columns: Sequence[str]) -> int:
+        """Return the compressed bytes of some columns in all files."""
+        return sum(self.column_bytes[name] for name in columns)
 
     @cached_property
     def lacking(self) -> dict[str, str]:
@@ -186,6 +192,7 @@ def join_metadata(parts: Sequence[InputMetadata]) -> InputMetadata:
         metadata,
         {key: name for part in reversed(parts) for key, name in part.mask_origins.items()},
         {key: name for part in reversed(parts) for key, name in part.recipes.items()},
+        sum((part.column_bytes for part in parts), Counter()),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ COPIES = 8
 _STREAM_BUFFER = 1 << 20  # bytes to read at a time of a column chunk, which may be large
 # pyarrow reads the chunks of smaller files whole. So a page header that claims gigabytes gets none.
 _SMALL_FILE = 64 << 20
+_ONE_THREAD = 1 << 20  # decoded bytes that more threads would not decode sooner
 _CHECK_BYTES = 32 << 20  # decoded bytes in memory at a time, in `damaged_columns`
 _CHECK_ROWS = 1 << 14
 
@@ -167,7 +169,7 @@ class ParquetReader:
     ) -> Iterator[pa.RecordBatch]:
         """Decode batches; as dictionaries if the texts that they repeat may not fit."""
         repeated = size.repeated * rows / max(self.file.metadata.row_group(group).num_rows, 1)
-        threads = not self._frugal
+        threads = not self._frugal and size.numbers + size.texts > _ONE_THREAD
         if self._copies * repeated <= limit.room / PARTS:
             yield from self.file.iter_batches(rows, [group], columns=columns, use_threads=threads)
             return
@@ -267,6 +269,15 @@ def column_extents(
             if chunk.has_dictionary_page:
                 begin = min(begin, chunk.dictionary_page_offset)
             yield begin, begin + chunk.total_compressed_size
+
+
+def column_bytes(footer: pq.FileMetaData) -> Counter[str]:
+    """Return the compressed bytes of each top-level column."""
+    sizes: Counter[str] = Counter()
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            sizes[chunk.path_in_schema.partition(".")[0]] += chunk.total_compressed_size
+    return sizes
 
 
 def damaged_columns(

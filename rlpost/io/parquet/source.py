@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +25,7 @@ from rlpost.io.memory_limit import is_out_of_memory
 from rlpost.io.parquet.checks import check_utf8, metadata_of, read_decoded, read_metadata
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.fingerprint import check_unchanged, local_fingerprint
-from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, read_footer
+from rlpost.io.parquet.footer import FileMeta, FooterError, RowGroup, Shapes, read_footer
 from rlpost.io.parquet.inputs import (
     MASK_KEY,
     MISSING_ROLES,
@@ -36,7 +36,7 @@ from rlpost.io.parquet.inputs import (
     lacking_columns,
     share_schemas,
 )
-from rlpost.io.parquet.reader import COPIES, ParquetReader, column_extents
+from rlpost.io.parquet.reader import COPIES, ParquetReader, column_bytes, column_extents
 from rlpost.io.parquet.splice_plan import plan_splice
 from rlpost.io.paths import RemotePath
 from rlpost.io.ranges import close_file, open_file
@@ -171,7 +171,8 @@ class Source:
         self._room = _KEPT_FOOTERS if keep_footers else 0
         self.fingerprints = [local_fingerprint(file.path) for file in self.files]
         remote = any(isinstance(file.path, RemotePath) for file in self.files)
-        decoded = map_ordered(_footer, iter(self.files), _FOOTERS if remote else 1)
+        footer = partial(_footer, Shapes())
+        decoded = map_ordered(footer, iter(self.files), _FOOTERS if remote else 1)
         self.footer_digests: list[str] = []
         """The SHA-256 of each footer."""
         self.footers = [self._keep(index, footer) for index, footer in enumerate(decoded)]
@@ -406,9 +407,9 @@ class Source:
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
-def _footer(file: InputFile) -> DecodedFooter:
+def _footer(shapes: Shapes, file: InputFile) -> DecodedFooter:
     try:
-        return read_decoded(file.path)
+        return read_decoded(file.path, shapes)
     except _DAMAGE as error:
         raise _unreadable(file, error) from None
 
@@ -650,4 +651,5 @@ def input_metadata(files: Sequence[InputFile]) -> InputMetadata:
         {key: value for key, value in source.metadata.items() if key == MISSING_ROLES},
         source.mask_origins,
         source.recipes,
+        sum(map(column_bytes, source.footers), Counter()),
     )

@@ -33,6 +33,7 @@ TYPES = {
     "raw_advantages": FLOATS,
     "token_level_rewards": FLOATS,
     "kl": FLOATS,
+    "engine_log_ratio": FLOATS,
     "is_weight": FLOATS,
     "pg_loss": FLOATS,
     "clip_state": FLAGS,

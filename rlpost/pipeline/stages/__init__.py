@@ -19,6 +19,7 @@ from rlpost.pipeline.stages import recorded
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import tokens as on_tokens
+from rlpost.pipeline.stages import trained_once as once
 from rlpost.pipeline.stages import units as on_units
 from rlpost.pipeline.stages.units import per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
@@ -93,6 +94,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             ),
         ),
         *_mask_stages(resolved),
+        *_once_stages(resolved),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved),
         Stage(
@@ -110,6 +112,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             changes=frozenset({"is_weight"}),
             after="sample_mask",
         ),
+        *([_LOG_RATIO] if resolved.log_ratio else []),
     ]
 
 
@@ -189,6 +192,14 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             reduce=on_responses.leave_out_nonfinite,
             fields=finite.fields | _fields_of_roles(resolved),
         )
+    off = Stage("attempts", fields=frozenset({"attempts"} if resolved.attempts else ()))
+    newest = replace(off, reduce=on_responses.leave_out_superseded, changes=_MASKS)
+    failures = Stage(
+        "failures",
+        reduce=partial(on_responses.treat_failures, recipe=recipe),
+        fields=on_responses.failure_fields(recipe),
+        changes=_MASKS,
+    )
     batches = Stage("batches of rollouts", reduce=on_units.check_batches)
     rollouts = Stage("rollouts", fields=frozenset({"unit"}))
     if resolved.unit == "rollout":
@@ -210,10 +221,37 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
     return [
         finite,
+        newest if resolved.attempts and recipe.attempts == "newest" else off,
+        *([failures] if resolved.failures else []),
         *([batches] if resolved.has_rollouts else []),
         rollouts,
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
         masks,
+    ]
+
+
+def _once_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    """Return the stages that mask policy tokens which another row of the rollout trains."""
+    masks = Stage(
+        "trained once",
+        fields=frozenset({"trained_once"}),
+        changes=_ADVANTAGES | {"final_response_mask", "is_weight"},
+        after="sample_mask",
+    )
+    if not resolved.recipe.trained_once:
+        return [masks]
+    segments = Stage(
+        "shared prefixes",
+        frozenset({once.IDS}),
+        map=once.map_segments,
+        gather=partial(once.gather_segments, grouped=resolved.grouped),
+        changes=masks.changes,
+        after=masks.after,
+    )
+    return [
+        Stage("row numbers", reduce=once.number_rows, changes=masks.changes, after=masks.after),
+        segments,
+        replace(masks, apply=once.mask_repeated, makes=frozenset({"accepted", once.ONCE})),
     ]
 
 
@@ -298,6 +336,13 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     ]
 
 
+_LOG_RATIO = Stage(
+    "engine log-ratio",
+    correction.ROLES,
+    apply=correction.add_log_ratio,
+    changes=frozenset({"engine_log_ratio"}),
+    after="sample_mask",
+)
 _KL = frozenset({"kl", "row_kl"})
 _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
@@ -409,7 +454,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     stages = _position_stages(resolved) if estimator.token_weights else []
     fields = _estimator_fields(resolved)
     if not resolved.plain:
-        reads = frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}
+        reads = (frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}) | _behind(recipe)
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
         uses = _REWARDS | {*COMPUTED_TOKENS}
         stages.append(
@@ -454,7 +499,13 @@ def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
         return fields
     fields |= {"numerics.terminal_reward"} if "token_rewards" in estimator.columns else set()
     connected = not {"offsets", "mask"}.isdisjoint(estimator.parameters)
+    fields |= {"bootstrap"} if resolved.bootstraps else set()
     return fields | ({"numerics.observations"} if connected else set())
+
+
+def _behind(recipe: Recipe) -> frozenset[str]:
+    """Return the token role that has the value behind the end of a truncated response."""
+    return frozenset({"values"} if recipe.bootstrap == "last" else ())
 
 
 def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
@@ -467,7 +518,7 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
         ),
         Stage(
             "position baselines",
-            on_tokens.weight_roles(recipe, estimator),
+            on_tokens.weight_roles(recipe, estimator) | _behind(recipe),
             map=partial(on_tokens.map_slots, recipe=recipe, estimator=estimator),
             gather=partial(on_tokens.gather_baselines, recipe=recipe),
             apply=partial(on_tokens.add_baselines, recipe=recipe),
@@ -492,7 +543,8 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
         stages.append(whitening)
     elif resolved.constant:
         reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
-        stages.append(replace(whitening, reduce=reduce))
+        count = once.map_trained if recipe.trained_once else None
+        stages.append(replace(whitening, map=count, reduce=reduce))
     else:
         own = _whitening(recipe, "advantages")
         stages.append(replace(own, fields=fields, changes=whitening.changes))
@@ -537,8 +589,10 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
         return corrected | {recorded.role_of("raw_advantages")}
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
-    corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
+    corrects = resolved.recipe.corrects or resolved.log_ratio
+    corrected = correction.ROLES if corrects else frozenset()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
+    weights |= _behind(resolved.recipe)
     if "token_level_rewards" in resolved.recorded:
         process = frozenset({recorded.role_of("token_level_rewards")})
     return resolved.kl_reads | estimator | process | weights | corrected | _teacher_roles(resolved)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.kernels.arrays import is_tensor, namespace, on_host
-from rlpost.kernels.segments import lengths
+from rlpost.kernels.codes import joint_codes, ordinals_of
+from rlpost.kernels.segments import count_true, lengths
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
@@ -62,21 +63,32 @@ def stages_of_losses(
     configs: Sequence[LossConfig],
     *,
     rewarded: bool,
+    rejects: bool,
 ) -> list[Stage]:
     """Return the stages between advantages and losses.
 
     A loss that selects tokens by their rank in a batch needs two more passes: one for the means of
-    each batch, and one for the lowest token that is selected.
+    each batch, and one for the lowest token that is selected. A mean over the tokens of prompts or
+    rollouts needs one more if single tokens are rejected, to count the others.
 
     Args:
         reads: the token roles that losses read.
         resolved: the recipe that computes the advantages.
         configs: the losses.
         rewarded: the input has rewards.
+        rejects: single tokens of responses may be rejected.
     """
     stored = {role for role in ("advantages", "is_weight") if role in reads}
     store = partial(as_stored, resolved=resolved)
     stages = [Stage("stored columns", frozenset(stored), apply=store, uses=STORED, makes=STORED)]
+    stages += [
+        Stage(
+            f"tokens of each {role}",
+            map=map_kept_tokens if rejects else None,
+            reduce=partial(unit_tokens, role=role),
+        )
+        for role in dict.fromkeys(role for one in configs for role in one.units.values())
+    ]
     named = {one.name: one for config in configs if (one := config.selection) is not None}
     if named:
         own = tuple(named.values())
@@ -115,6 +127,23 @@ def rounded(values: Array) -> Array:
     """Return float64 numbers as a file stores them, in float32."""
     xp = namespace(values)
     return xp.astype(xp.astype(values, xp.float32), xp.float64)
+
+
+def map_kept_tokens(batch: Batch) -> dict[str, Array]:
+    """Return the tokens of each response that no mask drops, [n]."""
+    return {"kept_tokens": count_true(kept_mask(batch), batch.offsets)}
+
+
+def unit_tokens(responses: Responses, *, role: str) -> Responses:
+    """Add `ROLE:tokens`, those of each response's prompt or rollout that no mask drops.
+
+    `ROLE:first` is true for the first response of each, within a batch.
+    """
+    kept = np.where(responses["kept"], responses["tokens"], 0)
+    unit = joint_codes(responses["batch"], responses[role])
+    tokens = np.bincount(unit, responses.columns.get("kept_tokens", kept))[unit]
+    first = ordinals_of(unit) == 0
+    return responses.with_(**{f"{role}:tokens": tokens, f"{role}:first": first})
 
 
 def map_sums(batch: Batch, *, rewarded: bool) -> dict[str, Array]:

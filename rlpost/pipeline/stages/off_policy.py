@@ -42,6 +42,9 @@ ACCEPTED = "is:accepted"
 ROLES = frozenset({"old_log_probs", "infer_log_probs"})
 
 
+_REJECTED = "is:rejected:"
+
+
 def passed(number: int) -> str:
     """Return the name of the column of responses that a filter accepts."""
     return f"is:passed:{number}"
@@ -49,7 +52,7 @@ def passed(number: int) -> str:
 
 def rejected(number: int) -> str:
     """Return the name of the column of tokens that a filter rejects."""
-    return f"is:rejected:{number}"
+    return f"{_REJECTED}{number}"
 
 
 def drops_responses(recipe: Recipe, one: Filter) -> bool:
@@ -174,8 +177,14 @@ def mean_weights(responses: Responses) -> Responses:
 
 
 def _of_accepted(batch: Batch) -> Batch:
-    """Return the batch with a mask that is true only on kept tokens, which filters accept."""
-    mask = partial_mask(batch)
+    """Return the batch with a mask that is true only on kept tokens, which filters accept.
+
+    Tokens that another row of their rollout trains stay.
+    """
+    hits = [x for name, x in batch.tokens.items() if name.startswith(_REJECTED)]
+    accepted = {"accepted": ~batch.xp.stack(hits).any(0)} if hits else {}
+    others = {name: x for name, x in batch.tokens.items() if name != "accepted"}
+    mask = partial_mask(replace(batch, tokens=others | accepted))
     return batch if mask is None else replace(batch, mask=mask, full=False)
 
 
@@ -208,6 +217,7 @@ def reject(batch: Batch, *, recipe: Recipe) -> Batch:
     if not hits:
         return batch
     accepted = ~xp.stack([*hits.values()]).any(0)
+    accepted = accepted & batch["accepted"] if "accepted" in batch else accepted
     zeroed: dict[int, Array] = {}
     for name in ("advantages", "returns", "raw_advantages"):
         if name in batch and id(batch[name]) not in zeroed:
@@ -233,6 +243,13 @@ def add_weights(batch: Batch, *, recipe: Recipe) -> Batch:
         values = xp.where(spread(batch.responses["kept"], batch.offsets), values, 0.0)
     hits = {"is:truncated": weights.truncated, "is:masked": weights.masked}
     return batch.with_(**hits, is_weight=values)
+
+
+def add_log_ratio(batch: Batch) -> Batch:
+    """Add `engine_log_ratio`, old - infer, 0 on observations."""
+    return batch.with_(
+        engine_log_ratio=batch.only(batch["old_log_probs"] - batch["infer_log_probs"])
+    )
 
 
 def _rejectable(batch: Batch, recipe: Recipe) -> Array:

@@ -17,6 +17,8 @@ from rlpost.kernels.codes import joint_codes, keyed_extremes
 from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
+from rlpost.pipeline.data import ATTEMPT, LEFT_OUT
+from rlpost.pipeline.failures import failed_units, named_failures, superseded
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,
     MASKS,
@@ -30,6 +32,9 @@ from rlpost.pipeline.stages.rewards import (
 )
 from rlpost.pipeline.stages.units import combine, per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
+
+TRAINED = "trained tokens"
+"""The column with the number of policy tokens that are trained, if some rows train one alone."""
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -46,6 +51,33 @@ def leave_out_nonfinite(responses: Responses) -> Responses:
     return responses.with_(
         valid=valid, reward=np.where(valid, responses["reward"], 0.0), kept=valid
     )
+
+
+def leave_out_superseded(responses: Responses) -> Responses:
+    """Leave out the rows of whose step a later attempt of the run has rows."""
+    return responses.leaving_out(superseded(responses["step"], responses[ATTEMPT]), "superseded")
+
+
+def failure_fields(recipe: Recipe) -> frozenset[str]:
+    """Return the fields that `treat_failures` and `sample_masks` read of failed responses."""
+    return frozenset({"failures", *(["numerics.failed"] if recipe.failures == "drop" else [])})
+
+
+def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Add `failed`, true for responses that failed; leave them out, or set their rewards to 0.
+
+    A rollout fails as a whole. Failed responses that statistics count are dropped by a mask.
+    """
+    failed = named_failures(responses)
+    if "unit" in responses:
+        failed = failed_units(failed, responses["unit"], responses.columns.get("turn"))
+    responses = responses.with_(failed=failed)
+    if recipe.failures == "zero":
+        names = [n for n in responses.columns if n == "reward" or n.startswith("component:")]
+        return responses.with_(**{n: np.where(failed, 0.0, responses[n]) for n in names})
+    if recipe.failures == "drop" and recipe.numerics.failed == "leave_out":
+        return responses.leaving_out(failed, "failure")
+    return responses
 
 
 def mask_fields(recipe: Recipe) -> frozenset[str]:
@@ -69,12 +101,14 @@ def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
     kept = responses["valid"]
     for flag in flags.values():
         kept = kept & flag
-    counts = dict(flags)
-    if "included" in responses:
-        counts = {"sample_mask": responses["included"], **flags}
+    left_out = responses["left_out"]
+    own = {name: left_out != code for code, name in enumerate(LEFT_OUT, 1)}
+    counts = {**{name: flag for name, flag in own.items() if not flag.all()}, **flags}
     advice = "loosen a mask" if flags else "correct the file"
-    if "included" in responses and not bool(responses["included"].any()):
+    if not own["sample_mask"].any():
         advice = "correct the column, or leave it unread with --map sample_mask=none"
+    elif not own["failure"].any():
+        advice = "every response failed: --failures keep counts them as any others"
     return some_left(responses, kept, counts, advice).with_(
         **{f"mask:{name}": flag for name, flag in flags.items()}, kept=kept, sample_mask=kept
     )
@@ -111,6 +145,8 @@ def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataErro
 def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
     reward, tokens = responses["reward"], responses["tokens"]
     flags = {}
+    if "failed" in responses and recipe.failures == "drop" and recipe.numerics.failed == "count":
+        flags["failure"] = ~responses["failed"]
     if recipe.max_len_mask:
         limit = recipe.max_response_length
         assert limit is not None
@@ -331,7 +367,8 @@ def whitening_fields(recipe: Recipe) -> frozenset[str]:
 def whiten(responses: Responses, *, recipe: Recipe, returns: bool) -> Responses:
     """Whiten `credit` over the kept policy tokens of each batch; `credit_returns` if `returns`."""
     credit = responses["credit"]
-    count = np.where(responses["kept"], responses["tokens"], 0).astype(np.float64)
+    count = np.where(responses["kept"], responses["tokens"], 0)
+    count = responses.columns.get(TRAINED, count).astype(np.float64)
     parts = TokenMoments(count, count * credit, np.zeros_like(credit))
     mean, scale, lone = _scales(responses, parts, recipe)
     whitened = (credit - mean) * scale

@@ -51,7 +51,8 @@ MASKS = frozenset(
 def counted_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that `counted` reads; there may be no mask that drops a response."""
     first = recipe.numerics.correction == "first" and recipe.rejects_responses
-    drops = first or any(getattr(recipe, name) not in (None, False) for name in MASKS)
+    failed = recipe.failures == "drop" and recipe.numerics.failed == "count"
+    drops = first or failed or any(getattr(recipe, name) not in (None, False) for name in MASKS)
     return COUNTABLE | {*(["mask_before_norm"] if drops else [])}
 
 

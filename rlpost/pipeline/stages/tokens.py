@@ -31,6 +31,7 @@ from rlpost.kernels.segments import (
     starts_after_observations,
 )
 from rlpost.pipeline.stages.rewards import counted, counted_fields
+from rlpost.recipe.roles import LOG_PROBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -146,6 +147,11 @@ def _last(batch: Batch, recipe: Recipe) -> Array:
     """Return the position of each response's reward; -1 if it has no such token."""
     if recipe.numerics.terminal_reward == "last_policy_token" and not batch.full:
         return last_true(batch.mask, batch.offsets)
+    return _ends(batch)
+
+
+def _ends(batch: Batch) -> Array:
+    """Return the position of each response's last token; -1 if it has none."""
     return batch.xp.where(batch.lengths > 0, batch.offsets[1:] - 1, -1)
 
 
@@ -186,9 +192,12 @@ class _Segments(NamedTuple):
     """The response of each segment; None: segments are responses."""
 
 
-def _segments(batch: Batch, how: str) -> _Segments:
-    mask, offsets = batch.mask, batch.offsets
-    if batch.full or how in ("states", "zero_states", "policy"):
+_OF_STATES = ("states", "zero_states", "policy")  # observation tokens have places in the scan
+
+
+def _segments(batch: Batch, recipe: Recipe) -> _Segments:
+    mask, offsets, how = batch.mask, batch.offsets, recipe.numerics.observations
+    if batch.full or how in _OF_STATES:
         return _Segments(offsets)
     if how == "cut":
         bounds = cut_segments(mask, offsets)
@@ -206,11 +215,10 @@ def estimate(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> Batch:
     Observations are removed before the estimator and get 0. They stay if the recipe's numerics keep
     them, or if the estimator has a parameter `mask`.
     """
-    how = recipe.numerics.observations
     masked = "mask" in estimator.parameters
-    segments = _Segments(batch.offsets) if masked else _segments(batch, how)
+    segments = _Segments(batch.offsets) if masked else _segments(batch, recipe)
     columns = {
-        name: _column(batch, estimator.role_of(name), how, segments, masked=masked)
+        name: _column(batch, estimator.role_of(name), recipe, segments, masked=masked)
         for name in estimator.columns
     }
     credit = estimator(columns, segments.offsets, recipe, mask=batch.mask)
@@ -234,16 +242,35 @@ _IN_SCAN = ("policy", "cut")  # rewards of observation tokens are part of the sc
 
 
 def _column(
-    batch: Batch, name: str, how: str, segments: _Segments, *, masked: bool = False
+    batch: Batch, name: str, recipe: Recipe, segments: _Segments, *, masked: bool = False
 ) -> Array:
     """Return a column of the tokens that the estimator gets, or of their segments."""
     if name in batch.responses:
         values = batch.responses[name]
         return values if segments.owners is None else values[segments.owners]
-    values = batch["token_level_rewards" if name == "token_rewards" else name]
-    if how == "zero_states" or (name == "token_rewards" and (masked or how not in _IN_SCAN)):
+    rewards, how = name == "token_rewards", recipe.numerics.observations
+    values = batch["token_level_rewards" if rewards else name]
+    zero = rewards and (masked or how not in _IN_SCAN)
+    if zero or how == "zero_states" or (name in LOG_PROBS and not masked):  # no action, ratio 1
         values = batch.only(values)
+    if rewards and recipe.bootstrap is not None:
+        of_policy = not batch.full and (masked or how not in _OF_STATES)
+        ends = last_true(batch.mask, batch.offsets) if of_policy else _ends(batch)
+        values = add_at(values, ends, recipe.gamma * _values_behind(batch))
     return values if segments.chosen is None else values[segments.chosen]
+
+
+def _values_behind(batch: Batch) -> Array:
+    """Return the value V of the state behind each response, [n]; 0 if it was not truncated.
+
+    A scan needs V at its last token alone, where γ·V is a part of the reward:
+
+        Gₜ = rₜ + γ·V;  δₜ = rₜ + γ·V - Vₜ
+    """
+    values, truncated = batch["values"], batch.responses["truncated"]
+    if not len(values):
+        return batch.xp.zeros(len(truncated), values)
+    return batch.xp.where(truncated, values[_ends(batch).clip(0)], 0.0)
 
 
 LOST = ("lost:reward", "lost:process")
@@ -400,9 +427,8 @@ def map_slots(batch: Batch, *, recipe: Recipe, estimator: Estimator) -> dict[str
 
 def _returns(batch: Batch, recipe: Recipe) -> Array:
     """Return the return-to-go of each token, as `estimate` passes rewards to a scan, [T]."""
-    how = recipe.numerics.observations
-    segments = _segments(batch, how)
-    rewards = _column(batch, "token_rewards", how, segments)
+    segments = _segments(batch, recipe)
+    rewards = _column(batch, "token_rewards", recipe, segments)
     returns = reverse_scan(rewards, segments.offsets, recipe.gamma)
     if segments.chosen is None:
         return returns

@@ -63,6 +63,8 @@ class Entry:
     semantics: int
     roles: dict[str, str]
     """The column of each role that was read."""
+    device: str
+    """The device that computed it, which later updates use in place of `auto`."""
 
     @classmethod
     def read(cls, output: Path) -> Self | None:

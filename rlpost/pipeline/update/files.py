@@ -107,7 +107,7 @@ class Update:
         """Return the output of a file."""
         return self.output / found.name
 
-    def entry(self, found: UpdateFile, roles: Mapping[str, str]) -> str:
+    def entry(self, found: UpdateFile, roles: Mapping[str, str], device: str) -> str:
         """Return the entry of the output of a chosen file, for its metadata."""
         source, target = self.sources[found], self.target(found)
         size, changed = source.fingerprint or (-1, "")
@@ -120,6 +120,7 @@ class Update:
             self.recipe,
             SEMANTICS,
             dict(roles),
+            device,
         ).to_json()
 
     def choose(self, more: Mapping[UpdateFile, str]) -> None:

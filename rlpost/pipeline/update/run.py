@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlpost.errors import UnavailableError
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
 from rlpost.pipeline.coupled_files import joined_files
 from rlpost.pipeline.coupling import coupling_of
+from rlpost.pipeline.device_choice import AUTO, DeviceChoice, check_device, choose_device
 from rlpost.pipeline.running_state import save_state, state_text
 from rlpost.pipeline.update.checks import check_steps, roles_of
 from rlpost.pipeline.update.marker import mark, unmark
@@ -36,11 +38,31 @@ class UpdateRun:
     Raises:
         UsageError: statistics that are carried from batch to batch cannot continue; see
             `check_steps`.
+        UnavailableError: this machine does not have the device.
     """
 
     def __init__(self, update: Update, plan: Plan, state: RunState, options: Options) -> None:
         check_steps(update, plan, state, options)
         self._update, self._plan, self._state, self._options = update, plan, state, options
+        self.device = self._chosen_device()
+        """The device of the run."""
+
+    def _chosen_device(self) -> DeviceChoice:
+        """Return the device: `auto` is that of the outputs that are up to date, if there are any.
+
+        Raises:
+            UnavailableError: this machine does not have it.
+        """
+        before = [entry.device for entry in self._update.kept.values()]
+        if self._options.device != AUTO or not before:
+            return choose_device(self._options.device, self._plan.token_bytes)
+        try:
+            check_device(before[-1])
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"{self._update.output}: earlier files were computed with {error}"
+            ) from None
+        return DeviceChoice(before[-1], f"computed the earlier files of {self._update.output}")
 
     def metadata(
         self, responses: Responses, run: FileMetadata, of_file: Callable[..., dict[str, str]]
@@ -66,13 +88,13 @@ class UpdateRun:
         for first, own in members.items():
             counts = [rows[index + 1] - rows[index] for index in own]
             runs[first] = run.of_files([source.files[index] for index in own], counts)
-        roles, chosen = roles_of(self._plan), [*update.chosen]
+        roles, chosen, device = roles_of(self._plan), [*update.chosen], self.device.name
 
         def entries(plan: Plan, index: int, responses: Responses, totals: Any) -> dict[str, str]:
             first = firsts[index]
             shift = members[first].index(index) - index
             own = of_file(plan, index, responses, totals, run=runs[first], first=shift)
-            return {**own, SOURCE_KEY.decode(): update.entry(chosen[index], roles)}
+            return {**own, SOURCE_KEY.decode(): update.entry(chosen[index], roles, device)}
 
         return entries
 

@@ -216,7 +216,25 @@ def in_steps(columns, last=0.0):
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
+
 # name: (with it, without it)
+def with_forks(columns, *, shared):
+    """Rows of rollouts of two; the second one begins with the tokens of the first, or does not."""
+    rng = np.random.default_rng(11)
+    lengths = [len(values) for values in columns["response_mask"]]
+    ids = [rng.integers(10, 30_000, length).astype(np.int32) for length in lengths]
+    masks = [np.array(values) for values in columns["response_mask"]]
+    for row in range(1, ROWS, 2):
+        masks[row][:20], masks[row - 1][:20] = ([1] * 10 + [0] * 10,) * 2
+        ids[row][:10] = ids[row - 1][:10] if shared else ids[row][:10]
+    return columns | {
+        "rollout_id": [f"rollout-{row // 2}" for row in range(ROWS)],
+        "response_mask": masks,
+        "response_token_ids": ids,
+        "prompt_token_ids": [np.array([row // SIZE, 7], np.int32) for row in range(ROWS)],
+    }
+
+
 CASES = {
     "no_rows": (empty(BASE), BASE),
     "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
@@ -268,6 +286,7 @@ CASES = {
         truncated(BASE, 0.2) | {"finish_reason": ["stop", "eaten"] * (ROWS // 2)},
         truncated(BASE, 0.2),
     ),
+    "shared_prefixes": (with_forks(BASE, shared=True), with_forks(BASE, shared=False)),
     "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
     "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
@@ -327,6 +346,8 @@ PROVIDE = {
     "prompts": ("prompt",),
     "batch": ("step",),
     "rollout ids or turns": ("traj_id", "turn"),
+    "rollout ids": ("rollout_id",),
+    "token ids": ("prompt_token_ids",),
     "response texts or log-probs": (*LISTS[1:3], "response"),
 }
 
@@ -339,6 +360,8 @@ def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, 
     full = with_turns(full, 1)
     if name == "vanishing_signal":
         full = in_steps(full)
+    if name == "shared_prefixes":
+        full = without(with_forks(full, shared=False), "traj_id")
     ran = runs(write(tmp_path / "full.parquet", full), **OPTIONS.get(name, {}))
     assert ran[name] is None
     path = write(tmp_path / "less.parquet", without(full, *PROVIDE[need]))

@@ -24,6 +24,9 @@ def test_the_layout_of_files_changes_no_number(sample, facts, tmp_path):
     pq.write_table(shuffled.slice(0, 100), tmp_path / "a.parquet", row_group_size=7)
     pq.write_table(shuffled.slice(100), tmp_path / "b.parquet")
     again, before = inspect([tmp_path]).as_json(), facts.as_json()
+    for one in (again, before):
+        if gap := one["token_facts"]["mismatch"]:  # these name files and rows
+            gap["largest"] = [(token["position"], token["infer"]) for token in gap["largest"]]
     for name in ("groups", "rewards", "masks", "steps", "domains", "responses", "tokens"):
         assert _rounded(again[name]) == _rounded(before[name]), name
     for name in ("columns", "mismatch", "kl", "identical"):

@@ -1,9 +1,11 @@
 """The search for a recipe: its table of fields, its ties, and numbers that it solves."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rlpost import Recipe, enrich
@@ -18,9 +20,10 @@ from rlpost.analysis.replay.search.search import search
 from rlpost.analysis.replay.search.ties import missing_data
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.presets import merged
+from rlpost.recipe.presets import merged, values_of
 
 RESPONSES, GROUP = 32, 4
+SAMPLE = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
 
 
 def table(*, outlier=0.0):
@@ -119,6 +122,17 @@ def test_an_epsilon_is_solved(estimator):
     found = searched(Recipe(estimator=estimator, numerics={"norm_eps": 0.013}))
     assert found.facts["reproduces"]
     assert math.isclose(found.recipe.numerics.norm_eps, 0.013, rel_tol=0.05)
+
+
+@pytest.mark.parametrize("kl_coef", [0.001, 0.05])
+def test_a_kl_penalty_before_the_normalisation_is_solved(kl_coef):
+    """In groups of equal rewards, advantages depend on the shares of KL alone, not on its size."""
+    recipe = Recipe.of(merged(values_of("verl"), {"kl_coef": kl_coef}))
+    source = TableSource(enrich(pq.read_table(SAMPLE), recipe)[0])
+    found = search(read(source, NamedColumns.of({}), None, 10**6), tolerance=1e-4)
+    assert found.facts["reproduces"]
+    assert math.isclose(found.recipe.kl_coef, kl_coef, rel_tol=0.05)
+    assert found.recipe.numerics.kl_credit == "response"
 
 
 def test_rlposts_own_options_come_before_a_preset_with_as_many_changes():

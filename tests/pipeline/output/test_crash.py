@@ -109,11 +109,25 @@ def seconds_of(work):
 def test_a_run_that_is_killed_at_any_moment_leaves_no_torn_file(
     forked_runs, inputs, wanted, tmp_path
 ):
+    kill_at_any_moment(forked_runs, inputs, wanted, tmp_path, KILLS)
+
+
+def test_a_run_of_torch_that_is_killed_at_any_moment_leaves_no_torn_file(
+    inputs, wanted, tmp_path, monkeypatch
+):
+    """What it writes has the bytes of a run of numpy."""
+    monkeypatch.setenv("RLPOST_DEVICE", "torch:cpu")
+    by_torch = ForkedRuns("rlpost.pipeline.accelerators")
+    kill_at_any_moment(by_torch, inputs, wanted, tmp_path, KILLS // 4)
+    by_torch.close()
+
+
+def kill_at_any_moment(forked_runs, inputs, wanted, tmp_path, kills):
     """Each kill is followed by a run with another recipe, killed at another moment."""
     chance = chances(7)
     whole = min(seconds_of(lambda: forked_runs.run(*command(inputs, tmp_path))) for _ in range(3))
     killed = 0
-    for number in range(KILLS):
+    for number in range(kills):
         words = command(inputs, tmp_path, ("grpo", "rloo")[number % 2])
         ended = forked_runs.run(
             *words, signal=signal.SIGKILL, after=chance.uniform(0, 1.05 * whole)
@@ -121,7 +135,7 @@ def test_a_run_that_is_killed_at_any_moment_leaves_no_torn_file(
         assert ended.code in (0, -signal.SIGKILL), ended.err
         killed += ended.code != 0
         check_intact(tmp_path, wanted)
-    assert killed > KILLS / 4
+    assert killed > kills / 4
     assert forked_runs.run(*command(inputs, tmp_path)).code == 0
     assert contents(tmp_path) == wanted["grpo"]
 

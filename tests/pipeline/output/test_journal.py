@@ -48,7 +48,7 @@ def stopped(monkeypatch):
     """Stops runs when they have completed some files."""
 
     def stop(after, *words):
-        usual, made = running.write_rows, []
+        usual, made = running.fill_file, []
 
         def filled(*arguments):
             if len(made) == after:
@@ -57,7 +57,7 @@ def stopped(monkeypatch):
             return made[-1]
 
         with monkeypatch.context() as patched:
-            patched.setattr(running, "write_rows", filled)
+            patched.setattr(running, "fill_file", filled)
             return run(*words)
 
     return stop
@@ -73,13 +73,13 @@ def contents(folder):
 
 def counting(monkeypatch):
     """Notes which files are written."""
-    usual, written = running.write_rows, []
+    usual, written = running.fill_file, []
 
     def filled(engine, index, *rest):
         written.append(index)
         return usual(engine, index, *rest)
 
-    monkeypatch.setattr(running, "write_rows", filled)
+    monkeypatch.setattr(running, "fill_file", filled)
     return written
 
 

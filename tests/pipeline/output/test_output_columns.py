@@ -18,6 +18,7 @@ TYPES = {
     "raw_advantages": FLOATS,
     "token_level_rewards": FLOATS,
     "kl": FLOATS,
+    "engine_log_ratio": FLOATS,
     "final_response_mask": pa.list_(pa.field("element", pa.uint8())),
     "response_advantage": pa.float32(),
     "response_level_rewards": pa.float32(),
@@ -36,9 +37,9 @@ EVERY = {*WRITTEN, *EXTRA}
 @pytest.mark.parametrize("words", [["--length-weight"], ALL_ON], ids=["plain", "all on"])
 def test_every_column_can_be_written_and_has_its_type(process, name, words):
     table, weighed = rollout(), []
-    if name == "is_weight":
+    if name in ("is_weight", "engine_log_ratio"):
         table = table.append_column("infer_log_probs", table["old_log_probs"])
-        weighed = ["--is-weight", "token"]
+        weighed = ["--is-weight", "token"] if name == "is_weight" else []
     if name == "response_advantage":  # KL would give each token its own
         words = [word for word in words if word not in ("--kl-coef", "0.1")]
     out = process(table, "--emit", name, *words, *weighed)
@@ -49,6 +50,16 @@ def test_every_column_can_be_written_and_has_its_type(process, name, words):
         assert str(out.schema.field(name).type).startswith("list<element: ")
         lengths = [len(mask) for mask in rollout()["response_mask"].to_pylist()]
         assert [len(values) for values in out[name].to_pylist()] == lengths
+
+
+def test_the_engine_log_ratio_is_old_minus_infer(process):
+    old = rollout()["old_log_probs"]
+    infer = pa.array([[x - 0.25 * i for i, x in enumerate(row)] for row in old.to_pylist()])
+    out = process(rollout().append_column("infer_log_probs", infer), "--emit", "engine_log_ratio")
+    for row, mask in zip(
+        out["engine_log_ratio"].to_pylist(), out["response_mask"].to_pylist(), strict=True
+    ):
+        assert row == pytest.approx([0.25 * i * own for i, own in enumerate(mask)])
 
 
 def test_what_is_written_by_default_follows_from_the_recipe(process):

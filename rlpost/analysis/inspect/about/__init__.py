@@ -27,7 +27,8 @@ from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
 from rlpost.analysis.inspect.about.base import TOPICS
 from rlpost.analysis.inspect.about.checks import check_page, list_page
 from rlpost.analysis.inspect.findings import FINDINGS
-from rlpost.errors import UsageError, no_such
+from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
+from rlpost.errors import DataError, UsageError, no_such
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
@@ -55,7 +56,21 @@ def about(name: str, facts: Facts | None) -> Page:
     Args:
         name: of `TOPICS` or `FINDINGS`.
         facts: of the input; None: the explanation of a check, or the list of checks.
+
+    Raises:
+        DataError: `mismatch` of an input without both log-probs.
     """
     if name in FINDINGS:
         return check_page(name, facts)
+    if name == "mismatch" and facts is not None:
+        _check_both_log_probs(facts)
     return list_page() if facts is None else TOPICS[name].run(facts)
+
+
+def _check_both_log_probs(facts: Facts) -> None:
+    """Raise DataError if the log-probs of rollout engine or trainer have no column."""
+    missing = [role for role in LOG_PROB_PAIRS[0] if role not in facts.roles]
+    if missing:
+        text = f"{facts.inputs[0]}: no column for {' and '.join(missing)}, so nothing is compared"
+        flags = " ".join(f"--map {role}=COLUMN" for role in missing)
+        raise DataError(text, tip=f"name the log-probs of engine and trainer: {flags}")

@@ -1,12 +1,15 @@
-"""The topic `mismatch`: rollout engine against trainer, by position in the response."""
+"""The topic `mismatch`: why rollout engine and trainer differ, where, and what corrections do."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.analysis.inspect.about.log_probs import clamped_lines
+from rlpost.analysis.inspect.causes import likeliest
 from rlpost.display.charts import bar
+from rlpost.display.page import Notice
 from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, counted, number, percent
 
@@ -16,14 +19,75 @@ if TYPE_CHECKING:
 
 
 BAR = 16  # characters
+MENDED = ("temperature", "truncated-sampling", "failed-sync", "shift", "template")
+"""Causes to remove: a correction only hides them."""
+LEAST_ESS = 0.5
 
 
 @topic
 def mismatch(facts: Facts) -> Page:
-    """Rollout engine against trainer: differences of their log-probs, by position."""
+    """Why rollout engine and trainer give the same tokens different log-probs."""
     gap = facts.token_facts.mismatch if facts.token_facts else None
     otherwise = without_column("old_log_probs", "infer_log_probs").replace(" or ", " and ")
-    return page_of(facts, "mismatch", [None if gap is None else _table(gap)], otherwise)
+    if gap is None:
+        return page_of(facts, "mismatch", [], otherwise)
+    page = page_of(facts, "mismatch", [_table(gap), _largest(gap), _corrections(gap)], otherwise)
+    causes = _causes(gap)
+    page = replace(page, parts=[*([causes] if causes.rows else []), *page.parts])
+    verdict = Notice("warning" if gap.causes else "ok", likeliest(gap.causes) or _agreement(gap))
+    return replace(page, verdict=verdict, next_steps=next_steps(facts, gap))
+
+
+def _agreement(gap: Mismatch) -> str:
+    if not gap.sampled:
+        return "no token has both log-probs"
+    return "engine and trainer agree up to numerical noise"
+
+
+def next_steps(facts: Facts, gap: Mismatch) -> list[str]:
+    """Return the command of the correction that leaves most of the sample, if one helps."""
+    if not gap.causes or gap.causes[0].name in MENDED:
+        return []
+    rated = [one for one in gap.corrections if one.ess is not None and one.ess >= LEAST_ESS]
+    of_tokens = [one for one in rated if one.tokens is not None]
+    best = max(of_tokens, key=lambda one: one.ess or 0.0, default=None)
+    return [f"rlpost advantages {facts.inputs[0]} OUT {best.options}"] if best else []
+
+
+def _causes(gap: Mismatch) -> TextTable:
+    rows = [(one.name, percent(one.share), one.sure) for one in gap.causes]
+    notes = {i: f"{one.evidence}. To do: {one.advice}" for i, one in enumerate(gap.causes)}
+    lines = []
+    if gap.sampled < gap.tokens:
+        lines = [f"estimated from {gap.sampled:,} of {gap.tokens:,} policy tokens"]
+    headings = ("cause", "of the gap", "sure")
+    return TextTable(headings, rows, "Causes", lines, text=(0, 2), row_notes=notes)
+
+
+def _largest(gap: Mismatch) -> TextTable | None:
+    if not gap.largest or not gap.causes:
+        return None
+    infer, old = (aligned([getattr(one, n) for one in gap.largest]) for n in ("infer", "old"))
+    rows = [
+        (f"{one.file}:{one.row}", f"{one.position:,}", infer[i], old[i])
+        for i, one in enumerate(gap.largest)
+    ]
+    return TextTable(("file:row", "position", "engine", "trainer"), rows, "Tokens that differ most")
+
+
+def _corrections(gap: Mismatch) -> TextTable | None:
+    if not gap.corrections or not gap.causes:
+        return None
+    rows = [
+        (one.options, *(percent(x) for x in (one.tokens, one.responses, one.ess)))
+        for one in gap.corrections
+    ]
+    lines = []
+    if gap.causes[0].name in MENDED:
+        lines = [f"remove the cause first: a correction of {gap.causes[0].name} only hides it"]
+    headings = ("correction", "tokens", "responses", "ESS after")
+    notes = ["shares that it truncates, masks or rejects; ESS: effective sample size of weights"]
+    return TextTable(headings, rows, "What corrections would do", lines, notes)
 
 
 def _table(gap: Mismatch) -> TextTable:

@@ -15,6 +15,9 @@ from rlpost.display.text import counted, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rlpost.analysis.inspect.model import (
         InputFacts,
         Label,
@@ -143,6 +146,8 @@ class CheckInput:
     turns: pl.Series
     """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
     rollout_reward: RolloutReward
+    repeated: tuple[NDArray[np.int64], int] | None = None
+    """The policy tokens of each row that another row of its rollout trains too, [n], and of all."""
     expectations: Sequence[Expectation] = ()
     """What the user expects of the input."""
     evidence: int = 5

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from rlpost.analysis.inspect.causes import likeliest
 from rlpost.analysis.inspect.findings.base import NotRun, Problem, check
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.analysis.inspect.tokens import LOG_RATIO_CLAMP
@@ -23,6 +24,7 @@ MOST_K3 = 0.01  # nats per token; engines that agree stay below a tenth of it
 LEAST_ESS = 0.9
 CONFIDENT_DISAGREEMENT = 1e-3  # of the tokens
 FEW_TOKENS = 16  # fewer may be equal by chance
+SHARED = 0.01  # of the policy tokens
 TOKENS_OF_STEP = 256  # in fewer, one unusual token makes k3 large
 
 
@@ -237,11 +239,18 @@ def engine_mismatch(data: CheckInput) -> Result:
         70 + 20 * (1 - min(gap.ess, 1.0)),
         f"`{data.column('infer_log_probs')}` and `{data.column('old_log_probs')}` differ by "
         f"{gap.mean_abs:.3g} nats on average; k3 {gap.k3:.3g}, effective sample size "
-        f"{percent(gap.ess)}{clamp_note(gap)}{wrong}{by_step}",
-        "check weights, temperature, precision and chat template on both sides, or correct the "
-        "difference: --is-weight token --is-cap 2",
+        f"{percent(gap.ess)}{clamp_note(gap)}{wrong}{by_step}"
+        + (f"; {cause}" if (cause := likeliest(gap.causes)) else ""),
+        f"{advice_of(gap)}; `rlpost inspect --about mismatch` has the evidence",
         gap.tokens, gap.tokens, _most_different(data),
     )  # fmt: skip
+
+
+def advice_of(gap: Mismatch) -> str:
+    """Return what to do about the likeliest cause."""
+    if gap.causes:
+        return gap.causes[0].advice
+    return "check weights, temperature, precision and chat template on both sides"
 
 
 def clamp_note(gap: Mismatch) -> str:
@@ -257,6 +266,33 @@ def _most_different(data: CheckInput) -> list[FindingEvidence]:
     k3 = data.reading.rows.select(pl.col("k3") / pl.col("compared")).to_series().fill_nan(-1)
     indices = k3.arg_sort(descending=True)[: data.evidence].to_list()
     return data.examples_at([index for index in indices if k3[index] > 0], "tokens")
+
+
+@check("warning", "rollout ids", "token ids")
+def shared_prefixes(data: CheckInput) -> Result:
+    """Several rows of a rollout train the same policy tokens: forks, and turns with their history.
+
+    A segment of policy tokens counts as the same if all token ids are equal from the start of the
+    prompt to its end. Each row that has it adds its gradient, so early turns weigh more. Mask all
+    but the first with --trained-once.
+    """
+    assert data.repeated is not None
+    repeated, tokens = data.repeated
+    count, rows = int(repeated.sum()), int((repeated > 0).sum())
+    if not tokens:
+        return NotRun("no policy token, or lists of unequal lengths")
+    if count < SHARED * tokens:
+        return None
+    flags = pl.Series(repeated > 0)
+    return Problem(
+        75 + 20 * count / tokens,
+        f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
+        f"{counted(rows, 'response')}, are trained by another row of their "
+        f"`{data.reading.selection.rollout}`, too: token ids are equal up to them",
+        "mask all but the first with --trained-once of `rlpost advantages`; a dump with one row "
+        "for each rollout has them once",
+        count, tokens, data.examples(flags, "turn", "tokens"),
+    )  # fmt: skip
 
 
 def _steps_with_mismatch(data: CheckInput) -> dict[Label, float]:

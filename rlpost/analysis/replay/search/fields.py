@@ -38,6 +38,9 @@ DEVIATIONS = SeparatingData(
 EQUAL = SeparatingData("a prompt group of equal rewards", lambda s: s.equal_groups)
 SINGLE = SeparatingData("a prompt group of one response", lambda s: s.singles)
 TRUNCATED = SeparatingData("a truncated response", lambda s: s.distinct("truncated"))
+CUT = SeparatingData(
+    "a truncated response with critic values", lambda s: s.has("values") and s.distinct("truncated")
+)
 EMPTY = SeparatingData("a response without policy tokens", lambda s: not s.policy_lengths.all())
 OBSERVATIONS = SeparatingData("observation tokens between policy tokens", lambda s: s.observations)
 ENDS = SeparatingData("a response that ends with an observation token", lambda s: s.ends_observed)
@@ -51,6 +54,8 @@ TOKEN_REWARDS = SeparatingData("token rewards", lambda s: s.has("token_rewards")
 VALUES = SeparatingData("responses of several tokens with critic values", lambda s: s.has("values"))
 TURNS = SeparatingData("trajectories of several turns", lambda s: s.has("rollout"))
 ROLLOUTS = SeparatingData("rollouts of several rows", lambda s: bool(s.rollout_ids))
+FAILURES = SeparatingData("a response that failed", lambda s: s.has("failure"))
+ATTEMPTS = SeparatingData("a step of several attempts", lambda s: s.has("run_attempt"))
 POLICIES = SeparatingData(
     "log-probs of the current policy that differ from the old ones",
     lambda s: s.differ("log_probs", "old_log_probs"),
@@ -150,6 +155,11 @@ def _lambdas(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
     yield from DISCOUNTS
     if resolved.recipe.gamma == 1:
         yield from ({"gamma": 0.99, "lam": one} for one in DISCOUNTS)
+
+
+def _bootstraps(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
+    yield None
+    yield from ["last"] if sample.has("values") else []
 
 
 def _domains(_: ResolvedRecipe, sample: SampleFacts) -> list[Any]:
@@ -323,6 +333,7 @@ _LAMBDA = SearchedField((), _UNIT, (VALUES,))
 _EPSILON = SearchedField(EPSILONS, (0.0, 10.0), (LITTLE,), solved="alone", step=0.01)
 _WHITENING = SearchedField(data=(FEW_TOKENS,))
 _WEIGHTS = SearchedField(data=(ENGINE,))
+_RATIO_CAP = SearchedField((1.0, 2.0, 5.0, 10.0), data=(ENGINE,))
 _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 
 FIELDS: dict[str, SearchedField] = {
@@ -334,6 +345,7 @@ FIELDS: dict[str, SearchedField] = {
     "lambda_policy": _LAMBDA,
     "lambda_value": _LAMBDA,
     "length_adaptive_alpha": SearchedField((0.05,), (0.0, 10.0), (VALUES,)),
+    "bootstrap": SearchedField(_bootstraps, data=(CUT,)),
     "step_gamma": _DISCOUNT_OF_STEPS,
     "episode_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (UNEQUAL,)),
     "step_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (TURNS,)),
@@ -342,6 +354,8 @@ FIELDS: dict[str, SearchedField] = {
         (*DISCOUNTS, 0.5), _UNIT, (_by_recipe("several responses of a domain"),)
     ),
     "otb_is_cap": SearchedField(_otb_caps, data=(ENGINE,)),
+    "vtrace_rho_cap": _RATIO_CAP,
+    "vtrace_c_cap": _RATIO_CAP,
     "episode_domains": SearchedField(_domains, data=(DOMAINS,)),
     "teachers": SearchedField(lambda _, sample: teachers(sample), _WEIGHT, (LOG_RATIOS,)),
     "reward_components": SearchedField(lambda _, sample: components(sample), data=(COMPONENTS,)),
@@ -372,8 +386,9 @@ FIELDS: dict[str, SearchedField] = {
     "drop_zero_variance": SearchedField(data=(EQUAL,)),
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
+    "trained_once": _LEFT,
     "mask_before_norm": SearchedField(data=(_by_recipe("a response that a mask drops"),)),
-    "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), step=0.05),
+    "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), start=0.001, step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
     "kl_target": _LEFT,
     "kl_horizon": _LEFT,
@@ -394,6 +409,8 @@ FIELDS: dict[str, SearchedField] = {
     "tokenizer": _LEFT,
     "unit": SearchedField(_rollouts, data=(ROLLOUTS,)),
     "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
+    "failures": SearchedField(data=(FAILURES,)),
+    "attempts": SearchedField(data=(ATTEMPTS,)),
     "nonfinite": _LEFT,
     "emit": _LEFT,
     "emit_only": _LEFT,
@@ -409,6 +426,7 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.single": SearchedField(data=(SINGLE,)),
     "numerics.constant": SearchedField(data=(EQUAL,)),
     "numerics.empty": SearchedField(data=(EMPTY,)),
+    "numerics.failed": SearchedField(data=(FAILURES,)),
     "numerics.missing_components": SearchedField(
         data=(_by_recipe("a response without one of its reward components"),)
     ),

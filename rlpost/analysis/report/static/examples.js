@@ -14,6 +14,13 @@ function rewardBars(rewards, low, high) {
   return make('span', { class: 'bars', role: 'img', 'aria-label': `rewards ${rewards.join(', ')}` }, ...bars);
 }
 
+/** The rows of a response's rollout, and a link to the next one, if the page shows it. */
+function rolloutOf(rollout) {
+  const next = rollout.following === null || !byId(`row-${rollout.following}`) ? null
+    : make('a', { href: `#row-${rollout.following}` }, `next: row ${rollout.following}`);
+  return [tableOf(rollout.table), make('p', { class: 'soft' }, rollout.shares, rollout.shares && next ? ' · ' : null, next)];
+}
+
 function responseOf(response, scales) {
   const facts = response.facts.map(([name, value]) => `${name} ${value}`).join(' · ');
   const summary = make('summary', {}, make('span', {}, `row ${response.row} · ${facts} `, ...badges(response.reasons)));
@@ -21,6 +28,7 @@ function responseOf(response, scales) {
   return onceOpen(details, () => {
     const shown = [];
     const same = response.words && response.pieces.length > 0;
+    if (response.rollout) shown.push(...rolloutOf(response.rollout));
     if (response.text && !same) {
       shown.push(make('p', { class: 'label' }, 'Response'), make('pre', { class: 'text', dir: 'auto', tabindex: 0 }, response.text));
     }

@@ -8,13 +8,14 @@ function colourOf(scale, value) {
   return step ? step.colour : '';
 }
 
-function legendOf(scale) {
+function legendOf(scale, shared) {
   const steps = scale.steps.map((step) => {
     const shown = make('span', { class: step.colour ? 'coloured' : null }, step.label);
     if (step.colour) shown.style.backgroundColor = step.colour;
     return shown;
   });
-  return make('div', { class: 'legend' }, ...steps, make('span', { class: 'observed' }, 'observation'));
+  return make('div', { class: 'legend' }, ...steps, make('span', { class: 'observed' }, 'observation'),
+    shared ? make('span', { class: 'shared' }, 'shared') : null);
 }
 
 /** Elements of the tokens, and notes where tokens are left out. */
@@ -23,7 +24,8 @@ function tokensOf(response) {
   const parts = [];
   const tokens = response.pieces.map((piece, index) => {
     const observed = response.mask[index] === '0';
-    const token = make('span', { class: observed ? 'token observed' : 'token', 'data-index': index }, piece);
+    const kind = observed ? ' observed' : response.shared[index] ? ' shared' : '';
+    const token = make('span', { class: `token${kind}`, 'data-index': index }, piece);
     if (gaps.has(index)) parts.push(make('span', { class: 'gap' }, ` … ${response.left_out} tokens left out … `));
     parts.push(token);
     if (piece.endsWith('⏎')) parts.push('\n');
@@ -42,6 +44,7 @@ function readoutOf(response, scales, index) {
   ]);
   const parts = [`token ${number} `, make('span', { class: 'number' }, `“${response.pieces[index]}”`)];
   if (response.mask[index] === '0') parts.push(', an observation');
+  if (response.shared[index]) parts.push(', shared with an earlier row of the rollout');
   for (const pair of numbers) parts.push(' · ', ...pair);
   return parts;
 }
@@ -59,7 +62,7 @@ function stripOf(response, scales) {
   const buttons = names.map((name) => make('button', { type: 'button', 'data-measure': name }, scales[name].name));
   const colour = (measure) => {
     buttons.forEach((button) => button.setAttribute('aria-pressed', String(button.dataset.measure === measure)));
-    legend.replaceChildren(legendOf(scales[measure]));
+    legend.replaceChildren(legendOf(scales[measure], response.shared.length > 0));
     tokens.forEach((token, index) => {
       const background = response.mask[index] === '0' ? '' : colourOf(scales[measure], response.numbers[measure][index]);
       token.style.backgroundColor = background;

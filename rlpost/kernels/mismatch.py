@@ -1,0 +1,412 @@
+"""Evidence of why rollout engine and trainer give the same tokens different log-probs.
+
+With q the engine's log-prob of a token that it sampled, p the trainer's and d = p - q. If tokens
+were sampled from exp(q), then E[exp(d)] is the mass that the trainer gives to tokens which the
+engine can sample: 1, or less if sampling was truncated. It is 1 whatever else differs: weights,
+temperature, precision. The mean of d is then near 0 in every context, which identifies a
+temperature without a look at the logits.
+
+Standard errors count windows of neighbouring tokens, since tokens of a response are dependent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Codes = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+
+MOST_NATS = 5.0  # that one token counts
+STRATA = 16
+LAGS = (-1, 0, 1)
+_TAIL = 0.01  # share of the largest ratios
+_BODY = (-5.0, -0.3)  # log-probs of tokens that are neither nearly certain nor rare
+_OUTLIER = 6.0  # times the 90 % quantile of |d|
+_PLAUSIBLE = 0.1, 10.0  # temperatures
+_LEAST = 64  # tokens of a quantile or a mean of squares
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its standard error."""
+
+    value: float
+    error: float
+
+    def z(self, null: float) -> float:
+        """Return the distance from a value in standard errors; 0 without an error."""
+        return (self.value - null) / self.error if self.error > 0 else 0.0
+
+
+def capped_squares(d: Floats) -> Floats:
+    """Return d², each |d| at most 5 nats, so that a single token is not the whole gap, [t]."""
+    return np.minimum(np.abs(d), MOST_NATS) ** 2
+
+
+def quantile_bins(values: Floats, count: int = STRATA) -> Codes:
+    """Return the bin of each value, in bins of nearly equal counts, [t]; equal values share one."""
+    if not len(values):
+        return np.zeros(0, np.int64)
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
+    return np.asarray(np.searchsorted(edges, values, side="right"), np.int64)
+
+
+def sums_of(values: Floats, codes: Codes, count: int | None = None) -> Floats:
+    """Return the sum of the values of each code, [count]."""
+    size = int(codes.max(initial=-1)) + 1 if count is None else count
+    return np.asarray(np.bincount(codes, values, size), np.float64)
+
+
+def ratio_of_sums(above: Floats, below: Floats, window: Codes) -> Estimate:
+    """Return Σabove / Σbelow, with the standard error over windows (delta method).
+
+    Args:
+        above: [t].
+        below: [t].
+        window: [t] codes of the windows.
+    """
+    over, under = sums_of(above, window), sums_of(below, window)
+    total = under.sum()
+    if total == 0:
+        return Estimate(0.0, 0.0)
+    value = over.sum() / total
+    rest = over - value * under
+    count = max(len(over), 2)
+    return Estimate(float(value), float(np.sqrt((rest @ rest) * count / (count - 1)) / abs(total)))
+
+
+@dataclass(frozen=True)
+class MeanRatio:
+    """The mean of exp(d)."""
+
+    mean: Estimate
+    tail: float
+    """Share of Σ exp(d) in the 1 % of tokens with the largest ratios: 0.01 if all are equal. A mean
+    with a heavy tail depends on tokens that were rarely sampled."""
+    positive: float
+    """Share of Σ d² of tokens with d > 0; near 0 if only sampling was truncated."""
+
+
+def mean_ratio(d: Floats, window: Codes) -> MeanRatio:
+    """Return the mean of exp(d), which is 1 if tokens were sampled from the engine's log-probs.
+
+    Less is the probability mass that truncated sampling kept: E[π/π_s] over the tokens that can be
+    sampled is the sum of π over them. More: they were sampled from another distribution.
+
+    Args:
+        d: [t] log-ratios; to test the trainer's column, -d.
+        window: [t] codes of the windows.
+    """
+    ratio = np.exp(np.clip(d, -20.0, 20.0))
+    most = max(int(len(ratio) * _TAIL), 1)
+    top = float(np.partition(ratio, -most)[-most:].sum() / ratio.sum())
+    squares = capped_squares(d)
+    total = squares.sum()
+    positive = float(squares[d > 0].sum() / total) if total else 0.0
+    return MeanRatio(ratio_of_sums(ratio, np.ones_like(ratio), window), top, positive)
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """A temperature that one side applied and the other did not."""
+
+    value: Estimate
+    """Of the sampled column: below 1 if it is sharper than the other."""
+    correlation: float
+    """Of d and surprisal within contexts of equal entropy; without entropies, over all tokens."""
+    explained: Floats
+    """[t] the part of d that it explains; zeros without entropies."""
+    share: float
+    """Of Σ d²."""
+
+
+def temperature(
+    d: Floats, sampled: Floats, entropy: Floats | None, window: Codes
+) -> Temperature | None:
+    """Return the temperature T by which q, the sampled column, differs from the other.
+
+    With q = log softmax(z / T) and p = log softmax(z), in one context with the entropy H of q
+
+        d = p - q ≈ (1 - T)·(-q - H),   E[d] ≈ 0
+
+    so d rises with the surprisal -q. With the column of entropies, the slope within contexts of
+    equal entropy is 1 - T. Without, -q = H + d / (1 - T), where H is a noise that does not
+    correlate with d: the reverse regression, 1 - T = Var(d) / Cov(d, -q), needs no entropies.
+
+    Args:
+        d: [t] of the other column minus the sampled one.
+        sampled: [t] q.
+        entropy: [t] of either policy, or None.
+        window: [t] codes of the windows.
+
+    Returns:
+        None if d does not vary, or if the implied T is not between 0.1 and 10.
+    """
+    if len(d) < _LEAST or np.ptp(d) == 0 or np.ptp(sampled) == 0:
+        return None
+    surprisal = -sampled
+    strata = np.zeros(len(d), np.int64)
+    if entropy is not None:
+        strata = quantile_bins(entropy, max(min(4 * STRATA, len(d) // _LEAST), 1))
+    counts = np.maximum(np.bincount(strata), 1)
+    x = surprisal - (sums_of(surprisal, strata) / counts)[strata]
+    y = d - (sums_of(d, strata) / counts)[strata]
+    xx, xy, yy = (float(a @ b) for a, b in ((x, x), (x, y), (y, y)))
+    if not (xx and xy and yy):
+        return None
+    correlation = xy / (xx * yy) ** 0.5
+    within = entropy is not None
+    slope = ratio_of_sums(x * y, x * x, window) if within else ratio_of_sums(y * y, x * y, window)
+    value = 1 - slope.value
+    if not _PLAUSIBLE[0] < value < _PLAUSIBLE[1]:
+        return None
+    squares = capped_squares(d)
+    if entropy is None:
+        part, share = np.zeros_like(d), 1.0
+    else:
+        spread = sums_of(x * x, strata) / counts
+        part = slope.value * x - (slope.value**2 * spread / 2)[strata]
+        share = max(0.0, 1 - float(capped_squares(d - part).sum() / squares.sum()))
+    return Temperature(Estimate(value, slope.error), correlation, part, share)
+
+
+def entropy_deficit(log_prob: Floats, entropy: Floats, window: Codes) -> Estimate:
+    """Return E[-log p - H] over E[H]: 0 if tokens were sampled from p, below if sharper.
+
+    Args:
+        log_prob: [t].
+        entropy: [t] of the same policy, nats.
+        window: [t] codes of the windows.
+    """
+    return ratio_of_sums(-log_prob - entropy, entropy, window)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Few tokens that carry the gap."""
+
+    tokens: Flags
+    """[t] which."""
+    share: float
+    """Of Σ d²."""
+
+
+def heavy_tail(d: Floats, sampled: Floats) -> Tail:
+    """Return tokens whose |d| is over 6 times what nine in ten others have.
+
+    The scale is that of tokens which are neither nearly certain nor rare: nearly certain tokens
+    hardly differ for any reason, so their outliers are no evidence. Of a normal distribution, 1 in
+    10^22 is an outlier.
+
+    Args:
+        d: [t].
+        sampled: [t] log-probs of the sampled column.
+    """
+    size = np.abs(d)
+    body = (sampled > _BODY[0]) & (sampled < _BODY[1])
+    if np.count_nonzero(body) < _LEAST:
+        body = np.ones(len(d), np.bool_)
+    scale, strata = 0.0, quantile_bins(sampled[body], STRATA // 2)
+    for code in range(int(strata.max(initial=-1)) + 1):
+        one = size[body][strata == code]
+        if len(one) >= _LEAST:
+            scale = max(scale, float(np.quantile(one, 0.9)))
+    tokens, squares = size > max(_OUTLIER * scale, 1e-12), capped_squares(d)
+    total = squares.sum()
+    return Tail(tokens, float(squares[tokens].sum() / total) if total else 0.0)
+
+
+@dataclass(frozen=True)
+class LabelSize:
+    """The mean square of d of tokens with one label, against what a baseline has."""
+
+    ratio: Estimate
+    """To what tokens of equal log-prob have in the baseline."""
+    tokens: int
+    excess: float
+    """Share of Σ d² that is beyond the baseline; negative if it is smaller."""
+
+
+def sizes_by_label(
+    squares: Floats, labels: Codes, strata: Codes, window: Codes, baseline: Flags
+) -> dict[int, LabelSize]:
+    """Return the mean square of each label's tokens, over that of the baseline's in its strata.
+
+    Args:
+        squares: [t] d².
+        labels: [t]; negative ones are left out.
+        strata: [t] bins of the log-prob, so that labels with other tokens are compared fairly.
+        window: [t] codes of the windows.
+        baseline: [t] the tokens of the baseline.
+    """
+    count = int(strata.max(initial=0)) + 1
+    base = np.bincount(strata[baseline], minlength=count)
+    overall = squares[baseline].mean() if baseline.any() else 0.0
+    means = sums_of(squares[baseline], strata[baseline], count) / np.maximum(base, 1)
+    expected = np.where(base >= _LEAST, means, overall)[strata]
+    total, sizes = squares.sum(), {}
+    for label in np.unique(labels[labels >= 0]).tolist():
+        own = labels == label
+        ratio = ratio_of_sums(squares[own], expected[own], _codes(window[own]))
+        excess = float((squares[own] - expected[own]).sum() / total) if total else 0.0
+        sizes[int(label)] = LabelSize(ratio, int(np.count_nonzero(own)), excess)
+    return sizes
+
+
+def _codes(values: Codes) -> Codes:
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+
+@dataclass(frozen=True)
+class LagSlope:
+    """How d² grows with the lag between the policy that sampled and the one that trains."""
+
+    slope: Estimate
+    """Of d² for each version, relative to the mean d²."""
+    floor: float
+    """Mean d² at lag 0, relative to the mean d²: the share that is no staleness."""
+    by_lag: dict[float, float]
+    """Root mean square of d, nats."""
+
+
+def lag_slope(squares: Floats, lag: Floats, window: Codes) -> LagSlope | None:
+    """Return the regression of d² on the lag; None if all tokens have one lag.
+
+    Args:
+        squares: [t] d².
+        lag: [t] versions; NaN tokens are left out.
+        window: [t] codes of the windows.
+    """
+    known = np.isfinite(lag)
+    squares, lag, window = squares[known], lag[known], _codes(window[known])
+    if not len(lag) or np.ptp(lag) == 0 or not squares.any():
+        return None
+    y = squares / squares.mean()
+    x = lag - lag.mean()
+    value = float(x @ y / (x @ x))
+    rest = sums_of(x * (y - 1 - value * x), window)
+    slope = Estimate(value, float(np.sqrt(rest @ rest) / (x @ x)))
+    values, codes = np.unique(lag, return_inverse=True)
+    counts = np.bincount(codes)
+    means = sums_of(squares, codes) / counts
+    enough = counts >= _LEAST
+    floor = float(1 - value * lag.mean())
+    if enough[0] and values[0] >= 0:
+        # The lowest lag itself; extrapolated to lag 0 with the slope from there, if it is above.
+        low, rest_mean = means[0] / squares.mean(), float((y[lag > values[0]]).mean())
+        step = (rest_mean - low) / (lag[lag > values[0]].mean() - values[0])
+        floor = float(low - step * values[0])
+    by_lag = {float(v): float(m**0.5) for v, m in zip(values, means, strict=True)}
+    return LagSlope(slope, min(max(floor, 0.0), 1.0), by_lag)
+
+
+@dataclass(frozen=True)
+class Jump:
+    """The step from which d² is larger."""
+
+    index: int
+    ratio: float
+    """Mean of d² from it on, over that before."""
+    z: float
+    """Of the difference between both means, in standard errors."""
+    excess: float
+    """Share of Σ d² beyond the mean before."""
+
+
+def jump_of(squares: Floats, step: Codes, window: Codes) -> Jump | None:
+    """Return the step from which the mean of d² is larger by most; None of fewer than 2 steps.
+
+    Args:
+        squares: [t] d².
+        step: [t] codes in order; negative ones are left out.
+        window: [t] codes of the windows.
+    """
+    known = step >= 0
+    squares, step, window = squares[known], step[known], _codes(window[known])
+    best: Jump | None = None
+    for index in np.unique(step)[1:].tolist():
+        after = step >= index
+        if min(np.count_nonzero(after), np.count_nonzero(~after)) < _LEAST:
+            continue
+        ones = np.ones(len(squares))
+        high = ratio_of_sums(squares[after], ones[after], _codes(window[after]))
+        low = ratio_of_sums(squares[~after], ones[~after], _codes(window[~after]))
+        error = (high.error**2 + low.error**2) ** 0.5
+        z = (high.value - low.value) / error if error else 0.0
+        ratio = high.value / max(low.value, 1e-12)
+        excess = float((squares[after] - low.value).sum() / max(squares.sum(), 1e-300))
+        if z > 0 and (best is None or ratio * min(z, 10.0) > best.ratio * min(best.z, 10.0)):
+            best = Jump(int(index), ratio, z, excess)
+    return best
+
+
+def differences_by_shift(old: Floats, infer: Floats, window: Codes) -> dict[int, Estimate]:
+    """Return the mean |old[t] - infer[t + lag]| by lag, of the same tokens.
+
+    Tokens are in order within windows; each difference counts at most 5 nats.
+
+    Args:
+        old: [t].
+        infer: [t].
+        window: [t] codes of the windows, whose tokens are neighbours.
+    """
+    inner = np.flatnonzero((window[2:] == window[1:-1]) & (window[1:-1] == window[:-2])) + 1
+    own = _codes(window[inner])
+    return {
+        lag: ratio_of_sums(
+            np.minimum(np.abs(old[inner] - infer[inner + lag]), MOST_NATS),
+            np.ones(len(inner)),
+            own,
+        )
+        for lag in LAGS
+    }
+
+
+def _bfloat16(values: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray((values.astype(np.float32).view(np.uint32) & 0xFFFF) == 0)
+
+
+def _float16(values: NDArray[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        return np.asarray(values.astype(np.float16).astype(np.float64) == values)
+
+
+def _decimals(places: int, values: NDArray[Any]) -> NDArray[Any]:
+    """Return which numbers are rounded, up to what float32 makes of them."""
+    scaled = values * 10.0**places
+    error = np.abs(values) * np.finfo(np.float32).eps * 10.0**places
+    return np.asarray(np.abs(scaled - np.rint(scaled)) <= error)
+
+
+GRIDS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "bfloat16": _bfloat16,
+    "float16": _float16,
+    "2 decimals": partial(_decimals, 2),
+    "3 decimals": partial(_decimals, 3),
+    "4 decimals": partial(_decimals, 4),
+}
+"""Whether log-probs are on a grid: that of a narrow format, or of rounded decimals."""
+
+
+def grid_of(values: Floats) -> str | None:
+    """Return the coarsest grid that 99 % of the log-probs are on; None if there is none.
+
+    Args:
+        values: [t]; those above -0.05 are left out, where narrow formats are fine.
+    """
+    values = values[values < -0.05]  # noqa: PLR2004
+    if len(values) < _LEAST:
+        return None
+    on = (name for name, grid in GRIDS.items() if grid(values).mean() > 0.99)  # noqa: PLR2004
+    return next(on, None)

@@ -1,0 +1,186 @@
+"""Rows that are no answers: rollouts that failed, rows that a later attempt of a run replaced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rlpost.display.text import counted, value_list
+from rlpost.io import arrow
+from rlpost.io.finish_reasons import is_readable, plain_reasons
+from rlpost.pipeline.data import ATTEMPT, FAILURE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rlpost.io.arrow import CellLocation
+    from rlpost.pipeline.data import Responses
+    from rlpost.pipeline.resolved import ResolvedRecipe
+    from rlpost.recipe.recipe import Recipe
+    from rlpost.recipe.roles import ColumnMap
+
+    Codes = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+
+UNNAMED = "failed"
+"""The reason of a failure that a bool says, without a text."""
+_MOST_REASONS = 20  # in the summary
+_LONGEST = 60  # characters of a reason: of a traceback, its first line
+
+
+def failure_reasons(array: pa.Array, location: CellLocation) -> pa.Array:
+    """Return why each response failed, [n] text; empty for a response that did not.
+
+    A text, or an object with a text in `type`, is a reason: its first line, up to 60 characters. A
+    null, an empty text and false are no failure; true, and 1, are one without a reason.
+
+    Raises:
+        DataError: another type, or another number.
+    """
+    if not is_readable(array.type):
+        raise location.error(0, f"is {array.type}", "a text with the reason, or a bool, is needed")
+    array = plain_reasons(array)
+    if pa.types.is_null(array.type):
+        return arrow.string_array([""] * len(array))
+    if arrow.is_number(array.type):
+        numbers = arrow.numbers(array, location)
+        wrong = np.flatnonzero((numbers != 0) & (numbers != 1) & ~np.isnan(numbers))
+        if len(wrong):
+            row = int(wrong[0])
+            needed = "a text with the reason, or 1 for a failure and 0 for none, is needed"
+            raise location.error(row, f"is {numbers[row]:g}", needed)
+        return arrow.string_array(np.where(numbers == 1, UNNAMED, "").tolist())
+    encoded = array.dictionary_encode()
+    texts = [_short(text) for text in encoded.dictionary.to_pylist()]
+    codes = pc.fill_null(encoded.indices.cast(pa.int64()), len(texts))
+    return arrow.string_array([*texts, ""]).take(codes)
+
+
+def _short(text: str) -> str:
+    """Return the first line of a reason, up to 60 characters; empty if there is none."""
+    line = next(iter(text.strip().splitlines()), "")
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+def attempts(array: pa.Array, location: CellLocation) -> Codes:
+    """Return the attempt of the run that wrote each row, [n]; DataError if one is not whole."""
+    numbers = arrow.numbers(array, location)
+    wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers % 1 == 0)))
+    if len(wrong):
+        row = int(wrong[0])
+        value = "is null" if array[row].as_py() is None else f"is {numbers[row]:g}"
+        raise location.error(row, value, "a whole number is needed, larger after a restart")
+    return numbers.astype(np.int64)
+
+
+def superseded(step: Codes, attempt: Codes) -> Flags:
+    """Return the rows of whose step a later attempt has rows, [N].
+
+    A run that restarts from a checkpoint writes the steps after it again.
+
+    Args:
+        step: [N] codes from 0.
+        attempt: [N].
+    """
+    newest = np.full(int(step.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, step, attempt)
+    return attempt < newest[step]
+
+
+def failed_units(failed: Flags, unit: Codes, turn: NDArray[Any] | None) -> Flags:
+    """Return which rows are of a rollout that failed, [N].
+
+    A rollout failed if a row of its last turn did. A failure before is one that the agent went on
+    after: the rollout has an answer. Without turns, any row that failed is the end of its rollout.
+
+    Args:
+        failed: [N], by row.
+        unit: [N] codes from 0 of rollouts.
+        turn: [N] numbers of turns, or None.
+    """
+    count = int(unit.max(initial=-1)) + 1
+    if turn is not None and failed.any():
+        last = np.full(count, -np.inf)
+        np.maximum.at(last, unit, turn)
+        failed = failed & (turn == last[unit])
+    return np.bincount(unit[failed], minlength=count)[unit] > 0
+
+
+@dataclass(frozen=True)
+class FailureCounts:
+    """Counts of responses that failed, and of rows that a later attempt replaced; they add up."""
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Reason -> rows that have it."""
+    failed: int = 0
+    """Responses that failed; of a rollout that failed, all rows."""
+    survived: int = 0
+    """Rows with a failure after which their rollout went on."""
+    superseded: int = 0
+    """Rows of whose step a later attempt of the run has rows."""
+
+    def __add__(self, other: FailureCounts) -> FailureCounts:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return FailureCounts(*(a + b for a, b in pairs))
+
+    @classmethod
+    def from_json(cls, table: dict[str, Any]) -> FailureCounts:
+        """Return the counts from their fields."""
+        return cls(**{**table, "reasons": Counter(table["reasons"])})
+
+    def entries(self, resolved: ResolvedRecipe, columns: ColumnMap) -> dict[str, Any]:
+        """Return the entries of the summary, of an input that has the roles."""
+        entries: dict[str, Any] = {}
+        if resolved.failures:
+            entries["failures"] = {
+                "column": columns.column(FAILURE),
+                "treatment": resolved.recipe.failures,
+                "responses": self.failed,
+                "survived": self.survived,
+                "reasons": dict(self.reasons.most_common(_MOST_REASONS)),
+            }
+        if resolved.attempts:
+            entries["attempts"] = {
+                "column": columns.column(ATTEMPT),
+                "kept": resolved.recipe.attempts,
+                "superseded": self.superseded,
+            }
+        return entries
+
+    def warnings(self, recipe: Recipe, columns: ColumnMap) -> list[str]:
+        """Return the warnings of responses that count, though they failed or were replaced."""
+        texts = []
+        if self.failed and recipe.failures == "keep":
+            texts.append(
+                f"{counted(self.failed, 'failed response')} (`{columns.column(FAILURE)}`: "
+                f"{value_list(self.reasons)}) count as any other: --failures drop leaves them out"
+            )
+        if self.superseded and recipe.attempts == "all":
+            texts.append(
+                f"{counted(self.superseded, 'row')} of steps that a later attempt of the run wrote "
+                f"again (by `{columns.column(ATTEMPT)}`) count too: --attempts newest leaves them "
+                "out"
+            )
+        return texts
+
+
+def named_failures(responses: Responses) -> Flags:
+    """Return which rows have a reason why they failed, [N]."""
+    return np.array([label != "" for label in responses.labels[FAILURE]])[responses[FAILURE]]
+
+
+def failure_counts(responses: Responses) -> FailureCounts:
+    """Return the counts of these responses, of whole steps."""
+    failed = survived = replaced = 0
+    if "failed" in responses:
+        flags = responses["failed"]
+        failed, survived = int(flags.sum()), int((named_failures(responses) & ~flags).sum())
+    if ATTEMPT in responses:
+        replaced = int(superseded(responses["step"], responses[ATTEMPT]).sum())
+    return FailureCounts(responses.label_counts(FAILURE), failed, survived, replaced)

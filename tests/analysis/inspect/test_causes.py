@@ -1,0 +1,174 @@
+"""`rlpost inspect --about mismatch`: causes that were planted in small softmax policies."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from engine_and_trainer import rollouts
+from inspected_files import RUN
+
+import rlpost
+from rlpost.analysis.inspect import token_sample
+from rlpost.cli.commands.inspect import app
+from rlpost.errors import DataError
+
+PLANTED = {
+    "temperature": {"heat": 0.7},
+    "truncated-sampling": {"top_p": 0.9},
+    "stale-weights": {"drift": 0.05, "lagging": True},
+    "failed-sync": {"drift": 0.1, "late_from": 4},
+    "precision": {"noise": 0.02},
+    "shift": {"shift": 1},
+    "template": {"first": 1.0},
+    "few-tokens": {"few": 0.01},
+}
+PAIRS = [
+    ("temperature", "truncated-sampling"),
+    ("temperature", "stale-weights"),
+    ("truncated-sampling", "template"),
+    ("few-tokens", "precision"),
+    ("temperature", "shift"),
+    ("stale-weights", "precision"),
+]
+
+
+def causes(table):
+    """Return the causes of a table by name."""
+    gap = rlpost.inspect(table).token_facts.mismatch
+    return {one.name: one for one in gap.causes}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_cause_is_the_first(name):
+    found = causes(rollouts(**PLANTED[name])[0])
+    assert next(iter(found)) == name
+    assert found[name].share > 0.7
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_both_of_two_planted_causes_are_named(pair):
+    found = causes(rollouts(**PLANTED[pair[0]], **PLANTED[pair[1]])[0])
+    assert {*pair} <= {*found}
+    assert sum(one.share for one in found.values()) <= 1.001
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("noise", [0.0, 5e-4])
+def test_clean_rollouts_have_no_cause(seed, noise):
+    assert causes(rollouts(seed=seed, noise=noise)[0]) == {}
+
+
+def test_estimates_are_those_planted():
+    table, kept = rollouts(top_p=0.9)
+    found = causes(table)["truncated-sampling"].estimate
+    assert found["kept_mass"] == pytest.approx(kept, abs=0.01)
+    assert found["lowest_mass"] == pytest.approx(0.9, abs=0.01)
+    found = causes(rollouts(heat=1.25)[0])["temperature"].estimate
+    assert found["temperature"] == pytest.approx(1.25, abs=0.03)
+    assert found["side"] == "engine"
+    assert causes(rollouts(drift=0.1, late_from=4)[0])["failed-sync"].estimate["step"] == 4
+
+
+def test_one_machine_without_new_weights_is_named():
+    found = causes(rollouts(drift=0.1, bad_host=2)[0])["failed-sync"]
+    assert found.estimate["column"] == "host"
+    assert found.estimate["labels"] == ["node2"]
+
+
+def test_the_first_tokens_after_observations_show_a_template():
+    found = causes(rollouts(first=1.0, turn=12)[0])["template"]
+    assert found.estimate["first_tokens"] == 1
+    assert "observation" in found.estimate["where"]
+
+
+def test_tokens_that_neither_side_logged_as_sampled_show_in_the_entropy():
+    """Engine and trainer agree on the log-probs, but another temperature sampled."""
+    table, _ = rollouts(heat=1.3)
+    raw = table.set_column(
+        table.schema.get_field_index("infer_log_probs"), "infer_log_probs", table["old_log_probs"]
+    )
+    assert [*causes(raw)] == ["temperature"]
+
+
+def test_versions_may_be_lists():
+    table, _ = rollouts(drift=0.05, lagging=True)
+    versions = [
+        [v] * len(own) for v, own in zip(
+            table["policy_version"].to_pylist(), table["response_mask"].to_pylist(), strict=True
+        )
+    ]  # fmt: skip
+    of_tokens = table.drop_columns("policy_version").append_column(
+        "policy_version", pa.array(versions)
+    )
+    assert causes(of_tokens) == causes(table)
+
+
+def test_a_sample_has_the_same_tokens_in_any_order_of_rows_and_chunks(monkeypatch, tmp_path):
+    monkeypatch.setattr(token_sample, "MOST_TOKENS", 4000)
+    table, _ = rollouts(heat=0.8)
+    pq.write_table(table, tmp_path / "a.parquet")
+    order = np.random.default_rng(0).permutation(len(table))
+    pq.write_table(table.take(order), tmp_path / "b.parquet", row_group_size=9)
+    gaps = [rlpost.inspect(tmp_path / f"{x}.parquet").token_facts.mismatch for x in "ab"]
+    assert gaps[0].sampled <= 4000 < gaps[0].tokens
+    assert [one.sampled for one in gaps] == [gaps[0].sampled] * 2
+    assert gaps[0].causes == gaps[1].causes
+    assert gaps[0].causes[0].estimate["temperature"] == pytest.approx(0.8, abs=0.05)
+
+
+def test_the_largest_tokens_are_where_they_are_said_to_be():
+    table, _ = rollouts(few=0.01, turn=12)
+    for one in rlpost.inspect(table).token_facts.mismatch.largest:
+        for role, value in (("infer_log_probs", one.infer), ("old_log_probs", one.old)):
+            assert table[role][one.row].as_py()[one.position] == value
+
+
+def test_corrections_touch_what_a_run_reports():
+    table, _ = rollouts(drift=0.1, lagging=True)
+    gap = rlpost.inspect(table).token_facts.mismatch
+    by_options = {one.options: one for one in gap.corrections}
+    recipe = {"estimator": "grpo", "is_weight": "token", "is_cap": 2.0}
+    enriched, _ = rlpost.enrich(table, rlpost.Recipe(**recipe))
+    weights = enriched["is_weight"].combine_chunks().flatten().to_numpy()
+    touched = by_options["--is-weight token --is-cap 2"]
+    assert touched.tokens == pytest.approx((weights == 2).mean(), abs=1e-9)
+    recipe = {"estimator": "grpo", "is_weight": "sequence", "is_cap": 2.0}
+    enriched, _ = rlpost.enrich(table, rlpost.Recipe(**recipe))
+    rows = np.array([own[0] for own in enriched["is_weight"].to_pylist()])
+    touched = by_options["--is-weight sequence --is-cap 2"]
+    assert touched.responses == pytest.approx((rows == 2).mean(), abs=1e-9)
+    assert touched.ess == pytest.approx(rows.sum() ** 2 / (len(rows) * (rows @ rows)), rel=1e-5)
+
+
+def test_the_page_names_cause_advice_and_correction(tmp_path):
+    pq.write_table(rollouts(drift=0.1, lagging=True)[0], tmp_path / "a.parquet")
+    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--about", "mismatch"])
+    assert done.exit_code == 0
+    for text in ("stale-weights", "--is-weight", "rlpost advantages", "Tokens that differ most"):
+        assert text in done.output
+    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", "json"])
+    first = json.loads(done.output)["token_facts"]["mismatch"]["causes"][0]
+    assert (first["name"], {"share", "estimate", "evidence"} <= first.keys()) == (
+        "stale-weights",
+        True,
+    )
+
+
+def test_the_finding_names_the_likeliest_cause():
+    finding = next(
+        one for one in rlpost.inspect(rollouts(heat=0.6)[0]).findings if "engine" in one.name
+    )
+    assert "temperature" in finding.text
+
+
+@pytest.mark.parametrize("role", ["old_log_probs", "infer_log_probs"])
+def test_without_both_log_probs_the_topic_is_an_error(role, tmp_path):
+    pq.write_table(rollouts(responses=8)[0].drop_columns(role), tmp_path / "a.parquet")
+    done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--about", "mismatch"])
+    assert isinstance(done.exception, DataError)
+    assert role in str(done.exception)
+    assert RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).exit_code == 0

@@ -1,0 +1,96 @@
+"""`--device auto`: decided once a run by its token columns, and used by what follows."""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import rlpost
+from rlpost.distributed import shards
+from rlpost.errors import UnavailableError
+from rlpost.pipeline import device_choice
+from rlpost.pipeline.options import Options
+from rlpost.render.summary import summary_page
+
+SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
+RECIPE = rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True)
+
+
+@pytest.fixture
+def large(shadow, monkeypatch):  # noqa: ARG001 - its cards are plugged in
+    """A context in which the sample is large enough for the machine's accelerator."""
+    monkeypatch.setattr(device_choice, "has_accelerator", lambda: True)
+
+    @contextmanager
+    def context():
+        with monkeypatch.context() as patch:
+            patch.setattr(device_choice, "LEAST_BYTES", 1000)
+            yield
+
+    return context
+
+
+def step(number: int, path: Path) -> None:
+    """Write one step of the sample."""
+    path.parent.mkdir(exist_ok=True)
+    table = pq.read_table(SAMPLE)
+    pq.write_table(table.filter(pc.equal(table["step"], number)), path)
+
+
+def test_auto_goes_by_the_bytes_of_token_columns_and_the_summary_has_the_reason(large, tmp_path):
+    small = rlpost.advantages(SAMPLE, tmp_path / "small.parquet", RECIPE)
+    assert small["device"]["name"] == "cpu"
+    assert small["device"]["accelerator_from_bytes"] == 1 << 30
+    assert "1.07 GB" in small["device"]["reason"]
+    with large():
+        summary = rlpost.advantages(SAMPLE, tmp_path / "large.parquet", RECIPE)
+        loss = rlpost.loss(SAMPLE, recipe=RECIPE)
+    assert summary["device"]["name"] == loss["device"]["name"] == "shadow"
+    assert summary["device"]["accelerator_from_bytes"] == 1000
+    assert {*summary["devices"]} == {"shadow:0", "shadow:1"}
+    assert f"computed on shadow: {summary['device']['reason']}" in summary_page(summary).lines
+    assert not [line for line in summary_page(small).lines if "--device" in line]
+
+
+def test_without_an_accelerator_a_large_run_is_on_the_cpu(large, monkeypatch, tmp_path):
+    with large():
+        monkeypatch.setattr(device_choice, "has_accelerator", lambda: False)
+        summary = rlpost.advantages(SAMPLE, tmp_path / "out.parquet", RECIPE)
+    assert (summary["device"]["name"], summary["devices"]) == ("cpu", ["cpu"])
+    assert "no accelerator" in summary["device"]["reason"]
+
+
+def test_shards_compute_on_the_device_of_the_plan(large, tmp_path):
+    state, out = tmp_path / "state", tmp_path / "out.parquet"
+    with large():
+        plan = shards.plan([SAMPLE], out, state, RECIPE, Options())
+    assert plan["device"]["name"] == "shadow"
+    assert json.loads((state / "plan.json").read_text())["device"]["name"] == "shadow"
+    summary = shards.shard(state, 0, 1, Options())
+    assert summary["device"] == plan["device"] | {"accelerator_from_bytes": 1 << 30}
+    assert {*summary["devices"]} <= {"shadow:0", "shadow:1"}
+
+
+def test_an_update_computes_on_the_device_of_the_files_that_are_there(
+    large, shadow, tmp_path, monkeypatch
+):
+    options = Options(update=True)
+
+    def update():
+        return rlpost.advantages(tmp_path / "in", tmp_path / "out", RECIPE, options)
+
+    step(0, tmp_path / "in" / "0.parquet")
+    with large():
+        assert update()["device"]["name"] == "shadow"
+    step(1, tmp_path / "in" / "1.parquet")
+    later = update()["device"]  # the file is too small for `auto` to choose the accelerator
+    assert (later["name"], str(tmp_path / "out") in later["reason"]) == ("shadow", True)
+    step(2, tmp_path / "in" / "2.parquet")
+    monkeypatch.setattr(shadow.backend, "plugged_in", False)
+    with pytest.raises(UnavailableError, match=f"{tmp_path / 'out'}: .* --device shadow"):
+        update()
+    options = Options("cpu", update=True)
+    assert update()["device"]["name"] == "cpu"

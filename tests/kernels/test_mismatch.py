@@ -1,0 +1,167 @@
+"""Evidence of why engine and trainer differ, on distributions whose answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_and_trainer import rollouts
+
+from rlpost.kernels.mismatch import (
+    capped_squares,
+    differences_by_shift,
+    entropy_deficit,
+    grid_of,
+    heavy_tail,
+    jump_of,
+    lag_slope,
+    mean_ratio,
+    quantile_bins,
+    ratio_of_sums,
+    sizes_by_label,
+    temperature,
+)
+
+
+def flat(table, *names):
+    """Return token columns as flat float64 arrays, and the response of each token."""
+    lists = [table[name].combine_chunks() for name in names]
+    rows = np.repeat(np.arange(len(table)), np.diff(lists[0].offsets.to_numpy()))
+    return *(one.flatten().to_numpy().astype(np.float64) for one in lists), rows
+
+
+@pytest.mark.parametrize("top_p", [0.8, 0.95, 1.0])
+def test_the_mean_ratio_is_the_kept_mass(top_p):
+    table, kept = rollouts(top_p=top_p)
+    old, infer, rows = flat(table, "old_log_probs", "infer_log_probs")
+    found = mean_ratio(old - infer, rows)
+    assert found.mean.value == pytest.approx(kept, abs=max(4 * found.mean.error, 1e-4))
+    assert (found.positive < 1e-3) == (top_p < 1)
+
+
+@pytest.mark.parametrize("drift", [0.02, 0.1])
+def test_the_mean_ratio_of_other_weights_is_one(drift):
+    old, infer, rows = flat(
+        rollouts(drift=drift, lagging=True)[0], "old_log_probs", "infer_log_probs"
+    )
+    assert abs(mean_ratio(old - infer, rows).mean.z(1.0)) < 4
+    assert mean_ratio(infer - old, rows).mean.value > 1.001  # not sampled from the trainer
+
+
+@pytest.mark.parametrize("heat", [0.6, 0.8, 0.95, 1.2, 1.4])
+@pytest.mark.parametrize("with_entropy", [True, False])
+def test_the_temperature_is_estimated_with_and_without_entropies(heat, with_entropy):
+    old, infer, entropy, rows = flat(
+        rollouts(heat=heat)[0], "old_log_probs", "infer_log_probs", "entropy"
+    )
+    found = temperature(old - infer, infer, entropy if with_entropy else None, rows)
+    assert found.value.value == pytest.approx(heat, abs=0.03 if with_entropy else 0.06)
+    assert np.sign(found.correlation) == np.sign(1 - heat)
+    if with_entropy:
+        assert found.share > 0.9
+
+
+def test_tokens_sampled_from_the_trainer_show_in_its_own_column():
+    table, _ = rollouts(heat=0.8, heat_of="trainer")
+    old, infer, rows = flat(table, "old_log_probs", "infer_log_probs")
+    assert abs(mean_ratio(infer - old, rows).mean.z(1.0)) < 4
+    assert mean_ratio(old - infer, rows).mean.z(1.0) > 4
+    assert temperature(infer - old, old, None, rows).value.value == pytest.approx(0.8, abs=0.06)
+
+
+@pytest.mark.parametrize(("heat", "sign"), [(0.7, -1), (1.0, 0), (1.3, 1)])
+def test_the_entropy_deficit_has_the_sign_of_the_temperature(heat, sign):
+    old, entropy, rows = flat(rollouts(heat=heat)[0], "old_log_probs", "entropy")
+    z = entropy_deficit(old, entropy, rows).z(0.0)
+    assert abs(z) < 4 if sign == 0 else sign * z > 10
+
+
+def test_few_tokens_are_found_and_a_wide_distribution_has_none():
+    table, _ = rollouts(few=0.01, noise=0.02)
+    old, infer, _ = flat(table, "old_log_probs", "infer_log_probs")
+    found = heavy_tail(old - infer, infer)
+    assert found.share > 0.95
+    assert 0.005 < found.tokens.mean() < 0.011
+    old, infer, _ = flat(rollouts(drift=0.1, lagging=True)[0], "old_log_probs", "infer_log_probs")
+    assert heavy_tail(old - infer, infer).share < 0.1
+
+
+def test_the_size_of_labels_is_relative_to_tokens_of_equal_log_prob():
+    random = np.random.default_rng(0)
+    log_prob = -random.exponential(2, 20_000)
+    labels = (log_prob < -3).astype(np.int64)  # rare tokens alone: their size is no news
+    squares = (log_prob * random.normal(size=20_000)) ** 2
+    rows, every = np.arange(20_000) // 20, np.ones(20_000, np.bool_)
+    found = sizes_by_label(squares, labels, quantile_bins(log_prob), rows, every)
+    assert found[1].ratio.value == pytest.approx(1, abs=0.05)
+    found = sizes_by_label(
+        squares * (1 + 3 * (rows % 4 == 0)), rows % 4, quantile_bins(log_prob), rows, rows % 4 > 0
+    )
+    assert found[0].ratio.value == pytest.approx(4, rel=0.2)
+    assert found[0].excess == pytest.approx(3 / 7, rel=0.2)
+
+
+def test_the_slope_of_the_lag_has_a_floor_at_lag_zero():
+    random = np.random.default_rng(0)
+    lag = np.repeat(random.integers(0, 4, 2000), 10).astype(np.float64)
+    squares = (1 + 2 * lag) * random.normal(size=20_000) ** 2
+    found = lag_slope(squares, lag, np.arange(20_000) // 10)
+    assert found.floor == pytest.approx(1 / 4, rel=0.15)
+    assert found.slope.value == pytest.approx(2 / 4, rel=0.15)
+    assert found.slope.z(0.0) > 10
+    assert lag_slope(squares, lag * 0, np.arange(20_000) // 10) is None
+    later = lag_slope(squares, np.where(lag == 0, np.nan, lag), np.arange(20_000) // 10)
+    assert later.floor < 0.35  # extrapolated to lag 0
+
+
+def test_a_jump_has_its_step():
+    random = np.random.default_rng(0)
+    step = np.repeat(np.arange(10), 2000)
+    squares = np.where(step >= 6, 9.0, 1.0) * random.normal(size=20_000) ** 2
+    found = jump_of(squares, step, np.arange(20_000) // 10)
+    assert (found.index, found.z > 10) == (6, True)
+    assert found.ratio == pytest.approx(9, rel=0.1)
+    same = jump_of(squares[step < 6], step[step < 6], (np.arange(20_000) // 10)[step < 6])
+    assert same.z < 4
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_a_shift_is_where_columns_differ_least(shift):
+    old, infer, rows = flat(rollouts(shift=shift)[0], "old_log_probs", "infer_log_probs")
+    means = differences_by_shift(old, infer, rows)
+    assert min(means, key=lambda lag: means[lag].value) == -shift
+
+
+@pytest.mark.parametrize(
+    ("grid", "to_grid"),
+    [
+        ("bfloat16", lambda x: (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view("f4")),
+        ("float16", lambda x: x.astype(np.float16)),
+        ("4 decimals", lambda x: np.round(x, 4).astype(np.float32)),
+        ("2 decimals", lambda x: np.round(x, 2)),
+        (None, lambda x: x.astype(np.float32)),
+    ],
+)
+def test_grids_of_narrow_formats_and_of_decimals(grid, to_grid):
+    values = -np.random.default_rng(0).exponential(2, 5000)
+    assert grid_of(to_grid(values).astype(np.float64)) == grid
+
+
+def test_the_error_of_a_ratio_counts_windows():
+    """Equal tokens within windows carry no more information than one of them."""
+    random = np.random.default_rng(0)
+    one = random.normal(1, 1, 500)
+    repeated, window = np.repeat(one, 20), np.repeat(np.arange(500), 20)
+    alone = ratio_of_sums(one, np.ones(500), np.arange(500))
+    assert alone.error == pytest.approx(500**-0.5, rel=0.1)
+    together = ratio_of_sums(repeated, np.ones(10_000), window)
+    assert together.error == pytest.approx(alone.error, rel=1e-9)
+
+
+def test_degenerate_inputs():
+    none, codes = np.zeros(0), np.zeros(0, np.int64)
+    assert ratio_of_sums(none, none, codes).z(1.0) == 0
+    assert grid_of(none) is None
+    assert temperature(np.zeros(100), -np.ones(100), None, np.arange(100)) is None
+    assert heavy_tail(np.zeros(100), -np.ones(100)).share == 0
+    assert jump_of(np.ones(100), np.zeros(100, np.int64), np.arange(100)) is None
+    assert capped_squares(np.array([-9.0, 2.0])).tolist() == [25, 4]

@@ -1,0 +1,90 @@
+"""Values behind the end of truncated responses: where they enter a scan, and what is reported."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rlpost import Recipe, enrich
+from rlpost.errors import DataError, UsageError
+
+MASK, VALUES = [1, 0, 1, 0], [1.0, 2.0, 4.0, 8.0]
+
+
+def table(*, reasons=("length", "stop"), **columns):
+    """Responses of four tokens with the reward 3; the last value of a row is 8."""
+    count = len(reasons)
+    return pa.table(
+        {
+            "reward": [3.0] * count,
+            "response_mask": [MASK] * count,
+            "values": [VALUES] * count,
+            "finish_reason": list(reasons),
+            **columns,
+        }
+    )
+
+
+def advantages(rows, **options):
+    written, summary = enrich(rows, Recipe(gamma=0.5, **options))
+    return np.array(written["advantages"].to_pylist()), summary
+
+
+ENDS = {
+    "skip": [3.5, 0, 7, 0],
+    "states": [1.25, 0, 5, 0],
+    "zero_states": [1.25, 0, 5, 0],
+    "policy": [1.25, 0, 5, 0],
+    "restart": [0, 0, 7, 0],
+    "cut": [0, 0, 7, 0],
+}
+"""Returns-to-go with γ = 0.5, the reward 3 on the last policy token, and 8 behind the end."""
+
+
+@pytest.mark.parametrize("observations", ENDS)
+def test_the_value_enters_at_the_last_token_of_the_scan(observations):
+    numerics = {"observations": observations}
+    options = {"estimator": "reinforce", "numerics": numerics}
+    found, _ = advantages(table(), bootstrap="last", **options)
+    ended, _ = advantages(table(), **options)
+    assert found[0].tolist() == ENDS[observations]
+    assert found[1].tolist() == ended[1].tolist() == ended[0].tolist()
+
+
+def test_segments_are_discounted_as_without_a_value():
+    found, _ = advantages(table(), estimator="agentic_reinforce", bootstrap="last")
+    assert found.tolist() == [[3.5, 0, 7, 0], [1.5, 0, 3, 0]]
+
+
+def test_gae_by_hand():
+    """δ of the last token is 3 + 4 - 4; of the first 0 + 2 - 1, with λ 1 and γ 0.5."""
+    found, summary = advantages(table(), estimator="gae", lam=1.0, bootstrap="last")
+    assert found.tolist() == [[2.5, 0, 3, 0], [0.5, 0, -1, 0]]
+    assert summary["warnings"] == []
+    assert summary["truncation"]["responses"] == 1
+
+
+def test_an_end_without_a_value_is_reported_with_its_count():
+    _, summary = advantages(table(reasons=["length", "length", "stop"]), estimator="gae")
+    (warning,) = summary["warnings"]
+    assert "2 truncated" in warning
+    assert "--bootstrap" in warning
+
+
+def test_a_choice_without_effect_is_reported():
+    rows = table(reasons=["stop", "stop"])
+    _, summary = advantages(rows, estimator="gae", bootstrap="last")
+    assert any("--bootstrap last" in text for text in summary["warnings"])
+
+
+@pytest.mark.parametrize("lacking", ["values", "finish_reason"])
+def test_the_columns_that_it_reads_are_needed(lacking):
+    with pytest.raises(DataError, match="--bootstrap last"):
+        advantages(table().drop_columns([lacking]), estimator="reinforce", bootstrap="last")
+
+
+@pytest.mark.parametrize(
+    "options", [{"drop_truncated": True}, {"estimator": "grpo"}, {"norm_mean": "batch"}]
+)
+def test_options_that_leave_no_use_for_it_are_errors(options):
+    with pytest.raises(UsageError, match="--bootstrap"):
+        advantages(table(), **{"estimator": "reinforce", **options}, bootstrap="last")
