@@ -218,11 +218,6 @@ def _on_other_engine(
             "--resume: needs --engine local; Ray repeats the tasks of lost workers by itself, and "
             "a run in shards (rlpost plan) always continues"
         )
-    if options.scratch_dir is not None:
-        raise UsageError(
-            f"--scratch-dir {options.scratch_dir}: needs --engine local; each pass "
-            "on Ray has tasks of its own, which keep no tokens"
-        )
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)
     if options.overwrite:

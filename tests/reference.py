@@ -35,6 +35,7 @@ class Response:
     components: dict[str, float] = field(default_factory=dict)
     difficulty: float | None = None
     reward_baseline: float | None = None
+    next_value: float | None = None
     finish_reason: str | None = None
     failure: str | None = None
     traj_id: str = ""

@@ -330,12 +330,12 @@ def aggregate(
 ) -> float:
     """One number of the losses of policy tokens, row by row; `lengths` count observations, too.
 
-    `units` are the prompts of rows, `advantages` those of policy tokens.
+    `units` are the prompts or rollouts of rows, `advantages` those of policy tokens.
     """
     weights = [1.0] * len(rows) if weights is None else weights
     if how == "token-mean-by-sign":
         return by_sign(rows, advantages, weights)
-    if how == "prompt-mean":
+    if how in ("prompt-mean", "rollout-mean"):
         return over_units(rows, units, weights, every=every_row)
     by_row = how == "seq-mean-token-mean"
     reduce: Callable[[Sequence[float]], float] = mean if by_row else math.fsum

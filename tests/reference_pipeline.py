@@ -65,7 +65,7 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     rows = in_batches(rows, options.get("numerics", {}).get("batch", "step"))
     rows = sample_masked(rows, options, units)
     if options.get("bootstrap"):
-        rows = [replace(r, behind=value_behind(r)) for r in rows]
+        rows = [replace(r, behind=value_behind(r, options["bootstrap"])) for r in rows]
     shaped = of_rollouts(rows, [r.reward for r in rows], options, units)
     if options.get("overlong_penalty"):
         joined, places = one_row_each(rows, shaped, units)
@@ -104,9 +104,13 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     )  # fmt: skip
 
 
-def value_behind(row: Response) -> float:
-    """The value behind the end of a truncated response: the last of its row."""
-    return row.values[-1] if row.finish_reason == "length" and row.values else 0.0
+def value_behind(row: Response, where: str) -> float:
+    """The value behind the end of a truncated response: the column's, or the last of its row."""
+    if row.finish_reason != "length":
+        return 0.0
+    if where == "column":
+        return row.next_value
+    return row.values[-1] if row.values else 0.0
 
 
 def made_rewards(rows: Rollout, options: Options) -> list[float]:

@@ -40,6 +40,7 @@ SCALAR_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "domain": ("domain", pa.string()),
     "difficulty": ("difficulty", pa.float32()),
     "reward_baseline": ("reward_baseline", pa.float32()),
+    "next_value": ("next_value", pa.float32()),
     "finish_reason": ("finish_reason", pa.string()),
     "failure": ("failure", pa.string()),
     "traj_id": ("traj_id", pa.string()),
@@ -130,7 +131,7 @@ def response(draw: st.DrawFn, reward: float, max_tokens: int, *, extreme: bool) 
     n = draw(_lengths(max_tokens))
     mask = draw(_MASKS)
     rng = np.random.default_rng(draw(_SEEDS))
-    difficulty, baseline, step, episode = (_single(x) for x in rng.normal(0.5, 0.5, 4))
+    difficulty, baseline, step, episode, ahead = (_single(x) for x in rng.normal(0.5, 0.5, 5))
     return Response(
         group="",
         reward=reward,
@@ -140,6 +141,7 @@ def response(draw: st.DrawFn, reward: float, max_tokens: int, *, extreme: bool) 
         components={name: float(rng.integers(3)) / 2 for name in COMPONENTS},
         difficulty=difficulty,
         reward_baseline=baseline,
+        next_value=ahead,
         finish_reason=str(rng.choice(["stop", "length"])),
         state_id=str(rng.choice(STATES)),
         step_score=step,

@@ -24,7 +24,7 @@ from rlpost.io.paths import without_home
 from rlpost.io.system import cores
 from rlpost.pipeline.accelerators import NO_FLOAT64, accelerators, devices_named, memory_of
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.run import check_scratch_dir, enrich
+from rlpost.pipeline.run import enrich
 from rlpost.recipe.flags import PREFIX
 from rlpost.recipe.recipe import Recipe
 
@@ -52,7 +52,7 @@ _SAME_BITS = ("grpo",)
 """Recipes whose results are the same bits on every device: no sum over tokens is in them."""
 
 
-def examine(device: str, out: str = ".", scratch_dir: Path | None = None) -> Json:
+def examine(device: str, out: str = ".") -> Json:
     """Return the facts about an installation and its machine, and the results of a self-test.
 
     The self-test runs `RECIPES` on a table of a million tokens in memory: on the CPU in chunks of
@@ -61,22 +61,20 @@ def examine(device: str, out: str = ".", scratch_dir: Path | None = None) -> Jso
     Args:
         device: what is tested beside the CPU: a name of --device; `auto` is all devices.
         out: a later output or its directory, whose free space is reported.
-        scratch_dir: the directory of scratch files; None: they are beside the output.
 
     Returns:
         `problems` lists what is wrong; `ok` is true if there is nothing.
 
     Raises:
-        UsageError: torch has no such device, there is no such directory, or the output is a URL.
+        UsageError: torch has no such device, or the output is a URL.
     """
     if "://" in out:
         raise UsageError(
             f"{out}: doctor checks disks of this machine; leave OUT out, or name a local path"
         )
-    check_scratch_dir(scratch_dir)
     devices, problems = _chosen(device)
     tests = list(_self_test([one for one, why in devices.items() if why is None]))
-    disks = [*_disks(Path(out), scratch_dir)]
+    disks = [*_disks(Path(out))]
     failed = [one for one in tests if one["problem"] is not None]
     problems += [f"{one['device']}, {one['recipe']}: {one['problem']}" for one in failed]
     problems += _disk_problems(disks)
@@ -166,14 +164,12 @@ def _reported(function: Callable[[torch.device], Any] | None, device: torch.devi
     return None
 
 
-def _disks(path: Path, scratch_dir: Path | None) -> Iterator[Json]:
-    """Yield the free space beside an output, of the scratch directory, and of temporary files."""
+def _disks(path: Path) -> Iterator[Json]:
+    """Yield the free space beside an output, and of temporary files."""
     beside = path.absolute() if path.is_dir() else path.absolute().parent
     while not beside.is_dir():  # a run creates it
         beside = beside.parent
-    scratch = beside if scratch_dir is None else scratch_dir.absolute()
-    named = {"output": beside, "scratch": scratch, "temporary": Path(tempfile.gettempdir())}
-    for name, folder in named.items():
+    for name, folder in {"output": beside, "temporary": Path(tempfile.gettempdir())}.items():
         usage = shutil.disk_usage(folder)
         yield {
             "purpose": name,
@@ -186,7 +182,7 @@ def _disks(path: Path, scratch_dir: Path | None) -> Iterator[Json]:
 
 def _disk_problems(disks: Iterable[Json]) -> Iterator[str]:
     """Yield which directories cannot be written, each once."""
-    flags = {"output": "OUT", "scratch": "--scratch-dir", "temporary": "TMPDIR"}
+    flags = {"output": "OUT", "temporary": "TMPDIR"}
     for disk in {one["directory"]: one for one in [*disks][::-1]}.values():
         if not disk["writable"] or not disk["total"]:
             what = "has no disk space" if disk["writable"] else "is not writable"

@@ -299,16 +299,6 @@ MaxMemory = Annotated[
         help="Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
     ),
 ]
-ScratchDir = Annotated[
-    Path | None,
-    option(
-        "--scratch-dir",
-        metavar="DIR",
-        panel=EXECUTION,
-        common=False,
-        help="Directory for tokens between passes (default: OUT's).",
-    ),
-]
 State = Annotated[
     Path | None,
     option(

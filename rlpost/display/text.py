@@ -185,23 +185,7 @@ def run_times(summary: Mapping[str, Any]) -> list[str]:
     lines.append("device: {name} ({reason})".format(**summary["device"]))
     if halved := summary["split_chunks"]:
         lines.append(f"{counted(halved, 'chunk')} split in two: too large for the device's memory")
-    lines += _kept_tokens(summary.get("scratch"))
     return lines + [f"re-encoded, not copied: {why}" for why in summary.get("rewritten", [])]
-
-
-def _kept_tokens(kept: Mapping[str, Any] | None) -> list[str]:
-    """Return the line about a scratch file, or about what kept tokens from being kept."""
-    if kept is None:
-        return []
-    if kept["problem"] is not None:
-        advice = "; --scratch-dir DIR chooses another directory for them"
-        text = f"columns read again, since tokens were not kept: {kept['problem']}"
-        return [text if kept["device"] else text + advice]
-    where = kept["directory"] or kept["device"]
-    if where is None or not kept["columns"]:
-        return []
-    columns = ", ".join(kept["columns"])
-    return [f"kept between passes: {columns}, {size(kept['bytes'])} in {where}"]
 
 
 def run_time(seconds: Mapping[str, Any], count: int, unit: str = "token") -> str:

@@ -125,9 +125,9 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
         raise DataError(f"{path}: damaged: a zip archive whose end is missing; write it again")
     if dump_format is None:
         raise UsageError(
-            f"{path}: the format is unknown; name it with rlpost convert IN OUT --from NAME "
-            "(rlpost convert --list lists the formats; jsonl and parquet, with --map, read any "
-            "file)"
+            f"{path}: the format is unknown",
+            tip="name it with --from NAME of `rlpost convert`, which --list lists; jsonl and "
+            "parquet, with --map, read any file",
         )
     return Dump(path, dump_format, relative or Path(path.name))
 

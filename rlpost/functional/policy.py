@@ -220,6 +220,7 @@ def aggregate(
         seq-mean-token-mean      Σᵢ wᵢ (Σₜ lossᵢₜ / policy tokens of i) / responses
         seq-mean-token-sum-norm  Σᵢ wᵢ Σₜ lossᵢₜ / length [/ responses]
         prompt-mean              Σᵢ wᵢ (Σₜ lossᵢₜ / policy tokens of the prompt of i) / prompts
+        rollout-mean             Σᵢ wᵢ (Σₜ lossᵢₜ / policy tokens of the rollout of i) / rollouts
 
     Args:
         values: [T] loss of each token.
@@ -227,7 +228,7 @@ def aggregate(
         mask: [T], 0 on observation tokens; None if there are none.
         how: one of these.
         weights: [N] weights w of responses; None for 1. They do not change denominators.
-        units: [N] the prompt of each response, for prompt-mean.
+        units: [N] the prompt or the rollout of each response, for the mean over these.
         advantages: [T], for token-mean-by-sign.
         count_rows: which responses or units denominators count: those with a policy token
             (`valid`), or `all`.
@@ -247,7 +248,9 @@ def aggregate(
             are not those of a step of which the responses are a part, or are not enough for `how`.
 
     Source of prompt-mean: SkyRL 0.4, skyrl/backends/skyrl_train/utils/ppo_utils.py:1209; of
-    token-mean-by-sign: XTuner, xtuner/v1/rl/loss/oreal_loss.py:81, without its weights.
+    rollout-mean: Agent Lightning 1.0.2, agentlightning/verl/per_rollout_loss.py:17, which divides
+    by the number of rows in place of that of rollouts; of token-mean-by-sign: XTuner,
+    xtuner/v1/rl/loss/oreal_loss.py:81, with all weights 1.
 
     >>> values, offsets = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0, 2, 3])
     >>> aggregate(values, offsets, how="seq-mean-token-mean")

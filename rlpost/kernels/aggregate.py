@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 BY_SIGN = "token-mean-by-sign"
 """The aggregation that is a mean over the tokens of A > 0 plus a mean over the others."""
-OF_UNITS = {"prompt-mean": "group"}
+OF_UNITS = {"prompt-mean": "group", "rollout-mean": "rollout"}
 """By aggregation over units of several responses: the role that has the unit of each response."""
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from rlpost.display.text import counted
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.io.clock import Clock
-    from rlpost.kernels.arrays import Array
 
 
 # float64 columns, masks and intermediate results of the largest recipe, with a margin
@@ -281,28 +279,9 @@ class TorchDevices(Devices):
                 self._busy[device] -= 1
                 free.append(stream)
 
-    def reserve(self, size: int, share: float) -> DeviceStorage | None:
-        """Return memory of this thread's device; None if it has too little, or is the CPU.
-
-        Args:
-            size: in bytes.
-            share: of the device's free memory that may be used.
-        """
-        if self._on_cpu or size > self.room() * share:
-            return None
-        # Less may be left for this process than is free, or another one was faster.
-        with suppress(torch.OutOfMemoryError):
-            return DeviceStorage(size, self.here)
-        return None
-
     def room(self) -> int:
         """Return the free bytes of this thread's device."""
         return _free_bytes(self.here)
-
-    @property
-    def on_host(self) -> bool:
-        """Whether columns in the memory of the host are as fast as those of the devices."""
-        return self._on_cpu
 
     def chunk_tokens(self, workers: int) -> int:
         """Return tokens per chunk: few enough for the CPU's caches, or for the smallest memory.
@@ -319,33 +298,6 @@ class TorchDevices(Devices):
         """Free the memory that torch's allocator keeps for later."""
         if empty := getattr(self._module, "empty_cache", None):
             empty()
-
-
-class DeviceStorage:
-    """Columns in memory of a device."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self._block = torch.empty(size, dtype=torch.uint8, device=device)
-        # The work that last used this memory is queued in this stream; others write there, too.
-        torch.accelerator.current_stream(device).synchronize()
-
-    def write(self, values: torch.Tensor, at: int) -> None:
-        """Store numbers at a byte; the numbers may be on another card."""
-        self._view(values.numel(), values.dtype, at).copy_(values)
-
-    def read(self, count: int, dtype: np.dtype[np.generic], at: int, other: Array) -> torch.Tensor:
-        """Return the numbers that were stored at a byte, on the device of another array."""
-        own = torch.from_numpy(np.empty(0, dtype)).dtype
-        return self._view(count, own, at).to(other.device)
-
-    def _view(self, count: int, dtype: torch.dtype, at: int) -> torch.Tensor:
-        return self._block[at : at + count * dtype.itemsize].view(dtype)
-
-    def empty(self) -> None:
-        """Free the memory."""
-        self._block = self._block.new_empty(0)
-
-    close = empty
 
 
 def _free_bytes(device: torch.device) -> int:

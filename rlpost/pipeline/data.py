@@ -43,6 +43,8 @@ FAILURE, ATTEMPT = "failure", "run_attempt"
 """The roles of why a response failed, and of which attempt of the run wrote it."""
 LEFT_OUT = ("sample_mask", "superseded", "failure")
 """Why a response is left out of statistics and training, besides a number that is not finite."""
+NEXT_VALUE = "next_value"
+"""The role, and the column of Responses, of values behind the end of truncated responses."""
 UNKNOWN_REASON = "unknown_reason"
 """The column of Responses with codes of finish reasons that are not known; that of "" is for the
 known ones."""
@@ -189,10 +191,6 @@ class Batch:
     def all_are(self, name: str) -> bool:
         """Return whether a flag of the table is true for all responses."""
         return bool(self.table[name].all())
-
-    def rows_with(self, name: str) -> Mapping[str, Array]:
-        """Return the table if it has a column, else the rows on the device, which may have it."""
-        return self.table if name in self.table else self.responses
 
     def with_responses(self, columns: Mapping[str, Array]) -> Batch:
         """Return the same batch with columns of responses added, which are on its device."""

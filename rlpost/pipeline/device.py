@@ -61,15 +61,6 @@ class Devices:
         with np.errstate(all="ignore"):
             yield
 
-    def reserve(self, size: int, share: float) -> Any:
-        """Return memory of a device; None on the CPU."""
-        del size, share
-
-    @property
-    def on_host(self) -> bool:
-        """Whether columns in the memory of the host are as fast as those of the devices."""
-        return True
-
     def chunk_tokens(self, workers: int) -> int:
         """Return tokens per chunk: few enough for the CPU's caches."""
         del workers

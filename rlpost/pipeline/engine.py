@@ -15,13 +15,11 @@ from rlpost.io.threads import map_ordered, prefetch
 from rlpost.kernels.arrays import on_host
 from rlpost.kernels.segments import count_true, lengths
 from rlpost.pipeline.data import Collector, concat_columns
-from rlpost.pipeline.kept import Kept
 from rlpost.pipeline.output.columns import record_batch, written_columns
 from rlpost.pipeline.plan import roles_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
     import pyarrow as pa
@@ -67,7 +65,6 @@ class Engine:
         workers: threads that compute.
         reporter: shows progress.
         clock: measures the run.
-        scratch_dir: for a file of tokens that a pass keeps; None: as many as memory may have.
     """
 
     def __init__(
@@ -80,7 +77,6 @@ class Engine:
         workers: int,
         reporter: Reporter,
         clock: Clock,
-        scratch_dir: Path | None = None,
     ) -> None:
         self.plan = plan
         self.decoder = decoder
@@ -90,9 +86,6 @@ class Engine:
         self.workers = workers
         self.reporter = reporter
         self.clock = clock
-        self.scratch_dir = scratch_dir
-        self.kept: Kept | None = None
-        """The tokens that the last pass which keeps any stored, or tried to store."""
         self.splits = 0
         """How many chunks were halved because the memory of the device was full."""
         self._passes = plan.passes()
@@ -104,7 +97,7 @@ class Engine:
         """Run all passes but the last; return the reduced table of responses.
 
         Args:
-            names: the columns that the last pass computes, for which passes keep tokens.
+            names: the columns that the last pass computes.
             part: the input may be a part of a run's, of which masks drop all responses.
         """
         first, *later = self.plan.phases()
@@ -118,37 +111,12 @@ class Engine:
             source = self.plan.source
             rows_of = [row_name(source.files, source.first_rows, row) for row in differ.rows]
             raise differ.error(rows_of, self.plan.columns)
-        self._passes = self.plan.passes(names, keeping=True)
-        for number, phase in enumerate(later, 1):
-            step = self._passes[number]
-            kept = self._keeping(step, responses)
-            responses = with_mapped(phase, responses, self._map(step, responses, kept))
-            if kept is not None:
-                responses = responses.with_(**kept.numbers)
-                self._keep(kept)
+        self._passes = self.plan.passes(names)
+        for phase, step in zip(later, self._passes[1:-1], strict=True):
+            responses = with_mapped(phase, responses, self._map(step, responses))
             with self.clock.wall("reduce"):
                 responses = reduced(phase, responses)
         return responses
-
-    def close(self) -> None:
-        """Free what passes kept."""
-        if self.kept is not None:
-            self.kept.close()
-
-    def _keeping(self, step: Pass, responses: Responses) -> Kept | None:
-        """Return what keeps the columns of a pass; None if it keeps none."""
-        if step.keeps is None:
-            return None
-        reserved = self.plan.source.decoded_bytes
-        return Kept(step.keeps, responses, self.devices, self.scratch_dir, reserved)
-
-    def _keep(self, kept: Kept) -> None:
-        """Let later passes begin with what was kept, or with the file if that is incomplete."""
-        self.close()
-        self.kept = kept
-        if kept.problem is not None:
-            kept.close()
-            self._passes = self.plan.passes()
 
     def first_pass(self) -> Iterator[tuple[dict[str, Any], dict[str, Column]]]:
         """Yield keys and numbers of responses, and what stages map in the first pass, by chunk.
@@ -181,23 +149,14 @@ class Engine:
         """
         return self._map(phase.reading, responses)
 
-    def _map(
-        self, step: Pass, responses: Responses, kept: Kept | None = None
-    ) -> Iterator[dict[str, Column]]:
-        """Yield what the stage of a pass maps, by chunk; keep what the pass keeps."""
+    def _map(self, step: Pass, responses: Responses) -> Iterator[dict[str, Column]]:
         step = replace(step, columns=self._columns(step, responses))
 
         def map_chunks(chunks: Chunks) -> dict[str, Column]:
             with self.clock.busy("compute"):
                 batch = self._applied(step, chunks, responses)
-                mapped = _mapped(step.mapped, batch)
-                if kept is None:
-                    return self.transfers.fetch(mapped)
-                observed = self.plan.observe(batch)
-                kept.add(self._row(chunks), batch)
-                fetched = self.transfers.fetch({**mapped, **observed})
-                kept.add_numbers(self._row(chunks), {name: fetched[name] for name in observed})
-                return {name: fetched[name] for name in mapped}
+                observed = self.plan.observe(batch) if step.observed else {}
+                return self.transfers.fetch(_mapped(step.mapped, batch) | observed)
 
         return self._over_all(step, map_chunks)
 
@@ -259,8 +218,6 @@ class Engine:
         own = lengths if all_policy(responses) else None
         batch = self.decoder.batch(chunks, step.roles, self.devices.here, own)
         batch = batch.beside(responses, start, self.transfers)
-        if self.kept is not None and self.kept.problem is None:
-            batch = self.kept.onto(batch, start)
         for stage in step.applied:
             assert stage.apply is not None
             batch = stage.apply(batch)

@@ -116,8 +116,7 @@ def loss_plan(
             reads, mask_nonfinite=recipe.nonfinite == "mask", final_mask=FINAL_MASK in columns
         )
         length_role = "mask" if "mask" in columns else "log_probs"
-        units = [role for one in configs for role in one.units.values()]
-        rows = tuple(role for role in (*_LOSS_ROWS, *units, *components) if role in columns)
+        rows = (*_LOSS_ROWS, *components)
         rejects = FINAL_MASK in columns
     else:
         plan = plan_of(source, columns, resolved, RunState())
@@ -127,6 +126,8 @@ def loss_plan(
             replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
             for stage in stages
         ]
+    units = [role for one in configs for role in one.units.values()]
+    rows = (*rows, *(["group"] if units else []), *units)
     written = configs[0] if write else None
     last = partial(add_loss, config=written, rewarded=rewarded)
     between = stages_of_losses(reads, resolved, configs, rewarded=rewarded, rejects=rejects)
@@ -136,7 +137,7 @@ def loss_plan(
         resolved,
         (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
         length_role,
-        rows,
+        tuple(dict.fromkeys(role for role in rows if role in columns)),
         partial(count_losses, configs=configs, rewarded=rewarded),
         no_totals=LossTotals(len(configs)),
     )

@@ -357,7 +357,7 @@ def _critic(batch: Batch) -> dict[str, Array]:
 
 
 def _add_critic(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    numbers.sums.update({name: batch.rows_with(name)[name] for name in CRITIC})
+    numbers.sums.update({name: batch.responses[name] for name in CRITIC})
 
 
 def _add_passes(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
@@ -390,7 +390,7 @@ def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe
 
 
 def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    rows = batch.rows_with("kl_mean")
+    rows = batch.responses
     if "kl_mean" in rows:
         numbers.add_numbers("kl", rows["kl_mean"], rows["valid"])
 
@@ -402,13 +402,12 @@ def _report_kl(totals: Totals, resolved: ResolvedRecipe) -> Json:
 
 def _add_checks(numbers: Numbers, batch: Batch) -> None:
     """Add what only warnings report: signs of wrong log-probs, and rewards that are lost."""
+    rows = batch.responses
     for name in LOST:
-        rows = batch.rows_with(name)
         if name in rows:
             numbers.sums[name] = rows[name] & rows["kept"]
-    numbers.sums.update({n: batch.rows_with(n)[n] for n in EDGES if n in batch.responses})
+    numbers.sums.update({name: rows[name] for name in EDGES if name in rows})
     for role in LOG_PROBS:
-        rows = batch.rows_with(f"positive:{role}")
         if f"positive:{role}" in rows:
             numbers.sums[f"positive:{role}"] = rows[f"positive:{role}"]
             numbers.spans[role] = rows[f"highest:{role}"], rows[f"highest:{role}"]

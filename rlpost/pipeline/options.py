@@ -39,8 +39,6 @@ class Options:
         asked: what the user requested: `preset`, and `requested_estimator` by the framework's name;
             stored in the metadata of the files.
         started: when the run began, by `time.perf_counter`; None: when the function is called.
-        scratch_dir: directory for a file of what a pass keeps for the next one; None: that of the
-            output, or memory if no file is written.
         update: write only the files of a directory OUT whose input is new or was changed.
         delete: with `update`, delete the outputs whose input no longer exists.
         fail_on: publish nothing and raise FindingsError if the run has errors; with `warning`, also
@@ -63,7 +61,6 @@ class Options:
     ray_address: str | None = None
     asked: Mapping[str, str] = field(default_factory=dict)
     started: float | None = None
-    scratch_dir: Path | None = None
     update: bool = False
     delete: bool = False
     fail_on: FailOn | None = None

@@ -19,7 +19,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import ATTEMPT, FAILURE, TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
@@ -56,9 +56,8 @@ class Pass:
     columns: tuple[str, ...]
     mapped: tuple[Stage, ...]
     applied: tuple[Stage, ...]
-    keeps: tuple[str, ...] | None = None
-    """Token columns that it keeps for the passes after it, which begin with its stage; None: these
-    passes begin with the columns of the file."""
+    observed: bool = False
+    """It computes what metrics need of columns that the passes after it do not read."""
 
     @property
     def roles(self) -> frozenset[str]:
@@ -119,31 +118,30 @@ class Plan:
         columns = {name for step in self.passes()[1:] for name in step.columns}
         return self.source.bytes_of(sorted(columns))
 
-    def passes(self, names: Sequence[str] = (), *, keeping: bool = False) -> list[Pass]:
+    def passes(self, names: Sequence[str] | None = None) -> list[Pass]:
         """Return the passes over the input, in order.
 
         The first one reads the responses. One follows for each stage that maps tokens which earlier
         stages change. The last one writes.
 
         Args:
-            names: the columns that the last one writes.
-            keeping: a pass may keep token columns, with which the passes after it begin.
+            names: the columns that the last one writes; None: any.
         """
         first = tuple(stage for stage in self.stages if stage.map and stage.in_first_pass)
         rows = {self.columns.column(role) for role in self.row_roles}
         passes = [Pass("read responses", tuple(sorted(rows | {*self._columns(first)})), first, ())]
-        begin: int | None = None
+        begin = 0
         for index, stage in enumerate(self.stages):
             if stage.map and not stage.in_first_pass:
-                before, keeps = self._applied(begin, index), None
-                if keeping and stage.keeps:
-                    begin, keeps = index, self._live(index, names)
+                observed = False
+                before, purpose = self._applied(begin, index), f"statistics for {stage.name}"
+                if names is not None and stage.observed and not self._used_later(index, names):
+                    begin, observed = index, True
                 columns = self._columns(before, stage)
-                purpose = f"statistics for {stage.name}"
-                passes.append(Pass(purpose, columns, (stage,), before, keeps))
+                passes.append(Pass(purpose, columns, (stage,), before, observed))
         every = self._applied(begin, len(self.stages))
         write = Pass("write", self._columns(every), (), every)
-        if keeping and not self.needs_tokens(write, names):
+        if names is not None and not self.needs_tokens(write, names):
             write = replace(write, columns=())
         return [*passes, write]
 
@@ -153,7 +151,7 @@ class Plan:
         Numbers are read, computed and written: a new column counts as its bytes before encoding.
         """
         source, tokens = self.source, self.source.values_of(self.sized_by) if self.sized_by else 0
-        read = [source.bytes_of(step.columns) for step in self.passes(names, keeping=True)]
+        read = [source.bytes_of(step.columns) for step in self.passes(names)]
         lists = [name for name in names if name not in ROW_COLUMNS]
         read[-1] += 4 * (source.rows + tokens * len(lists))
         return Work([max(size, 1) for size in read], tokens)
@@ -202,24 +200,15 @@ class Plan:
         }
         return next((why for why, holds in reasons.items() if holds), None)
 
-    def _applied(self, begin: int | None, end: int) -> tuple[Stage, ...]:
-        """Return the stages that a pass applies, up to a stage.
+    def _applied(self, begin: int, end: int) -> tuple[Stage, ...]:
+        """Return the stages that a pass applies: from one stage to before another."""
+        return tuple(stage for stage in self.stages[begin:end] if stage.apply)
 
-        Args:
-            begin: the stage whose pass kept the columns before it; None if there is none.
-            end: the stage that they come before.
-        """
-        stages = list(self.stages[begin or 0 : end])
-        if begin is not None:
-            stages[0] = replace(stages[0], reads=frozenset())
-        return tuple(stage for stage in stages if stage.apply)
-
-    def _live(self, index: int, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the token columns made before a stage that it, later ones or metrics read."""
+    def _used_later(self, index: int, names: Sequence[str]) -> frozenset[str]:
+        """Return the token columns made before a stage that it, later ones or metrics use."""
         made = {name for stage in self.stages[:index] if stage.apply for name in stage.makes}
-        own = self.stages[index:] if self.stages[index].apply else self.stages[index + 1 :]
-        used = {name for stage in own for name in stage.uses}
-        return tuple(sorted(made & (used | {*names} | COUNTED)))
+        used = {name for stage in self.stages[index + 1 :] for name in stage.uses}
+        return frozenset(made & (used | {*names} | COUNTED))
 
     def _columns(self, stages: Sequence[Stage], *more: Stage) -> tuple[str, ...]:
         return tuple(
@@ -321,6 +310,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["difficulty"] if recipe.difficulty_weight else []),
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
+        *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
         *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
         *(["rollout", "branch", "turn"] if resolved.unit == "rollout" else []),
         *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
@@ -392,7 +382,8 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
         ("truncated", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap is not None),
-        ("values", f"--bootstrap {recipe.bootstrap}", recipe.bootstrap == "last"),
+        ("values", "--bootstrap last", recipe.bootstrap == "last"),
+        (NEXT_VALUE, "--bootstrap column", recipe.bootstrap == "column"),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
         *((role, _WHY_ONCE, recipe.trained_once) for role in ("rollout", IDS)),
         (PROMPT_IDS, _WHY_PROMPT, recipe.trained_once and columns.get(PROMPT_IDS) != "none"),

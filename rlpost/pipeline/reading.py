@@ -15,7 +15,15 @@ from rlpost.io.tokenizer import token_counts
 from rlpost.kernels.prefixes import prefixes_of
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
-from rlpost.pipeline.data import ATTEMPT, FAILURE, NO_REWARD, TRUNCATED, UNKNOWN_REASON, Batch
+from rlpost.pipeline.data import (
+    ATTEMPT,
+    FAILURE,
+    NEXT_VALUE,
+    NO_REWARD,
+    TRUNCATED,
+    UNKNOWN_REASON,
+    Batch,
+)
 from rlpost.pipeline.failures import attempts, failure_reasons
 from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_read_by_name, kind_of
@@ -292,12 +300,8 @@ class Decoder:
             return ragged.flags(array, location).copy()
         if is_read_by_name(role):
             ragged.check_exact(array, location)
-        if role == "reward" and self.null_rewards and not ragged.is_list(array.type):
-            numbers = np.asarray(ragged.fill_nulls(array, 0.0), dtype=np.float64)
-        else:
-            numbers = ragged.numbers(array, location).copy()
-        if self.excuses_failed and not np.isfinite(numbers).all():
-            numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
+        numbers = ragged.numbers(array, location).copy()
+        self._fill_needless(numbers, chunk, role)
         skip = self.missing_components == "skip" and role.startswith("component:")
         if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
             row = int(np.flatnonzero(~np.isfinite(numbers))[0])
@@ -309,6 +313,15 @@ class Decoder:
         if role == "sample_mask":
             _check_flags(numbers, location)
         return numbers
+
+    def _fill_needless(self, numbers: Column, chunk: RowChunk, role: str) -> None:
+        """Set numbers to 0 that their row does not need."""
+        if role == "reward" and self.null_rewards:
+            numbers[self._no_reward(chunk)] = 0.0
+        if self.excuses_failed and not np.isfinite(numbers).all():
+            numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
+        if role == NEXT_VALUE:  # a response that ended has none
+            numbers[~self._truncations(chunk).truncated] = 0.0
 
     def _failed(self, chunk: RowChunk) -> NDArray[np.bool_]:
         """Return which rows failed, [n]."""

@@ -57,8 +57,6 @@ class ResolvedRecipe:
     """The input has rewards, or components of them."""
     unit: Unit = "row"
     """What statistics of responses count."""
-    unit_by_name: str | None = None
-    """The column of rollout ids, if it was found by its name and decides what counts."""
     failures: bool = False
     """The input says which responses failed."""
     attempts: bool = False
@@ -299,7 +297,6 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
         unit="row" if compares_rows(estimator) else columns.unit(recipe.unit),
-        unit_by_name=_unit_by_name(recipe, columns),
         failures="failure" in columns,
         attempts="run_attempt" in columns,
         recorded=recorded,
@@ -391,11 +388,6 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
             "rollout would count several times; leave --unit rollout out, or keep one row of each "
             "rollout"
         )
-
-
-def _unit_by_name(recipe: Recipe, columns: ColumnMap) -> str | None:
-    chosen = recipe.unit is not None or columns.is_mapped("rollout") or "group" not in columns
-    return None if chosen else columns.columns.get("rollout")
 
 
 def compares_rows(estimator: Estimator) -> bool:

@@ -42,7 +42,6 @@ from rlpost.recipe.roles import is_read_by_name, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Future
-    from pathlib import Path
 
     from rlpost.io.parquet.encode import Encoder
     from rlpost.io.parquet.sink import Sink
@@ -86,7 +85,7 @@ def advantages(
     check_clash(plan, names)
     own = None if update is None else UpdateRun(update, plan, state, options)
     choice = choose_device(options.device, plan.token_bytes) if own is None else own.device
-    engine = engine_for(plan, options, outputs.folder, choice)
+    engine = engine_for(plan, options, choice)
     if outputs.journal is not None:
         outputs.journal.start(run_identity(engine, names, options.state))
     with single_threaded():
@@ -110,7 +109,6 @@ def advantages(
         )
         summary |= about(outputs.targets, rewritten, engine.devices.names, engine.splits)
         summary["new_columns"] = [*names]
-        summary["scratch"] = None if engine.kept is None else engine.kept.facts()
     if own is not None:
         own.published()
     elif options.state is not None:
@@ -202,7 +200,6 @@ def bind(
 def engine_for(
     plan: Plan,
     options: Options,
-    folder: Path | None = None,
     choice: DeviceChoice | None = None,
 ) -> Engine:
     """Return an engine that runs a plan.
@@ -210,14 +207,12 @@ def engine_for(
     Args:
         plan: of the run.
         options: of the run.
-        folder: for a scratch file, if the options name none.
         choice: the device; None: that of the options, by the token columns of the plan.
 
     Raises:
-        UsageError: the options name a directory that does not exist, or no device.
+        UsageError: the options name no device.
         UnavailableError: this machine does not have the device.
     """
-    check_scratch_dir(options.scratch_dir)
     devices = devices_of(choice or choose_device(options.device, plan.token_bytes))
     workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
@@ -241,14 +236,7 @@ def engine_for(
         workers=workers,
         reporter=options.reporter,
         clock=clock,
-        scratch_dir=options.scratch_dir or folder,
     )
-
-
-def check_scratch_dir(folder: Path | None) -> None:
-    """Raise UsageError if the directory of --scratch-dir does not exist."""
-    if folder is not None and not folder.is_dir():
-        raise UsageError(f"--scratch-dir {folder}: there is no such directory")
 
 
 def check_clash(plan: Plan, names: Sequence[str]) -> None:
@@ -315,7 +303,6 @@ def write_files(
             complete = partial(complete_file, plan, names, clock, verify=verify)
             for totals in _complete_files(filled(), complete, outputs):
                 total += totals
-    engine.close()
     check(total)
     with clock.publishing():
         plan.source.check_unchanged()

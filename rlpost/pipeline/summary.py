@@ -749,8 +749,9 @@ def _truncations(plan: Plan, facts: ResponseFacts) -> list[str]:
     if facts.truncated and warns_of_ends(plan.resolved):
         texts.append(
             f"{counted(facts.truncated, 'truncated response')} (by `{column}`): estimator {name} "
-            "ends an episode at the last token, with the value 0 behind it; --bootstrap last uses "
-            "the last value of the row, --drop-truncated leaves these responses out"
+            "ends an episode at the last token, with the value 0 behind it; --bootstrap column "
+            "uses the role next_value, --bootstrap last the last value of the row; "
+            "--drop-truncated leaves these responses out"
         )
     if not facts.truncated and recipe.bootstrap is not None:
         text = f"--bootstrap {recipe.bootstrap} changes nothing: no response is truncated"

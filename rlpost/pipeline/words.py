@@ -151,8 +151,9 @@ def _advantages(resolved: ResolvedRecipe) -> str:
     parts = [f"{estimator.name}, {formula}" if formula else estimator.name]
     parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.options else []
     parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.options else []
-    behind = {None: "", "last": "the last value of the row"}[recipe.bootstrap]
-    parts += [f"truncated responses end with {behind}"] if behind else []
+    behind = {"column": "`next_value`", "last": "the last value of the row"}
+    if recipe.bootstrap is not None:
+        parts.append(f"truncated responses end with {behind[recipe.bootstrap]}")
     return ", ".join(parts)
 
 

@@ -57,6 +57,7 @@ ABOUT_AGGREGATIONS = {
     "seq-mean-token-mean": "mean over each response's tokens, then the mean over responses",
     "seq-mean-token-sum-norm": "sum over tokens / --agg-length (--agg-norm rows: / responses, too)",
     "prompt-mean": "mean over the tokens of each prompt's responses, then the mean over prompts",
+    "rollout-mean": "mean over the tokens of each rollout's rows, then the mean over rollouts",
 }
 # The default options of each loss, in the form of `LossConfig.resolved`.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -202,6 +203,7 @@ Aggregation = Literal[
     "seq-mean-token-mean",
     "seq-mean-token-sum-norm",
     "prompt-mean",
+    "rollout-mean",
 ]
 
 

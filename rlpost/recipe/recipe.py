@@ -86,8 +86,9 @@ class EstimatorOptions(OptionModel):
     """λ of the returns of gae (default: --lam)."""
     length_adaptive_alpha: NonNegative = 0.0
     """α of VAPO: λ of the advantages is 1 - 1/(α·policy tokens); 0: off."""
-    bootstrap: Literal["last"] | None = None
-    """Value behind the end of truncated responses: the last of `values` (default: 0)."""
+    bootstrap: Literal["column", "last"] | None = None
+    """Value behind the end of truncated responses: that of the role next_value (column), or the
+    last of the row's values (default: 0)."""
     step_gamma: Unit = 1.0
     """Discount per turn of a trajectory (gigpo, step_reinforce)."""
     episode_weight: Finite = 1.0
@@ -382,7 +383,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     tokenizer: str | None = None
     """Tokenizer that counts the tokens of response texts: a file or Hub name."""
     unit: Literal["row", "rollout"] | None = None
-    """Count rows or rollouts in statistics of responses (default: rollouts, if they have ids)."""
+    """Count rows or rollouts in statistics of responses (default: rollouts if mapped)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
     failures: Literal["drop", "keep", "zero"] = "drop"

@@ -43,7 +43,7 @@ def plan_page(
     from rlpost.pipeline.words import recipe_words  # noqa: PLC0415
 
     names = emitted(plan.resolved)
-    passes = plan.passes(names, keeping=True)
+    passes = plan.passes(names)
     words = recipe_words(plan.resolved)
     rows = [(f"{i} {stage}", text) for i, (stage, text) in enumerate(words.items(), 1)]
     parts = [TextTable(rows=rows, text=(0, 1), title="Computes")]
@@ -70,16 +70,13 @@ def _input(plan: Plan) -> str:
 
 
 def _facts(plan: Plan, names: tuple[str, ...], passes: list[Pass]) -> Iterator[tuple[str, str]]:
-    """Yield what is written, read and kept, and how Ray and shards divide the work."""
+    """Yield what is written and read, and how Ray and shards divide the work."""
     kept = len({name for schema in plan.source.schemas for name in schema.names} - {*names})
     beside = " alone" if plan.resolved.recipe.emit_only else f" beside the {kept} columns"
     yield "writes", f"{', '.join(names)}{beside}"
     times = _PASSES[len(passes)] if len(passes) < len(_PASSES) else f"{len(passes)} times"
     sizes = [size(plan.source.bytes_of(one.columns)) for one in passes]
     yield "reads", f"the input {times}: {', '.join(sizes)}"
-    for one in passes:
-        if one.keeps:
-            yield "keeps", _kept(plan, one.keeps)
     why = plan.why_one_table
     text = "each step is computed on its own" if why is None else f"all steps on one machine: {why}"
     yield "Ray, shards", f"statistics of responses: {text}"
@@ -95,15 +92,6 @@ def _pass_table(plan: Plan, passes: list[Pass]) -> TextTable:
         for i, one in enumerate(passes, 1)
     ]
     return TextTable(("pass", "reads", "columns"), rows, text=(0, 2))
-
-
-def _kept(plan: Plan, names: tuple[str, ...]) -> str:
-    """Return what a pass keeps: columns of float64, or of flags, which are smaller."""
-    from rlpost.pipeline.kept import IN_MEMORY  # noqa: PLC0415 - slow to import
-
-    most = 8 * len(names) * plan.source.values_of(plan.sized_by)
-    where = "in memory" if most <= IN_MEMORY else "in a scratch file"
-    return f"{', '.join(names)} between passes: up to {size(most)} {where}"
 
 
 def shards_page(summary: dict[str, Any], state_dir: Path) -> Page:

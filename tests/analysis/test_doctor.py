@@ -62,14 +62,14 @@ def report(*words: str) -> tuple[dict, int]:
 
 
 def test_a_machine_without_problems(tmp_path):
-    found, code = report(str(tmp_path / "new" / "out.parquet"), "--scratch-dir", str(tmp_path))
+    found, code = report(str(tmp_path / "new" / "out.parquet"))
     assert (code, found["ok"], found["problems"]) == (0, True, [])
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["pyarrow"] == pa.__version__
     assert [one["device"] for one in found["devices"]] == ["cpu"]
     assert 1 <= found["cpu"]["usable"] <= found["cpu"]["cores"]
-    output, scratch, temporary = found["disks"]
-    assert output["directory"] == scratch["directory"] == str(tmp_path)
+    output, temporary = found["disks"]
+    assert output["directory"] == str(tmp_path)
     assert output["total"] == shutil.disk_usage(tmp_path).total
     assert Path(temporary["directory"]).is_dir()
     results = found["self_test"]["results"]
@@ -155,9 +155,9 @@ def test_a_directory_without_disk_space_is_a_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(
         shutil, "disk_usage", lambda path: nothing if Path(path) == tmp_path else usage(path)
     )
-    found, code = report("--scratch-dir", str(tmp_path))
+    found, code = report(str(tmp_path))
     assert code == 5
-    assert found["problems"] == [f"{tmp_path}: has no disk space; name another --scratch-dir"]
+    assert found["problems"] == [f"{tmp_path}: has no disk space; name another OUT"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
@@ -167,7 +167,6 @@ def test_a_missing_device_is_a_problem_and_a_wrong_name_an_error():
     assert found["problems"][0].startswith(f"--device cuda:1: torch {torch.__version__}")
     wrong = run("doctor", "--device", "tpu")
     assert (wrong.code, wrong.out) == (2, "")
-    assert run("doctor", "--scratch-dir", "nosuch").code == 2
     assert (
         "s3://b/x: doctor checks disks of this machine; leave OUT out"
         in run("doctor", "s3://b/x").err

@@ -18,7 +18,7 @@ from tests.device.recipes import WEIGHTS, all_recipes, estimators
 RECIPES = all_recipes()
 CASES = [(name, True) for name in RECIPES]
 CASES += [(name, False) for name in (*estimators(), *(f"weight {level}" for level in WEIGHTS))]
-NUMBERS = 32
+NUMBERS = 48
 """Numbers of 8 bytes per response that a pass may send or fetch beside its columns."""
 
 

@@ -470,8 +470,6 @@ def of_inputs() -> list[Case]:
         case("a glob", f"advantages '@parts/part-[12].parquet' out {several}"),
         case("resume", f"advantages @parts out {several} --resume --verify"),
         advantages("KL and whitening beside the output", "steps.parquet", GAE),
-        case("tokens in a scratch file", f"advantages @steps.parquet out.parquet -q {GAE} "
-             "--scratch-dir . --summary-json summary.json", "verify out.parquet --format json"),
         case("columns of responses alone", "advantages @steps.parquet out.parquet -q --emit "
              "response_advantage,response_level_rewards --summary-json summary.json"),
         case("the passes", "advantages @steps.parquet out.parquet --plan"),

@@ -93,6 +93,7 @@ ADDED_COLUMNS: set[str] = set()
 # Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
 REMOVED = {
     "plan.json.warnings",  # of state files that were of other semantics, which are an error
+    "scratch",  # what passes stored of tokens, which are computed again
     "groups.zero_variance",  # of summaries: `signal.groups.equal_rewards`
 }
 

@@ -67,9 +67,11 @@ BOOTSTRAPPED = ("gae", "vtrace", "reinforce", "reinforce_pp", "remax", "agentic_
 
 @pytest.mark.parametrize("name", BOOTSTRAPPED)
 @settings(max_examples=25)
-@given(rows=rollouts(), gamma=st.sampled_from([1.0, 0.9]))
-def test_a_truncated_response_ends_with_a_value(name, rows, gamma):
-    agrees(rows, name, gamma=gamma, bootstrap="last")
+@given(
+    rows=rollouts(), gamma=st.sampled_from([1.0, 0.9]), where=st.sampled_from(["column", "last"])
+)
+def test_a_truncated_response_ends_with_a_value(name, rows, gamma, where):
+    agrees(rows, name, gamma=gamma, bootstrap=where)
 
 
 @pytest.mark.parametrize("name", sorted({*ESTIMATORS} - {*BOOTSTRAPPED}))

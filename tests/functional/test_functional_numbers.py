@@ -148,14 +148,14 @@ def test_a_step_without_policy_tokens_has_the_loss_0(how):
     nothing = {"tokens": 0, "responses": np.int64(0), "rows": torch.tensor(3), "longest": 4}
     more = {"units": range(len(offsets) - 1), "advantages": values}
     for totals in (None, nothing, STEP):
-        if totals and how in ("prompt-mean", "token-mean-by-sign"):
+        if totals and how in ("prompt-mean", "rollout-mean", "token-mean-by-sign"):
             with pytest.raises(UsageError, match="totals="):
                 F.aggregate(values, offsets, mask, how=how, totals=totals, **more)
         else:
             assert F.aggregate(values, offsets, mask * 0, how=how, totals=totals, **more) == 0
 
 
-@pytest.mark.parametrize(("how", "lacks"), [("prompt-mean", "units="),
+@pytest.mark.parametrize(("how", "lacks"), [("prompt-mean", "units="), ("rollout-mean", "units="),
                                             ("token-mean-by-sign", "advantages=")])  # fmt: skip
 def test_an_aggregation_needs_its_array(how, lacks):
     with pytest.raises(UsageError, match=lacks):

@@ -553,7 +553,7 @@ def aggregate(values, mask, offsets, how, weights=None, advantages=None, **choic
     sums = segment_sum(torch.where(mask, values.to(torch.float64), 0.0), offsets)
     if how == "seq-mean-token-mean":
         sums = sums / tokens.clamp(min=1)
-    if how == "prompt-mean":
+    if how in ("prompt-mean", "rollout-mean"):
         units = torch.tensor([UNITS[i % 6] for i in range(rows)])
         of_units = torch.bincount(units, tokens.double())
         sums, rows = sums / of_units[units].clamp(min=1), len(units.unique())

@@ -58,7 +58,7 @@ USES = {
     "policy_version": "the policy that sampled a response (a number) or its tokens (a list)",
     "entropy": "the policy's entropy per token; metrics of a replay",
     "failure": "a rollout that failed without an answer: a reason, or a bool",
-    "next_value": "the value after the last token of a truncated response",
+    "next_value": "`--bootstrap column`: the value after the last token of a truncated response",
     "run_attempt": "the restart of a run that wrote a row",
 }
 """What uses a role, beside the estimators that need it."""

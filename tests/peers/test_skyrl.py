@@ -17,7 +17,7 @@ Where SkyRL differs:
 - maxrl divides by mean + 1e-6, and divides by negative means, which rlpost does not.
 - Reductions divide advantages, not losses. So the term of kl_cov that has no advantage is a sum
   over tokens, and the covariances of clip_cov are of divided advantages.
-- sequence_mean divides by all responses (`agg_rows`); prompt_mean is a token-sum with weights.
+- sequence_mean and prompt_mean divide by all responses and prompts (`agg_rows`).
 - dppo has a gradient through the ratio: binary_tv is rlpost's `dppo` without its square; binary_kl
   has the gradient of `dppo_kl`, and another loss.
 - importance_sampling is ppo without a clip; rollout_is, which drops tokens whose ratio is outside
@@ -243,7 +243,7 @@ REDUCTIONS = {
         "agg_rows": "all",
         "agg_length": 40,
     },
-    "prompt_mean": {"aggregation": "token-sum"},
+    "prompt_mean": {"aggregation": "prompt-mean", "agg_rows": "all"},
 }
 NEVER = {"pg_clip_low": "never", "pg_clip_high": "never", "ratio_clamp": "never"}
 SIDES = ({"pg_clip_low": 0.1, "pg_clip_high": 0.3}, {"eps_clip_low": 0.1, "eps_clip_high": 0.3})
@@ -327,13 +327,6 @@ def our_loss(data, reduction, **options):
     new, old, advantages, infer, mask = (
         torch.from_numpy(np.concatenate(data.columns[name])) for name in names
     )
-    weights = None
-    if reduction == "prompt_mean":
-        bounds = prompts(data)
-        tokens = [mask_.sum() for mask_ in data.columns["response_mask"]]
-        weights = torch.zeros(len(data), dtype=torch.float64)
-        for start, end in bounds:
-            weights[start:end] = 1 / (len(bounds) * max(sum(tokens[start:end]), 1))
     new.requires_grad_()
     offsets = torch.tensor([0, *np.cumsum(data.lengths)])
     loss = functional.policy_loss(
@@ -343,7 +336,7 @@ def our_loss(data, reduction, **options):
         offsets,
         mask,
         infer_log_probs=infer,
-        sample_weight=weights,
+        units=data.columns["prompt_id"],
         **REDUCTIONS[reduction],
         **options,
     ).loss

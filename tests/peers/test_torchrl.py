@@ -3,13 +3,14 @@
 The grid: γ, λ, rewards on every token or on the last, observations inside and at the end of
 responses, which rlpost skips, so torchrl gets the policy tokens alone; ragged and padded. The
 returns of rlpost's gae are TD(λ) returns. Truncated responses, which bootstrap from the last value
-of their row, are `done` and not `terminated`.
+of their row or from a column, are `done` and not `terminated`.
 """
 
 from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -88,26 +89,33 @@ def test_gae_and_td_lambda(gamma, lam, seed, every):
         torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
 
 
-def truncated(data, seed):
-    """The rollouts with finish reasons, and the value behind each end: that of the row's last."""
-    cut = np.random.default_rng(seed).random(len(data)) < 0.5
-    reasons = np.where(cut, "length", "stop")
-    rows = zip(cut, data.columns["values"], strict=True)
-    return data.with_(finish_reason=reasons), [
-        row[-1] if one and len(row) else None for one, row in rows
+def truncated(data, seed, where):
+    """The rollouts with finish reasons, and the value behind each end; None if it has none.
+
+    It is a random one of a column, or the last value of the row.
+    """
+    rng = np.random.default_rng(seed)
+    cut, ahead = rng.random(len(data)) < 0.5, rng.normal(size=len(data))
+    last = [row[-1] if len(row) else None for row in data.columns["values"]]
+    behind = [
+        x if one else None
+        for one, x in zip(cut, {"column": ahead, "last": last}[where], strict=True)
     ]
+    column = pa.array([x if one else None for one, x in zip(cut, ahead, strict=True)])
+    return data.with_(finish_reason=np.where(cut, "length", "stop"), next_value=column), behind
 
 
+@pytest.mark.parametrize("where", ["column", "last"])
 @pytest.mark.parametrize(("gamma", "lam", "seed", "every"), GRID)
-def test_truncated_responses(gamma, lam, seed, every):
-    data, behind = truncated(rollouts(seed, turns=True, empty=True), seed)
+def test_truncated_responses(gamma, lam, seed, every, where):
+    data, behind = truncated(rollouts(seed, turns=True, empty=True), seed, where)
     if every:
         data = data.with_(token_rewards=data.columns["sum_pi_squared"])
     columns = {"gae": ("advantages", "returns"), "reinforce": ("returns",)}
     compared = 0
     for name, names in columns.items():
         recipe = Recipe(
-            estimator=name, gamma=gamma, lam=lam, bootstrap="last", emit=("advantages", "returns")
+            estimator=name, gamma=gamma, lam=lam, bootstrap=where, emit=("advantages", "returns")
         )
         table, _ = enrich(data.table(), recipe, Options(device="cpu"))
         values = of_policy(data, data.columns["values"])
@@ -138,13 +146,13 @@ CAPS = ((1.0, 1.0), (0.5, 0.25), (2.0, 1.5))
 def test_vtrace(gamma, caps, seed):
     from torchrl.objectives.value.functional import vtrace_advantage_estimate  # noqa: PLC0415
 
-    data, behind = truncated(rollouts(seed, turns=True, empty=True), seed)
+    data, behind = truncated(rollouts(seed, turns=True, empty=True), seed, "column")
     recipe = Recipe(
         estimator="vtrace",
         gamma=gamma,
         vtrace_rho_cap=caps[0],
         vtrace_c_cap=caps[1],
-        bootstrap="last",
+        bootstrap="column",
         emit=("advantages", "returns"),
     )
     table, _ = enrich(data.table(), recipe, Options(device="cpu"))

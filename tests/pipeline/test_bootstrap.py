@@ -76,10 +76,30 @@ def test_a_choice_without_effect_is_reported():
     assert any("--bootstrap last" in text for text in summary["warnings"])
 
 
-@pytest.mark.parametrize("lacking", ["values", "finish_reason"])
-def test_the_columns_that_it_reads_are_needed(lacking):
-    with pytest.raises(DataError, match="--bootstrap last"):
-        advantages(table().drop_columns([lacking]), estimator="reinforce", bootstrap="last")
+def test_a_column_of_values_needs_them_for_truncated_responses_alone():
+    """The reward 3 on the last policy token, and 0.5·8 of the column."""
+    rows = table(next_value=[8.0, None])
+    found, _ = advantages(rows, estimator="reinforce", bootstrap="column")
+    assert found.tolist() == [[3.5, 0, 7, 0], [1.5, 0, 3, 0]]
+    rows = table(reasons=["length", "length"], next_value=[8.0, None])
+    with pytest.raises(DataError, match="row 1: `next_value`"):
+        advantages(rows, estimator="reinforce", bootstrap="column")
+    found, _ = advantages(
+        rows, estimator="reinforce_pp", bootstrap="column", nonfinite="mask", advantage_clip=9.0
+    )
+    assert np.isfinite(found).all()
+    assert found[1].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "bootstrap"),
+    [("values", "last"), ("finish_reason", "last"), ("next_value", "column"),
+     ("finish_reason", "column")],
+)  # fmt: skip
+def test_the_columns_that_it_reads_are_needed(lacking, bootstrap):
+    rows = table(next_value=[8.0, 8.0]).drop_columns([lacking])
+    with pytest.raises(DataError, match=f"--bootstrap {bootstrap}"):
+        advantages(rows, estimator="reinforce", bootstrap=bootstrap)
 
 
 @pytest.mark.parametrize(

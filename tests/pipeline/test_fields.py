@@ -46,7 +46,7 @@ VALUES = {
     "lambda_policy": (0.3, 1.0),
     "lambda_value": (0.3, 1.0),
     "length_adaptive_alpha": (0.7,),
-    "bootstrap": ("last",),
+    "bootstrap": ("column", "last"),
     "step_gamma": (0.5,),
     "episode_weight": (2.0,),
     "step_weight": (0.5,),
@@ -278,6 +278,7 @@ def random_table(rng):
         "rollout": pa.array([f"r{r}" for r in rng.integers(0, rng.choice([2, 40]), count)]),
         "failure": pa.array(rng.choice(["", "", "", "crash"], count).tolist()),
         "run_attempt": pa.array(rng.integers(0, rng.choice([1, 3]), count), pa.int64()),
+        "next_value": pa.array(rng.normal(0, 1, count), pa.float32()),
         "response_mask": ragged(np.split(mask.astype(int), bounds[1:-1]), "list", pa.uint8()),
     }
     prompts = np.split(rng.integers(0, 2, count), np.arange(1, count))

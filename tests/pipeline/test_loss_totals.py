@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from loss_runs import dump, policy_tokens, ppo, save, summary_of
 
@@ -128,9 +129,9 @@ def aggregated(tokens, how):
         return rows["loss"].mean()
     if how == "seq-mean-token-mean":
         return (rows["loss"] / rows["n"]).mean()
-    if how == "prompt-mean":
-        prompts = tokens.group_by("prompt_id").agg(pl.col("loss").mean())
-        return prompts["loss"].mean()
+    if how in ("prompt-mean", "rollout-mean"):
+        keys = ["prompt_id", *(["rollout_id"] if how == "rollout-mean" else [])]
+        return tokens.group_by(keys).agg(pl.col("loss").mean())["loss"].mean()
     if how == "token-mean-by-sign":
         positive = tokens["advantages"] > 0
         return sum(tokens.filter(sign)["loss"].mean() for sign in (positive, ~positive))
@@ -146,10 +147,12 @@ def aggregated(tokens, how):
         "seq-mean-token-mean",
         "seq-mean-token-sum-norm",
         "prompt-mean",
+        "rollout-mean",
     ],
 )
 def test_each_aggregation_equals_a_plain_computation(tmp_path, how):
-    path = save(dump(), tmp_path / "in.parquet")
+    ids = pa.array([f"r{i % 4 // 2}" for i in range(60)])  # two rows each, within a prompt
+    path = save(dump().append_column("rollout_id", ids), tmp_path / "in.parquet")
     got = summary_of(path, "--aggregation", how, "--agg-length", 50, "--kl-loss-coef", 0.1)
     one, tokens = got["settings"][0], ppo(policy_tokens(path))
     drift = (tokens["ref_log_probs"] - tokens["log_probs"]).rename("drift")

@@ -85,7 +85,7 @@ def same_columns(got, want):
 
 def facts(summary):
     """The entries that are those of a local run, as text."""
-    others = {*MANNER, "bytes", "scratch"}
+    others = {*MANNER, "bytes"}
     return json.dumps({key: value for key, value in summary.items() if key not in others})
 
 

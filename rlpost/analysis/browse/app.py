@@ -39,7 +39,7 @@ KEYS = (
     ("l → enter", "open: steps, groups, responses, tokens"),
     ("h ← esc", "back"),
     ("] [", "next and previous step, of the same prompt if one is open"),
-    ("n p", "next and previous item; after a search the next match"),
+    ("n p", "next and previous item, such as turns; after a search the next match"),
     ("a", "all responses of the current step in one list"),
     ("s S", "sort by the next column; reverse the order (or click a heading)"),
     ("/", "search in prompts and responses"),
@@ -108,21 +108,21 @@ class Browser(App[None]):
     #ask.open { display: block; }
     """
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [  # narrow terminals cut the last ones of the footer
+    BINDINGS: ClassVar[list[BindingType]] = [  # the footer fits 80 columns
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
         Binding("h,left,escape,backspace", "up", "back", key_display="h"),
-        Binding("right_square_bracket,full_stop", "step(1)", "next step", key_display="]"),
-        Binding("left_square_bracket,comma", "step(-1)", "previous", key_display="["),
-        Binding("n", "sibling(1)", "next", show=False),
+        Binding("right_square_bracket,full_stop", "step(1)", "step", key_display="] ["),
+        Binding("left_square_bracket,comma", "step(-1)", "previous step", show=False),
+        Binding("n", "sibling(1)", "next"),
         Binding("N,p", "sibling(-1)", "previous", show=False),
         Binding("s", "sort", "sort"),
         Binding("S", "reverse", "reverse", show=False),
         Binding("slash", "ask('search')", "search", key_display="/"),
         Binding("f", "ask('filter')", "filter"),
         Binding("x", "clear", "clear", show=False),
-        Binding("a", "flat", "all"),
-        Binding("c", "colour", "colour"),
+        Binding("a", "flat", "all", show=False),
+        Binding("c", "colour", "colour", show=False),
         Binding("m", "measure", "measure", show=False),
         Binding("J,space", "scroll_side(1)", "scroll", show=False),
         Binding("K,b", "scroll_side(-1)", "scroll", show=False),

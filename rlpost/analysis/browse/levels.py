@@ -244,7 +244,7 @@ def tokens(response: Response, colour: str | None) -> Listing:
         if (values == values.round()).all()
         else number_column(name, values)
         for name, values in response.tokens.items()
-        if id(values) not in listed
+        if id(values) not in listed and (response.has_texts or values is not response.ids)
     ]
     return Listing.of("tokens", positions, columns)
 

@@ -43,12 +43,12 @@ class ListingColumn:
     write: Callable[[Any], str | Text]
     right: bool = True
 
-    def width(self) -> int:
-        """Return the width that the heading and most rows need."""
+    def width(self, *, ordered: bool = False) -> int:
+        """Return the width that the heading and most rows need; with an arrow if `ordered`."""
         count = len(self.values)
         places = np.unique(np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64))
         most = max((len(self.write(self.values[place])) for place in places), default=0)
-        return min(MOST_WIDE, max(len(self.name) + 1, most))
+        return min(MOST_WIDE, max(len(self.name) + ordered, most))
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class RowList(ScrollView, can_focus=True):
     def show(self, listing: Listing, cursor: int = 0) -> None:
         """Show a listing, with the cursor on one of its rows."""
         self.listing = listing
-        self._widths = [column.width() for column in listing.columns]
+        self._widths = [one.width(ordered=one.name == listing.by) for one in listing.columns]
         self.cursor = self._closest(cursor)
         self.virtual_size = Size(sum(self._widths) + _GAP * len(self._widths), len(listing) + 1)
         self.refresh(layout=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.browse.listing import Listing
     from rlpost.analysis.responses.index import Index
     from rlpost.analysis.responses.reader import Response, ResponseReader
+    from rlpost.analysis.responses.rollouts import RolloutView
 
 
 _UNSORTED = ("rewards", "text")  # columns that are pictures or texts
@@ -56,6 +57,8 @@ class Navigation:
         self.colour = colour
         self.listings = Listings(index, np.ones(len(index), dtype=np.bool_))
         self.response: Response | None = None
+        self.rollout: RolloutView | None = None
+        """That of the response, if it has several rows."""
         self.levels = [self._root()]
 
     @property
@@ -80,8 +83,8 @@ class Navigation:
         else:
             assert of is not None
             (self.response,) = self.reader.read([of])
-            rollout = rollout_view(self.index, self.reader, of)
-            self.response = rollout.marked(self.response) if rollout else self.response
+            self.rollout = rollout_view(self.index, self.reader, of)
+            self.response = self.rollout.marked(self.response) if self.rollout else self.response
             listing = levels.tokens(self.response, self.colour)
         return Level(level, of, step, listing)
 

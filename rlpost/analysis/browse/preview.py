@@ -66,7 +66,9 @@ def preview_of(
         return of_group(navigation.reader.read(extremes.tolist()), colour)
     if level == "tokens":
         assert navigation.response is not None
-        return of_response(navigation.response, colour, item)
+        whole = of_response(navigation.response, colour, item)
+        own = navigation.rollout
+        return whole if own is None else Group(Text(own.title, style=_HEAD), whole)
     (response,) = navigation.reader.read([item])
     rollout = rollout_view(index, navigation.reader, item)
     if rollout is None:

@@ -73,7 +73,7 @@ def loss(
         names = (*computed, *LOSS_COLUMNS) if targets else ()
         check_clash(plan, names)
         choice = choose_device(options.device, plan.token_bytes)
-        engine = engine_for(plan, options, outputs.folder, choice)
+        engine = engine_for(plan, options, choice)
         with single_threaded():
             responses = engine.responses(names)
             metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
@@ -93,7 +93,6 @@ def loss(
             plan, files, choice, outputs.targets, rewritten, engine.devices.names, engine.splits
         )
     clock = engine.clock
-    facts["scratch"] = None if engine.kept is None else engine.kept.facts()
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
     return {**summary, "warnings": warnings, **facts}
 

@@ -94,7 +94,6 @@ def advantages(
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
-    scratch_dir: declared.ScratchDir = None,
     fail_on: declared.FailOn = None,
     expect: declared.Expect = None,
     quiet: declared.Quiet = False,
@@ -168,7 +167,7 @@ def advantages(
     run = Options(
         device, chunk_tokens, workers, overwrite, state, resume=resume, verify=verify,
         engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
-        started=context.obj, scratch_dir=scratch_dir, update=update, delete=delete,
+        started=context.obj, update=update, delete=delete,
         fail_on=None if fail_on is None else fail_on.value, expect=facts,
     )  # fmt: skip
     if show_plan:

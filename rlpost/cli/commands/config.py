@@ -104,7 +104,8 @@ def show(
     sources = dict.fromkeys(filled, f"{UNSET} of {estimator.name}") | sources
     fields = fields_of(recipe.model_copy(update=values), sources)
     listed = [one for one in fields if one.is_set or every]
-    show_settings(listed, recipe.estimator, style.value)
+    of_preset = f"preset {settings.preset}, " if settings.preset else ""
+    show_settings(listed, f"{of_preset}estimator {recipe.estimator}", style.value)
 
 
 def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:

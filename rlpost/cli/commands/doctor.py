@@ -37,7 +37,6 @@ def doctor(
     ] = ".",
     how: declared.Output = OutputFormat.table,
     device: declared.Device = "auto",
-    scratch_dir: declared.ScratchDir = None,
 ) -> None:
     """Check the installation, the machine and the devices, for bug reports.
 
@@ -52,7 +51,7 @@ def doctor(
     from rlpost.analysis.doctor import examine  # noqa: PLC0415
     from rlpost.cli.render import doctor as render_doctor  # noqa: PLC0415
 
-    result = examine(device, out, scratch_dir)
+    result = examine(device, out)
     result["problems"] = [with_variable(text, context) for text in result["problems"]]
     render_doctor.show(result, how.value)
     if not result["ok"]:

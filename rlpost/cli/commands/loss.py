@@ -101,7 +101,6 @@ def loss(
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
-    scratch_dir: declared.ScratchDir = None,
     verbose: declared.Verbose = False,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -134,7 +133,6 @@ def loss(
     with reporting(quiet=quiet) as reporter:
         run = Options(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
-            scratch_dir=scratch_dir,
         )  # fmt: skip
         with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
             found = loss_run.loss(own.paths, output, recipe, configs, run)

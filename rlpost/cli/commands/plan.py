@@ -151,7 +151,6 @@ def _check_options(options: Options) -> None:
         "--delete": (options.delete, "is for runs without a plan"),
         "--resume": (options.resume, "is not needed: a shard continues by itself"),
         f"--engine {options.engine}": (options.engine != "local", "is for runs without a plan"),
-        "--scratch-dir": (options.scratch_dir is not None, "is for runs without a plan"),
         "--ray-address": (options.ray_address is not None, "is for runs without a plan"),
     }
     for name, (is_set, why) in ignored.items():

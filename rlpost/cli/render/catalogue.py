@@ -211,12 +211,12 @@ def show_recipe(lines: Sequence[str], values: Mapping[str, Any], how: str) -> No
         console(sys.stdout).print("\n".join(lines), markup=False, soft_wrap=True)
 
 
-def show_settings(settings: Sequence[Setting], estimator: str, how: str) -> None:
+def show_settings(settings: Sequence[Setting], recipe: str, how: str) -> None:
     """Print a resolved recipe on stdout: as a page, JSON, Markdown, or TOML for `--config`.
 
     Args:
         settings: the fields to print.
-        estimator: of the recipe.
+        recipe: its preset and its estimator, for the title.
         how: `table`, `json`, `markdown` or `toml`.
     """
     if how == "json":
@@ -225,7 +225,7 @@ def show_settings(settings: Sequence[Setting], estimator: str, how: str) -> None
     elif how == "toml":
         sys.stdout.write("\n".join(_toml_lines(settings)) + "\n")
     else:
-        show_page(_settings_page(settings, estimator), how)
+        show_page(_settings_page(settings, recipe), how)
 
 
 def _toml_lines(settings: Sequence[Setting]) -> list[str]:
@@ -267,8 +267,8 @@ def _plain(value: Any) -> Any:
     return _toml(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def _settings_page(settings: Sequence[Setting], estimator: str) -> Page:
-    title = f"rlpost config · {estimator}"
+def _settings_page(settings: Sequence[Setting], recipe: str) -> Page:
+    title = f"rlpost config · {recipe}"
     every = "--all lists all fields"
     if not settings:
         return Page(title, ["Every field has its default."], next_steps=[every])

@@ -61,11 +61,9 @@ class Stage:
     after: str = ""
     """The column from which its numbers are computed, besides columns of the file; empty: from all
     that earlier stages compute."""
-    keeps: bool = False
-    """Its pass keeps the columns of earlier stages, so that later passes begin with `apply`.
-
-    `apply` then reads no column of the file.
-    """
+    observed: bool = False
+    """Its pass also computes what metrics need of columns of the file, so that later passes begin
+    with it if they use no token column of earlier stages."""
 
     @property
     def runs(self) -> bool:
@@ -463,12 +461,10 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
         reduce = per_unit(on_responses.estimate, recipe=recipe, estimator=estimator)
-        keeps = _keeps(recipe)
-        stages.append(
-            Stage(
-                estimator.name, map=score, reduce=reduce, uses=_REWARDS, keeps=keeps, fields=fields
-            )
-        )
+        # The metrics of filters that come first need their columns of the file.
+        observed = not (recipe.is_filter and recipe.numerics.correction == "first")
+        stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, fields=fields)
+        stages.append(replace(stage, observed=observed))
     if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
         reduce = per_unit(on_responses.normalise_credit, recipe=recipe)
         fields = on_rewards.counted_fields(recipe) | {"numerics.batch_eps"}
@@ -524,7 +520,6 @@ def _position_stages(resolved: ResolvedRecipe) -> list[Stage]:
             apply=partial(on_tokens.add_baselines, recipe=recipe),
             uses=_REWARDS,
             makes=frozenset({"position_baseline"}),
-            keeps=_keeps(recipe),
         ),
     ]
 
@@ -569,17 +564,7 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
         apply=partial(on_tokens.whiten, column=column),
         uses=frozenset({column}),
         makes=frozenset({column, *(["raw_advantages"] if column == "advantages" else [])}),
-        keeps=_keeps(recipe),
     )
-
-
-def _keeps(recipe: Recipe) -> bool:
-    """Return whether passes may keep columns.
-
-    The metrics of filters that come first need their columns of the file, so all stages before them
-    run again.
-    """
-    return not (recipe.is_filter and recipe.numerics.correction == "first")
 
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:

@@ -85,7 +85,7 @@ def stages_of_losses(
         Stage(
             f"tokens of each {role}",
             map=map_kept_tokens if rejects else None,
-            reduce=partial(unit_tokens, role=role),
+            reduce=partial(unit_tokens, role=role, grouped=resolved.grouped),
         )
         for role in dict.fromkeys(role for one in configs for role in one.units.values())
     ]
@@ -134,13 +134,14 @@ def map_kept_tokens(batch: Batch) -> dict[str, Array]:
     return {"kept_tokens": count_true(kept_mask(batch), batch.offsets)}
 
 
-def unit_tokens(responses: Responses, *, role: str) -> Responses:
+def unit_tokens(responses: Responses, *, role: str, grouped: bool) -> Responses:
     """Add `ROLE:tokens`, those of each response's prompt or rollout that no mask drops.
 
-    `ROLE:first` is true for the first response of each, within a batch.
+    `ROLE:first` is true for the first response of each. Both are within a batch, and a rollout
+    within a prompt group if the input has them.
     """
     kept = np.where(responses["kept"], responses["tokens"], 0)
-    unit = joint_codes(responses["batch"], responses[role])
+    unit = joint_codes(responses["group" if grouped else "batch"], responses[role])
     tokens = np.bincount(unit, responses.columns.get("kept_tokens", kept))[unit]
     first = ordinals_of(unit) == 0
     return responses.with_(**{f"{role}:tokens": tokens, f"{role}:first": first})

@@ -30,6 +30,7 @@ from rlpost.kernels.segments import (
     spread_or_scalar,
     starts_after_observations,
 )
+from rlpost.pipeline.data import NEXT_VALUE
 from rlpost.pipeline.stages.rewards import counted, counted_fields
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -256,18 +257,21 @@ def _column(
     if rewards and recipe.bootstrap is not None:
         of_policy = not batch.full and (masked or how not in _OF_STATES)
         ends = last_true(batch.mask, batch.offsets) if of_policy else _ends(batch)
-        values = add_at(values, ends, recipe.gamma * _values_behind(batch))
+        values = add_at(values, ends, recipe.gamma * _values_behind(batch, recipe))
     return values if segments.chosen is None else values[segments.chosen]
 
 
-def _values_behind(batch: Batch) -> Array:
+def _values_behind(batch: Batch, recipe: Recipe) -> Array:
     """Return the value V of the state behind each response, [n]; 0 if it was not truncated.
 
     A scan needs V at its last token alone, where γ·V is a part of the reward:
 
         Gₜ = rₜ + γ·V;  δₜ = rₜ + γ·V - Vₜ
     """
-    values, truncated = batch["values"], batch.responses["truncated"]
+    truncated = batch.responses["truncated"]
+    if recipe.bootstrap == "column":
+        return batch.xp.where(truncated, batch.responses[NEXT_VALUE], 0.0)
+    values = batch["values"]
     if not len(values):
         return batch.xp.zeros(len(truncated), values)
     return batch.xp.where(truncated, values[_ends(batch).clip(0)], 0.0)

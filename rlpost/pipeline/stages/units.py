@@ -208,15 +208,11 @@ def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     reward is null have none, but for the last turn. With `equal`, the first row whose reward
     differs from that of its rollout's first row is noted in `rows_differ`, with that row. With
     `last` and `sum`, a rollout with a row that is left out has no reward, so all are left out.
-
-    Raises:
-        DataError: the ids were found by name, and each prompt group has a single rollout.
     """
     recipe, rule = resolved.recipe, resolved.recipe.rollout_reward
-    _check_ids(responses, resolved)
     unit, valid, kept = responses["unit"], responses["valid"], responses["kept"]
     count = int(unit.max(initial=-1)) + 1
-    silent = responses.columns.get(NO_REWARD, np.zeros(len(unit), np.bool_))
+    silent = valid & responses.columns.get(NO_REWARD, np.zeros(len(unit), np.bool_))
     ends = _last_turns(responses, unit, np.ones(len(unit), np.bool_))
     if silent[ends].any():
         if recipe.nonfinite == "error" and "rows_differ" not in responses.notes:
@@ -274,18 +270,3 @@ def _checked_equal(responses: Responses, names: Sequence[str], counts: Mask) -> 
             found.append(RowsDiffer(pair, values[pair].tolist(), name))
     differ = min(found, key=lambda one: one.rows[1], default=None)
     return responses if differ is None else responses.noting(rows_differ=differ)
-
-
-def _check_ids(responses: Responses, resolved: ResolvedRecipe) -> None:
-    """Raise DataError if each group has a single rollout, and ids were not chosen as such."""
-    column, unit, group = resolved.unit_by_name, responses["unit"], responses["group"]
-    if column is None or responses.notes.get("part"):
-        return
-    sizes, group_of = np.bincount(unit), np.zeros(int(unit.max(initial=-1)) + 1, np.int64)
-    group_of[unit] = group
-    if (sizes > 1).any() and not (np.bincount(group_of) > 1).any():
-        raise DataError(
-            f"`{column}` has one value in each prompt group, of several rows: it may be an id of "
-            "the step or of the prompt, and no group has two rollouts to compare",
-            tip=f"--unit row counts rows; --map rollout={column} counts the rollouts as they are",
-        )

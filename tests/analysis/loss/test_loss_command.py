@@ -136,6 +136,8 @@ def test_a_sweep_rejects_an_output(tmp_path):
 
 # Nothing else changes a number
 
+MEANS = "token-mean,token-mean-by-sign,prompt-mean"
+
 
 @pytest.mark.parametrize(
     "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50], ["--workers", 2]]
@@ -143,7 +145,7 @@ def test_a_sweep_rejects_an_output(tmp_path):
 @pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
 def test_chunks_and_workers_change_no_bit(tmp_path, words, given):
     path = save(dump(with_advantages=given), tmp_path / "in.parquet")
-    sweep = ("--sweep", "loss=ppo,gspo,sapo")
+    sweep = ("--sweep", "loss=ppo,gspo,sapo", "--sweep", f"aggregation={MEANS}")
     want = summary_of(path, *sweep, "--chunk-tokens", 1 << 20, "--workers", 1)
     assert summary_of(path, *sweep, *words) == want
 
@@ -172,6 +174,25 @@ def test_advantages_of_the_run_and_of_a_file_give_the_same_loss(tmp_path, option
     assert read["advantages_from"] == "advantages"
     for name in ("settings", "ratio", "kl", "ess", "advantage", "tokens", "left_out"):
         assert computed[name] == read[name], name
+
+
+@pytest.mark.parametrize("words", [[], ["--is-filter", "token:ratio:0.98:1.02"]])
+def test_tokens_that_filters_reject_count_in_no_mean(tmp_path, words):
+    path = save(dump(with_advantages=False), tmp_path / "in.parquet")
+    assert run("advantages", path, tmp_path / "adv.parquet", *words).code == 0
+    sweep = ("--sweep", f"aggregation={MEANS}")
+    computed = summary_of(path, *words, *sweep)["settings"]
+    assert computed == summary_of(tmp_path / "adv.parquet", *sweep)["settings"]
+    tokens = ppo(policy_tokens(tmp_path / "adv.parquet"))
+    if words:
+        near = (tokens["old_log_probs"] - tokens["infer_log_probs"]).exp().is_between(0.98, 1.02)
+        assert 0 < near.sum() < len(tokens)
+        tokens = tokens.filter(near)
+    assert [one["swept"]["aggregation"] for one in computed] == MEANS.split(",")
+    for batch in computed[2]["batches"]:
+        own = tokens.filter(pl.col("step") == batch["batch"])
+        prompts = own.group_by("prompt_id").agg(pl.col("loss").mean())
+        assert batch["policy"] == pytest.approx(prompts["loss"].mean())
 
 
 # The output
@@ -271,10 +292,14 @@ def test_a_file_without_responses_among_others_gets_an_empty_summary(tmp_path):
         ("infer_log_probs", ["--behaviour", "infer"], "no column for infer_log_probs"),
         ("ref_log_probs", ["--kl-loss-coef", "0.1"], "no column for ref_log_probs"),
         ("ref_log_probs", ["--loss", "ref_kl"], "no column for ref_log_probs"),
+        ("group", ["--aggregation", "prompt-mean"], "no column for group (--aggregation"),
+        ("rollout", ["--aggregation", "rollout-mean"], "no column for rollout (--aggregation"),
     ],
 )
 def test_a_missing_column_is_named_with_what_needs_it(tmp_path, drop, words, text):
-    path = save(dump(8).drop_columns([drop]), tmp_path / "in.parquet")
+    table, column = dump(8), {"group": "prompt_id"}.get(drop, drop)
+    kept = [name for name in table.column_names if name != column]
+    path = save(table.select(kept), tmp_path / "in.parquet")
     ran = run("loss", path, *words)
     assert ran.code == 3
     assert text in ran.err

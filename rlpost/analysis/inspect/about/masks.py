@@ -28,9 +28,10 @@ def _lines(masks: MaskFacts) -> list[str]:
         return [f"{share} of tokens are observations"]
     places = {"at the end": masks.trailing, "at the start": masks.leading, "inside": masks.gaps}
     counts = ", ".join(f"{count:,} {place}" for place, count in places.items())
+    several = sum(places.values()) > masks.with_observations
     lines = [
         f"{share} of tokens are observations, in {counted(masks.with_observations, 'response')}",
-        f"responses with observations: {counts}",
+        f"responses with observations: {counts}{'; some in several places' if several else ''}",
     ]
     if masks.empty:
         lines.append(f"{counted(masks.empty, 'response')} without a policy token")
@@ -42,4 +43,6 @@ def left_out_lines(facts: Facts) -> list[str]:
     if not facts.left_out:
         return []
     column, responses = facts.roles["sample_mask"].column, counted(facts.left_out, "response")
-    return [f"{responses} with `{column}` 0 count here, but are left out of training"]
+    empty = facts.masks is not None and facts.masks.empty
+    both = "; some may have no policy token either" if empty else ""
+    return [f"{responses} with `{column}` 0 count here, but are left out of training{both}"]

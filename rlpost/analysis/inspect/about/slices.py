@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import aligned, percent
+from rlpost.display.text import aligned, number, percent
 from rlpost.display.trends import Trend
 
 if TYPE_CHECKING:
@@ -32,17 +32,24 @@ def trends_of(slices: Sequence[Slice], names: Sequence[str] = tuple(NUMBERS)) ->
     """Return these numbers by step, without those that are 0 or unknown in all steps."""
     trends = []
     for name in names:
-        number, share = NUMBERS[name]
-        values = [number(one) for one in slices]
+        read, share = NUMBERS[name]
+        values = [read(one) for one in slices]
         if any(values):
             trends.append(Trend(name, values, share=share))
     return trends
 
 
+def _numbers(trend: Trend) -> list[str]:
+    """Return the numbers of a trend; small ones with two digits, so that tables fit."""
+    if trend.name in ("KL per token", "engine ‖ trainer"):
+        return [number(value, digits=2) for value in trend.values]
+    return aligned(trend.values)
+
+
 def slice_table(slices: Sequence[Slice], column: str, title: str, most: int) -> TextTable:
     """Return a row for each step or domain, with those columns in which any has a number."""
     numbers = {
-        trend.name: [*map(percent, trend.values)] if trend.share else aligned(trend.values)
+        trend.name: [*map(percent, trend.values)] if trend.share else _numbers(trend)
         for trend in trends_of(slices)
     }
     labels = [str(one.label) for one in slices]

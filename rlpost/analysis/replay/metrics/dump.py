@@ -184,7 +184,6 @@ class DumpInput:
         engine = engine_for(plan, self.options or Options(device="cpu"))
         with single_threaded():
             responses = engine.responses(())
-        engine.close()
         return plan, responses
 
     def _plan(self, losses: Sequence[LossOptions]) -> Plan:

@@ -39,7 +39,8 @@ EQUAL = SeparatingData("a prompt group of equal rewards", lambda s: s.equal_grou
 SINGLE = SeparatingData("a prompt group of one response", lambda s: s.singles)
 TRUNCATED = SeparatingData("a truncated response", lambda s: s.distinct("truncated"))
 CUT = SeparatingData(
-    "a truncated response with critic values", lambda s: s.has("values") and s.distinct("truncated")
+    "a truncated response with critic values",
+    lambda s: s.distinct("truncated") and (s.has("values") or s.has("next_value")),
 )
 EMPTY = SeparatingData("a response without policy tokens", lambda s: not s.policy_lengths.all())
 OBSERVATIONS = SeparatingData("observation tokens between policy tokens", lambda s: s.observations)
@@ -159,7 +160,8 @@ def _lambdas(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
 
 def _bootstraps(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
     yield None
-    yield from ["last"] if sample.has("values") else []
+    roles = {"column": "next_value", "last": "values"}
+    yield from (name for name, role in roles.items() if sample.has(role))
 
 
 def _domains(_: ResolvedRecipe, sample: SampleFacts) -> list[Any]:

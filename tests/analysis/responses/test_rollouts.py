@@ -1,0 +1,116 @@
+"""A row among the rows of its rollout: their order, its place, and the tokens that rows share."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from agentic_run import agentic_run
+
+from rlpost.analysis.browse.levels import Listings, tokens
+from rlpost.analysis.browse.navigation import Navigation
+from rlpost.analysis.report import examples
+from rlpost.analysis.responses import views
+from rlpost.analysis.responses.index import build_index
+from rlpost.analysis.responses.reader import ResponseReader
+from rlpost.analysis.responses.rollouts import rollout_view
+
+
+@pytest.fixture(scope="module")
+def run():
+    return agentic_run(2, steps=1, prompts=5, restart=None, duplicates=0)
+
+
+@pytest.fixture(scope="module")
+def path(run, tmp_path_factory):
+    """The run with its rows in random order."""
+    order = np.random.default_rng(1).permutation(run.table.num_rows)
+    table = run.table.take(order).append_column("at", pa.array(order))
+    path = tmp_path_factory.mktemp("rollouts") / "run.parquet"
+    pq.write_table(table, path, row_group_size=40)
+    return path
+
+
+def test_rows_of_a_rollout_are_those_of_its_id_by_turn_and_branch(run, path):
+    index, rows = build_index([path], {}), pq.read_table(path).to_pylist()
+    reader = ResponseReader(index)
+    shared = run.truth["shared"].to_pylist()
+    for row, one in enumerate(rows):
+        own = [n for n, other in enumerate(rows) if other["rollout_id"] == one["rollout_id"]]
+        key = [(not (b := rows[n]["branch"]).isdecimal(), int(b) if b.isdecimal() else 0, b)
+               for n in own]  # fmt: skip
+        turns = [rows[n]["turn"] for n in own]
+        own = [n for _, _, n in sorted(zip(turns, key, own, strict=True))]
+        assert index.rollout_rows(row).tolist() == own
+        view = rollout_view(index, reader, row)
+        if len(own) == 1:
+            assert view is None
+            continue
+        assert view.place == own.index(row)
+        assert view.following == (own[own.index(row) + 1] if row != own[-1] else None)
+        assert int(view.shared[row].sum()) == shared[one["at"]]
+        assert view.shared[row][: shared[one["at"]]].all()
+
+
+def a_fork(run, path):
+    """The row of a fork in the file."""
+    at = pq.read_table(path)["at"].to_pylist()
+    return at.index(next(n for n, count in enumerate(run.truth["shared"].to_pylist()) if count))
+
+
+def test_inspect_row_has_the_rollout_and_the_next_row(run, path, capsys):
+    row = a_fork(run, path)
+    shared = sum(rollout_view(*opened(path), row).shared[row])
+    views.show([str(path)], columns_map={}, row=row, format="json")
+    facts = json.loads(capsys.readouterr().out)["rollout"]
+    assert facts["rows"][facts["place"]]["row"] == row
+    assert facts["rows"][facts["place"]]["shared"] == shared > 0
+    assert facts["rows"][facts["place"]]["turn"] == "1"
+    views.show([str(path)], columns_map={}, row=row)
+    text = capsys.readouterr().out
+    following = facts["rows"][facts["place"] + 1]["row"]
+    assert f"--row {following}" in text
+    assert f"tokens 0 to {shared - 1} " in text
+    assert max(map(len, text.splitlines())) <= 80 or "next:" in text
+    views.show([str(path)], columns_map={}, row=row, format="markdown")
+    assert "| › |" in capsys.readouterr().out
+
+
+def opened(path):
+    index = build_index([path], {})
+    return index, ResponseReader(index)
+
+
+def test_browse_lists_turns_together_and_marks_shared_tokens(run, path):
+    index, reader = opened(path)
+    listing = Listings(index, np.ones(len(index), np.bool_)).responses(0)
+    rollouts = [index.rollout.codes[row] for row in listing.ids]
+    changes = 1 + sum(a != b for a, b in pairwise(rollouts))
+    assert changes == len(set(rollouts))
+    assert {"rollout", "turn", "branch"} <= {column.name for column in listing.columns}
+    row = a_fork(run, path)
+    navigation = Navigation(index, reader, None)
+    navigation.flat(everywhere=True)
+    navigation.top.cursor = navigation.top.listing.place_of(row)
+    assert navigation.open()
+    listed = tokens(navigation.response, None)
+    masks = [listed.cells(place)[2] for place in range(len(listed))]
+    assert masks.count("shared") == sum(navigation.rollout.shared[row]) > 0
+    assert navigation.sibling(1)
+    assert navigation.response.row == navigation.levels[-2].id
+
+
+def test_the_report_has_the_rollout_and_its_shared_tokens(run, path):
+    index, reader = opened(path)
+    row = a_fork(run, path)
+    (response,) = reader.read([row])
+    view = rollout_view(index, reader, row)
+    data = examples.response_of(response, [], examples.Limits(), view)
+    assert sum(data["shared"]) == sum(view.shared[row])
+    assert data["rollout"]["following"] == view.following
+    marked = [cells for cells in data["rollout"]["table"]["rows"] if cells[0]]
+    assert [cells[1] for cells in marked] == [str(row)]
