@@ -43,6 +43,9 @@ class Response:
     state_id: str = ""
     step_score: float = 0.0
     episode_score: float = 0.0
+    turn_reward: float | None = None
+    win_rate: float | None = None
+    hack: bool = False
     kept: bool = True
     behind: float = 0.0
     """Value of the state behind the end."""

@@ -399,6 +399,138 @@ def agentic_reinforce(
     return returns, returns
 
 
+def joined(rows: Rollout) -> list[list[int]]:
+    """The rows of each rollout in the order of their turns; a turn without a reward is last."""
+
+    def place(i: int) -> tuple[int, float]:
+        score = rows[i].turn_reward
+        return rows[i].turn, math.inf if score is None else score
+
+    return [sorted(members, key=place) for members in rows_by(trajectories(rows)).values()]
+
+
+def over_rollouts(rows: Rollout, xs: Sequence[float], scale: str, eps: float) -> list[float]:
+    """The z-score of each rollout in its group, on all its rows; xs are equal within a rollout."""
+    chains, out = joined(rows), [0.0] * len(rows)
+    firsts = [chain[0] for chain in chains]
+    found = z_scores(
+        [groups(rows)[i] for i in firsts], [xs[i] for i in firsts], scale=scale, eps=eps
+    )
+    for chain, z in zip(chains, found, strict=True):
+        for i in chain:
+            out[i] = z
+    return out
+
+
+def mt_grpo_rewards(
+    rows: Rollout,
+    *,
+    gamma: float = 1.0,
+    weights: tuple[float, float] = (1.0, 1.0),
+    scale: str = "std",
+    baseline: str = "return",
+    eps: float = 1e-6,
+) -> list[float]:
+    """Outcome against the group, plus returns (or rewards) of turns against turns of one number.
+
+    With `reward` this is arXiv 2505.11821 and mt_grpo_env_trainer.py (`_assign_advantages`, "aae")
+    of SiliangZeng/Multi-Turn-RL-Agent: outcome advantage, plus turn advantages from the turn on.
+    """
+    turns = [0.0] * len(rows)
+    scored = [i for i, r in enumerate(rows) if r.turn_reward is not None]
+    places = [(*key, r.turn) for key, r in zip(groups(rows), rows, strict=True)]
+    gains = {i: rows[i].turn_reward for i in scored}
+    if baseline == "reward":
+        found = z_scores([places[i] for i in scored], [*gains.values()], scale=scale, eps=eps)
+        gains = dict(zip(scored, found, strict=True))
+    for chain in joined(rows):
+        running = 0.0
+        for i in reversed(chain):
+            running = gains.get(i, 0.0) + gamma * running
+            turns[i] = running
+    if baseline == "return":
+        turns = z_scores(places, turns, scale=scale, eps=eps)
+    outcome = over_rollouts(rows, [r.reward for r in rows], scale, eps)
+    return [weights[0] * a + weights[1] * b for a, b in zip(outcome, turns, strict=True)]
+
+
+def deltas(scores: Sequence[float | None]) -> list[float]:
+    """prime-rl pull request 3282, algo/turn_credit.py, `deltas`: progress since the last score."""
+    out, before = [], None
+    for score in scores:
+        out.append(0.0 if score is None or before is None else score - before)
+        before = before if score is None else score
+    return out
+
+
+def smear(progress: Sequence[float], gamma: float) -> list[float]:
+    """The same, `smear`: each progress divided over its turn and those before, weights γ^d."""
+    out = [0.0] * len(progress)
+    for t, gain in enumerate(progress):
+        total = math.fsum(gamma**d for d in range(t + 1))
+        for d in range(t + 1):
+            out[t - d] += gain * gamma**d / total
+    return out
+
+
+def turn_credit_rewards(rows: Rollout, *, gamma: float = 1.0, beta: float = 1.0) -> list[float]:
+    """The same, `score_group` and `_token_advantages`: level + β·(credit - mean over tokens)."""
+    returns, shifts = [0.0] * len(rows), [0.0] * len(rows)
+    for chain in joined(rows):
+        progress = deltas([rows[i].turn_reward for i in chain])
+        shares = smear(progress, gamma)
+        tokens = [rows[i].length for i in chain]
+        center = math.fsum(c * n for c, n in zip(shares, tokens, strict=True)) / max(sum(tokens), 1)
+        for i, credit in zip(chain, shares, strict=True):
+            returns[i] = rows[i].reward + math.fsum(progress)
+            shifts[i] = credit - center
+    level = over_rollouts(rows, returns, "none", 0.0)
+    return [a + beta * shift for a, shift in zip(level, shifts, strict=True)]
+
+
+def turn_gae(
+    rows: Rollout,
+    token_rewards: Tokens,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    turn_value: str = "first",
+) -> Credit:
+    """GAE with a step per turn: AReaL, areal/trainer/ppo/gae.py, `_compute_turn_level_gae`."""
+    advantages, returns = [], []
+    for r, rewards in zip(rows, token_rewards, strict=True):
+        row, targets, following, state = [0.0] * len(rewards), [0.0] * len(rewards), 0.0, r.behind
+        for segment in reversed(segments(r.mask)):
+            value = (r.values or [])[segment[0 if turn_value == "first" else -1]]
+            delta = math.fsum(rewards[t] for t in segment) + gamma * state - value
+            following, state = delta + gamma * lam * following, value
+            for t in segment:
+                row[t], targets[t] = following, following + value
+        advantages.append(row)
+        returns.append(targets)
+    return final_masked(rows, advantages), final_masked(rows, returns)
+
+
+def gar(rows: Rollout, token_rewards: Tokens, *, floor: float = 0.5, cap: float = 2.0) -> Credit:
+    """MiMo-V2.6 eq. 3: prime-rl, algo/gar.py, `redistribute` and `apply`."""
+    s, out = scores(token_rewards), [0.0] * len(rows)
+    for members in rows_by(groups(rows)).values():
+        lowest = min(s[i] for i in members)
+        rewards = [lowest if rows[i].hack else s[i] for i in members]
+        rates = [rows[i].win_rate for i in members]
+        quality = [floor + (1 - floor) * (0.5 if w is None else w) for w in rates]
+        found = [x - mean(rewards) for x in rewards]
+        above = [k for k, a in enumerate(found) if a > 0]
+        if above:
+            total = math.fsum(found[k] for k in above)
+            lam = min(cap, total / math.fsum(quality[k] * found[k] for k in above))
+            for k in above:
+                found[k] *= lam * quality[k]
+        for i, a in zip(members, found, strict=True):
+            out[i] = a - mean(found)
+    return outcome(rows, out)
+
+
 def opd(
     rows: Rollout,
     token_rewards: Tokens,
@@ -426,6 +558,6 @@ ESTIMATORS: dict[str, Callable[..., Credit]] = {
     for function in (
         gae, vtrace, reinforce, grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, remax,
         opo, gpg, grpo_passk, max_rl, gdpo, hierarchical_grpo, optimal_token_baseline, gigpo,
-        step_reinforce, agentic_reinforce, rae, opd, raw,
+        step_reinforce, agentic_reinforce, rae, opd, raw, turn_gae, gar,
     )
 }  # fmt: skip

@@ -21,11 +21,17 @@ Units = Sequence[str] | None
 SCOPES = {"grpo": ("group", "group"), "step_reinforce": ("group", "group")}
 WHITENED = {"reinforce_pp": "reinforce", "reinforce_pp_baseline": "dr_grpo"}
 # What takes the place of rewards, which are then credited as by `reinforce`.
-MADE = {"step_reinforce": est.step_returns, "gigpo": est.gigpo_rewards}
+MADE = {
+    "step_reinforce": est.step_returns,
+    "gigpo": est.gigpo_rewards,
+    "mt_grpo": est.mt_grpo_rewards,
+    "turn_credit": est.turn_credit_rewards,
+}
+OF_ROLLOUTS = ("mt_grpo", "turn_credit")  # read the reward of a rollout
 PLAIN = {**WHITENED, **dict.fromkeys(MADE, "reinforce")}
 OUTCOMES = {
     "raw", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk", "max_rl", "gdpo", "hierarchical_grpo",
-    "rae",
+    "rae", "gar",
 }  # fmt: skip
 KNOBS = {
     "gae": ("gamma", "lam", "lambda_policy", "lambda_value", "length_adaptive_alpha"),
@@ -34,6 +40,7 @@ KNOBS = {
     "grpo": ("gamma",),
     "remax": ("gamma",),
     "agentic_reinforce": ("gamma",),
+    "turn_gae": ("gamma", "lam"),
     "hierarchical_grpo": ("episode_domains",),
     "optimal_token_baseline": ("gamma",),
 }
@@ -75,7 +82,7 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
         sums = of_rollouts(rows, [process_sum(r) for r in rows], options, units)
         shaped = [x + own for x, own in zip(shaped, sums, strict=True)]
     if options.get("estimator") in MADE:
-        shaped = made_rewards(rows, options)
+        shaped = made_rewards(rows, shaped, options)
     normalised = normalised_rewards(rows, shaped, options, units)
     bound = options.get("reward_clip") or float("inf")
     rewards = ref.clipped(normalised, bound)
@@ -113,14 +120,17 @@ def value_behind(row: Response, where: str) -> float:
     return row.values[-1] if row.values else 0.0
 
 
-def made_rewards(rows: Rollout, options: Options) -> list[float]:
+def made_rewards(rows: Rollout, shaped: list[float], options: Options) -> list[float]:
     """What an estimator of steps makes of the rows that count; the others get 0."""
-    made, places = [0.0] * len(rows), counted(rows, options)
-    name, some = options["estimator"], [rows[i] for i in places]
+    made, places, name = [0.0] * len(rows), counted(rows, options), options["estimator"]
+    if name in OF_ROLLOUTS:
+        shaped = of_rollouts(rows, shaped, options, [r.traj_id for r in rows])
+    some = [replace(rows[i], reward=shaped[i]) for i in places]
     if process_way(options) == "response":
         some = [replace(r, step_score=r.step_score + process_sum(r)) for r in some]
     eps = options.get("numerics", {}).get("norm_eps", 1e-6)
-    found = est.gigpo_rewards(some, eps) if name == "gigpo" else MADE[name](some)
+    knobs = {"eps": eps} if name in ("gigpo", "mt_grpo") else {}
+    found = MADE[name](some, **knobs)
     for i, x in zip(places, found, strict=True):
         made[i] = x
     return made
@@ -136,7 +146,7 @@ def process_way(options: Options) -> str:
         return str(way)
     if name in OUTCOMES or name in MADE or name == "reinforce_pp_baseline":
         return "response"
-    if name in ("gae", "vtrace", "remax", "optimal_token_baseline"):
+    if name in ("gae", "turn_gae", "vtrace", "remax", "optimal_token_baseline"):
         return "token"
     return "token" if scopes_of(options) == ("none", "none") else "response"
 

@@ -48,7 +48,11 @@ SCALAR_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "state_id": ("state_id", pa.string()),
     "step_score": ("step_score", pa.float32()),
     "episode_score": ("episode_score", pa.float32()),
+    "turn_reward": ("turn_reward", pa.float32()),
+    "win_rate": ("win_rate", pa.float32()),
+    "hack": ("hack", pa.bool_()),
 }
+NULLABLE = ("turn_reward", "win_rate")
 
 
 # Masks and rewards
@@ -146,6 +150,9 @@ def response(draw: st.DrawFn, reward: float, max_tokens: int, *, extreme: bool) 
         state_id=str(rng.choice(STATES)),
         step_score=step,
         episode_score=episode,
+        turn_reward=float(rng.integers(4)) / 4 if rng.random() < 0.8 else None,
+        win_rate=float(rng.integers(5)) / 4 if rng.random() < 0.8 else None,
+        hack=bool(rng.random() < 0.2),
     )
 
 
@@ -210,16 +217,18 @@ def rollouts(
 ESTIMATORS = (
     "grpo", "reinforce", "reinforce_pp", "reinforce_pp_baseline", "gae", "raw", "dr_grpo", "rloo",
     "remax", "opo", "gpg", "grpo_passk", "max_rl", "gdpo", "hierarchical_grpo", "agentic_reinforce",
-    "step_reinforce", "gigpo",
+    "step_reinforce", "gigpo", "mt_grpo", "turn_credit", "turn_gae", "gar",
 )  # fmt: skip
 # What an estimator cannot do without.
 ESSENTIALS: dict[str, dict[str, object]] = {
     "gdpo": {"reward_components": COMPONENTS, "component_weights": (1.0, 0.5)},
     "hierarchical_grpo": {"episode_domains": ("math",)},
     "opd": {"teachers": {"ref_log_probs": 0.5}},
+    "mt_grpo": {"rollout_reward": "sum"},
+    "turn_credit": {"rollout_reward": "mean"},
 }
 # These normalise by themselves, within groups.
-SELF_NORMALISED = ("gdpo", "grpo_passk", "gigpo")
+SELF_NORMALISED = ("gdpo", "grpo_passk", "gigpo", "mt_grpo")
 
 # Mean and deviation of reward normalisation. Left out are pairs where equal rewards are far from
 # the mean that is taken from them: they would be divided by next to nothing.
@@ -361,5 +370,9 @@ def to_table(
     for name in sorted({name for r in rows for name in r.components}):
         columns[name] = pa.array([r.components[name] for r in rows], pa.float32())
     return pa.table(
-        {n: xs for n, xs in columns.items() if n not in without and not (len(xs) and xs.null_count)}
+        {
+            n: xs
+            for n, xs in columns.items()
+            if n not in without and (n in NULLABLE or not (len(xs) and xs.null_count))
+        }
     )

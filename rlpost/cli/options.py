@@ -68,6 +68,7 @@ class Declared:
 
 RECIPE: dict[str, Declared] = {
     "estimator": Declared(ESTIMATOR, "NAME", common=True, complete=completion.estimators),
+    "estimator_for": Declared(ESTIMATOR, "ROLE=NAME"),
     "options": Declared(ESTIMATOR, "NAME=VALUE"),
     "gamma": Declared(ESTIMATOR),
     "lam": Declared(ESTIMATOR),
@@ -75,6 +76,7 @@ RECIPE: dict[str, Declared] = {
     "lambda_value": Declared(ESTIMATOR),
     "length_adaptive_alpha": Declared(ESTIMATOR),
     "bootstrap": Declared(ESTIMATOR),
+    "scan": Declared(ESTIMATOR),
     "step_gamma": Declared(ESTIMATOR),
     "episode_weight": Declared(ESTIMATOR),
     "step_weight": Declared(ESTIMATOR),

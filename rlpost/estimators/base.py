@@ -138,7 +138,8 @@ class Estimator:
     def roles(self) -> tuple[str, ...]:
         """The roles that the input must have."""
         made = {"rewards", "token_rewards"} if self.makes_rewards else set()
-        optional = {*OPTIONAL_ROLES, *_optional(self.token_weights), *made}
+        functions = (self.function, self.rewards, self.token_weights)
+        optional = {*OPTIONAL_ROLES, *made}.union(*map(_optional, functions))
         needs = [name for name in self.needs if name not in optional]
         roles = [role for name in needs for role in _ROLES_OF_COMPUTED.get(name, (name,))]
         grouped = self.level == "response" and "offsets" in self.parameters
@@ -150,6 +151,11 @@ class Estimator:
     def makes_rewards(self) -> bool:
         """Whether `rewards` computes its rewards without the rewards of the input."""
         return self.rewards is not None and "rewards" not in self.reward_columns
+
+    @property
+    def joins_rollouts(self) -> bool:
+        """Whether `rewards` joins the rows of rollouts, and reads the reward of each rollout."""
+        return {"rollout", "rewards"} <= {*self.reward_columns}
 
     @cached_property
     def options(self) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ _TAIL = 0.01  # share of the largest ratios
 _BODY = (-5.0, -0.3)  # log-probs of tokens that are neither nearly certain nor rare
 _OUTLIER = 6.0  # times the 90 % quantile of |d|
 _PLAUSIBLE = 0.1, 10.0  # temperatures
+_PLACES = 40  # tokens of a turn; later ones are one place
+_TINY = 1e-5  # nats
 _LEAST = 64  # tokens of a quantile or a mean of squares
 
 
@@ -225,6 +227,89 @@ def heavy_tail(d: Floats, sampled: Floats) -> Tail:
     tokens, squares = size > max(_OUTLIER * scale, 1e-12), capped_squares(d)
     total = squares.sum()
     return Tail(tokens, float(squares[tokens].sum() / total) if total else 0.0)
+
+
+def clustering(chosen: Flags, labels: Codes) -> float:
+    """Return how far chosen tokens' labels are from those of all tokens, beyond chance.
+
+    It is Σ |difference of shares|, from 0 to 2, less what as many random tokens have.
+
+    Args:
+        chosen: [t].
+        labels: [t] codes; negative ones are one label.
+    """
+    count, width = np.count_nonzero(chosen), int(labels.max(initial=0)) + 2
+    if not count:
+        return 0.0
+    every = np.bincount(labels + 1, minlength=width) / len(labels)
+    own = np.bincount(labels[chosen] + 1, minlength=width) / count
+    chance = np.sqrt(2 * every * (1 - every) / (np.pi * count)).sum()
+    return float(np.abs(own - every).sum() - chance)
+
+
+def first_against_later(
+    d: Floats, sampled: Floats, since: Codes, later: Flags, window: Codes
+) -> Estimate | None:
+    """Return the mean difference of log |d|, first turns minus later ones, of like tokens.
+
+    Tokens are compared at the same place of their turn and with similar log-probs. A missing BOS
+    changes first turns more; other markers between turns change only what comes after them.
+
+    Args:
+        d: [t].
+        sampled: [t] log-probs.
+        since: [t] tokens before each in its turn.
+        later: [t] of a turn after an observation.
+        window: [t] codes of the windows.
+
+    Returns:
+        None unless both kinds have 64 tokens.
+    """
+    place = quantile_bins(sampled) * (_PLACES + 1) + np.minimum(since, _PLACES)
+    size, count = np.log(np.abs(d) + _TINY), int(place.max(initial=0)) + 1
+    own = np.bincount(place, later, count), np.bincount(place, ~later, count)
+    if min(one.sum() for one in own) < _LEAST:
+        return None
+    least = np.maximum(own[0] + own[1], 1)
+    weight = np.where(later, -own[1][place], own[0][place]) / least[place]
+    scale = (own[0] * own[1] / least).sum() / len(d)
+    return ratio_of_sums(weight * size, np.full(len(d), scale), window) if scale else None
+
+
+@dataclass(frozen=True)
+class SameContext:
+    """Differences between tokens that were sampled in one context."""
+
+    slope: float
+    """Of d on the surprisal: 1 - T if one side has the temperature T, whatever else differs."""
+    noise: float
+    """Nats of d that no temperature and no truncation explains: a standard deviation from the
+    median size."""
+    tokens: int
+
+
+def same_context(old: Floats, infer: Floats, context: Codes) -> SameContext | None:
+    """Return what remains of d within contexts: truncation is one number in each, as is log Z.
+
+    Args:
+        old: [n].
+        infer: [n].
+        context: [n] codes: prompts, for the first tokens of their responses.
+
+    Returns:
+        None of fewer than 64 degrees of freedom.
+    """
+    counts = np.bincount(context)
+    free = len(context) - np.count_nonzero(counts) - 1
+    if free < _LEAST:
+        return None
+    least = np.maximum(counts, 1)
+    x, y = (one - (sums_of(one, context) / least)[context] for one in (-infer, old - infer))
+    slope = float(x @ y / (x @ x)) if x.any() else 0.0
+    several = (counts > 2)[context]  # noqa: PLR2004 - of two, a slope explains nearly all
+    rest = np.abs(y - slope * x)[several]
+    noise = 1.4826 * float(np.median(rest)) * (len(context) / free) ** 0.5 if len(rest) else 0.0
+    return SameContext(slope, noise, len(context))
 
 
 @dataclass(frozen=True)

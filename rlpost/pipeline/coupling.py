@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 Scope = Literal["response", "group", "batch", "run"]
+SCOPES = get_args(Scope)
 
 
 class Coupling(NamedTuple):
@@ -27,6 +28,11 @@ class Coupling(NamedTuple):
 
 def coupling_of(resolved: ResolvedRecipe) -> Coupling:
     """Return what a resolved recipe couples; when in doubt, more."""
+    every = [_coupling(own) for own in (resolved, *resolved.by_role.values())]
+    return max(every, key=lambda one: SCOPES.index(one.scope))
+
+
+def _coupling(resolved: ResolvedRecipe) -> Coupling:
     recipe, estimator = resolved.recipe, resolved.estimator
     name = f"estimator {estimator.name}"
     of_batch = {"batch", "cohort"} & {*estimator.needs}
@@ -49,6 +55,7 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
         "--emit of a group column": bool({*GROUP_COLUMNS} & {*resolved.written}),
         "--trained-once": recipe.trained_once and resolved.grouped,
         "--unit rollout": resolved.unit == "rollout",
+        "--scan rollout": resolved.joins,
         f"--numerics single={single}": single in ("zero_always", "raw"),
         name: bool(estimator.token_weights or estimator.rewards),
     }

@@ -19,7 +19,7 @@ from rlpost.kernels.rewards import component_sum
 from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.pipeline.totals import SummaryCells
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_evidence
-from rlpost.recipe.roles import is_read_by_name
+from rlpost.recipe.roles import is_nullable, is_read_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,6 +62,7 @@ def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset
     return frozenset(
         {
             "columns",
+            "estimator_for",
             "reward_components",
             *(["numerics.batch"] if coupled else ()),
             *(components if recipe.reward_components else ()),
@@ -238,6 +239,10 @@ def concat_columns(parts: Iterable[Mapping[str, Column]], rows: int) -> dict[str
 Label = str | int
 
 
+_LABELLED = ("batch", "domain", "branch", "agent_role", UNKNOWN_REASON, FAILURE)
+"""Keys whose labels are kept; there may be millions of groups and rollouts."""
+
+
 class Collector:
     """Collects the columns of responses from chunks, in input order."""
 
@@ -280,13 +285,14 @@ class Collector:
         for name in list(self._keys):
             keys = KeyColumn.of(self._keys.pop(name))
             codes[name] = keys.codes
-            if name in ("batch", "domain", "branch", UNKNOWN_REASON, FAILURE):  # not millions
+            if name in _LABELLED:
                 labels[name] = keys.labels.to_pylist()
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
         alone = codes["rollout"] if unit == "rollout" else np.arange(count)
         own = codes.get("group", alone)
+        roles = [codes["agent_role"]] if recipe.estimator_for else []
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
         left_out = np.zeros(count, np.int8)
         if "sample_mask" in columns:
@@ -300,19 +306,20 @@ class Collector:
             "step": step,
             "batch": batch,
             "domain": domain,
-            "group": joint_codes(batch, own),
+            "group": joint_codes(batch, own, *roles),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         if "branch" in codes:  # in the order of their names
             codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
-        ids = {"rollout", "branch", "state_id", UNKNOWN_REASON, FAILURE}
+        ids = {"rollout", "branch", "agent_role", "state_id", UNKNOWN_REASON, FAILURE}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own
         if unit == "rollout":
             columns["unit"] = joint_codes(columns["group"], codes["rollout"])
-        reasons = {name: labels[name] for name in (UNKNOWN_REASON, FAILURE) if name in labels}
-        labels = {"step": steps, "batch": batches, "domain": domains} | reasons
+        kept = ("agent_role", UNKNOWN_REASON, FAILURE)
+        others = {name: labels[name] for name in kept if name in labels}
+        labels = {"step": steps, "batch": batches, "domain": domains} | others
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:
             columns["turn_evidence"] = turn_evidence(columns["group"], rollout, turn)
@@ -330,7 +337,8 @@ def _finite(columns: Mapping[str, Column], count: int, *, skip: bool) -> NDArray
     finite = np.ones(count, np.bool_)
     for name, column in columns.items():
         if column.dtype.kind == "f" and not (skip and name.startswith("component:")):
-            finite &= np.isfinite(column).reshape(count, -1).all(1)
+            counted = ~np.isinf(column) if is_nullable(name) else np.isfinite(column)
+            finite &= counted.reshape(count, -1).all(1)
     return finite
 
 

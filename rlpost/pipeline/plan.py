@@ -23,6 +23,7 @@ from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.stages import Stage, stages_of, token_roles
+from rlpost.pipeline.stages.agent_roles import AGENT_ROLE
 from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.stages.trained_once import IDS
@@ -315,6 +316,9 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["rollout", "branch", "turn"] if resolved.unit == "rollout" else []),
         *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
+        *(("turn", "branch", "turn_reward") if resolved.joins else ()),
+        *([AGENT_ROLE] if resolved.by_role else []),
+        *(role for own in resolved.by_role.values() for role in _optional_rows(own)),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
@@ -377,7 +381,10 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("ref_log_probs", penalty, charged),
         *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
         *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in sorted(CORRECTED)),
-        ("rollout", "--unit rollout", resolved.unit == "rollout"),
+        (AGENT_ROLE, "--estimator-for", bool(resolved.by_role)),
+        ("turn", "--scan rollout", resolved.joins),
+        ("rollout", "--scan rollout", resolved.joins),
+        ("rollout", "--unit rollout", resolved.unit == "rollout" and not resolved.joins),
         ("difficulty", "--difficulty-weight", recipe.difficulty_weight),
         ("truncated", "--truncation-penalty", recipe.truncation_penalty is not None),
         ("truncated", "--drop-truncated", recipe.drop_truncated),
@@ -390,4 +397,6 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (FAILURE, "--failures zero", recipe.failures == "zero"),
         (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
+    for own in resolved.by_role.values():
+        needed |= _needed_roles(own)
     return needed | {role: why for role, why, needs in asked if needs}

@@ -26,7 +26,7 @@ from rlpost.pipeline.data import (
 )
 from rlpost.pipeline.failures import attempts, failure_reasons
 from rlpost.pipeline.turns import ROLLOUT, TURN
-from rlpost.recipe.roles import is_read_by_name, kind_of
+from rlpost.recipe.roles import is_nullable, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -303,8 +303,9 @@ class Decoder:
         numbers = ragged.numbers(array, location).copy()
         self._fill_needless(numbers, chunk, role)
         skip = self.missing_components == "skip" and role.startswith("component:")
-        if self.nonfinite == "error" and not skip and not np.isfinite(numbers).all():
-            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        bad = np.isinf(numbers) if is_nullable(role) else ~np.isfinite(numbers)
+        if self.nonfinite == "error" and not skip and bad.any():
+            row = int(np.flatnonzero(bad)[0])
             value = "is null" if array[row].as_py() is None else f"is {float(numbers[row])}"
             advice = "a finite number is needed; `--nonfinite mask` leaves such responses out"
             if role.startswith("component:"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import UsageError
@@ -13,6 +13,8 @@ from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
 from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rlpost.estimators import Estimator
     from rlpost.recipe.recipe import Recipe, Scope
     from rlpost.recipe.roles import ColumnMap, Unit
@@ -55,6 +57,8 @@ class ResolvedRecipe:
     """The input has prompt groups."""
     rewarded: bool = True
     """The input has rewards, or components of them."""
+    by_role: Mapping[str, ResolvedRecipe] = field(default_factory=dict)
+    """The recipes of agent roles that have an estimator of their own."""
     unit: Unit = "row"
     """What statistics of responses count."""
     failures: bool = False
@@ -172,6 +176,17 @@ class ResolvedRecipe:
         return self.unit == "rollout" or "rollout" in self.estimator.needs
 
     @property
+    def joins(self) -> bool:
+        """Scans run over the rows of a rollout."""
+        return self.recipe.scan == "rollout" and "raw_advantages" not in self.recorded
+
+    @property
+    def own_rewards(self) -> bool:
+        """Each row of a rollout has a reward of its own."""
+        summed = self.joins and self.recipe.rollout_reward == "sum"
+        return summed or self.estimator.rewards is not None
+
+    @property
     def reads_rewards(self) -> bool:
         """The estimator reads rewards, and so the KL penalty that is subtracted from them."""
         return _reads_rewards(self.estimator)
@@ -194,6 +209,8 @@ class ResolvedRecipe:
     @property
     def same_returns(self) -> bool:
         """Written returns equal written advantages, so that both share one encoding."""
+        if not all(own.same_returns for own in self.by_role.values()):
+            return False
         recipe, returns = self.recipe, self.estimator.returns
         changed = recipe.advantage_clip is not None or bool(recipe.teachers)
         changed |= self.whiten and not self.whitened_returns
@@ -267,7 +284,11 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         and recipe.numerics.observations not in ("restart", "cut")
     )
     plain_return = (
-        estimator.undiscounted_is_constant and recipe.gamma == 1 and not varying and one_end
+        estimator.undiscounted_is_constant
+        and recipe.gamma == 1
+        and not varying
+        and one_end
+        and recipe.scan == "row"
     )
     whiten = recipe.whiten_advantages
     own = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "token"
@@ -280,7 +301,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     unread = bool(kl_reads) and rows_alone and plain and not charged and recipe.kl_coef == 0
     lengths: Lengths = "column" if "response_length" in columns else "unknown"
     lengths = lengths if recipe.tokenizer is None else "texts"
-    return ResolvedRecipe(
+    resolved = ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,
         kl_reads=frozenset() if unread else kl_reads,
@@ -296,11 +317,38 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         lengths=lengths if columns.rows_only else "tokens",
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
-        unit="row" if compares_rows(estimator) else columns.unit(recipe.unit),
+        unit=_unit(recipe, estimator, columns),
         failures="failure" in columns,
         attempts="run_attempt" in columns,
         recorded=recorded,
     )
+    return _with_roles(resolved, columns) if recipe.estimator_for else resolved
+
+
+def _with_roles(resolved: ResolvedRecipe, columns: ColumnMap) -> ResolvedRecipe:
+    """Return the recipe with those of agent roles that have an estimator of their own."""
+    shared: dict[str, object] = {"estimator_for": {}, "estimator_name": None}
+    by_role = {
+        role: resolve_recipe(
+            resolved.recipe.model_copy(update={**shared, "estimator": name}), columns
+        )
+        for role, name in resolved.recipe.estimator_for.items()
+    }
+    for one in (resolved, *by_role.values()):
+        if not one.constant:
+            raise UsageError(
+                f"--estimator-for: estimator {one.estimator.name} computes one advantage per token "
+                "here, and agent roles need one per response: no critic, no discount, no KL penalty"
+            )
+        if "running" in one.norm:
+            raise UsageError("--estimator-for excludes running reward statistics")
+        if one.process != resolved.process:
+            raise UsageError(
+                f"--estimator-for: estimators {resolved.estimator.name} and {one.estimator.name} "
+                "use process rewards in different ways; set --numerics process_rewards, or leave "
+                "them out with --map token_rewards=none"
+            )
+    return replace(resolved, by_role=by_role)
 
 
 def estimator_of(recipe: Recipe) -> Estimator:
@@ -375,6 +423,7 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
             f"--bootstrap {recipe.bootstrap}: the advantages of estimator {estimator.name} are no "
             "sums of rewards in units of values; leave it out, or use gae, reinforce or a kin of it"
         )
+    _check_scan(recipe, estimator)
     for name in ("norm_mean", "norm_std"):
         scope = getattr(recipe, name)
         if estimator.normalises and scope in ("batch", "running"):
@@ -382,6 +431,12 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
                 f"{flag_of(name)} {scope}: estimator {estimator.name} normalises within groups; "
                 f"{flag_of(name)} group, others or none is needed"
             )
+    joining = f"estimator {estimator.name}" if estimator.joins_rollouts else "--scan rollout"
+    if recipe.unit == "row" and (estimator.joins_rollouts or recipe.scan == "rollout"):
+        raise UsageError(
+            f"--unit row: {joining} joins the rows of a rollout, which has one reward; leave "
+            "--unit out, or use --unit rollout"
+        )
     if recipe.unit == "rollout" and compares_rows(estimator):
         raise UsageError(
             f"--unit rollout: estimator {estimator.name} compares rows itself, so rows of one "
@@ -390,8 +445,58 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
         )
 
 
+def _unit(recipe: Recipe, estimator: Estimator, columns: ColumnMap) -> Unit:
+    """Return what statistics of responses count."""
+    if estimator.joins_rollouts or recipe.scan == "rollout":
+        return "rollout"
+    return "row" if compares_rows(estimator) else columns.unit(recipe.unit)
+
+
+def _check_scan(recipe: Recipe, estimator: Estimator) -> None:
+    if recipe.scan == "row":
+        return
+    if not scans(estimator):
+        names = ", ".join(one.name for one in ESTIMATORS.values() if scans(one))
+        raise UsageError(
+            f"--scan rollout: estimator {estimator.name} has no scan of token rewards that could "
+            f"go on in the next row; {names} have one"
+        )
+    separate = {
+        "--lambda-policy": recipe.lambda_policy is not None,
+        "--lambda-value": recipe.lambda_value is not None,
+        "--length-adaptive-alpha": recipe.length_adaptive_alpha > 0,
+        f"--numerics observations={recipe.numerics.observations}": recipe.numerics.observations
+        != "skip",
+    }
+    for flag, conflicts in separate.items():
+        if conflicts:
+            raise UsageError(
+                f"--scan rollout excludes {flag}: rows are joined by one λ, over policy tokens"
+            )
+    if recipe.rollout_reward == "sum" and _norm(recipe, estimator) != ("none", "none"):
+        raise UsageError(
+            "--scan rollout with --rollout-reward sum leaves each reward on its row, and estimator "
+            f"{estimator.name} normalises the reward of a rollout; use --rollout-reward last, "
+            "equal or mean, or --norm-mean none --norm-std none"
+        )
+
+
+def scans(estimator: Estimator) -> bool:
+    """Return whether the advantages of an estimator are a scan that the next row can continue."""
+    return (
+        any(estimator.function is one.function for one in ESTIMATORS.values())
+        and "token_rewards" in estimator.token_columns
+        and {"token_rewards", "values"}.issuperset(estimator.token_columns)
+        and "gamma" in estimator.options
+        and estimator.rewards is None
+        and estimator.token_weights is None
+    )
+
+
 def compares_rows(estimator: Estimator) -> bool:
     """Return whether an estimator compares rows, so that a rollout would count several times."""
+    if estimator.joins_rollouts:
+        return False
     of_rows = {"group", "cohort", "position_baseline"} & {*estimator.columns}
     needs = {*estimator.needs} - {"batch"}  # that of a rollout is that of each of its rows
     kinds = {kind_of(role) for role in needs if role in ROLES or is_read_by_name(role)}

@@ -63,7 +63,12 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
         ),
         "rewards": _rewards(resolved),
         "KL": _kl(resolved),
-        "advantages": _advantages(resolved),
+        "advantages": "; ".join(
+            [
+                _advantages(resolved),
+                *(f"{role}: {_advantages(own)}" for role, own in resolved.by_role.items()),
+            ]
+        ),
         "distillation": ", ".join(f"{w:g} × KL from `{x}`" for x, w in recipe.teachers.items()),
         "whitening": _whitening(resolved),
         "clip": ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlpost.recipe.base import Bound, Ddof, NonNegative, OptionModel
+from rlpost.recipe.base import Bound, Ddof, NonNegative, OptionModel, Positive, Unit
 
 
 class Numerics(OptionModel):
@@ -71,6 +71,17 @@ class Numerics(OptionModel):
     return-to-go of token rewards (return), or the sum over the response (response)."""
     segment_reward: Literal["sum", "last"] = "sum"
     """Reward of a policy segment in agentic_reinforce: sum over its tokens, or its last token's."""
+
+    turn_value: Literal["first", "last"] = "first"
+    """Value of a turn in turn_gae: that at its first token, or at its last."""
+    turn_baseline: Literal["return", "reward"] = "return"
+    """What mt_grpo normalises among the turns of one number: the return from the turn on (return),
+    or each turn's reward, summed afterwards (reward), which is biased if rollouts end at different
+    turns."""
+    gar_floor: Unit = 0.5
+    """Smallest factor of a response's rank in gar, f_min."""
+    gar_cap: Positive = 2.0
+    """Largest factor λ of gar that restores the sum of positive advantages."""
 
     whiten_eps: NonNegative = 1e-8
     """ε of whitening, inside the square root."""

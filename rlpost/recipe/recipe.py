@@ -63,7 +63,7 @@ ROW_COLUMNS = frozenset(
 )
 """Columns with one value per response; the others are lists of tokens."""
 
-TABLES = ("columns", "options", "teachers", "numerics")
+TABLES = ("columns", "estimator_for", "options", "teachers", "numerics")
 """Fields that are tables of a recipe file, and NAME=VALUE on the command line."""
 
 
@@ -72,6 +72,10 @@ class EstimatorOptions(OptionModel):
 
     estimator: Annotated[str, AfterValidator(check_name)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
+    estimator_for: dict[str, Annotated[str, AfterValidator(check_name)]] = Field(
+        default_factory=dict
+    )
+    """Estimator of the responses of an agent role; each role then has its own statistics."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
     """Options of your own estimator: its keyword-only parameters."""
     estimator_name: str | None = None
@@ -89,12 +93,14 @@ class EstimatorOptions(OptionModel):
     bootstrap: Literal["column", "last"] | None = None
     """Value behind the end of truncated responses: that of the role next_value (column), or the
     last of the row's values (default: 0)."""
+    scan: Literal["row", "rollout"] = "row"
+    """Returns and gae within a row, or over the rows of a rollout in order of their turns."""
     step_gamma: Unit = 1.0
-    """Discount per turn of a trajectory (gigpo, step_reinforce)."""
+    """Discount per turn of a rollout (gigpo, step_reinforce, mt_grpo, turn_credit)."""
     episode_weight: Finite = 1.0
-    """Weight of the episode advantage (gigpo)."""
+    """Weight of the outcome of a rollout (gigpo, mt_grpo)."""
     step_weight: Finite = 1.0
-    """Weight of the step advantage (gigpo)."""
+    """Weight of the credit of a turn (gigpo, mt_grpo, turn_credit)."""
     f_norm: Positive = 1.0
     """Divisor of the advantages (gpg)."""
     ema_decay: Unit = 0.9

@@ -60,6 +60,8 @@ class Role:
     name: str
     kind: Kind
     aliases: tuple[str, ...] = ()
+    nullable: bool = False
+    """A row may have no value: null or NaN, which are no numbers that are not finite."""
 
 
 def _role(name: str, kind: Kind, *aliases: str) -> Role:
@@ -134,8 +136,10 @@ ROLES: dict[str, Role] = {
     ),
     "branch": _role("branch", "key", "branch", "branch_id", "branch_index", "branch_idx"),
     "turn": _role("turn", "number", "turn", "turn_id", "turn_index", "turn_idx"),
-    "turn_reward": _role("turn_reward", "number", "turn_reward", "turn_rewards"),
+    "turn_reward": Role("turn_reward", "number", ("turn_reward", "turn_rewards"), nullable=True),
     "agent_role": _role("agent_role", "key", "agent_role", "agent_name"),
+    "win_rate": Role("win_rate", "number", ("win_rate",), nullable=True),
+    "hack": _role("hack", "flag", "hack"),
     "policy_version": _role(
         "policy_version", "number", "policy_version", "policy_versions", "weight_version",
         "weight_versions",
@@ -189,6 +193,11 @@ def kind_of(role: str) -> Kind:
     kinds: dict[str, Kind] = {"component": "number", "teacher": "tokens", "recorded": "tokens"}
     start, colon, _ = role.partition(":")
     return (kinds | READ_BY_NAME).get(start, "key") if colon else "key"
+
+
+def is_nullable(role: str) -> bool:
+    """Return whether a row may have no value of a role."""
+    return role in ROLES and ROLES[role].nullable
 
 
 def is_read_by_name(role: str) -> bool:

@@ -29,6 +29,7 @@ from rlpost.display.text import counted
 from rlpost.errors import RlpostError
 from rlpost.io.system import cores
 from rlpost.pipeline.accelerators import devices_named
+from rlpost.pipeline.device import TORCH_CPU
 from tests.bench.commands import write_input
 from tests.bench.kernels import TRANSFERS, kernels, transfers
 from tests.bench.machine import commit, machine
@@ -268,15 +269,15 @@ def run_lines(found: Json) -> Iterator[str]:
         yield from (
             "",
             recipe,
-            f"{'device':7}{'workers':>7}{'total':>7}{'start':>6}"
+            f"{'device':9}{'workers':>7}{'total':>6}{'start':>6}"
             + "".join(f"{name:>8}" for name in LIMITS)
-            + f"{'share':>7}{'B/token':>8}{'MB':>6}",
+            + f"{'share':>6}{'B/token':>8}{'MB':>6}",
         )
         rows = [row for row in found["runs"] if row["recipe"] == recipe]
         for row in sorted(rows, key=_place):
             chunk = row["chunk_tokens"]
             label = f"2^{chunk.bit_length() - 1}" if chunk else row["device"]
-            yield f"{label:7}{row['workers']:7}{_run_cells(row, found['tokens'])}"
+            yield f"{label:9}{row['workers']:7}{_run_cells(row, found['tokens'])}"
         for name, gap in found["differences"].get(recipe, {}).items():
             yield (
                 f"  {name}: {gap['differ']:,} of {gap['numbers']:,} differ from the CPU's, "
@@ -305,9 +306,9 @@ def _run_cells(row: Json, tokens: int) -> str:
     share = limits["compute"] / (seconds["total"] - seconds["start_up"])
     moved = (row["bytes"]["to_device"] + row["bytes"]["to_host"]) / tokens
     return (
-        f"{row['wall']:7.2f}{seconds['start_up']:6.4g}"
+        f"{row['wall']:6.2f}{seconds['start_up']:6.4g}"
         + "".join(f"{limits[name]:8.2f}" for name in LIMITS)
-        + f"{share:7.1%}{moved:8.1f}{row['device_peak'] / 1e6:6,.0f}"
+        + f"{share:6.1%}{moved:8.1f}{row['device_peak'] / 1e6:6,.0f}"
     )
 
 
@@ -349,11 +350,11 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     arguments.parts = arguments.parts.split(",")
     if unknown := {*arguments.parts}.difference(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: expected {', '.join(PARTS)}")
-    arguments.tokens = arguments.tokens or 1 << (19 if arguments.device == "cpu" else 24)
+    arguments.tokens = arguments.tokens or 1 << (19 if arguments.device == TORCH_CPU else 24)
     if arguments.workers is not None:
         arguments.workers = [int(word) for word in arguments.workers.split(",")]
     else:
-        most = cores() if arguments.device == "cpu" else max(WORKERS)
+        most = cores() if arguments.device == TORCH_CPU else max(WORKERS)
         arguments.workers = [*dict.fromkeys(min(number, most) for number in WORKERS)]
     arguments.chunk_bits = [int(word) for word in arguments.chunk_bits.split(",") if word]
     return arguments

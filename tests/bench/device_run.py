@@ -13,6 +13,7 @@ from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import rlpost  # noqa: E402
+from rlpost.pipeline.device import CPU, TORCH_CPU  # noqa: E402
 
 
 def run(source: str, target: str, recipe: str, options: str) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def run(source: str, target: str, recipe: str, options: str) -> dict[str, Any]:
 
 def _peaks(device: str) -> dict[str, int]:
     """Return the most bytes that tensors had, and that torch reserved for them, on the device."""
-    if device == "cpu":
+    if device in (CPU, TORCH_CPU):
         return {"device_peak": 0, "device_reserved": 0}
     import torch  # noqa: PLC0415 - a run on the CPU imports it where rlpost does
 

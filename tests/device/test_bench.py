@@ -28,7 +28,8 @@ def small(monkeypatch):
 def test_all_parts_are_measured_and_written(tmp_path, capsys):
     sizes = "--tokens 8000 --transfer-bytes 4096 --responses 16"
     counts = "--workers 1,2 --chunk-bits 12 --rounds 2"
-    words = ["--device", "cpu", "--out", str(tmp_path / "out"), *sizes.split(), *counts.split()]
+    where = ["--device", "torch:cpu", "--out", str(tmp_path / "out")]
+    words = [*where, *sizes.split(), *counts.split()]
     assert cuda.main(words) == 0
     found = json.loads((tmp_path / "out" / "bench.json").read_text())
     lines = (tmp_path / "out" / "bench.txt").read_text().splitlines()
@@ -88,6 +89,6 @@ def test_a_device_that_is_not_there_is_one_line(capsys):
 
 def test_workers_on_the_cpu_are_at_most_its_cores(monkeypatch):
     monkeypatch.setattr(cuda, "cores", lambda: 2)
-    assert cuda.arguments_of(["--device", "cpu"]).workers == [2, 1]
-    assert cuda.arguments_of(["--device", "cpu", "--workers", "8,1"]).workers == [8, 1]
+    assert cuda.arguments_of(["--device", "torch:cpu"]).workers == [2, 1]
+    assert cuda.arguments_of(["--device", "torch:cpu", "--workers", "8,1"]).workers == [8, 1]
     assert cuda.arguments_of([]).workers == [4, 16, 1, 8]

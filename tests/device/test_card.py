@@ -112,7 +112,7 @@ def test_card_json_is_written_after_each_part(tmp_path):
 
 @pytest.mark.parametrize(
     ("device", "body", "code"),
-    [("cuda", "pytest.skip()", 1), ("cpu", "pytest.skip()", 0), ("cuda", "pass", 0)],
+    [("cuda", "pytest.skip()", 1), ("torch:cpu", "pytest.skip()", 0), ("cuda", "pass", 0)],
 )
 def test_on_a_card_a_cuda_test_must_run(tmp_path, device, body, code):
     file = tmp_path / "test_it.py"

@@ -22,7 +22,7 @@ Leaves = dict[str, Any]
 
 MASKS = (
     *("all", "nonfinite", "sample_mask", "max_len", "error_max_len", "truncated"),
-    *("difficulty", "zero_variance", "single_response", "off_policy"),
+    *("difficulty", "zero_variance", "single_response", "off_policy", "failure", "superseded"),
 )
 
 # Keys of JSON that were renamed on purpose, old to new: dotted names without list indices, as

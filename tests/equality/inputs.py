@@ -96,6 +96,12 @@ def frames(folder: Path) -> None:
     incomplete = replaced(steps, "reward_format", pa.array(parts, pa.float32()))
     pq.write_table(incomplete, folder / "incomplete.parquet")
 
+    failures = ["crash" if row % 5 == 2 else "" for row in range(arithmetic.num_rows)]
+    attempts = [1 + row % 2 for row in range(arithmetic.num_rows)]
+    failing = arithmetic.append_column("failure", pa.array(failures))
+    failing = failing.append_column("run_attempt", pa.array(attempts))
+    pq.write_table(failing, folder / "failing.parquet")
+
     # The same rows in another order and with other types.
     order = draw.permutation(arithmetic.num_rows)
     pq.write_table(arithmetic.take(order), folder / "shuffled.parquet", row_group_size=50)

@@ -12,7 +12,8 @@ from rlpost.recipe.roles import ROLES
 
 ROWS = 24
 SCALED = (
-    "reward", "reward_baseline", "step_score", "episode_score", *COMPONENTS, "values",
+    "reward", "reward_baseline", "step_score", "episode_score", "turn_reward", "values",
+    *COMPONENTS,
 )  # fmt: skip
 BY_MEAN = {"max_rl"}
 """Estimators that divide by a mean reward."""
@@ -39,7 +40,8 @@ def table():
         "reward_baseline": rng.uniform(0, 1, ROWS),
         "step_score": rng.uniform(0, 1, ROWS),
         "episode_score": np.repeat(rng.uniform(0, 1, ROWS // 2), 2),
-        **{name: rng.uniform(0, 1, ROWS) for name in COMPONENTS},
+        **{name: rng.uniform(0, 1, ROWS) for name in (*COMPONENTS, "turn_reward", "win_rate")},
+        "hack": row % 8 == 7,
         "response_mask": [[1] * n for n in lengths],
         "values": lists(rng, lengths, -1, 1),
         "sum_pi_squared": lists(rng, lengths, 0, 1),

@@ -61,8 +61,8 @@ def test_an_estimator_equals_its_reference(name, rows, gamma, process):
     agrees(rows, name, gamma=gamma)
 
 
-BOOTSTRAPPED = ("gae", "vtrace", "reinforce", "reinforce_pp", "remax", "agentic_reinforce",
-                "optimal_token_baseline")  # fmt: skip
+BOOTSTRAPPED = ("gae", "turn_gae", "vtrace", "reinforce", "reinforce_pp", "remax",
+                "agentic_reinforce", "optimal_token_baseline")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BOOTSTRAPPED)

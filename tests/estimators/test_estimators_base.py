@@ -14,9 +14,11 @@ def double(xs):
 
 
 WHITENED = {"reinforce_pp", "reinforce_pp_baseline"}
-OWN_RETURNS = {"gae", "vtrace", "remax", "optimal_token_baseline"}
+OWN_RETURNS = {"gae", "turn_gae", "vtrace", "remax", "optimal_token_baseline"}
+OF_GROUPS = {"gdpo", "gigpo", "mt_grpo"}
 CONSTANT = {
-    "reinforce", "grpo", "reinforce_pp", "gigpo", "step_reinforce", "agentic_reinforce",
+    "reinforce", "grpo", "reinforce_pp", "gigpo", "step_reinforce", "agentic_reinforce", "mt_grpo",
+    "turn_credit",
 }  # fmt: skip
 
 
@@ -24,7 +26,7 @@ CONSTANT = {
 def test_the_table_has_the_defaults_of_the_papers(name):
     one = ESTIMATORS[name]
     scope = "group" if name in {"grpo", "step_reinforce"} else "none"
-    mean = "group" if name in {"gdpo", "gigpo"} else scope
+    mean = "group" if name in OF_GROUPS else scope
     std = "group" if one.normalises else scope
     assert one.defaults == {
         "norm_mean": mean, "norm_std": std, "whiten_advantages": name in WHITENED,
@@ -34,7 +36,7 @@ def test_the_table_has_the_defaults_of_the_papers(name):
     assert one.normalise_batch == (name == "gdpo")
     assert one.beyond_steps == (name == "rae")
     assert one.undiscounted_is_constant == (name in CONSTANT)
-    assert one.normalises == (name in {"gdpo", "gigpo", "grpo_passk"})
+    assert one.normalises == (name in OF_GROUPS | {"grpo_passk"})
 
 
 def test_the_roles_that_each_estimator_needs():
@@ -48,6 +50,8 @@ def test_the_roles_that_each_estimator_needs():
     assert roles["hierarchical_grpo"] == ("reward", "group")
     assert roles["opd"] == ("teachers", "old_log_probs")
     assert roles["step_reinforce"] == ("step_score", "turn", "rollout", "group")
+    assert roles["mt_grpo"] == ("reward", "turn_reward", "turn", "rollout", "group")
+    assert roles["gar"] == ("reward", "win_rate", "group")
     assert roles["optimal_token_baseline"] == ("reward", "group", "old_log_probs", "sum_pi_squared")
     others = base.Estimator("mine", ESTIMATORS["raw"].function, "r", "", norm_std="others")
     assert others.roles == ("reward", "group")

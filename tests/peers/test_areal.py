@@ -15,7 +15,7 @@ Where AReaL differs:
 - The reward is on the last token; if that is an observation, the reward is lost
   (`terminal_reward="last_token"`, about which rlpost warns).
 - A response as long as its batch counts as truncated: the value after its last token is its last
-  next value. rlpost's is 0, as for all shorter ones.
+  next value. rlpost has 0, as for all shorter ones, or the last of the row (`bootstrap="last"`).
 - Advantages are divided by std + 1e-5; in rlpost ε is inside the root (`whiten_eps`).
 - Rewards are clipped before they are normalised, in rlpost after it. A standard deviation is around
   the mean that is subtracted: of the group, if it is of the batch; of the others. rlpost's is

@@ -74,6 +74,7 @@ def one(index, batch, group, draw):
         difficulty=float(draw.random()), reward_baseline=float(draw.random()),
         finish_reason="stop", traj_id=f"t{index % 2}", turn=index // 2 % 2, state_id="s",
         step_score=float(draw.random()), episode_score=float(draw.random()), kept=True,
+        turn_reward=float(draw.random()), win_rate=float(draw.random()),
     )  # fmt: skip
 
 

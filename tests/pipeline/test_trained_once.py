@@ -112,7 +112,7 @@ def test_masks_are_those_of_the_loops(seed):
 
 def test_a_generated_run_masks_what_its_truth_has():
     run = agentic_run(3, steps=2, prompts=6, restart=None, duplicates=0)
-    table, summary = rlpost.enrich(run.table, Recipe(trained_once=True))
+    table, summary = rlpost.enrich(run.table, Recipe(trained_once=True, failures="keep"))
     shared = run.truth["shared"].to_pylist()
     masked = [
         sum(mask) - sum(left)

@@ -25,6 +25,7 @@ def test_a_reward_of_rollouts_needs_that_rollouts_count():
 
 
 DEFAULTS = {
+    "scan": "row",
     "step_gamma": 1.0,
     "episode_weight": 1.0,
     "step_weight": 1.0,
@@ -34,6 +35,7 @@ DEFAULTS = {
     "vtrace_c_cap": 1.0,
     "episode_domains": (),
     "options": {},
+    "estimator_for": {},
     "teachers": {},
     "estimator": "grpo",
     "gamma": 1.0,

@@ -35,3 +35,9 @@ def kind_of(array):
 def numbers_of(array):
     """An array of numpy with the numbers of any array."""
     return array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
+
+
+def names_of(library):
+    """The public names of `numpy_arrays` or `torch_arrays`: functions and types of numbers."""
+    found = {*vars(library)} - {"np", "torch", "annotations", "Any", "TYPE_CHECKING"}
+    return {name for name in found if not name.startswith("_")}

@@ -11,6 +11,7 @@ from unittest import mock
 
 import array_api_strict as strict
 import numpy as np
+from array_kinds import names_of
 
 from rlpost.kernels import arrays
 from rlpost.kernels.arrays import numpy_arrays
@@ -74,7 +75,7 @@ class Blocks:
 
 def functions():
     """The functions of `numpy_arrays`, for arrays of both libraries."""
-    found = {name: dispatched(name) for name in numpy_arrays.__all__}
+    found = {name: dispatched(name) for name in names_of(numpy_arrays)}
     types = ("bool", "float32", "float64", "int32", "int64", "uint8")
     return SimpleNamespace(**found | {name: getattr(strict, name) for name in types})
 

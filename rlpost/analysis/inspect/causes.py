@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import Json, Label
-    from rlpost.kernels.mismatch import Codes, Flags, Floats
+    from rlpost.kernels.mismatch import Codes, Flags, Floats, SameContext
 
 
 LEAST_TOKENS = 512  # fewer show no cause
 LEAST_GAP = 1e-3
 """Root mean square of d, nats, below which nothing is named: float32 kernels stay below 1e-4."""
 SURE_Z, LIKELY_Z = 10.0, 5.0
-LARGEST_NOISE = 0.1  # nats, root mean square: numerical noise of bfloat16 stays below
+LARGEST_NOISE = 0.03  # nats, root mean square: a k3 of 0.0005; bfloat16 kernels have 0.01
 SHIFTED = 0.7  # of the mean difference at lag 0
 OUTLIERS = 0.4  # of the gap
 OUTLIERS_OF_HEAT = 0.03
@@ -38,14 +38,27 @@ HEAVY_TAIL = 0.15  # of Σ exp(d) in 1 % of the tokens
 ONE_SIDED = 0.02  # of the gap in tokens that the trainer finds likelier
 CORRELATED = 0.1  # squared correlation of d and surprisal
 LEAST_HEAT = 0.01  # |T - 1|
-EARLY = 3.0  # times the size of later tokens
+EARLY, EARLY_TRUNCATED = 3.0, 12.0  # times the d² of later tokens
+EARLY_LOG = 0.5  # of log |d|
 LEAST_EXCESS = 0.02  # of the gap
 JUMP = 4.0  # times the mean square before
-LOCAL = 0.6  # of 2: Σ |difference| of two distributions over labels
+FIRST_SHARE = 0.8  # of the gap
+LOCAL = 0.5  # of 2: how far outliers are from random tokens
+OUTLIER_NATS, OUTLIER_SHARE = 1.0, 1e-3  # one of both: kernels have rare, smaller outliers
+TURNS = 0.55  # of log |d|, between first and later turns
+AT_FLOOR = -2.0  # of log |d|: first turns hardly differ at all
+JUMP_OF_LOG = 0.7  # of log |d|: most tokens differ more, not only the largest
+PLACED = 0.1  # of the gap in outliers at some places of turns
+JUMP_OF_STEP = 9.0  # times the mean square before: what steps change differs by itself
+POSITIVE = 0.025  # of the tokens
+POSITIVE_NATS = 0.3
+SLOPE = 0.3  # of 1 - T, within contexts
 CONFIDENT = 1e-3  # of the tokens
 LEAST_OTHER = 0.1  # of the gap
 MODEL_ERROR = 0.2  # of what a temperature explains: entropies of order T and 1 differ
 SHARP = 0.02  # of the entropy, that tokens are less surprising than sampling makes them
+PLACES = 40  # of turns
+LEAST_OUTLIERS = 16
 FIRST_TOKENS = (1, 4, 16, 64)
 
 
@@ -68,6 +81,8 @@ class ComparedTokens:
     steps: list[Label] = field(default_factory=list)
     machines: Mapping[str, tuple[Codes, list[Label]]] = field(default_factory=dict)
     """By column of hosts, ranks or workers: codes and labels."""
+    contexts: SameContext | None = None
+    """Of the first tokens of each prompt's responses."""
     stuck: Label | None = None
     """The first of at least 3 last steps over which the engine's version stays the same."""
 
@@ -212,6 +227,8 @@ def few_tokens(case: Case) -> None:
     rest = case.rest[~tail.tokens]
     size = float(evidence.capped_squares(rest).mean() ** 0.5)
     outside = float(evidence.capped_squares(case.rest[tail.tokens]).mean() ** 0.5)
+    if outside < OUTLIER_NATS and count < OUTLIER_SHARE * total:
+        return
     kept = case.tokens.chosen(~tail.tokens)
     share, left = tail.share * case.unexplained, case.unexplained * (1 - tail.share)
     if case.has("temperature") and case.tokens.entropy is None:
@@ -228,22 +245,32 @@ def few_tokens(case: Case) -> None:
 
 
 def _is_local(case: Case, chosen: Flags) -> bool:
-    """Return whether tokens are the first of turns, or of one lag, step or machine."""
+    """Return whether tokens cluster at places of turns, or in some lags, steps or machines."""
     tokens = case.tokens
-    first = tokens.since < FIRST_TOKENS[1]
-    if first[chosen].mean() > 0.5 > 2 * first.mean():  # noqa: PLR2004
-        return True
-    labels = [codes for codes, _ in tokens.machines.values()]
+    labels = [np.minimum(tokens.since, PLACES), tokens.later.astype(np.int64)]
+    labels += [codes for codes, _ in tokens.machines.values()]
     labels += [] if tokens.step is None else [tokens.step]
     if tokens.lag is not None and np.isfinite(tokens.lag).all():
         labels.append(evidence.quantile_bins(tokens.lag))
-    for codes in labels:
-        width = int(codes.max()) + 2
-        own = np.bincount(codes[chosen] + 1, minlength=width) / np.count_nonzero(chosen)
-        every = np.bincount(codes + 1, minlength=width) / len(codes)
-        if np.abs(own - every).sum() > LOCAL:
-            return True
-    return False
+    return any(evidence.clustering(chosen, codes) > LOCAL for codes in labels)
+
+
+def likelier_tokens(case: Case) -> None:
+    """Few tokens that the trainer finds likelier, which truncated sampling can't explain."""
+    if case.has("few-tokens") or not case.has("truncated-sampling"):
+        return
+    up = case.rest > LEAST_GAP
+    count, squares = int(np.count_nonzero(up)), case.squares
+    size = float(squares[up].mean() ** 0.5) if count else 0.0
+    if not LEAST_OUTLIERS <= count <= POSITIVE * len(up) or size < POSITIVE_NATS:
+        return
+    if case.has("temperature") or _is_local(case, up):
+        return
+    text = f"{count:,} tokens are likelier for the trainer, by {size:.3g} nats (root mean square)"
+    share = 2 * float(squares[up].sum() / squares.sum())
+    case.unexplained = max(case.unexplained, share)
+    case.add("few-tokens", share, count**0.5, text, tokens=2 * count / len(up), nats=size)
+    case.tokens, case.rest = case.tokens.chosen(~up), case.rest[~up]
 
 
 def truncated_sampling(case: Case) -> None:
@@ -292,6 +319,10 @@ def temperature(case: Case) -> None:
     if found is None or found.correlation**2 < CORRELATED:
         return
     heat, z = found.value.value, found.value.z(1.0)
+    if tokens.contexts is not None and own.entropy is None:
+        slope = tokens.contexts.slope  # 1 - T of the engine's column, 1/T - 1 of the trainer's
+        if slope * (1 - heat) * sign < SLOPE * (1 - heat) ** 2:
+            return
     if abs(heat - 1) < LEAST_HEAT or abs(z) < LIKELY_Z:
         return
     if own.entropy is not None and found.share < 0.3 * found.correlation**2:
@@ -317,11 +348,15 @@ def _of_lowest_lag(tokens: ComparedTokens) -> Flags:
     return lowest if np.count_nonzero(lowest) >= 4 * LEAST_TOKENS else every
 
 
-def template(case: Case) -> None:
-    """The trainer reads another context: the first tokens of responses or turns differ most."""
+def first_tokens(case: Case) -> None:
+    """The first tokens of responses or turns differ most: the trainer reads another context."""
+    if case.has("template"):
+        return
     tokens, squares = case.tokens, case.squares
+    sizes = np.log(np.abs(case.rest) + 1e-5)
     strata = evidence.quantile_bins(tokens.infer)
-    best: tuple[float, float, float, str, int, str] | None = None
+    least = EARLY_TRUNCATED if case.has("truncated-sampling") else EARLY
+    best: tuple[evidence.LabelSize, int, str] | None = None
     for turns, words in ((tokens.later, "after an observation"), (~tokens.later, "of responses")):
         longest = int(tokens.since[turns].max(initial=0))
         for first in FIRST_TOKENS:
@@ -329,22 +364,52 @@ def template(case: Case) -> None:
             late = ~early & (tokens.since >= min(max(first, longest // 2), 4 * first))
             if min(np.count_nonzero(early), np.count_nonzero(late)) < evidence.STRATA:
                 continue
+            if sizes[early].mean() - sizes[late].mean() < EARLY_LOG:  # few large tokens
+                continue
             labels = np.where(early, 0, -1)
             found = evidence.sizes_by_label(squares, labels, strata, tokens.window, late)[0]
-            z = found.ratio.z(1.0)
             low = found.ratio.value - 2 * found.ratio.error
-            if low > EARLY and z > 0 and (best is None or found.excess > 1.2 * best[0]):
-                which = "the first token" if first == 1 else f"the first {first} tokens"
-                text = f"{which} {words} differ{'s' if first == 1 else ''}"
-                best = (found.excess, z, found.ratio.value, text, first, words)
-    if best is None or best[0] < LEAST_EXCESS:
+            if low > least and (best is None or found.excess > 1.2 * best[0].excess):
+                best = found, first, words
+    if best is None or best[0].excess < LEAST_EXCESS:
         return
-    excess, z, ratio, text, first, words = best
+    found, first, words = best
+    which = "the first token" if first == 1 else f"the first {first} tokens"
+    size = found.ratio.value**0.5
     case.add(
-        "template", excess, max(z, LIKELY_Z),
-        f"{text} by {ratio**0.5:.3g} times as much as later tokens of the same log-prob",
-        ratio=ratio**0.5, first_tokens=first, where=words,
+        "template", found.excess, max(found.ratio.z(1.0), LIKELY_Z),
+        f"{which} {words}: {size:.3g} times as far off as later tokens of the same log-prob",
+        ratio=size, first_tokens=first, where=words,
     )  # fmt: skip
+
+
+def turns_differ(case: Case) -> None:
+    """First turns differ otherwise than later ones: BOS, or the markers between turns."""
+    tokens, rest = case.tokens, case.rest
+    first = tokens.later & (tokens.since < 1)
+    squares = case.squares
+    if case.has("truncated-sampling"):  # which depends on the context
+        return
+    if squares[first].sum() > FIRST_SHARE * squares.sum():  # the first token alone
+        return
+    found = evidence.first_against_later(
+        rest, tokens.infer, tokens.since, tokens.later, tokens.window
+    )
+    if found is None:
+        return
+    if abs(found.value) < TURNS or abs(found.z(0.0)) < LIKELY_Z:
+        return
+    times = f"{np.exp(abs(found.value)):.3g} times as much"
+    if found.value < 0:
+        where, share = "after an observation", float(squares[tokens.later].sum() / squares.sum())
+        share = 1.0 if found.value < AT_FLOOR else share
+        text = f"tokens after an observation differ by {times} as like ones of the first turn"
+    else:
+        where, share = "of first turns", 1.0
+        text = f"tokens of first turns differ by {times} as like ones of later turns: something "
+        text += "before the response, such as BOS"
+    z = max(abs(found.z(0.0)), LIKELY_Z)
+    case.add("template", share, z, f"{text} (geometric mean)", ratio=found.value, where=where)
 
 
 def stale_weights(case: Case) -> None:
@@ -405,8 +470,11 @@ def failed_sync(case: Case) -> None:
     jump = None
     if tokens.step is not None:
         jump = evidence.jump_of(squares, tokens.step, tokens.window)
-    if jump and jump.ratio > JUMP and jump.z >= LIKELY_Z and jump.excess >= LEAST_EXCESS:
+    if jump and jump.ratio > JUMP_OF_STEP and jump.z >= LIKELY_Z and jump.excess >= LEAST_EXCESS:
         assert tokens.step is not None
+        size, after = np.log(np.abs(case.rest) + 1e-5), tokens.step >= jump.index
+        if size[after].mean() - size[~after].mean() < JUMP_OF_LOG:
+            return
         label = tokens.steps[jump.index]
         case.add(
             "failed-sync", jump.excess, jump.z,
@@ -420,7 +488,10 @@ def failed_sync(case: Case) -> None:
 def remainder(case: Case) -> None:
     """What is left: numerical noise, other weights, or no known cause."""
     size, share = _remaining(case)
-    if size < LEAST_GAP or (share * case.left < LEAST_EXCESS and size > LARGEST_NOISE):
+    others = ("stale-weights", "failed-sync", "template", "few-tokens")
+    if case.has("temperature") and not any(map(case.has, others)):
+        placed_outliers(case)
+    if size < LEAST_GAP:
         return
     sides = {"engine": case.tokens.infer, "trainer": case.tokens.old}
     grids = {side: grid for side, values in sides.items() if (grid := evidence.grid_of(values))}
@@ -439,16 +510,33 @@ def remainder(case: Case) -> None:
         case.add("other", share, 0.0, f"{size:.3g} nats are left", nats=size)
 
 
+def placed_outliers(case: Case) -> None:
+    """Outliers at some places of turns, which a temperature does not explain: another context."""
+    tail = evidence.heavy_tail(case.rest, case.tokens.infer)
+    places = np.minimum(case.tokens.since, PLACES)
+    if tail.share < PLACED or evidence.clustering(tail.tokens, places) < LOCAL:
+        return
+    share = max(case.unexplained, tail.share) * tail.share
+    case.unexplained = max(case.unexplained, share)
+    count = np.count_nonzero(tail.tokens)
+    text = f"{count:,} outliers beside the temperature, at some places of turns"
+    case.add("template", share, 0.0, text, tokens=float(tail.tokens.mean()))
+
+
 def _remaining(case: Case) -> tuple[float, float]:
     """Return the nats that are left beyond the errors of formulas, and their share of the gap.
 
-    By token it is not known what truncation leaves: noise is as large on the other side of 0. And
-    without entropies nothing is known beside a temperature.
+    By token it is not known what truncation leaves, and what a temperature leaves without
+    entropies. Tokens of one context show it; else, noise is as large on the other side of 0.
     """
     size, share = case.size(), case.unexplained
-    if case.has("temperature") and case.tokens.entropy is None:
+    heat, truncated = case.has("temperature"), case.has("truncated-sampling")
+    if case.tokens.contexts is not None and (heat or truncated) and not case.has("stale-weights"):
+        noise = case.tokens.contexts.noise
+        return noise, min(case.unexplained, (noise / max(case.size(), noise, 1e-12)) ** 2)
+    if heat and case.tokens.entropy is None:
         return 0.0, 0.0
-    if case.has("truncated-sampling"):
+    if truncated:
         up = 2 * evidence.mean_ratio(case.rest, case.tokens.window).positive
         size, share = size * up**0.5, min(share, up)
     return max(size**2 - case.error**2, 0.0) ** 0.5, share
@@ -492,15 +580,15 @@ def unlogged_sampling(case: Case) -> None:
 
 
 JUDGES: tuple[Callable[[Case], None], ...] = (
-    shift, few_tokens, truncated_sampling, temperature, few_tokens, template, stale_weights,
-    failed_sync, remainder,
+    shift, few_tokens, truncated_sampling, temperature, few_tokens, likelier_tokens,
+    stale_weights, failed_sync, turns_differ, first_tokens, remainder,
 )  # fmt: skip
 ADVICE = {
     "temperature": "make both log-probs those of the sampling temperature: vLLM "
     "`logprobs_mode=processed_logprobs`; trainer logits / temperature (verl "
     "`rollout.temperature`, TRL `temperature`, slime `--rollout-temperature`)",
     "truncated-sampling": "sample from the whole vocabulary (`top_p=1`, `top_k=-1`, `min_p=0`), or "
-    "replay the sampling mask in the trainer (vLLM `return_sampling_mask`; prime-rl does so)",
+    "replay the sampling mask in the trainer (vLLM `return_sampling_mask`)",
     "stale-weights": "bound the policy's age (verl `async_training.staleness_threshold`, prime-rl "
     "`max_off_policy_steps`, AReaL `max_head_offpolicyness`), or correct it with --is-weight",
     "failed-sync": "compare checksums of the weights on engine and trainer after each update, and "
@@ -512,8 +600,8 @@ ADVICE = {
     "template": "send the engine's token ids to the trainer instead of text, and compare BOS and "
     "chat template of both",
     "few-tokens": "look at the tokens below: routed experts (replay the routing: verl "
-    "`router_replay`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or mask "
-    "them with --is-mask",
+    "`router_replay.mode`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or "
+    "mask them with --is-mask",
     "other": "look at the tokens below, and compare both sides on one prompt",
 }
 """What to do about a cause."""

@@ -13,6 +13,7 @@ from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
 from rlpost.analysis.inspect.components import component_facts
+from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
 from rlpost.analysis.inspect.mismatch import with_causes
@@ -179,6 +180,7 @@ def inspect_source(
         turns=turn_kinds(rows),
         repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
+        failures=failure_facts(reading, pass_threshold, rollout_reward if by_rollout else None),
         expectations=expectations,
         evidence=evidence,
     )
@@ -204,6 +206,7 @@ def inspect_source(
         truncated=truncation(reading),
         left_out=reading.totals.count("left_out"),
         components=component_facts(reading, stored_shares(source, reward_components)),
+        failures=data.failures,
     )
 
 

@@ -406,6 +406,38 @@ class AdvantageFacts:
 
 
 @dataclass(frozen=True)
+class Baselines:
+    """The mean rewards of groups with and without the responses that failed, as recorded."""
+
+    groups: int
+    emptied: int
+    """Groups in which every response failed."""
+    moved: int
+    """Groups whose mean reward is another one without failures."""
+    distance: float
+    """By how much, on average over those."""
+    farthest: float
+    mean_with: float | None
+    """The mean reward of the responses of all groups."""
+    mean_without: float | None
+
+
+@dataclass(frozen=True)
+class FailureFacts:
+    """Responses that failed, by a column."""
+
+    column: str
+    responses: int
+    """Of a rollout that failed, all rows, if rollouts count."""
+    reasons: dict[str, int]
+    """Reason to rows."""
+    by_step: dict[Label, float]
+    """The share of responses that failed, of the 5 steps in which most did."""
+    baselines: Baselines | None
+    """None without groups or rewards."""
+
+
+@dataclass(frozen=True)
 class FileFacts:
     """One file, from its footer."""
 
@@ -528,6 +560,8 @@ class Facts:
     """Responses whose sample mask is 0. They count here, save in `advantages`."""
     components: dict[str, ComponentFacts] = field(default_factory=dict)
     """Of the reward components that the user names."""
+    failures: FailureFacts | None = None
+    """None without a column that names them."""
     schema_version: int = SCHEMA_VERSION
 
     def failing(self, fail_on: Severity | None) -> list[InputFinding]:

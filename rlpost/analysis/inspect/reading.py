@@ -23,6 +23,8 @@ from rlpost.io.finish_reasons import truncations
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
 from rlpost.io.threads import Prefetcher
+from rlpost.pipeline.data import ATTEMPT, FAILURE
+from rlpost.pipeline.failures import failure_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 
 CHUNK_TOKENS = 1 << 19  # half as many cost more calls, twice as many do not fit the cache
+FIRSTS = ("first:old_log_probs", "first:infer_log_probs")
 AHEAD = 6  # chunks that are read in advance
 
 
@@ -170,6 +173,12 @@ def _keys_and_numbers(
         rows["rollout"] = decode.keys_of(*column(selection.rollout))
     if selection.turn is not None:
         rows["turn"] = decode.numbers_of(*column(selection.turn))
+    if selection.sample is not None:
+        rows["sample"] = decode.numbers_of(*column(selection.sample))
+    if FAILURE in selection.columns:
+        rows["failure"] = pl.Series(pl.from_arrow(failure_reasons(*column(FAILURE))))
+    if ATTEMPT in selection.columns:
+        rows["attempt"] = decode.numbers_of(*column(ATTEMPT))
     if selection.components:
         columns = {name: decode.numbers_of(*column(name)) for name in selection.components}
         rows |= {f"component:{name}": values for name, values in columns.items()}
@@ -247,7 +256,7 @@ def _tokens(
         alignment.add_step_shifts(block, steps.filter(pl.Series(good)), totals)
     for role in selection.tokens:
         rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
-    for name in ("kl", "k3", "compared", "log_ratio"):
+    for name in ("kl", "k3", "compared", "log_ratio", *FIRSTS):
         if name in numbers or _has_both(name, selection.tokens):
             rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
     return rows

@@ -11,6 +11,7 @@ from rlpost.analysis.inspect.about.base import title
 from rlpost.analysis.inspect.about.checks import notices, verdict
 from rlpost.analysis.inspect.about.columns import ignored_lines, roles_table
 from rlpost.analysis.inspect.about.domains import domain_lines
+from rlpost.analysis.inspect.about.failures import failure_lines
 from rlpost.analysis.inspect.about.groups import sizes, threshold_lines, without_signal
 from rlpost.analysis.inspect.about.lengths import without_tokens_lines
 from rlpost.analysis.inspect.about.masks import left_out_lines
@@ -90,7 +91,7 @@ def overview(facts: Facts) -> list[str]:
     return [
         *lines, *domain_lines(facts), *_shares(facts), *threshold_lines(facts),
         *without_tokens_lines(facts), *_mapped_lines(facts), *ignored_lines(facts),
-        *left_out_lines(facts),
+        *left_out_lines(facts), *failure_lines(facts),
     ]  # fmt: skip
 
 

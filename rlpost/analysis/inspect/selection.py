@@ -14,6 +14,7 @@ from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
+from rlpost.pipeline.data import ATTEMPT, FAILURE
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
 from rlpost.recipe.roles import TOKEN_IDS, kind_of
 
@@ -33,6 +34,9 @@ LOG_PROB_PAIRS = (
     ("old_log_probs", "ref_log_probs"),
     ("infer_log_probs", "ref_log_probs"),
 )
+NO_ANSWERS = (FAILURE, ATTEMPT)
+# Columns that number the rollouts of a prompt.
+SAMPLES = ("sample_idx", "sample_index", "sample_id", "traj_idx", "rollout_idx")
 RESPONSE_ADVANTAGE = "response_advantage"
 KEYS = ("group", "batch", "domain")
 ROWS = (*KEYS, "reward", "truncated")
@@ -55,6 +59,7 @@ MACHINES = (
 # Contents that one of several roles or columns provides.
 OF_ROWS = (
     "keys", "mask", "token lists", "lengths", "truncated or lengths", "rollout ids or turns",
+    "rollout or sample ids", *NO_ANSWERS,
 )  # fmt: skip
 COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
@@ -64,6 +69,7 @@ COMBINED: dict[str, tuple[str, ...]] = {
     "truncated or lengths": ("truncated", "lengths"),
     "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
     "rollout ids or turns": ("rollout ids", "turns"),
+    "rollout or sample ids": ("rollout ids", "sample ids"),
 }
 
 
@@ -103,6 +109,8 @@ class ColumnSelection:
     """Rows of one rollout count once in statistics of groups."""
     turn: str | None = None
     """The column of turns."""
+    sample: str | None = None
+    """The column that numbers the rollouts of a prompt."""
     ids: TokenIds | None = None
     """The columns of token ids, if rows have rollout ids."""
     lengths: str | None = None
@@ -121,7 +129,7 @@ class ColumnSelection:
     @cached_property
     def contents(self) -> frozenset[str]:
         """What is read: roles, and the names of `COMBINED` contents. Checks need these."""
-        read = {role for role in ROWS if role in self.columns} | {*self.tokens}
+        read = {role for role in (*ROWS, *NO_ANSWERS) if role in self.columns} | {*self.tokens}
         read |= {"reward"} if self.components else set()
         read |= {"mask"} if self.lists == "mask" else set()
         read |= {"token lists"} if self.lists is not None else set()
@@ -130,6 +138,7 @@ class ColumnSelection:
         read |= {"response texts"} if self.text is not None else set()
         read |= {"rollout ids"} if self.rollout is not None else set()
         read |= {"turns"} if self.turn is not None else set()
+        read |= {"sample ids"} if self.sample is not None else set()
         read |= {"token ids"} if self.ids is not None else set()
         policies = [role for role in LOG_PROBS if role in self.tokens]
         read |= {"log-probs of two policies"} if len(set(policies) - {"log_probs"}) > 1 else set()
@@ -169,11 +178,13 @@ class ColumnSelection:
     @property
     def names(self) -> list[str]:
         """Every column that is read, once."""
-        rows = [role for role in (*KEYS, "reward", "truncated") if role in self.columns]
+        every = (*KEYS, "reward", "truncated", *NO_ANSWERS)
+        rows = [role for role in every if role in self.columns]
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn, self.lengths, *self.components, *self.machines, self.version, self.entropy,
+            self.turn, self.sample, self.lengths, *self.components, *self.machines, self.version,
+            self.entropy,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
@@ -193,12 +204,13 @@ def select_columns(
         "rollout": turns.get(ROLLOUT),
         "rollout_counts": unit == "rollout",
         "turn": turns.get(TURN),
+        "sample": next((x for x in SAMPLES if content_of(source, x) == "number"), None),
         "components": components,
     }
     ids = _token_ids(source, columns, rows) if with_tokens else None
     unusable = {
         role: (columns.column(role), str(kind))
-        for role in (*ROWS, LENGTH, "mask", *TOKEN_ROLES)
+        for role in (*ROWS, *NO_ANSWERS, LENGTH, "mask", *TOKEN_ROLES)
         if role in columns
         for kind in _types(source, columns.column(role))
         if not _usable(role, kind)

@@ -15,6 +15,7 @@ import polars as pl
 
 from rlpost.analysis.inspect.causes import ComparedTokens
 from rlpost.analysis.inspect.model import LargestToken
+from rlpost.kernels.mismatch import same_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import Block
+    from rlpost.kernels.mismatch import SameContext
 
     Integers = NDArray[np.int64]
 
@@ -162,11 +164,23 @@ class TokenSample:
             steps=steps,
             machines={name: (codes[row], own) for name, (codes, own) in labels.items()},
             stuck=stuck,
+            contexts=_contexts(rows),
         )
         finite = np.isfinite(values["old"]) & np.isfinite(values["infer"])
         if tokens.entropy is not None:
             finite &= np.isfinite(tokens.entropy)
         return tokens if finite.all() else tokens.chosen(finite)
+
+
+def _contexts(rows: pl.DataFrame) -> SameContext | None:
+    """Return what the first tokens of each prompt's responses share; None without groups."""
+    keys = [key for key in ("batch", "group") if key in rows]
+    if "group" not in keys:
+        return None
+    own = rows.select(*keys, old="first:old_log_probs", infer="first:infer_log_probs")
+    own = own.filter(pl.col("old").is_finite() & pl.col("infer").is_finite()).drop_nulls()
+    codes = own.select(pl.struct(keys).rank("dense") - 1).to_series().to_numpy()
+    return same_context(own["old"].to_numpy(), own["infer"].to_numpy(), codes.astype(np.int64))
 
 
 def _hashes(

@@ -3,9 +3,9 @@
 A formula takes arrays of either library and returns the same kind: `xp = namespace(values)` has the
 functions that the libraries call by different names, and those that both lack, the primitives of
 ragged arrays. `numpy_arrays` and `torch_arrays` have the same functions, which return the same
-numbers; sums and products have the same bits, and sqrt, exp, expm1 and log may differ in the last
-one. Arrays are not changed in place, and kinds of numbers are not mixed: int64 + float32 is float64
-in numpy, and float32 in torch.
+numbers. Products and the sum of two numbers have the same bits; the sum of a segment is added in
+another order, and sqrt, exp, expm1 and log may differ in the last bit. Arrays are not changed in
+place, and kinds of numbers are not mixed: int64 + float32 is float64 in numpy, float32 in torch.
 
 numpy computes on the CPU, where it is faster, and imports in a tenth of the time. torch computes on
 devices, and gradients.

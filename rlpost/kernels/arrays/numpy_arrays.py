@@ -5,36 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy import (
-    arange as _arange,
-)
-from numpy import bool_ as bool  # noqa: A004 - the name in the array API standard
-from numpy import concatenate as concat
-from numpy import (
-    diff,
-    exp,
-    expm1,
-    flatnonzero,
-    flip,
-    float32,
-    float64,
-    int32,
-    int64,
-    isfinite,
-    isin,
-    isnan,
-    log,
-    maximum,
-    minimum,
-    ones_like,
-    searchsorted,
-    sign,
-    sqrt,
-    stack,
-    uint8,
-    where,
-    zeros_like,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,58 +16,13 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-__all__ = [
-    "add_at",
-    "add_segment_sums",
-    "all_true",
-    "arange",
-    "astype",
-    "blocks_of",
-    "bool",
-    "canonical_order",
-    "concat",
-    "constant",
-    "count_codes",
-    "count_true",
-    "diff",
-    "exp",
-    "expm1",
-    "filled",
-    "flatnonzero",
-    "flip",
-    "float32",
-    "float64",
-    "full",
-    "int32",
-    "int64",
-    "is_all_true",
-    "isfinite",
-    "isin",
-    "isnan",
-    "last_true",
-    "like",
-    "log",
-    "maximum",
-    "minimum",
-    "on_host",
-    "ones_like",
-    "placed",
-    "positions_of",
-    "reduce_segments",
-    "reinterpreted",
-    "searchsorted",
-    "sign",
-    "spread",
-    "spread_or_scalar",
-    "sqrt",
-    "stack",
-    "starts_after_observations",
-    "uint8",
-    "where",
-    "with_host",
-    "zeros",
-    "zeros_like",
-]
+bool = np.bool_  # noqa: A001 - the names of the array API standard
+float32, float64, int32, int64, uint8 = np.float32, np.float64, np.int32, np.int64, np.uint8
+diff, exp, expm1, log, sign, sqrt = np.diff, np.exp, np.expm1, np.log, np.sign, np.sqrt
+concat, flip, stack, where = np.concatenate, np.flip, np.stack, np.where
+flatnonzero, isfinite, isin, isnan = np.flatnonzero, np.isfinite, np.isin, np.isnan
+maximum, minimum, searchsorted = np.maximum, np.minimum, np.searchsorted
+ones_like, zeros_like = np.ones_like, np.zeros_like
 
 
 def astype(values: Numbers, dtype: Any) -> Numbers:
@@ -117,7 +42,7 @@ def constant(values: Numbers) -> Numbers:
 
 def arange(count: int, _: Numbers) -> Integers:
     """Return 0 to count - 1, int64, on the device of another array."""
-    return _arange(count, dtype=np.int64)
+    return np.arange(count, dtype=np.int64)
 
 
 def zeros(shape: int | tuple[int, ...], other: Numbers) -> Numbers:

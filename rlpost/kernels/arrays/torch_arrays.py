@@ -6,30 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import (
-    Tensor,
-    diff,
-    exp,
-    expm1,
-    float32,
-    float64,
-    int32,
-    int64,
-    isfinite,
-    isin,
-    isnan,
-    log,
-    maximum,
-    minimum,
-    ones_like,
-    sign,
-    sqrt,
-    uint8,
-    where,
-    zeros_like,
-)
-from torch import bool as bool  # noqa: A004, PLC0414 - the name in the array API standard
-from torch import cat as concat
+from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,58 +14,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-__all__ = [
-    "add_at",
-    "add_segment_sums",
-    "all_true",
-    "arange",
-    "astype",
-    "blocks_of",
-    "bool",
-    "canonical_order",
-    "concat",
-    "constant",
-    "count_codes",
-    "count_true",
-    "diff",
-    "exp",
-    "expm1",
-    "filled",
-    "flatnonzero",
-    "flip",
-    "float32",
-    "float64",
-    "full",
-    "int32",
-    "int64",
-    "is_all_true",
-    "isfinite",
-    "isin",
-    "isnan",
-    "last_true",
-    "like",
-    "log",
-    "maximum",
-    "minimum",
-    "on_host",
-    "ones_like",
-    "placed",
-    "positions_of",
-    "reduce_segments",
-    "reinterpreted",
-    "searchsorted",
-    "sign",
-    "spread",
-    "spread_or_scalar",
-    "sqrt",
-    "stack",
-    "starts_after_observations",
-    "uint8",
-    "where",
-    "with_host",
-    "zeros",
-    "zeros_like",
-]
+bool = torch.bool  # noqa: A001 - the names of the array API standard
+float32, float64, int32 = torch.float32, torch.float64, torch.int32
+int64, uint8 = torch.int64, torch.uint8
+diff, exp, expm1, log, sign, sqrt = (
+    torch.diff,
+    torch.exp,
+    torch.expm1,
+    torch.log,
+    torch.sign,
+    torch.sqrt,
+)
+concat, where = torch.cat, torch.where
+isfinite, isin, isnan = torch.isfinite, torch.isin, torch.isnan
+maximum, minimum = torch.maximum, torch.minimum
+ones_like, zeros_like = torch.ones_like, torch.zeros_like
 
 
 def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:

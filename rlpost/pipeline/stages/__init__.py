@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.data import table_fields
+from rlpost.pipeline.resolved import scans
+from rlpost.pipeline.stages import agent_roles, recorded
 from rlpost.pipeline.stages import off_policy as correction
-from rlpost.pipeline.stages import recorded
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
+from rlpost.pipeline.stages import rollouts as on_rollouts
 from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.pipeline.stages import trained_once as once
 from rlpost.pipeline.stages import units as on_units
@@ -94,7 +96,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         *_mask_stages(resolved),
         *_once_stages(resolved),
         *_stages_to_rewards(resolved, state),
-        *_credit_stages(resolved),
+        *_credit_stages(resolved, state),
         Stage(
             "weights",
             reduce=per_unit(on_responses.weights, recipe=recipe),
@@ -150,22 +152,53 @@ def _filter_stage(recipe: Recipe) -> Stage:
     )
 
 
-def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
+def _credit_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     """Return the stages from token rewards to advantages, of tokens that filters accept or of all.
 
     If the filters come first, they get a mask without the tokens that filters reject.
     """
     recipe = resolved.recipe
-    stages = [
-        *_token_reward_stages(resolved),
-        *_estimator_stages(resolved),
-        *_advantage_stages(resolved),
-    ]
+    stages = [_role_stage(resolved, state)] if resolved.by_role else _advantage_parts(resolved)
     if recipe.numerics.correction == "first":
         accepted = [_of_accepted(stage) for stage in stages] if recipe.is_filter else stages
         return [_filter_stage(recipe), *accepted]
     off = Stage("filters", fields=frozenset({"numerics.correction"}))
     return [*([off] if recipe.is_filter else []), *stages]
+
+
+def _advantage_parts(resolved: ResolvedRecipe) -> list[Stage]:
+    """Return the stages from rewards of responses to advantages."""
+    return [
+        *_token_reward_stages(resolved),
+        *_estimator_stages(resolved),
+        *_advantage_stages(resolved),
+    ]
+
+
+def _role_stage(resolved: ResolvedRecipe, state: RunState) -> Stage:
+    """Return the stage that computes rewards and advantages of each agent role by its recipe."""
+    made = "response_level_rewards" in resolved.recorded
+
+    def stages_for(own: ResolvedRecipe) -> list[Stage]:
+        return [*([] if made else _reward_stages(own, state)), *_advantage_parts(own)]
+
+    stages = {role: stages_for(own) for role, own in resolved.by_role.items()}
+    others = stages_for(resolved)
+    every = [*others, *(stage for own in stages.values() for stage in own)]
+    reduces = {
+        role: [stage.reduce for stage in own if stage.reduce] for role, own in stages.items()
+    }
+    reduce = partial(
+        agent_roles.reduce_by_role,
+        parts=reduces,
+        others=[stage.reduce for stage in others if stage.reduce],
+    )
+    return Stage(
+        "estimators of agent roles",
+        reduce=reduce,
+        fields=fields_of(every) | {"estimator_for"},
+        changes=frozenset(name for stage in every for name in stage.changes),
+    )
 
 
 def _of_accepted(stage: Stage) -> Stage:
@@ -273,7 +306,8 @@ def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]
                 reduce=partial(recorded.use_sums, column=column),
             )
         ]
-    return [*made, *_reward_stages(resolved, state), *([] if early else kl)]
+    rewards = [] if resolved.by_role else _reward_stages(resolved, state)
+    return [*made, *rewards, *([] if early else kl)]
 
 
 def _early_kl_switch(resolved: ResolvedRecipe) -> list[Stage]:
@@ -285,7 +319,7 @@ def _early_kl_switch(resolved: ResolvedRecipe) -> list[Stage]:
 def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
     shape = Stage(
         "reward shaping",
-        reduce=per_unit(on_rewards.shape_rewards, recipe=resolved.recipe),
+        reduce=_each(resolved)(on_rewards.shape_rewards, recipe=resolved.recipe),
         fields=on_rewards.shaping_fields(resolved.recipe, resolved.estimator),
     )
     if resolved.process is None:
@@ -296,7 +330,7 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
         frozenset({"token_rewards"}),
         map=on_tokens.sum_process_rewards,
         in_first_pass=True,
-        reduce=per_unit(
+        reduce=_each(resolved)(
             on_rewards.add_process_rewards,
             column=column if resolved.process == "response" else None,
         ),
@@ -312,22 +346,29 @@ def _process_fields(resolved: ResolvedRecipe) -> frozenset[str]:
     return frozenset({"numerics.process_rewards", *(["numerics.outcome"] if outcome else [])})
 
 
+def _each(resolved: ResolvedRecipe) -> Callable[..., Callable[[Responses], Responses]]:
+    """Return what makes a reduce of one reward for each unit, or for each row.
+
+    Rows have their own rewards if the estimator computes them from turns.
+    """
+    return partial if resolved.own_rewards else per_unit
+
+
 def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     make = partial(on_rewards.make_rewards, resolved=resolved)
-    normalise = per_unit(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
+    each = _each(resolved)
+    normalise = each(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
     counts = on_rewards.counted_fields(recipe)
     norms = Stage("reward normalisation", reduce=normalise, fields=on_rewards.norm_fields(resolved))
+    made = Stage("step rewards", reduce=make, fields=counts | estimator.reward_fields)
+    steps = [made] if estimator.rewards else []
     return [
-        *(
-            [Stage("step rewards", reduce=make, fields=counts | estimator.reward_fields)]
-            if estimator.rewards
-            else []
-        ),
+        *steps,
         *([] if estimator.normalises else [norms]),
         Stage(
             "reward clip",
-            reduce=per_unit(on_rewards.clip_rewards, recipe=recipe),
+            reduce=each(on_rewards.clip_rewards, recipe=recipe),
             fields=on_rewards.clip_fields(recipe),
             changes=frozenset({"response_level_rewards"}),
         ),
@@ -410,6 +451,9 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     used, written = _uses_token_rewards(resolved), "token_level_rewards" in resolved.written
     fields = on_tokens.placing_fields(resolved) if used else frozenset()
     stages = []
+    if resolved.joins:
+        ends = partial(on_rollouts.place_rollout_rewards, recipe=recipe)
+        stages.append(Stage("rewards of rollouts", reduce=ends))
     if not resolved.plain or resolved.varying:
         reads = frozenset({"token_rewards"}) if resolved.process == "token" else frozenset()
         place = partial(on_tokens.place_rewards, recipe=recipe)
@@ -451,6 +495,18 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         return [Stage("recorded advantages", reads, apply=add, makes=_CREDIT)]
     stages = _position_stages(resolved) if estimator.token_weights else []
     fields = _estimator_fields(resolved)
+    if resolved.joins:
+        joined = partial(on_rollouts.join_heads, recipe=recipe, estimator=estimator)
+        stages.append(
+            Stage(
+                "rollouts joined",
+                frozenset(estimator.token_columns) - {*COMPUTED_TOKENS},
+                map=partial(on_rollouts.map_heads, recipe=recipe, estimator=estimator),
+                reduce=joined,
+                uses=_REWARDS,
+                fields=fields,
+            )
+        )
     if not resolved.plain:
         reads = (frozenset(estimator.token_columns) - {*COMPUTED_TOKENS}) | _behind(recipe)
         apply = partial(on_tokens.estimate, recipe=recipe, estimator=estimator)
@@ -460,7 +516,7 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         )
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
-        reduce = per_unit(on_responses.estimate, recipe=recipe, estimator=estimator)
+        reduce = _each(resolved)(on_responses.estimate, recipe=recipe, estimator=estimator)
         # The metrics of filters that come first need their columns of the file.
         observed = not (recipe.is_filter and recipe.numerics.correction == "first")
         stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, fields=fields)
@@ -491,6 +547,7 @@ def _estimator_fields(resolved: ResolvedRecipe) -> frozenset[str]:
         fields -= on_rewards.DIVISOR
     fields |= {"numerics.outcome"} if estimator.outcome else set()
     fields |= {"numerics.gdpo_batch"} if estimator.normalise_batch else set()
+    fields |= {"scan"} if scans(estimator) else set()
     if estimator.level == "response" or resolved.rows_only:
         return fields
     fields |= {"numerics.terminal_reward"} if "token_rewards" in estimator.columns else set()

@@ -319,11 +319,12 @@ def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict
     """Return the columns that an estimator reads, `components` one by one."""
     parts = [f"component:{name}" for name in recipe.reward_components or ()]
     columns: dict[str, Column] = {}
+    optional = {*estimator.needs} - {*estimator.roles}
     for name in estimator.columns:
         if name == "components":
             columns |= {part: responses[part] for part in parts}
-        else:
-            columns[name] = responses[estimator.role_of(name)]
+        elif (role := estimator.role_of(name)) in responses or role not in optional:
+            columns[name] = responses[role]
     return columns
 
 

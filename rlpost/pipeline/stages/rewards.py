@@ -89,7 +89,8 @@ def shaping_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add `rewards`: the raw reward, rescaled, minus penalties for length and truncation."""
-    shaped, numerics = responses["reward"], recipe.numerics
+    shaped = responses.columns.get("row_reward", responses["reward"])
+    numerics = recipe.numerics
     if recipe.reward_scale is not None:
         shaped = rewards.rescale(shaped, scale=recipe.reward_scale)
     if recipe.overlong_penalty is not None:
@@ -144,7 +145,9 @@ def make_rewards(responses: Responses, *, resolved: ResolvedRecipe) -> Responses
     """Replace `rewards` by those that the estimator computes from columns of steps."""
     recipe, estimator = resolved.recipe, resolved.estimator
     rows = counted(responses, recipe)
-    columns = {name: responses[name][rows] for name in estimator.reward_columns}
+    columns = {
+        name: responses[name][rows] for name in estimator.reward_columns if name in responses
+    }
     computed = np.zeros_like(responses["rewards"])
     computed[rows] = estimator.make_rewards(columns, recipe)
     return responses.with_(rewards=computed)

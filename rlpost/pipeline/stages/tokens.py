@@ -124,7 +124,8 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
 
     With a bound, also add `token_reward_clipped`, bool.
     """
-    terminal, process = batch.responses["rewards"], batch.tokens.get("token_rewards")
+    rows, process = batch.responses, batch.tokens.get("token_rewards")
+    terminal = rows["terminal"] if "terminal" in rows else rows["rewards"]
     if recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return":
         kl = batch.tokens.get("row_kl", batch["kl"])
         charge = spread_or_scalar(batch.responses["beta"], batch.offsets) * kl
@@ -258,6 +259,8 @@ def _column(
         of_policy = not batch.full and (masked or how not in _OF_STATES)
         ends = last_true(batch.mask, batch.offsets) if of_policy else _ends(batch)
         values = add_at(values, ends, recipe.gamma * _values_behind(batch, recipe))
+    if rewards and "behind" in batch.responses:
+        values = add_at(values, last_true(batch.mask, batch.offsets), batch.responses["behind"])
     return values if segments.chosen is None else values[segments.chosen]
 
 
@@ -269,6 +272,8 @@ def _values_behind(batch: Batch, recipe: Recipe) -> Array:
         Gₜ = rₜ + γ·V;  δₜ = rₜ + γ·V - Vₜ
     """
     truncated = batch.responses["truncated"]
+    if "continues" in batch.responses:
+        truncated = truncated & ~batch.responses["continues"]
     if recipe.bootstrap == "column":
         return batch.xp.where(truncated, batch.responses[NEXT_VALUE], 0.0)
     values = batch["values"]

@@ -234,6 +234,9 @@ def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
         responses = _checked_equal(responses, _compared(resolved), counts)
     parts = [name for name in responses.columns if name.startswith("component:")]
     names = ["reward", *parts, *(["process"] if "process" in responses else [])]
+    if resolved.joins and rule == "sum":
+        responses = responses.with_(row_reward=np.where(valid, responses["reward"], 0.0))
+        names = [name for name in names if name != "process"]
     every = {name: combine(responses, responses[name], rule, counts) for name in names}
     return responses.with_(**{name: np.where(valid, x, 0.0) for name, x in every.items()})
 

@@ -213,6 +213,26 @@ def in_steps(columns, last=0.0):
     return columns | steps | {"reward": rewards}
 
 
+def failing(columns, share):
+    """Every so many rows failed, with reward 0."""
+    failed = np.arange(ROWS) % round(1 / share) == 0
+    reasons = np.where(failed, "crash", "").tolist()
+    return columns | {"failure": reasons, "reward": np.where(failed, 0.0, columns["reward"])}
+
+
+def crashed(columns, reward):
+    """Eight rows have no token, and a reward."""
+    rewards, lengths = np.array(columns["reward"]), [len(x) for x in columns["response_mask"]]
+    for row in range(0, ROWS, SIZE * 3):
+        lengths[row], rewards[row] = 0, reward
+    return with_lengths(columns, lengths) | {"reward": rewards}
+
+
+def taken(columns, rows):
+    """These rows."""
+    return {name: [values[row] for row in rows] for name, values in columns.items()}
+
+
 BASE = healthy()
 ALWAYS_ON_POLICY = BASE | {"ref_log_probs": BASE["old_log_probs"], "step": [0] * ROWS}
 
@@ -292,6 +312,17 @@ CASES = {
     "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
     "vanishing_signal": (in_steps(BASE, 0.75), in_steps(BASE, 0.25)),
     "unmet_expectations": (BASE | {"prompt_id": [*BASE["prompt_id"][1:], "prompt-0"]}, BASE),
+    "many_failures": (failing(BASE, 1 / 2), failing(BASE, 1 / 8)),
+    "zeros_without_answers": (crashed(BASE, 0.0), crashed(BASE, 1.0)),
+    "superseded_attempts": (
+        BASE | {"run_attempt": [1 + row % 2 for row in range(ROWS)]},
+        BASE | {"run_attempt": [1 + step for step in BASE["step"]]},
+    ),
+    "unequal_groups": (taken(BASE, range(ROWS - 3)), BASE),
+    "repeated_rollouts": (
+        taken(with_turns(BASE, 1), [*range(ROWS), 5]),
+        with_turns(BASE, 1),
+    ),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
 
@@ -346,6 +377,9 @@ PROVIDE = {
     "prompts": ("prompt",),
     "batch": ("step",),
     "rollout ids or turns": ("traj_id", "turn"),
+    "rollout or sample ids": ("traj_id",),
+    "failure": ("failure",),
+    "run_attempt": ("run_attempt",),
     "rollout ids": ("rollout_id",),
     "token ids": ("prompt_token_ids",),
     "response texts or log-probs": (*LISTS[1:3], "response"),
@@ -357,7 +391,9 @@ PROVIDE = {
 )
 def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, tmp_path):
     full = asked(BASE) | {"values": BASE["ref_log_probs"], "finish_reason": ["stop"] * ROWS}
-    full = with_turns(full, 1)
+    full = with_turns(full, 1) | {"run_attempt": [1] * ROWS}
+    if name == "many_failures":
+        full = failing(full, 1 / 8)
     if name == "vanishing_signal":
         full = in_steps(full)
     if name == "shared_prefixes":
@@ -406,6 +442,15 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
         ("split_prompts", asked(with_turns(BASE)), "rows are turns"),
         ("differing_rollout_rewards", with_turns(BASE), "each row counts as a response"),
         ("single_row_groups", empty(BASE), "the input has no rows"),
+        ("zeros_without_answers", failing(crashed(BASE, 0.0), 1 / 8), "`failure` has"),
+        ("unequal_groups", with_turns(BASE), None),
+        ("unequal_groups", without(with_turns(BASE), "traj_id"), "rows are turns"),
+        ("unequal_groups", BASE | {"prompt_id": range(ROWS)}, "no size is that of most"),
+        (
+            "repeated_rollouts",
+            BASE | {"sample_idx": [0] * ROWS},
+            "most sample ids repeat",
+        ),
     ],
 )
 def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_path):
@@ -467,6 +512,49 @@ def test_signal_that_is_lost_has_its_shares_and_the_last_steps(tmp_path):
     assert finding(in_steps(BASE, 0.375), "vanishing_signal", tmp_path) is None
     everywhere = in_steps(BASE, 0.75) | {"reward": np.ones(ROWS)}
     assert finding(everywhere, "vanishing_signal", tmp_path) is None
+
+
+def test_groups_that_lack_responses_are_told_from_those_split_over_steps(tmp_path):
+    parts = taken(BASE, [*range(ROWS - 3), *range(ROWS - 3, ROWS)])
+    parts["step"] = [*parts["step"][:-3], 9, 9, 9]
+    found = finding(parts, "unequal_groups", tmp_path)
+    assert (found.count, found.of) == (2, GROUPS + 1)  # 5 responses, and 3 in another step
+    assert "2 have the others in another `step`" in found.text
+    more = finding(taken(BASE, [*range(ROWS), 0, 1]), "unequal_groups", tmp_path)
+    assert (more.count, more.of) == (1, GROUPS)
+    assert "(2 too many)" in more.text
+
+
+def test_a_sample_of_a_prompt_of_two_rollouts_is_there_twice(tmp_path):
+    samples = BASE | {"sample_idx": [row % SIZE for row in range(ROWS)]}
+    assert finding(samples, "repeated_rollouts", tmp_path) is None
+    twice = samples | {"sample_idx": [*samples["sample_idx"][:-1], 0]}
+    found = finding(twice, "repeated_rollouts", tmp_path)
+    assert (found.count, found.evidence[0].row) == (1, ROWS - 1)
+    ids = with_turns(samples) | {"sample_idx": [row % SIZE // 2 for row in range(ROWS)]}
+    assert finding(ids, "repeated_rollouts", tmp_path) is None  # turns of one rollout
+
+
+def test_failures_move_baselines(tmp_path):
+    """Two groups of rewards 1, 0 and 1, 1; the 0 failed in the first."""
+    columns = {
+        "prompt_id": ["a", "a", "b", "b"],
+        "reward": [1.0, 0.0, 1.0, 1.0],
+        "failure": [None, "crash", "", None],
+        "response_mask": [[1], [], [1], [1]],
+    }
+    path = write(tmp_path / "a.parquet", columns)
+    facts = inspect([path]).failures
+    assert (facts.responses, facts.reasons) == (1, {"crash": 1})
+    means = facts.baselines
+    assert (means.groups, means.moved, means.emptied) == (2, 1, 0)
+    assert (means.mean_with, means.mean_without) == (0.75, 1.0)
+    assert means.distance == means.farthest == 0.5
+    shown = CliRunner().invoke(app, [str(path), "--about", "failures"]).stdout
+    for text in ("crash", "1 of 2 groups", "0.75", "0.5"):
+        assert text in shown
+    listed = json.loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)
+    assert listed["failures"]["baselines"]["moved"] == 1
 
 
 @pytest.mark.parametrize("name", FINDINGS)

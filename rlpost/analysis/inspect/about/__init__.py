@@ -19,6 +19,7 @@ from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
     mismatch,
     advantages,
     masks,
+    failures,
     steps,
     domains,
     checks,

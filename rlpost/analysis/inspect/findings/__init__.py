@@ -2,13 +2,20 @@
 
 A check returns a `Problem`, None if there is none, or `NotRun` if the input has too little for it.
 Its docstring is its description in `rlpost inspect --about CHECK` and in the manual. A new check is
-one function in `columns`, `responses`, `steps` or `tokens`.
+one function in `columns`, `failures`, `responses`, `steps` or `tokens`.
 """
 
 from __future__ import annotations
 
 # Importing a module adds its checks to FINDINGS.
-from rlpost.analysis.inspect.findings import columns, expected, responses, steps, tokens  # noqa: F401
+from rlpost.analysis.inspect.findings import (  # noqa: F401
+    columns,
+    expected,
+    failures,
+    responses,
+    steps,
+    tokens,
+)
 from rlpost.analysis.inspect.findings.base import FINDINGS, CheckInput, run_checks
 
 __all__ = ["FINDINGS", "CheckInput", "run_checks"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from rlpost.analysis.findings import Check, Registry
+from rlpost.analysis.inspect.failures import failed_rows, replaced_rows, signs_of_failures
 from rlpost.analysis.inspect.model import CheckRun, FindingEvidence, InputFinding, Severity
 from rlpost.display.text import counted, plural
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.model import (
+        FailureFacts,
         InputFacts,
         Label,
         LengthFacts,
@@ -146,12 +149,37 @@ class CheckInput:
     turns: pl.Series
     """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
     rollout_reward: RolloutReward
+    failures: FailureFacts | None = None
     repeated: tuple[NDArray[np.int64], int] | None = None
     """The policy tokens of each row that another row of its rollout trains too, [n], and of all."""
     expectations: Sequence[Expectation] = ()
     """What the user expects of the input."""
     evidence: int = 5
     """Rows to list for each finding, at most."""
+
+    @cached_property
+    def failed(self) -> pl.Series:
+        """Which rows failed, by a column, [n]."""
+        if self.failures is None:
+            return pl.zeros(self.count, pl.Int8, eager=True) > 0
+        return failed_rows(self.reading.rows, by_rollout=self.reading.selection.rollout_counts)
+
+    @cached_property
+    def no_answers(self) -> pl.Series:
+        """Which rows with reward 0 look like failures that no column names, [n]."""
+        none = pl.zeros(self.count, pl.Int8, eager=True) > 0
+        if self.failures is not None:
+            return none
+        for flags in signs_of_failures(self.reading.rows).values():
+            none |= flags
+        return none
+
+    @cached_property
+    def replaced(self) -> pl.Series:
+        """The rows of whose step a later attempt of the run has rows, [n]."""
+        if "attempt" not in self.reading.rows:
+            return pl.zeros(self.count, pl.Int8, eager=True) > 0
+        return replaced_rows(self.reading.rows)
 
     @property
     def count(self) -> int:

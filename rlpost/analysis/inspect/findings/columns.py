@@ -538,7 +538,10 @@ def empty_masks(data: CheckInput) -> Result:
     it, or correct the mask.
     """
     rows = data.reading.rows
-    count = int((rows["tokens"] == 0).sum()) if "tokens" in rows else 0
+    if "tokens" not in rows:
+        return None
+    flags = (rows["tokens"] == 0) & ~data.failed & ~data.no_answers  # which have findings
+    count = int(flags.sum())
     if not count:
         return None
     reason = f"`{data.masks.column}` is 0" if data.masks else "no tokens"
@@ -551,6 +554,6 @@ def empty_masks(data: CheckInput) -> Result:
         f"policy token: {reason}",
         "no advantage, but a reward in the mean of the group: drop such responses, or correct the "
         "mask",
-        count, data.count, data.examples(rows["tokens"] == 0, "length"),
+        count, data.count, data.examples(flags, "length"),
         "error" if count > HALF * data.count else "warning",
     )  # fmt: skip

@@ -164,6 +164,10 @@ def _bootstraps(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
     yield from (name for name, role in roles.items() if sample.has(role))
 
 
+def _scans(_: ResolvedRecipe, sample: SampleFacts) -> list[Any]:
+    return ["row", "rollout"] if sample.has("rollout") and sample.has("turn") else ["row"]
+
+
 def _domains(_: ResolvedRecipe, sample: SampleFacts) -> list[Any]:
     return [*((one,) for one in sample.domains), tuple(sample.domains)]
 
@@ -340,6 +344,7 @@ _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 
 FIELDS: dict[str, SearchedField] = {
     "estimator": SearchedField((), data=(STEPS, UNEQUAL, LENGTHS, TOKEN_REWARDS)),
+    "estimator_for": _LEFT,
     "estimator_name": _LEFT,
     "options": _LEFT,
     "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,), start=0.9),
@@ -348,6 +353,7 @@ FIELDS: dict[str, SearchedField] = {
     "lambda_value": _LAMBDA,
     "length_adaptive_alpha": SearchedField((0.05,), (0.0, 10.0), (VALUES,)),
     "bootstrap": SearchedField(_bootstraps, data=(CUT,)),
+    "scan": SearchedField(_scans, data=(ROLLOUTS,)),
     "step_gamma": _DISCOUNT_OF_STEPS,
     "episode_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (UNEQUAL,)),
     "step_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (TURNS,)),
@@ -450,6 +456,10 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.segment_reward": SearchedField(
         data=(_by_recipe("rewards on several tokens of a policy segment"),)
     ),
+    "numerics.turn_value": SearchedField(data=(VALUES,)),
+    "numerics.turn_baseline": SearchedField(data=(TURNS,)),
+    "numerics.gar_floor": SearchedField((0.25, 0.5), _UNIT, (UNEQUAL,)),
+    "numerics.gar_cap": SearchedField((2.0, 4.0), (1.0, 100.0), (UNEQUAL,)),
     "numerics.whiten_eps": SearchedField(EPSILONS, (0.0, 10.0), (LITTLE_BATCH,), solved="values"),
     "numerics.whiten_floor": SearchedField(data=(LITTLE_BATCH,)),
     "numerics.whiten_ddof": _WHITENING,

@@ -1,0 +1,65 @@
+"""The topic `failures`: responses that failed, and what they do to the baselines of groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlpost.analysis.inspect.about.base import page_of, topic, without_column
+from rlpost.display.tables import TextTable
+from rlpost.display.text import aligned, counted, number, percent, share, value_list
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Baselines, Facts
+    from rlpost.display.page import Page
+
+
+@topic
+def failures(facts: Facts) -> Page:
+    """Failures: how many by reason and step, and the baselines with and without them."""
+    found = facts.failures
+    if found is None:
+        return page_of(facts, "failures", [], without_column("failure"))
+    if not found.responses and not found.reasons:
+        return page_of(facts, "failures", [], f"No response failed (`{found.column}`).")
+    reasons = [(reason, f"{count:,}") for reason, count in found.reasons.items()]
+    steps = [(str(step), percent(part)) for step, part in found.by_step.items()]
+    step = facts.roles["batch"].column if "batch" in facts.roles else "step"
+    tables = [
+        TextTable((f"`{found.column}`", "rows"), reasons, "Failures", failure_lines(facts)),
+        TextTable((step, "failed"), steps) if len(facts.steps) > 1 else None,
+        _table(found.baselines),
+    ]
+    return page_of(facts, "failures", tables, "")
+
+
+def failure_lines(facts: Facts) -> list[str]:
+    """Return the line on failed responses, if there are any."""
+    found = facts.failures
+    if found is None or not found.responses:
+        return []
+    text = (
+        f"{share(found.responses, facts.responses)} failed: {value_list(found.reasons)}"
+        " (they count here)"
+    )
+    means = found.baselines
+    if means is None or not means.moved:
+        return [text]
+    moved = f"{share(means.moved, means.groups)} of the baselines move"
+    return [text, f"without them {moved}, by {number(means.distance)} on average"]
+
+
+def _table(found: Baselines | None) -> TextTable | None:
+    """Return the mean reward with and without failures, and how far baselines move."""
+    if found is None:
+        return None
+    means = aligned([found.mean_with, found.mean_without])
+    moves = aligned([found.distance, found.farthest])
+    rows = [
+        ("mean reward with failures", means[0]),
+        ("without", means[1]),
+        ("groups whose baseline moves", f"{found.moved:,} of {counted(found.groups, 'group')}"),
+        ("by, on average", moves[0]),
+        ("at most", moves[1]),
+        *([("groups of failures alone", f"{found.emptied:,}")] if found.emptied else []),
+    ]
+    return TextTable((), rows, "Baselines")

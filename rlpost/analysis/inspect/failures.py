@@ -1,0 +1,126 @@
+"""Responses that are no answers: which failed or were replaced, and what baselines they change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from rlpost.analysis.inspect.model import Baselines, FailureFacts
+from rlpost.analysis.inspect.responses import codes_of, group_table
+from rlpost.analysis.inspect.selection import LOG_PROBS
+from rlpost.pipeline.failures import failed_units, superseded
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.model import Label
+    from rlpost.analysis.inspect.selection import PassResult
+    from rlpost.recipe.recipe import RolloutReward
+
+MOST_STEPS = 5
+MOVED = 1e-9
+"""The least difference of two means of rewards that is no rounding error."""
+
+
+def failed_rows(rows: pl.DataFrame, *, by_rollout: bool) -> pl.Series:
+    """Return which rows failed, [n]; by rollout, all rows of one that failed. None without a role.
+
+    The rule is that of `rlpost advantages`.
+    """
+    failed = (rows["failure"] != "").to_numpy()
+    if by_rollout:
+        by = [key for key in ("batch", "group", "rollout") if key in rows]
+        turn = rows["turn"].fill_nan(-1).to_numpy() if "turn" in rows else None
+        failed = failed_units(failed, codes_of(rows, by), turn)
+    return pl.Series(failed)
+
+
+def replaced_rows(rows: pl.DataFrame) -> pl.Series:
+    """Return the rows of whose step a later attempt of the run has rows, [n]."""
+    attempt = rows["attempt"].fill_nan(-np.inf).to_numpy()
+    codes = np.unique(attempt, return_inverse=True)[1].astype(np.int64)
+    step = codes_of(rows, ["batch"]) if "batch" in rows else np.zeros(len(rows), np.int64)
+    return pl.Series(superseded(step, codes))
+
+
+def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return by sign the rows with reward exactly 0 that look like failures, [n] each.
+
+    They have no token, or log-probs of 0 alone, which no engine computed. Masked tokens alone are a
+    matter of the mask. Two other signs were tried on generated files, and are worth nothing
+    (`tests/analysis/inspect/test_signs.py`): a policy gives short wrong answers, too, and a step of
+    many zeros may have hard prompts.
+    """
+    if "reward" not in rows or "tokens" not in rows:
+        return {}
+    zero, tokens = rows["reward"] == 0, rows["tokens"]
+    none = rows["length" if "length" in rows else "tokens"] == 0
+    signs = {"without tokens": zero & none} if none.sum() * 2 < len(rows) else {}
+    means = [rows[name] for name in (f"mean:{role}" for role in LOG_PROBS) if name in rows]
+    computed = [mean for mean in means if (mean == 0).sum() * 2 < len(rows)]  # in most rows
+    if computed:
+        none = zero & (tokens > 0)
+        for mean in computed:
+            none &= (mean == 0).fill_null(value=False)
+        signs["without log-probs"] = none
+    return {name: flags.alias(name) for name, flags in signs.items()}
+
+
+def failure_facts(
+    reading: PassResult, pass_threshold: float, reward: RolloutReward | None
+) -> FailureFacts | None:
+    """Return which responses failed, and the baselines with and without them; None without a role.
+
+    Args:
+        reading: of the input.
+        pass_threshold: as in `inspect`.
+        reward: the reward of a rollout's rows, which count once; None: each row counts.
+    """
+    rows = reading.rows
+    if "failure" not in rows:
+        return None
+    failed = failed_rows(rows, by_rollout=reward is not None)
+    reasons = rows["failure"].filter(rows["failure"] != "").value_counts(sort=True)
+    every = group_table(rows, pass_threshold, reward)
+    answers = group_table(rows.filter(~failed), pass_threshold, reward)
+    return FailureFacts(
+        column=reading.selection.columns.column("failure"),
+        responses=int(failed.sum()),
+        reasons={str(name): int(n) for name, n in reasons.iter_rows()},
+        by_step=_by_step(rows, failed),
+        baselines=_baselines(every, answers),
+    )
+
+
+def _by_step(rows: pl.DataFrame, failed: pl.Series) -> dict[Label, float]:
+    """Return the share of responses that failed, of the steps in which most did."""
+    if "batch" not in rows:
+        return {}
+    steps = rows.select("batch", failed=failed).group_by("batch", maintain_order=True)
+    shares = steps.agg(pl.mean("failed")).sort("failed", descending=True, maintain_order=True)
+    return dict(shares.filter(pl.col("failed") > 0).head(MOST_STEPS).iter_rows())
+
+
+def _baselines(every: pl.DataFrame | None, answers: pl.DataFrame | None) -> Baselines | None:
+    """Return the means of rewards with and without failures, and which baselines move how far."""
+    if every is None or answers is None or "mean" not in every:
+        return None
+    by = [key for key in ("batch", "group") if key in every]
+    pairs = every.join(answers, on=by, how="left", suffix=":answers", nulls_equal=True)
+    distance = (pairs["mean"] - pairs["mean:answers"]).abs().to_numpy()
+    moved = distance[distance > MOVED]
+    return Baselines(
+        groups=len(every),
+        emptied=int(np.isnan(distance).sum()),
+        moved=len(moved),
+        distance=float(moved.mean()) if len(moved) else 0.0,
+        farthest=float(moved.max(initial=0.0)),
+        mean_with=_mean(every),
+        mean_without=_mean(answers),
+    )
+
+
+def _mean(groups: pl.DataFrame) -> float | None:
+    """Return the mean reward of the responses of all groups; None if there are none."""
+    rows = groups["rows"].to_numpy()
+    return float((groups["mean"].to_numpy() * rows).sum() / rows.sum()) if len(rows) else None

@@ -1,0 +1,57 @@
+"""Estimators by agent role: the rows of each role have their own estimator and statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rlpost.pipeline.data import Column, Responses
+
+    Reduce = Callable[[Responses], Responses]
+
+AGENT_ROLE = "agent_role"
+"""The role, and the column of Responses with its codes."""
+
+
+def reduce_by_role(
+    responses: Responses, *, parts: Mapping[str, Sequence[Reduce]], others: Sequence[Reduce]
+) -> Responses:
+    """Return the table after reducing the rows of each agent role alone.
+
+    A column that only some roles have is 0 for the rows of the others; `raw_credit`, the credit
+    before whitening and clipping, is then the credit.
+
+    Args:
+        responses: of the whole input.
+        parts: by agent role, what reduces its rows, in order.
+        others: reduces the rows of each other agent role.
+    """
+    codes, labels = responses[AGENT_ROLE], responses.labels[AGENT_ROLE]
+    columns: dict[str, Column] = {}
+    lacking = np.zeros(len(responses), np.bool_)
+    for code, label in enumerate(labels):
+        rows = np.flatnonzero(codes == code)
+        if not len(rows):
+            continue
+        before = {name: column[rows] for name, column in responses.columns.items()}
+        own = replace(responses, columns=before)
+        for reduce in parts.get(str(label), others):
+            own = reduce(own)
+        lacking[rows] = "raw_credit" not in own
+        for name, values in own.columns.items():
+            if values is not before.get(name):
+                if name not in columns:
+                    shape = (len(responses), *values.shape[1:])
+                    columns[name] = responses.columns.get(
+                        name, np.zeros(shape, values.dtype)
+                    ).copy()
+                columns[name][rows] = values
+        responses = replace(responses, notes=own.notes)
+    if "raw_credit" in columns:
+        columns["raw_credit"] = np.where(lacking, columns["credit"], columns["raw_credit"])
+    return responses.with_(**columns)

@@ -1,0 +1,80 @@
+"""What `inspect` names in a generated agentic run whose truth is known."""
+
+import numpy as np
+import polars as pl
+import pytest
+from agentic_run import agentic_run
+
+import rlpost
+from rlpost.analysis.inspect.facts import inspect
+
+ROLLOUTS = {"columns_map": {"rollout": "rollout_id"}}
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return agentic_run(1)
+
+
+@pytest.fixture(scope="module")
+def path(generated, tmp_path_factory):
+    return generated.write(tmp_path_factory.mktemp("run"))
+
+
+def found(path, **options):
+    return {one.name: one for one in inspect([path], **ROLLOUTS, **options).findings}
+
+
+def test_restarts_copies_and_dropped_rollouts_are_named(generated, path):
+    """The group sizes are those of the newest attempt; copies of replaced rows are no matter."""
+    findings, truth = found(path), pl.from_arrow(generated.truth)
+    superseded, duplicate = truth["superseded"], truth["duplicate"]
+    assert findings["superseded_attempts"].count == superseded.sum()
+    assert (
+        findings["repeated_rollouts"].count
+        == (
+            # A copy of a row without tokens has no fingerprint of its own.
+            duplicate & ~superseded & _with_tokens(generated)
+        ).sum()
+    )
+    rows = pl.from_arrow(generated.table.select(["step", "prompt_id", "rollout_id"]))
+    sizes = rows.filter(~superseded).group_by("step", "prompt_id").agg(
+        size=pl.col("rollout_id").n_unique()
+    )  # fmt: skip
+    assert findings["unequal_groups"].count == (sizes["size"] < 8).sum() > 0
+    assert "turns_as_responses" not in findings
+
+
+def _with_tokens(generated):
+    return pl.Series([len(ids) > 0 for ids in generated.table["response_token_ids"].to_pylist()])
+
+
+def test_failures_are_counted_by_rollout(generated, path):
+    facts = inspect([path], **ROLLOUTS).failures
+    assert facts.responses == generated.counts()["failed rows"]
+    reasons = pl.Series(generated.table["failure"].to_pylist()).drop_nulls()
+    assert facts.reasons == dict(reasons.value_counts().iter_rows())
+    assert facts.baselines.mean_without > facts.baselines.mean_with
+    assert facts.baselines.moved > 0
+
+
+def test_without_the_column_crashes_look_like_failures(path):
+    options = {"columns_map": {**ROLLOUTS["columns_map"], "failure": "none"}}
+    findings = {one.name: one for one in inspect([path], **options).findings}
+    rows = pl.read_parquet(path)
+    crashes = (rows["failure"] == "browser crash").sum()
+    assert findings["zeros_without_answers"].count == crashes
+
+
+def test_what_a_run_leaves_in_has_none_of_it(generated, tmp_path):
+    """After `advantages --attempts newest`, the kept rows have no failure and no older attempt."""
+    recipe = rlpost.Recipe(estimator="grpo", columns={"rollout": "rollout_id"}, attempts="newest")
+    got, _ = rlpost.enrich(generated.table, recipe)
+    kept = pl.from_arrow(got).filter("sample_mask").drop("sample_mask")
+    kept.unique(subset=["rollout_id", "turn", "branch"], keep="first").write_parquet(
+        tmp_path / "kept.parquet"
+    )
+    findings = found(tmp_path / "kept.parquet")
+    assert {"superseded_attempts", "many_failures", "repeated_rollouts"}.isdisjoint(findings)
+    trained = np.array(generated.truth["right"])[np.array(got["sample_mask"].to_pylist())]
+    assert len(trained) == len(kept)

@@ -1,0 +1,195 @@
+"""Scans over the rows of a rollout, against plain loops over its joined tokens."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from estimator_rows import close
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_estimators import joined, segments
+from strategies import rollouts, to_table
+
+import rlpost
+from rlpost.errors import DataError, UsageError
+
+KNOBS = {"gamma": 0.9, "lam": 0.5}
+
+
+def paid(rows, rule, *, turns=True):
+    """Token rewards: a rollout's on its last policy token, a turn's on that of its row."""
+    out = [[0.0] * len(r.mask) for r in rows]
+    for chain in joined(rows):
+        ends = {
+            i: max(t for t, m in enumerate(rows[i].mask) if m) for i in chain if any(rows[i].mask)
+        }
+        for i, end in ends.items():
+            own = rows[i].reward if rule == "sum" else 0.0
+            out[i][end] = own + ((rows[i].turn_reward or 0.0) if turns else 0.0)
+        if ends and rule != "sum":
+            last = [*ends][-1]
+            out[last][ends[last]] += math.fsum(rows[i].reward for i in chain) / len(chain)
+    return out
+
+
+def session_gae(rows, rewards, gamma, lam):
+    """xtuner, rl/advantage/gae.py, `_compute_session_gae` and `action_gae`.
+
+    Segments of a session are concatenated in their order, and the recursion runs over the action
+    tokens of all.
+    """
+    advantages = [[0.0] * len(r.mask) for r in rows]
+    for chain in joined(rows):
+        actions = [(i, t) for i in chain for t, m in enumerate(rows[i].mask) if m]
+        next_value = next_advantage = 0.0
+        for i, t in reversed(actions):
+            delta = rewards[i][t] + gamma * next_value - rows[i].values[t]
+            advantages[i][t] = next_advantage = delta + gamma * lam * next_advantage
+            next_value = rows[i].values[t]
+    return advantages
+
+
+def session_turns(rows, rewards, gamma, lam, at):
+    """The same with a step for each run of policy tokens; values at its first or last token."""
+    advantages = [[0.0] * len(r.mask) for r in rows]
+    for chain in joined(rows):
+        turns = [(i, segment) for i in chain for segment in segments(rows[i].mask)]
+        next_value = next_advantage = 0.0
+        for i, segment in reversed(turns):
+            value = 0.0 if at is None else rows[i].values[segment[at]]
+            delta = math.fsum(rewards[i][t] for t in segment) + gamma * next_value - value
+            next_advantage, next_value = delta + gamma * lam * next_advantage, value
+            for t in segment:
+                advantages[i][t] = next_advantage
+    return advantages
+
+
+def written(rows, table=None, **options):
+    recipe = rlpost.Recipe(scan="rollout", **options)
+    data = to_table(rows) if table is None else table
+    return rlpost.enrich(data, recipe)[0]["advantages"].combine_chunks().flatten().to_numpy()
+
+
+def flat(lists):
+    return np.array([x for xs in lists for x in xs])
+
+
+def plain(rows):
+    return [replace(r, token_rewards=None, finish_reason="stop") for r in rows]
+
+
+@settings(max_examples=25, deadline=None)
+@given(rollouts(max_groups=2), st.sampled_from(["mean", "sum"]), st.booleans())
+def test_gae_of_a_session_is_gae_of_its_joined_tokens(rows, rule, turns):
+    rows = plain(rows if turns else [replace(r, turn_reward=None) for r in rows])
+    want = session_gae(rows, paid(rows, rule), **KNOBS)
+    close(written(rows, estimator="gae", rollout_reward=rule, **KNOBS), flat(want))
+
+
+@settings(max_examples=25, deadline=None)
+@given(rollouts(max_groups=2), st.sampled_from(["first", "last"]))
+def test_turn_gae_of_a_session_has_a_step_for_each_turn_of_all_rows(rows, which):
+    rows = plain(rows)
+    want = session_turns(rows, paid(rows, "mean"), at=0 if which == "first" else -1, **KNOBS)
+    options = {"rollout_reward": "mean", "numerics": {"turn_value": which}}
+    close(written(rows, estimator="turn_gae", **options, **KNOBS), flat(want))
+
+
+@settings(max_examples=25, deadline=None)
+@given(rollouts(max_groups=2))
+def test_returns_over_turns_are_discounted_once_a_turn(rows):
+    rows = plain(rows)
+    want = session_turns(rows, paid(rows, "sum"), 0.9, 1.0, None)
+    options = {"rollout_reward": "sum", "gamma": 0.9}
+    close(written(rows, estimator="agentic_reinforce", **options), flat(want))
+
+
+@settings(max_examples=15, deadline=None)
+@given(rollouts(max_groups=2), st.sampled_from([1.0, 0.9]))
+def test_returns_over_rollouts_go_on_in_the_next_row(rows, gamma):
+    rows = plain(rows)
+    free = [replace(r, values=[0.0] * len(r.mask)) for r in rows]
+    want = session_gae(free, paid(rows, "mean"), gamma, 1.0)
+    close(written(rows, estimator="reinforce", rollout_reward="mean", gamma=gamma), flat(want))
+
+
+def by_hand():
+    """Two rollouts of two rows; the first row of the file is the second turn of its rollout."""
+    return pa.table(
+        {
+            "prompt_id": ["p"] * 4,
+            "rollout_id": ["x", "x", "y", "y"],
+            "turn": [1, 0, 0, 1],
+            "reward": [1.0, 1.0, 2.0, 2.0],
+            "response_mask": [[1, 0, 1], [1, 1, 0], [1], [1]],
+            "values": [[0.5, 9.0, 0.25], [0.5, 0.5, 9.0], [1.0], [0.0]],
+        }
+    )
+
+
+def test_session_gae_by_hand():
+    # x: 1 - 1/4; 1/4 - 1/2 + .75/2; then 1/2 - 1/2 + ...   y: 2 - 0; 0 - 1 + 2/2
+    got = written([], by_hand(), estimator="gae", lam=0.5)
+    assert got.tolist() == [0.125, 0, 0.75, 0.03125, 0.0625, 0, 0, 2]
+
+
+def test_the_rows_may_be_in_any_order_and_in_any_chunks():
+    rng = np.random.default_rng(3)
+    count = 60
+    lengths = rng.integers(0, 5, count)
+    table = pa.table(
+        {
+            "prompt_id": [f"p{i // 12}" for i in range(count)],
+            "rollout_id": [f"r{i // 4}" for i in range(count)],
+            "turn": [i % 4 // 2 for i in range(count)],
+            "branch": [f"b{(i * 7) % 4}" for i in range(count)],
+            "reward": [float(i // 4 % 3) for i in range(count)],
+            "response_mask": [rng.integers(0, 2, n).tolist() for n in lengths],
+            "values": [rng.normal(size=n).tolist() for n in lengths],
+        }
+    )
+    recipe = rlpost.Recipe(estimator="gae", scan="rollout")
+    whole = rlpost.enrich(table, recipe)[0]["advantages"].to_pylist()
+    order = rng.permutation(count)
+    mixed = rlpost.enrich(table.take(order), recipe)[0]["advantages"].to_pylist()
+    assert [whole[i] for i in order] == mixed
+    small = rlpost.enrich(table, recipe, rlpost.Options(chunk_tokens=3, workers=2))[0]
+    assert small["advantages"].to_pylist() == whole
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"estimator": "rloo"}, "--scan rollout"),
+        ({"estimator": "gigpo"}, "--scan rollout"),
+        ({"estimator": "gae", "lambda_value": 1.0}, "--lambda-value"),
+        ({"estimator": "gae", "length_adaptive_alpha": 0.05}, "--length-adaptive-alpha"),
+        ({"estimator": "gae", "numerics": {"observations": "states"}}, "observations"),
+        ({"estimator": "grpo", "rollout_reward": "sum"}, "--rollout-reward sum"),
+    ],
+)
+def test_a_scan_that_cannot_go_on_in_the_next_row_is_an_error(options, flag):
+    with pytest.raises(UsageError, match=flag):
+        written([], by_hand(), **options)
+
+
+@pytest.mark.parametrize("column", ["rollout_id", "turn"])
+def test_a_scan_over_rollouts_needs_their_ids_and_turns(column):
+    with pytest.raises(DataError, match="--scan rollout"):
+        written([], by_hand().drop_columns(column), estimator="gae")
+
+
+def test_a_rollout_without_policy_tokens_is_passed_over():
+    table = by_hand().set_column(4, "response_mask", pa.array([[0, 0, 0], [1, 1, 0], [1], [0]]))
+    got = written([], table, estimator="reinforce")
+    assert got.tolist() == [0, 0, 0, 1, 1, 0, 2, 0]
+
+
+def test_only_the_end_of_a_rollout_is_bootstrapped():
+    table = by_hand().append_column("truncated", pa.array([True, True, True, False]))
+    options = {"estimator": "gae", "lam": 0.5, "rollout_reward": "equal"}
+    got = written([], table, bootstrap="last", **options)
+    # x: 1 + 1/4 - 1/4; 1/4 - 1/2 + 1/2; 1/2 - 1/2 + 1/4/2; half of it
+    assert got.tolist() == [0.25, 0, 1, 0.0625, 0.125, 0, 0, 2]
