@@ -73,15 +73,16 @@ def pipeline(rows: Rollout, options: Options, units: Units = None) -> Result:
     rows = sample_masked(rows, options, units)
     if options.get("bootstrap"):
         rows = [replace(r, behind=value_behind(r, options["bootstrap"])) for r in rows]
-    shaped = [r.reward for r in rows]
+    shaped = of_rollouts(rows, [r.reward for r in rows], options, units)
     if options.get("overlong_penalty"):
-        penalties = ref.overlong_penalties(rows, *options["overlong_penalty"])
-        shaped = [x + penalty for x, penalty in zip(shaped, penalties, strict=True)]
+        joined, places = one_row_each(rows, shaped, units)
+        penalties = ref.overlong_penalties(joined, *options["overlong_penalty"])
+        shaped = [x + penalties[place] for x, place in zip(shaped, places, strict=True)]
     if process_way(options) == "response":
-        shaped = [x + process_sum(r) for x, r in zip(shaped, rows, strict=True)]
+        sums = of_rollouts(rows, [process_sum(r) for r in rows], options, units)
+        shaped = [x + own for x, own in zip(shaped, sums, strict=True)]
     if options.get("estimator") in MADE:
         shaped = made_rewards(rows, shaped, options)
-    shaped = of_rollouts(rows, shaped, options, units)
     normalised = normalised_rewards(rows, shaped, options, units)
     bound = options.get("reward_clip") or float("inf")
     rewards = ref.clipped(normalised, bound)
@@ -160,9 +161,10 @@ def of_rollouts(rows: Rollout, xs: list[float], options: Options, units: Units) 
     if units is None:
         return xs
     keys = [(*key, unit) for key, unit in zip(ref.groups(rows), units, strict=True)]
-    rule = {"last": lambda own: own[-1], "sum": math.fsum}.get(
-        options.get("rollout_reward", "equal"), ref.mean
-    )
+    if options.get("rollout_reward") == "last":
+        turns = [(r.turn, i, x) for i, (r, x) in enumerate(zip(rows, xs, strict=True))]
+        return [x for _, _, x in ref.by_key(keys, turns, max)]
+    rule = math.fsum if options.get("rollout_reward") == "sum" else ref.mean
     return ref.by_key(keys, xs, rule)
 
 
@@ -193,14 +195,23 @@ def in_batches(rows: Rollout, scope: str) -> list[Response]:
 def one_row_each(
     rows: Rollout, values: Sequence[float], units: Units
 ) -> tuple[list[Response], list[int]]:
-    """A row per rollout of a group, its reward the mean of its rows'; and each row's new place."""
+    """A row per rollout of a group, and each row's new place.
+
+    Its reward is the mean of its rows', its tokens are those of all its rows, and the rest is that
+    of its last row.
+    """
     keys = [
         (*key, unit) for key, unit in zip(ref.groups(rows), units or range(len(rows)), strict=True)
     ]
     members = ref.rows_by(keys)
     places = {key: place for place, key in enumerate(members)}
     joined = [
-        replace(rows[rs[0]], reward=ref.mean([values[i] for i in rs])) for rs in members.values()
+        replace(
+            rows[max(rs, key=lambda i: (rows[i].turn, i))],
+            reward=ref.mean([values[i] for i in rs]),
+            mask=[m for i in rs for m in rows[i].mask],
+        )
+        for rs in members.values()
     ]
     return joined, [places[key] for key in keys]
 
@@ -211,25 +222,22 @@ def sample_masked(rows: list[Response], options: Options, units: Units) -> list[
     joined, places = one_row_each(rows, own, units)
     masks = []
     if options.get("max_len_mask"):
-        masks.append(ref.max_len_kept(rows, options["max_response_length"]))
+        masks.append(ref.max_len_kept(joined, options["max_response_length"]))
     if options.get("difficulty_mask"):
         low, high = options.get("difficulty_low", 0.1), options.get("difficulty_high", 0.95)
-        kept = ref.difficulty_kept(joined, low, high)
-        masks.append([kept[place] for place in places])
+        masks.append(ref.difficulty_kept(joined, low, high))
     if options.get("error_max_len_clip"):
-        masks.append(ref.error_max_len_kept(rows, options["error_max_len_clip"]))
+        masks.append(ref.error_max_len_kept(joined, options["error_max_len_clip"]))
     if options.get("drop_zero_variance"):
         unused = process_way(options) == "none"
         total = [r.reward + (0.0 if unused else process_sum(r)) for r in before]
         total = of_rollouts(rows, total, options, units)
-        kept = ref.varied_group_kept(one_row_each(rows, total, units)[0])
-        masks.append([kept[place] for place in places])
+        masks.append(ref.varied_group_kept(one_row_each(rows, total, units)[0]))
     if options.get("drop_single"):
-        kept = ref.in_company_kept(joined)
-        masks.append([kept[place] for place in places])
+        masks.append(ref.in_company_kept(joined))
     if options.get("drop_truncated"):
-        masks.append(ref.finished_kept(rows))
-    return ref.with_sample_mask(before, *masks)
+        masks.append(ref.finished_kept(joined))
+    return ref.with_sample_mask(before, *([kept[place] for place in places] for kept in masks))
 
 
 def counted(rows: Rollout, options: Options) -> list[int]:

@@ -23,7 +23,7 @@ from rlpost.pipeline.device_choice import DeviceChoice, choose_device
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
 from rlpost.pipeline.stages.responses import nothing_left
-from rlpost.pipeline.stages.rewards import RowsDiffer
+from rlpost.pipeline.stages.units import RowsDiffer
 from rlpost.pipeline.summary import ResponseFacts, run_summary, summary_of
 
 if TYPE_CHECKING:

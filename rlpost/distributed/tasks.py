@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.plan import Plan
-    from rlpost.pipeline.stages.rewards import RowsDiffer
+    from rlpost.pipeline.stages.units import RowsDiffer
 
 
 class TaskOutput(NamedTuple):

@@ -37,6 +37,8 @@ Column = np.ndarray[Any, np.dtype[Any]]
 """A column of responses, [N] or [N, k]."""
 TRUNCATED = "truncated"
 """The role, and the column of Responses, of responses that a limit cut off."""
+NO_REWARD = "no_reward"
+"""The column of Responses that is true for rows whose reward is null, if rollouts count."""
 FAILURE, ATTEMPT = "failure", "run_attempt"
 """The roles of why a response failed, and of which attempt of the run wrote it."""
 LEFT_OUT = ("sample_mask", "superseded", "failure")
@@ -288,7 +290,8 @@ class Collector:
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
-        own = codes.get("group", np.arange(count))
+        alone = codes["rollout"] if unit == "rollout" else np.arange(count)
+        own = codes.get("group", alone)
         roles = [codes["agent_role"]] if recipe.estimator_for else []
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
         left_out = np.zeros(count, np.int8)

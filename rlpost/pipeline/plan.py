@@ -28,7 +28,7 @@ from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.stages.trained_once import IDS
 from rlpost.pipeline.totals import Counted, ExactTotals
-from rlpost.pipeline.turns import TURN_ROLES
+from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
 from rlpost.recipe.roles import (
     RECORDED,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.running_state import RunState
-    from rlpost.recipe.recipe import Recipe
     from rlpost.recipe.roles import ColumnMap
 
 
@@ -261,9 +260,7 @@ def plan_of(
     check_log_probs(source, columns, token_roles(resolved))
     rows = dict.fromkeys((*ROW_ROLES, *_optional_rows(resolved)))
     present = tuple(
-        role
-        for role in rows
-        if role in columns and _is_read(source, columns, role, resolved.recipe)
+        role for role in rows if role in columns and _is_read(source, columns, role, resolved)
     )
     return Plan(
         source,
@@ -277,8 +274,13 @@ def plan_of(
     )
 
 
-def _is_read(source: Source | TableSource, columns: ColumnMap, role: str, recipe: Recipe) -> bool:
+def _is_read(
+    source: Source | TableSource, columns: ColumnMap, role: str, resolved: ResolvedRecipe
+) -> bool:
     """Return whether a role is read: finish reasons of any type, if they are for a warning."""
+    recipe = resolved.recipe
+    if role == "turn" and resolved.unit == "rollout" and not columns.is_mapped(role):
+        return TURN in columns
     needed = recipe.drop_truncated or recipe.truncation_penalty is not None
     needed |= recipe.bootstrap is not None
     if role != TRUNCATED or needed or columns.how[role] == "map":
@@ -311,7 +313,7 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
         *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
         *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
-        *(["rollout"] if resolved.unit == "rollout" else []),
+        *(["rollout", "branch", "turn"] if resolved.unit == "rollout" else []),
         *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *(("turn", "branch", "turn_reward") if resolved.joins else ()),

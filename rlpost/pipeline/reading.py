@@ -19,6 +19,7 @@ from rlpost.pipeline.data import (
     ATTEMPT,
     FAILURE,
     NEXT_VALUE,
+    NO_REWARD,
     TRUNCATED,
     UNKNOWN_REASON,
     Batch,
@@ -74,6 +75,8 @@ class Decoder:
     transfers: Transfers
     missing_components: str = "error"
     """`skip` keeps NaN and null in components of the reward."""
+    null_rewards: bool = False
+    """A null reward is 0, and `no_reward` of its row: only the last turn of a rollout needs one."""
     excuses_failed: bool = False
     """A number that is not finite is 0 in a row that failed, in place of an error."""
     tokenizer: str | None = None
@@ -258,6 +261,8 @@ class Decoder:
             for role in sorted(roles)
             if role not in (LENGTH, TEXT, TRUNCATED, PROMPT_IDS)
         }
+        if self.null_rewards and "reward" in roles:
+            columns[NO_REWARD] = np.concatenate([self._no_reward(chunk) for chunk in chunks])
         if PROMPT_IDS in roles:
             prompts = [self._prompts(chunk) for chunk in chunks]
             columns |= dict(
@@ -268,6 +273,10 @@ class Decoder:
             columns[TRUNCATED] = np.concatenate([one.truncated for one in found])
             columns[UNKNOWN_REASON] = pa.concat_arrays([one.unknown for one in found])
         return columns
+
+    def _no_reward(self, chunk: RowChunk) -> NDArray[np.bool_]:
+        array = chunk.table.column(self.columns.column("reward"))
+        return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
 
     def _prompts(self, chunk: RowChunk) -> Prefixes:
         column = self.columns.column(PROMPT_IDS)
@@ -292,10 +301,7 @@ class Decoder:
         if is_read_by_name(role):
             ragged.check_exact(array, location)
         numbers = ragged.numbers(array, location).copy()
-        if self.excuses_failed and not np.isfinite(numbers).all():
-            numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
-        if role == NEXT_VALUE:  # a response that ended has none
-            numbers[~self._truncations(chunk).truncated] = 0.0
+        self._fill_needless(numbers, chunk, role)
         skip = self.missing_components == "skip" and role.startswith("component:")
         bad = np.isinf(numbers) if is_nullable(role) else ~np.isfinite(numbers)
         if self.nonfinite == "error" and not skip and bad.any():
@@ -308,6 +314,15 @@ class Decoder:
         if role == "sample_mask":
             _check_flags(numbers, location)
         return numbers
+
+    def _fill_needless(self, numbers: Column, chunk: RowChunk, role: str) -> None:
+        """Set numbers to 0 that their row does not need."""
+        if role == "reward" and self.null_rewards:
+            numbers[self._no_reward(chunk)] = 0.0
+        if self.excuses_failed and not np.isfinite(numbers).all():
+            numbers[~np.isfinite(numbers) & self._failed(chunk)] = 0.0
+        if role == NEXT_VALUE:  # a response that ended has none
+            numbers[~self._truncations(chunk).truncated] = 0.0
 
     def _failed(self, chunk: RowChunk) -> NDArray[np.bool_]:
         """Return which rows failed, [n]."""

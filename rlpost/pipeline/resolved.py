@@ -181,6 +181,12 @@ class ResolvedRecipe:
         return self.recipe.scan == "rollout" and "raw_advantages" not in self.recorded
 
     @property
+    def own_rewards(self) -> bool:
+        """Each row of a rollout has a reward of its own."""
+        summed = self.joins and self.recipe.rollout_reward == "sum"
+        return summed or self.estimator.rewards is not None
+
+    @property
     def reads_rewards(self) -> bool:
         """The estimator reads rewards, and so the KL penalty that is subtracted from them."""
         return _reads_rewards(self.estimator)

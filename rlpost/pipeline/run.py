@@ -224,6 +224,7 @@ def engine_for(
         recipe.nonfinite,
         devices.transfers(clock),
         recipe.numerics.missing_components,
+        plan.resolved.unit == "rollout",
         plan.resolved.excuses_failed,
         recipe.tokenizer,
     )

@@ -29,10 +29,10 @@ from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import (
     countable,
     group_statistics,
-    of_rollouts,
-    raw_rewards,
+    total_rewards,
 )
 from rlpost.pipeline.stages.tokens import reads_segment_ends
+from rlpost.pipeline.stages.units import unit_table
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
 from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
@@ -225,15 +225,17 @@ def _truncated(responses: Responses) -> int | None:
 
 def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     recipe = plan.resolved.recipe
-    rows, total = countable(responses, recipe), raw_rewards(responses, recipe, process=True)
+    units = unit_table(responses)
+    responses = units.table
+    rows, total = countable(responses, recipe), total_rewards(responses)
     moments, constant = group_statistics(responses, total, rows=rows)
     members, offsets = _by_code(responses["group"], rows)
     first = members[offsets[:-1]]
     size = moments.number[first].astype(np.int64)
     equal, passing = constant[first] & (size > 1), total[first] >= recipe.pass_threshold
     values, index, counts = np.unique(size, return_inverse=True, return_counts=True)
-    earliest = np.full(values.shape, len(responses))
-    np.minimum.at(earliest, index, first)
+    earliest = np.full(values.shape, len(units.unit))
+    np.minimum.at(earliest, index, units.rows[first])
     sizes = values.tolist()
     return GroupFacts(
         Counter(dict(zip(sizes, counts.tolist(), strict=True))),
@@ -247,7 +249,7 @@ def _equal_components(plan: Plan, responses: Responses, rows: NDArray[np.bool_])
     """Count the groups of several scored responses in which a reward component has one value."""
     recipe, counts = plan.resolved.recipe, Counter[str]()
     for name in recipe.reward_components or ():
-        values = of_rollouts(responses, responses[f"component:{name}"], recipe)
+        values = responses[f"component:{name}"]
         scored = rows & np.isfinite(values)
         moments, equal = group_statistics(responses, values, rows=scored)
         first = _first_of_each(responses["group"], scored)

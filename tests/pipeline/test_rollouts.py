@@ -93,8 +93,8 @@ def test_a_rollout_in_three_rows_by_hand():
     for name, want in (("dr_grpo", [0.5] * 3 + [-0.5]), ("rloo", [1.0] * 3 + [-1.0])):
         got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, columns={"rollout": "fork"}))
         assert flat(written(got, "advantages")) == want
-    # Of two rollouts, of one token each, one earns.
-    for name, want in (("opo", [0.5] * 3 + [-0.5]), ("gpg", [1.0] * 3 + [-1.0])):
+    # Of two rollouts, of three tokens and of one, the long one earns.
+    for name, want in (("opo", [0.25] * 3 + [-0.75]), ("gpg", [1.0] * 3 + [-1.0])):
         got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, columns={"rollout": "fork"}))
         assert flat(written(got, "advantages")) == want
     plain, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo"))

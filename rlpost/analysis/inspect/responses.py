@@ -70,7 +70,10 @@ def group_table(
     elif "reward" in rows:
         valid = valid.filter(reward.is_finite())
     if rollout_reward is not None:
-        of_rollout = [_REWARD_OF[rollout_reward]] if "reward" in rows else []
+        value = _REWARD_OF[rollout_reward]
+        if rollout_reward == "last" and "turn" in rows:
+            value = reward.sort_by("turn", "index").last()
+        of_rollout = [value] if "reward" in rows else []
         of_rollout += [pl.first("domain")] if "domain" in rows else []
         one = valid.drop_nulls("rollout").group_by([*by, "rollout"], maintain_order=True)
         valid = one.agg(pl.first("index"), *of_rollout)

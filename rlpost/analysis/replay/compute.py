@@ -179,8 +179,7 @@ class Replayer:
             named.pop(LENGTH, None)
         columns = {**named, **recipe.columns}
         roles = {role: column for role, column in columns.items() if role in ROLES}
-        unit = own.unit("rollout" if "rollout" in recipe.columns else recipe.unit)
-        return recipe.model_copy(update={"columns": roles, "unit": recipe.unit or unit})
+        return recipe.model_copy(update={"columns": roles})
 
     def resolved(self, recipe: Recipe, names: Collection[str] = ()) -> ResolvedRecipe:
         """Return a recipe resolved for the rollouts; raises as `computed`.

@@ -22,6 +22,8 @@ from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import rollouts as on_rollouts
 from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.pipeline.stages import trained_once as once
+from rlpost.pipeline.stages import units as on_units
+from rlpost.pipeline.stages.units import per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         *_credit_stages(resolved, state),
         Stage(
             "weights",
-            reduce=partial(on_responses.weights, recipe=recipe),
+            reduce=per_unit(on_responses.weights, recipe=recipe),
             fields=on_responses.WEIGHTS,
             changes=frozenset({"sample_weight"}),
             after="sample_mask",
@@ -229,20 +231,20 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         fields=on_responses.failure_fields(recipe),
         changes=_MASKS,
     )
-    batches = Stage("batches of rollouts", reduce=on_rewards.check_batches)
+    batches = Stage("batches of rollouts", reduce=on_units.check_batches)
     rollouts = Stage("rollouts", fields=frozenset({"unit"}))
     if resolved.unit == "rollout":
-        check = partial(on_rewards.check_rollouts, resolved=resolved)
+        check = partial(on_units.rollouts, resolved=resolved)
         rollouts = replace(rollouts, reduce=check, fields=rollouts.fields | {"rollout_reward"})
     groups = Stage(
         "group columns",
-        reduce=partial(on_responses.group_columns, recipe=recipe),
+        reduce=per_unit(on_responses.group_columns, recipe=recipe),
         fields=on_responses.group_column_fields(resolved.written),
         changes=frozenset(GROUP_COLUMNS),
     )
     masks = Stage(
         "sample masks",
-        reduce=partial(on_responses.sample_masks, recipe=recipe),
+        reduce=per_unit(on_responses.sample_masks, recipe=recipe),
         fields=on_responses.mask_fields(recipe),
         changes=_MASKS,
     )
@@ -317,7 +319,7 @@ def _early_kl_switch(resolved: ResolvedRecipe) -> list[Stage]:
 def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
     shape = Stage(
         "reward shaping",
-        reduce=partial(on_rewards.shape_rewards, recipe=resolved.recipe),
+        reduce=_each(resolved)(on_rewards.shape_rewards, recipe=resolved.recipe),
         fields=on_rewards.shaping_fields(resolved.recipe, resolved.estimator),
     )
     if resolved.process is None:
@@ -328,7 +330,7 @@ def _shaping_stages(resolved: ResolvedRecipe) -> list[Stage]:
         frozenset({"token_rewards"}),
         map=on_tokens.sum_process_rewards,
         in_first_pass=True,
-        reduce=partial(
+        reduce=_each(resolved)(
             on_rewards.add_process_rewards,
             column=column if resolved.process == "response" else None,
         ),
@@ -344,24 +346,29 @@ def _process_fields(resolved: ResolvedRecipe) -> frozenset[str]:
     return frozenset({"numerics.process_rewards", *(["numerics.outcome"] if outcome else [])})
 
 
+def _each(resolved: ResolvedRecipe) -> Callable[..., Callable[[Responses], Responses]]:
+    """Return what makes a reduce of one reward for each unit, or for each row.
+
+    Rows have their own rewards if the estimator computes them from turns.
+    """
+    return partial if resolved.own_rewards else per_unit
+
+
 def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     recipe, estimator = resolved.recipe, resolved.estimator
     make = partial(on_rewards.make_rewards, resolved=resolved)
-    rollouts = partial(on_rewards.rollout_rewards, recipe=recipe)
-    normalise = partial(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
+    each = _each(resolved)
+    normalise = each(on_rewards.normalise_rewards, resolved=resolved, running=state.running)
     counts = on_rewards.counted_fields(recipe)
     norms = Stage("reward normalisation", reduce=normalise, fields=on_rewards.norm_fields(resolved))
-    joined = [Stage("rollout rewards", reduce=rollouts)] if resolved.unit == "rollout" else []
-    if resolved.joins and recipe.rollout_reward == "sum":  # each row has its own
-        joined = []
     made = Stage("step rewards", reduce=make, fields=counts | estimator.reward_fields)
     steps = [made] if estimator.rewards else []
     return [
-        *([*joined, *steps] if estimator.joins_rollouts else [*steps, *joined]),
+        *steps,
         *([] if estimator.normalises else [norms]),
         Stage(
             "reward clip",
-            reduce=partial(on_rewards.clip_rewards, recipe=recipe),
+            reduce=each(on_rewards.clip_rewards, recipe=recipe),
             fields=on_rewards.clip_fields(recipe),
             changes=frozenset({"response_level_rewards"}),
         ),
@@ -391,7 +398,7 @@ def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     column = on_rewards.reward_column(resolved.estimator)
     computed = partial(on_tokens.add_kl, recipe=recipe)
     add = recorded.add_kl if "kl" in resolved.recorded else computed
-    adapt = partial(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
+    adapt = per_unit(on_responses.kl_coefficients, recipe=recipe, start=state.kl_coef)
     charge = partial(on_responses.charge_kl, recipe=recipe, start=state.kl_coef, column=column)
     return [
         Stage(
@@ -509,13 +516,13 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         )
     else:
         score = partial(on_tokens.score, recipe=recipe) if resolved.varying else None
-        reduce = partial(on_responses.estimate, recipe=recipe, estimator=estimator)
+        reduce = _each(resolved)(on_responses.estimate, recipe=recipe, estimator=estimator)
         # The metrics of filters that come first need their columns of the file.
         observed = not (recipe.is_filter and recipe.numerics.correction == "first")
         stage = Stage(estimator.name, map=score, reduce=reduce, uses=_REWARDS, fields=fields)
         stages.append(replace(stage, observed=observed))
     if estimator.normalise_batch and recipe.numerics.gdpo_batch == "responses":
-        reduce = partial(on_responses.normalise_credit, recipe=recipe)
+        reduce = per_unit(on_responses.normalise_credit, recipe=recipe)
         fields = on_rewards.counted_fields(recipe) | {"numerics.batch_eps"}
         stages.append(Stage("batch normalisation", reduce=reduce, fields=fields))
     if resolved.charged:

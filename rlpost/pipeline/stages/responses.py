@@ -27,10 +27,10 @@ from rlpost.pipeline.stages.rewards import (
     counted,
     counted_fields,
     group_statistics,
-    of_rollouts,
     per_group,
-    raw_rewards,
+    total_rewards,
 )
+from rlpost.pipeline.stages.units import combine, per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
 TRAINED = "trained tokens"
@@ -143,7 +143,7 @@ def nothing_left(counts: Mapping[str, int], count: int, advice: str) -> DataErro
 
 
 def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
-    reward, tokens = raw_rewards(responses, recipe), responses["tokens"]
+    reward, tokens = responses["reward"], responses["tokens"]
     flags = {}
     if "failed" in responses and recipe.failures == "drop" and recipe.numerics.failed == "count":
         flags["failure"] = ~responses["failed"]
@@ -164,8 +164,8 @@ def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
     """Return the flags of masks of groups; a response that no group counts is kept."""
     if not (recipe.difficulty_mask or recipe.drop_zero_variance or recipe.drop_single):
         return {}
-    rows, total = countable(responses, recipe), raw_rewards(responses, recipe, process=True)
-    group, _ = group_statistics(responses, raw_rewards(responses, recipe), rows=rows)
+    rows, total = countable(responses, recipe), total_rewards(responses)
+    group, _ = group_statistics(responses, responses["reward"], rows=rows)
     _, constant = group_statistics(responses, total, rows=rows)
     low, high, alone = recipe.difficulty_low, recipe.difficulty_high, group.number == 1
     inside = rewards.within_difficulty(group.mean, group.number, low=low, high=high)
@@ -186,7 +186,7 @@ def group_column_fields(written: Collection[str]) -> frozenset[str]:
 
 def group_columns(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add size, mean, deviation and pass rate of each response's group, by raw reward."""
-    rows, reward = countable(responses, recipe), raw_rewards(responses, recipe)
+    rows, reward = countable(responses, recipe), responses["reward"]
     moments, _ = group_statistics(responses, reward, rows=rows)
     passed = (reward >= recipe.pass_threshold).astype(np.float64)
     rate, _ = group_statistics(responses, passed, rows=rows)
@@ -232,9 +232,14 @@ def kl_coefficients(
 def charge_kl(
     responses: Responses, *, recipe: Recipe, column: str, start: float | None = None
 ) -> Responses:
-    """Add `beta`, and subtract β times the KL of a whole response from a column of rewards."""
-    responses = kl_coefficients(responses, recipe=recipe, start=start)
+    """Add `beta`, and subtract β times the KL of a whole response from a column of rewards.
+
+    The KL of a rollout follows from that of its rows as its reward does.
+    """
+    responses = per_unit(kl_coefficients, recipe=recipe, start=start)(responses)
     charge = responses["beta"] * responses["kl_mean"] * responses["tokens"]
+    if "unit" in responses:
+        charge = combine(responses, charge, recipe.rollout_reward, responses["valid"])
     charge = np.where(responses["valid"], charge, 0.0)
     return responses.with_(**{column: responses[column] - charge})
 
@@ -317,7 +322,7 @@ def _columns(responses: Responses, estimator: Estimator, recipe: Recipe) -> dict
     optional = {*estimator.needs} - {*estimator.roles}
     for name in estimator.columns:
         if name == "components":
-            columns |= {part: of_rollouts(responses, responses[part], recipe) for part in parts}
+            columns |= {part: responses[part] for part in parts}
         elif (role := estimator.role_of(name)) in responses or role not in optional:
             columns[name] = responses[role]
     return columns

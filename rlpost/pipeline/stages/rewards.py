@@ -5,14 +5,13 @@ Every function is pure. Statistics do not depend on the order of the responses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.errors import DataError
 from rlpost.kernels import rewards
-from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
-from rlpost.kernels.codes import dense_codes, joint_codes
+from rlpost.kernels.arrays.numpy_arrays import canonical_order
+from rlpost.kernels.codes import dense_codes
 from rlpost.kernels.moments import (
     Moments,
     first_values,
@@ -22,10 +21,9 @@ from rlpost.kernels.moments import (
     last_values,
 )
 from rlpost.kernels.rewards import divisor, others_moments
-from rlpost.kernels.segments import segment_sum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from rlpost.estimators import Estimator
     from rlpost.kernels.moments import Floats, Integers, Mask
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Column, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
-    from rlpost.recipe.roles import ColumnMap
 
 
 COUNTABLE = frozenset({"numerics.empty"})
@@ -71,14 +68,10 @@ def counted(responses: Responses, recipe: Recipe) -> Mask:
     return rows & responses["kept"] if recipe.mask_before_norm else rows
 
 
-def raw_rewards(responses: Responses, recipe: Recipe, *, process: bool = False) -> Floats:
-    """Return the raw reward of each response, or of its rollout, [N].
-
-    With `process`, the sum of its process rewards is added, if the input has any.
-    """
+def total_rewards(responses: Responses) -> Floats:
+    """Return the raw reward of each response, and the sum of its process rewards if it has any."""
     raw = responses["reward"]
-    total = raw + responses["process"] if process and "process" in responses else raw
-    return of_rollouts(responses, total, recipe)
+    return raw + responses["process"] if "process" in responses else raw
 
 
 def shaping_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
@@ -96,7 +89,8 @@ def shaping_fields(recipe: Recipe, estimator: Estimator) -> frozenset[str]:
 
 def shape_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add `rewards`: the raw reward, rescaled, minus penalties for length and truncation."""
-    shaped, numerics = responses["reward"], recipe.numerics
+    shaped = responses.columns.get("row_reward", responses["reward"])
+    numerics = recipe.numerics
     if recipe.reward_scale is not None:
         shaped = rewards.rescale(shaped, scale=recipe.reward_scale)
     if recipe.overlong_penalty is not None:
@@ -291,11 +285,8 @@ def per_group(
 ) -> Floats:
     """Call a function once for all groups, and return its numbers in the order of the responses.
 
-    Responses of one rollout (if `unit` is a column) count once, with the mean of their values,
-    and get the same number. Rewards of a rollout's rows are equal after `rollout_rewards`.
-
     Args:
-        responses: have the codes of groups and rollouts.
+        responses: have the codes of groups.
         columns: [N] float64 each; the first is the reward.
         function: its arguments are the columns sorted by group, [M], and group offsets [G+1]; it
             returns [M] or [M, k].
@@ -307,162 +298,14 @@ def per_group(
     chosen = np.arange(len(responses)) if rows is None else np.flatnonzero(rows)
     codes = responses["group"][chosen]
     values = {name: column[chosen] for name, column in columns.items()}
-    unit: Integers | None = None
-    if "unit" in responses:
-        codes, values, unit = _by_rollout(codes, responses["unit"][chosen], values)
     order = canonical_order(codes, *values.values())
     offsets = group_offsets(codes, responses.count("group"))
     results = function({name: column[order] for name, column in values.items()}, offsets)
     unsorted = np.empty_like(results)
     unsorted[order] = results
     out = np.zeros((len(responses), *results.shape[1:]))
-    out[chosen] = unsorted if unit is None else unsorted[unit]
+    out[chosen] = unsorted
     return out
-
-
-class RowsDiffer(NamedTuple):
-    """Two rows of one rollout that have different rewards, or different steps."""
-
-    rows: list[int]
-    values: list[float | str]
-    column: str
-    """The column of Responses."""
-
-    def error(self, names: Sequence[str], columns: ColumnMap) -> DataError:
-        """Return the error.
-
-        Args:
-            names: of the rows: file and row number.
-            columns: of the input, with that of rollout ids.
-        """
-        rollout_id = columns.column("rollout")
-        if self.column == "step":
-            step = columns.column("batch")
-            first, second = (
-                f"{name}, has `{step}` {value}"
-                for name, value in zip(names, self.values, strict=True)
-            )
-            return DataError(
-                f"{first}, but {second}; both rows are one rollout by `{rollout_id}`, and its rows "
-                f"need one training batch: if `{step}` counts the turns of a rollout, --map "
-                "batch=none joins all rows to one batch, and --map batch=COLUMN names the training "
-                f"step; otherwise write other `{rollout_id}` in each batch"
-            )
-        kind = {"reward": "a reward", "process": "process rewards that sum to"}
-        what = kind.get(self.column, f"`{self.column.removeprefix('component:')}`")
-        first, second = (
-            f"{name}, has {what}{'' if self.column == 'process' else ' of'} {value}"
-            for name, value in zip(names, self.values, strict=True)
-        )
-        return DataError(
-            f"{first}, but {second}; both rows are one rollout by `{rollout_id}`, and one reward "
-            "is needed: choose --rollout-reward last, sum or mean, or count rows with --unit row"
-        )
-
-
-def check_batches(responses: Responses) -> Responses:
-    """Note in `rows_differ` the first row whose step differs from that of its rollout's first row.
-
-    A rollout is the rows of one prompt with one id; ids of different prompts may be equal.
-    """
-    if "rollout" not in responses or "prompt" not in responses:
-        return responses
-    unit, step = joint_codes(responses["prompt"], responses["rollout"]), responses["step"]
-    first = np.unique(unit, return_index=True)[1][unit]
-    differing = np.flatnonzero(step != step[first])
-    if not len(differing):
-        return responses
-    rows, labels = [int(first[differing[0]]), int(differing[0])], responses.labels["step"]
-    values: list[float | str] = [labels[int(step[row])] for row in rows]
-    return responses.noting(rows_differ=RowsDiffer(rows, values, "step"))
-
-
-def check_rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
-    """Check the rows of rollouts before their rewards are used.
-
-    With `equal`, the first row whose reward differs from that of its rollout's first row is noted
-    in `rows_differ`, with that row. With `last` and `sum`, a rollout with a row that is left out
-    has no reward, so all its rows are left out.
-    """
-    rule, valid = resolved.recipe.rollout_reward, responses["valid"]
-    if rule in ("last", "sum"):
-        unit = responses["unit"]
-        broken = np.bincount(unit[~valid], minlength=len(responses))[unit] > 0
-        return responses.with_(
-            valid=valid & ~broken,
-            kept=responses["kept"] & ~broken,
-            reward=np.where(broken, 0.0, responses["reward"]),
-        )
-    if rule == "mean":
-        return responses
-    components = "components" in resolved.estimator.columns
-    names = [f"component:{name}" for name in resolved.recipe.reward_components or () if components]
-    names = [*(names or ["reward"]), *(["process"] if resolved.process == "response" else [])]
-    first = _one_of_rollout(responses, np.arange(len(responses)), "first")
-    found = []
-    for name in names:
-        values = responses[name]
-        both_missing = np.isnan(values) & np.isnan(values[first])
-        differing = np.flatnonzero(valid & (values != values[first]) & ~both_missing)
-        if len(differing):
-            rows = [int(first[differing[0]]), int(differing[0])]
-            found.append(RowsDiffer(rows, values[rows].tolist(), name))
-    differ = min(found, key=lambda one: one.rows[1], default=None)
-    if differ is None or "rows_differ" in responses.notes:
-        return responses
-    return responses.noting(rows_differ=differ)
-
-
-def rollout_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
-    """Replace `rewards` by the reward of each response's rollout."""
-    return responses.with_(rewards=of_rollouts(responses, responses["rewards"], recipe))
-
-
-def of_rollouts(responses: Responses, values: Floats, recipe: Recipe) -> Floats:
-    """Return the value of each response's rollout, [N]; the values if there are no rollouts.
-
-    The value is the last in input order, the sum or the mean of the values of the rollout's rows.
-    Rows that are left out do not count and get 0.
-    """
-    if "unit" not in responses:
-        return values
-    if recipe.rollout_reward == "last":
-        return _one_of_rollout(responses, values, "last")
-    rows = np.flatnonzero(responses["valid"])
-    unit = joint_codes(responses["unit"][rows])
-    order = canonical_order(unit, values[rows])
-    offsets = group_offsets(unit, int(unit.max()) + 1 if len(unit) else 0)
-    ascending = values[rows][order]
-    if recipe.rollout_reward == "sum":
-        combined = segment_sum(ascending, offsets)
-    else:
-        combined = group_moments(ascending, offsets).mean
-    return placed(combined[unit], rows, len(values))
-
-
-def _one_of_rollout(responses: Responses, values: Column, which: str) -> Column:
-    """Return the value of the first or last row of each response's rollout, in input order, [N]."""
-    rows = np.flatnonzero(responses["valid"])
-    unit = joint_codes(responses["unit"][rows])
-    order = np.argsort(unit, kind="stable")
-    offsets = group_offsets(unit, int(unit.max()) + 1 if len(unit) else 0)
-    at = order[offsets[:-1] if which == "first" else offsets[1:] - 1]
-    return placed(values[rows][at][unit], rows, len(values))
-
-
-def _by_rollout(
-    codes: Integers, units: Integers, values: dict[str, Column]
-) -> tuple[Integers, dict[str, Floats], Integers]:
-    """Return group codes and mean values of each rollout of a group, and each row's rollout."""
-    unit = joint_codes(units)
-    count = int(unit.max()) + 1 if len(unit) else 0
-    offsets, group = group_offsets(unit, count), np.empty(count, codes.dtype)
-    group[unit] = codes
-    means = {}
-    for name, column in values.items():
-        order = canonical_order(unit, column)
-        means[name] = group_moments(column[order].astype(np.float64), offsets).mean
-    return group, means, unit
 
 
 def group_statistics(
@@ -470,7 +313,7 @@ def group_statistics(
 ) -> tuple[Moments, Mask]:
     """Return the moments of each response's group, and whether its values are all equal, [N]."""
     own = _from_zero(responses["group"])
-    groups, equal = _by_group(own, responses, values, rows)
+    groups, equal = _by_group(own, values, rows)
     moments = groups.at(own)
     if rows is None or bool(rows.all()):
         return moments, equal[own]
@@ -483,17 +326,11 @@ def _from_zero(codes: Integers) -> Integers:
     return codes - low if low else codes
 
 
-def _by_group(
-    codes: Integers, responses: Responses, values: Floats, rows: Mask | None
-) -> tuple[Moments, Mask]:
+def _by_group(codes: Integers, values: Floats, rows: Mask | None) -> tuple[Moments, Mask]:
     """Return the moments of each group, and whether its values are all equal, [G]."""
     count, taken = int(codes.max()) + 1 if len(codes) else 0, values
     if rows is not None and not bool(rows.all()):
         codes, taken = codes[rows], values[rows]
-    if "unit" in responses:
-        units = responses["unit"] if rows is None else responses["unit"][rows]
-        codes, means, _ = _by_rollout(codes, units, {"values": taken})
-        taken = means["values"]
     offsets = group_offsets(codes, count)
     ascending = taken[canonical_order(codes, taken)]
     equal = first_values(ascending, offsets) == last_values(ascending, offsets)

@@ -1,0 +1,147 @@
+"""Statistics of responses count rollouts once, whatever their number of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rlpost
+from rlpost.errors import DataError
+
+IDS = {"rollout": "id"}
+ROWS = {
+    # two prompts; a rollout of three turns, others of one or two
+    "prompt_id": ["p"] * 6 + ["q"] * 3,
+    "id": ["a", "a", "a", "b", "b", "c", "d", "d", "e"],
+    "turn": [0, 1, 2, 0, 1, 0, 0, 1, 0],
+    "reward": [1.0, 1.0, 1.0, 0.0, 0.0, 0.5, 2.0, 2.0, 0.0],
+    "finish_reason": ["stop", "stop", "length", "length", "stop", "stop", "stop", "stop", "length"],
+    "response_mask": [[1, 1], [1, 0, 1], [1], [1], [1, 1, 1], [1, 1], [1], [1, 1], [1, 1, 1]],
+}
+
+
+def table(**columns):
+    return pa.table(ROWS | columns)
+
+
+def shuffled(rows, seed=0):
+    return rows.take(np.random.default_rng(seed).permutation(len(rows)))
+
+
+def enriched(rows, **options):
+    return rlpost.enrich(rows, rlpost.Recipe(columns=IDS, **options))[0]
+
+
+def numbers(rows, **options):
+    """The number of each rollout, the same in all of its rows."""
+    got = enriched(rows, **options).to_pydict()
+    column = next(n for n in ("response_advantage", "sample_weight", "sample_mask") if n in got)
+    found = {}
+    for name, value in zip(got["id"], got[column], strict=True):
+        assert found.setdefault(name, value) == value
+    return found
+
+
+def joined(rows):
+    """The same rollouts in one row each: the tokens of all turns, the rest of the last turn."""
+    taken = {}
+    for row in sorted(rows.to_pylist(), key=lambda row: row["turn"]):
+        before = taken.get(row["id"], row | {"response_mask": []})["response_mask"]
+        taken[row["id"]] = row | {"response_mask": before + row["response_mask"]}
+    return pa.Table.from_pylist([*taken.values()], schema=rows.schema)
+
+
+ROLLOUTS = {
+    "grpo": {},
+    "batch": {"norm_mean": "batch", "norm_std": "batch"},
+    "running": {"norm_mean": "running", "norm_std": "running"},
+    "rloo": {"estimator": "rloo"},
+    "opo": {"estimator": "opo"},
+    "gpg": {"estimator": "gpg"},
+    "overlong": {"estimator": "dr_grpo", "overlong_penalty": (6, 4, 1.0)},
+    "truncation": {"estimator": "raw", "truncation_penalty": -1.0},
+    "turns": {"estimator": "raw", "group_length_penalty": (0.1, 0.2, 0.3)},
+    "truncated": {"drop_truncated": True, "mask_before_norm": True},
+    "limit": {"max_len_mask": True, "max_response_length": 4, "mask_before_norm": True},
+    "pass": {"error_max_len_clip": 4, "estimator": "raw"},
+    "single": {"drop_single": True},
+}
+
+
+@pytest.mark.parametrize("options", ROLLOUTS.values(), ids=ROLLOUTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rollout_in_several_rows_has_the_numbers_of_the_same_in_one_row(options, seed):
+    options = {"emit": ("response_advantage", "sample_mask"), **options}
+    rows = shuffled(table(), seed)
+    assert numbers(rows, **options) == numbers(joined(rows), **options)
+
+
+@pytest.mark.parametrize("options", [{"length_weight": True}, {"drop_truncated": True}], ids=str)
+def test_weights_and_masks_of_rollouts_are_those_of_one_row(options):
+    emit = ("sample_weight",) if "length_weight" in options else ("sample_mask",)
+    rows = shuffled(table())
+    assert numbers(rows, emit=emit, **options) == numbers(joined(rows), emit=emit, **options)
+
+
+def test_gdpo_normalises_over_rollouts():
+    rows = table(x=ROWS["reward"], y=[0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 3.0])
+    options = {"estimator": "gdpo", "reward_components": ("x", "y")}
+    options["emit"] = ("response_advantage",)
+    assert numbers(rows, **options) == numbers(joined(rows), **options)
+
+
+@pytest.mark.parametrize("unit", ["row", "rollout"])
+def test_with_one_row_a_rollout_every_bit_is_that_of_rows(unit):
+    rows = shuffled(joined(table()))
+    for options in ROLLOUTS.values():
+        if "group_length_penalty" in options:
+            continue
+        found = [enriched(rows, unit=one, **options) for one in ("row", unit)]
+        assert found[0].equals(found[1])
+
+
+def test_one_row_a_rollout_has_its_turns_in_the_length_penalty():
+    rows = joined(table())
+    options = {"estimator": "raw", "group_length_penalty": (0.1, 0.2, 0.3)}
+    assert enriched(rows, unit="row", **options).equals(enriched(rows, **options))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_row_is_that_of_the_greatest_turn_then_branch_in_any_order(seed):
+    rows = shuffled(
+        table(
+            turn=[0, 1, 1, 0, 1, 0, 1, 0, 0],
+            branch=[2, 2, 10, 0, 0, 0, 0, 0, 0],
+            reward=[1.0, 5.0, 7.0, 0.0, 3.0, 0.5, 4.0, 9.0, 0.0],
+        ),
+        seed,
+    )
+    found = numbers(rows, estimator="raw", rollout_reward="last", emit=("response_advantage",))
+    assert found == {"a": 7.0, "b": 3.0, "c": 0.5, "d": 4.0, "e": 0.0}
+
+
+@pytest.mark.parametrize("rule", ["equal", "last", "sum", "mean"])
+@pytest.mark.parametrize("seed", range(3))
+def test_null_before_the_last_turn_is_no_reward(rule, seed):
+    rewards = [None, None, 1.0, None, 0.0, 0.5, None, 2.0, 0.0]
+    rows = shuffled(table(reward=pa.array(rewards)), seed)
+    options = {"rollout_reward": rule, "emit": ("response_advantage",)}
+    assert numbers(rows, **options) == numbers(joined(rows), **options)
+
+
+def test_null_in_the_last_turn_is_an_error_and_a_mask_leaves_the_rollout_out():
+    rows = table(reward=pa.array([1.0, 1.0, None, 0.0, 0.0, 0.5, 2.0, 2.0, 0.0]))
+    with pytest.raises(DataError, match="row 2: `reward` is null"):
+        enriched(rows)
+    got = enriched(rows, nonfinite="mask", estimator="dr_grpo")
+    kept = dict(zip(got["id"].to_pylist(), got["sample_mask"].to_pylist(), strict=True))
+    assert kept == {"a": False, "b": True, "c": True, "d": True, "e": True}
+    assert got["response_level_rewards"].to_pylist()[3:6] == [0.0, 0.0, 0.5]
+
+
+def test_rows_without_groups_are_rollouts_by_their_id():
+    rows = table().drop_columns("prompt_id")
+    options = {"norm_mean": "batch", "norm_std": "none", "emit": ("response_advantage",)}
+    found = numbers(rows, estimator="reinforce", **options)
+    assert found == pytest.approx({"a": 0.3, "b": -0.7, "c": -0.2, "d": 1.3, "e": -0.7})
