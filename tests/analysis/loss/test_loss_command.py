@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from agentic_run import agentic_run
 from loss_runs import FLOATS, SWEEP, dump, policy_tokens, ppo, save, summary_of
 from runs import Ran, run, strict_json
 
@@ -545,3 +546,14 @@ def test_a_third_path_is_rejected():
         "error: 4 paths, a.parquet to d.parquet: one IN and at most one OUT are"
     )
     assert run("loss", "a.parquet", "b.parquet", "--pg-clop", "1").code == 2
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "rollout-mean"])
+def test_a_file_whose_advantages_count_rollouts_has_a_loss(tmp_path, aggregation):
+    run = agentic_run(steps=1, restart=None).table
+    enriched, _ = rlpost.enrich(run, rlpost.Recipe(columns={"rollout": "rollout_id"}))
+    table = enriched.append_column("log_probs", enriched["old_log_probs"])
+    (setting,) = summary_of(save(table, tmp_path / "in.parquet"), "--aggregation", aggregation)[
+        "settings"
+    ]
+    assert all(math.isfinite(batch["policy"]) for batch in setting["batches"])
