@@ -96,6 +96,15 @@ def frames(folder: Path) -> None:
     incomplete = replaced(steps, "reward_format", pa.array(parts, pa.float32()))
     pq.write_table(incomplete, folder / "incomplete.parquet")
 
+    # Scores of turns, and a grader's ranking.
+    turns = pq.read_table(folder / "agentic.parquet")
+    scores = [None if row % 9 == 4 else draw.normal() for row in range(turns.num_rows)]
+    rates = [None if row % 7 == 2 else draw.random() for row in range(turns.num_rows)]
+    turns = turns.append_column("turn_reward", pa.array(scores, pa.float64()))
+    turns = turns.append_column("win_rate", pa.array(rates, pa.float64()))
+    turns = turns.append_column("hack", pa.array(draw.random(turns.num_rows) < 0.1))
+    pq.write_table(turns, folder / "turns.parquet")
+
     failures = ["crash" if row % 5 == 2 else "" for row in range(arithmetic.num_rows)]
     attempts = [1 + row % 2 for row in range(arithmetic.num_rows)]
     failing = arithmetic.append_column("failure", pa.array(failures))
