@@ -358,7 +358,7 @@ def only(r, xs):
 
 
 def without_observations(r):
-    names = "mask old ref infer current values token_rewards sum_pi_squared".split()
+    names = ["mask", "old", "ref", "infer", "current", "values", "token_rewards", "sum_pi_squared"]
     teachers = {name: only(r, xs) for name, xs in r.teachers.items()}
     return replace(r, teachers=teachers, **{name: only(r, getattr(r, name)) for name in names})
 
