@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.display.text import counted, value_list
+from rlpost.display.text import counted, most_frequent, value_list
 from rlpost.io import arrow
 from rlpost.io.finish_reasons import is_readable, plain_reasons
 from rlpost.pipeline.data import ATTEMPT, FAILURE
@@ -143,7 +143,7 @@ class FailureCounts:
                 "treatment": resolved.recipe.failures,
                 "responses": self.failed,
                 "survived": self.survived,
-                "reasons": dict(self.reasons.most_common(_MOST_REASONS)),
+                "reasons": most_frequent(self.reasons, _MOST_REASONS),
             }
         if resolved.attempts:
             entries["attempts"] = {
