@@ -176,11 +176,11 @@ def named_failures(responses: Responses) -> Flags:
 
 
 def failure_counts(responses: Responses) -> FailureCounts:
-    """Return the counts of these responses, of whole steps."""
+    """Return the counts of these responses."""
     failed = survived = replaced = 0
     if "failed" in responses:
         flags = responses["failed"]
         failed, survived = int(flags.sum()), int((named_failures(responses) & ~flags).sum())
-    if ATTEMPT in responses:
-        replaced = int(superseded(responses["step"], responses[ATTEMPT]).sum())
+    if "superseded" in responses:
+        replaced = int(responses["superseded"].sum())
     return FailureCounts(responses.label_counts(FAILURE), failed, survived, replaced)
