@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.display.text import counted, percent, value_list
+from rlpost.display.text import counted, most_frequent, percent, value_list
 from rlpost.estimators.raw import raw
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
@@ -730,7 +730,7 @@ def _truncation(plan: Plan, facts: ResponseFacts) -> Json:
     return {
         "column": column,
         "responses": facts.truncated,
-        "unknown": dict(unknown.most_common(_MOST_REASONS)),
+        "unknown": most_frequent(unknown, _MOST_REASONS),
     }
 
 
