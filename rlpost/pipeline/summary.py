@@ -367,6 +367,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
         "roles": roles_of(plan),
+        "unit": {"name": resolved.unit, "reason": resolved.unit_reason},
         **whole,
         "groups": groups,
         **({} if facts.truncated is None else {"truncation": _truncation(plan, facts)}),

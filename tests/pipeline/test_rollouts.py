@@ -1,6 +1,7 @@
 """Rollouts of several rows: they count once, with one reward."""
 
 import math
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -151,11 +152,11 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     printed = run(*words, "--map", "rollout=traj", "--rollout-reward", rule).err
     assert "1 group of 2 rollouts by " in printed
     assert f"reward of a rollout (`traj`): {text}\n" in printed
-    assert "raw reward per row" in printed
+    assert "counts rollouts: rollout = traj (map)" in printed
+    assert re.search(r"raw reward .* 2 rollouts\n", printed)
     alone = run(*words, "--overwrite").err
     assert "1 group of 4 by " in alone
     assert "reward of a rollout" not in alone
-    assert "per row" not in alone
 
 
 def test_last_is_the_last_row_of_the_input_whatever_the_chunks():
