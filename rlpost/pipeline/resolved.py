@@ -462,10 +462,10 @@ def _unit(recipe: Recipe, estimator: Estimator, columns: ColumnMap) -> tuple[Uni
     unit = columns.unit(recipe.unit)
     if recipe.unit is not None:
         return unit, f"--unit {unit}"
-    column, how = columns.column("rollout"), columns.how["rollout"]
+    column = columns.column("rollout")
     if unit == "row":
         return unit, f"--map rollout={column} or --unit rollout counts rollouts"
-    return unit, f"rollout = {column} ({how})"
+    return unit, f"`{column}` identifies them"
 
 
 def _check_scan(recipe: Recipe, estimator: Estimator) -> None:

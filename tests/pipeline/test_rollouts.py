@@ -139,7 +139,7 @@ def test_rewards_and_pass_rates_count_each_rollout_once():
     table = turns([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"])
     recipe = rlpost.Recipe(columns={"rollout": "traj"})
     _, summary = rlpost.enrich(table, recipe)
-    assert summary["unit"] == {"name": "rollout", "reason": "rollout = traj (map)"}
+    assert summary["unit"] == {"name": "rollout", "reason": "`traj` identifies them"}
     assert summary["rollouts"] == {"count": 2, "counted": 2}
     assert summary["steps"][0]["reward"]["mean"] == summary["reward"]["mean"] == 0.5
     assert summary["pass_rate"] == 0.5
@@ -186,7 +186,7 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     printed = run(*words, "--map", "rollout=traj", "--rollout-reward", rule).err
     assert "1 group of 2 rollouts by " in printed
     assert f"reward of a rollout (`traj`): {text}\n" in printed
-    assert "counts rollouts: rollout = traj (map)" in printed
+    assert "counts rollouts: `traj` identifies them" in printed
     assert re.search(r"raw reward .* 2 rollouts\n", printed)
     alone = run(*words, "--overwrite").err
     assert "1 group of 4 by " in alone
