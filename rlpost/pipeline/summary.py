@@ -367,6 +367,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
         "roles": roles_of(plan),
+        "unit": {"name": resolved.unit, "reason": resolved.unit_reason},
         **whole,
         "groups": groups,
         **({} if facts.truncated is None else {"truncation": _truncation(plan, facts)}),
@@ -488,7 +489,7 @@ def warnings_of(plan: Plan, facts: ResponseFacts, summary: Json, padded: int) ->
     equal = signal.get("equal_rewards") or 0
     left_out = summary["masked"]["nonfinite"]["responses"]
     likely = [
-        (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
+        (groups["single"] * 2 > groups["count"], _single_rows(plan, summary, groups)),
         (
             "ref_log_probs" in columns and old is None,
             "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)",
@@ -799,9 +800,15 @@ def positive_warning(plan: Plan, role: str, tokens: int, highest: float) -> str:
     )
 
 
-def _single_rows(plan: Plan, groups: Json) -> str:
+def _single_rows(plan: Plan, summary: Json, groups: Json) -> str:
     """Return the warning that most groups have one response: wrong key, or split by batches."""
     group = plan.columns.columns.get("group")
+    if summary.get("rollouts", {"count": summary["responses"]})["count"] < summary["responses"]:
+        rollout = plan.columns.column("rollout")
+        return (
+            f"{groups['single']} of {groups['count']} groups have one rollout: is `{rollout}` the "
+            "id of a step or of a prompt? --map rollout=none counts each row"
+        )
     text = (
         f"{groups['single']} of {groups['count']} groups have one response: does `{group}` "
         "identify the prompt? (--map group=COLUMN)"
