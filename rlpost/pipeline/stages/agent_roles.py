@@ -39,6 +39,8 @@ def reduce_by_role(
         if not len(rows):
             continue
         before = {name: column[rows] for name, column in responses.columns.items()}
+        if "unit" in before:  # codes of units that have rows of this role, without gaps
+            before["unit"] = np.unique(before["unit"], return_inverse=True)[1].reshape(-1)
         own = replace(responses, columns=before)
         for reduce in parts.get(str(label), others):
             own = reduce(own)
