@@ -135,6 +135,20 @@ def test_an_estimator_of_no_name_and_an_input_without_roles_are_errors():
         advantages(table().drop_columns("agent_role"), estimator_for={"judge": "raw"})
 
 
+def test_a_role_that_no_row_has_is_an_error_with_the_closest():
+    with pytest.raises(DataError, match=r"--estimator-for.*did you mean judge"):
+        advantages(table(), estimator_for={"jugde": "raw"})
+
+
+def test_the_summary_has_the_formula_of_each_role():
+    recipe = rlpost.Recipe(estimator="raw", estimator_for={"judge": "grpo", "solver": "rloo"})
+    words = rlpost.enrich(table(), recipe)[1]["computes"]
+    assert words["advantages"].startswith("raw")
+    assert words["agent role judge"].startswith("grpo")
+    assert words["agent role judge"].count("group std") == 1
+    assert words["agent role solver"].startswith("rloo")
+
+
 def test_the_widest_coupling_of_a_role_is_that_of_the_recipe():
     def scope(**options):
         return coupling_of(run.bind(TableSource(table()), rlpost.Recipe(**options)).resolved).scope
