@@ -45,6 +45,7 @@ from rlpost.pipeline.run import (
     fill_file,
     sink_of,
 )
+from rlpost.pipeline.stages.agent_roles import AGENT_ROLE
 from rlpost.pipeline.summary import response_facts, summary_of
 from rlpost.pipeline.totals import ExactTotals, SummaryCells
 
@@ -146,6 +147,7 @@ def reduce(context: TaskContext, number: int, batches: Iterable[LoadedBatch]) ->
     note = {
         "nothing_left": responses.notes.get("nothing_left", {}),
         "rows": len(responses),
+        AGENT_ROLE: [*map(str, responses.labels.get(AGENT_ROLE, []))],
         "after": {key: notes[key] for key in ("running", "kl_coef") if key in notes},
         "rows_differ": _located(responses, sizes),
     }

@@ -50,6 +50,26 @@ def test_each_role_has_the_numbers_of_its_rows_alone(first, second, options):
         assert advantages(data.take(rows), estimator=name, **options) == [both[i] for i in rows]
 
 
+@pytest.mark.parametrize("options", [{}, {"rollout_reward": "last"}, {"whiten_advantages": True}])
+@pytest.mark.parametrize("first", ["grpo", "dr_grpo"])
+def test_the_rows_of_a_rollout_are_one_unit_for_each_role(first, options):
+    """Roles of one rollout have rewards of their own, and count once in their groups."""
+    data = table(seed=3)
+    count = data.num_rows
+    names = [f"r{i // 5}" for i in range(count)]
+    roles = data["agent_role"].to_pylist()
+    rewards = [len(name + role) % 3 / 2 for name, role in zip(names, roles, strict=True)]
+    data = data.set_column(0, "prompt_id", pa.array([f"p{i // 15}" for i in range(count)]))
+    data = data.set_column(1, "step", pa.array([i // 15 // 2 for i in range(count)]))
+    data = data.set_column(3, "reward", pa.array(rewards)).append_column("id", pa.array(names))
+    options = options | {"columns": {"rollout": "id"}}
+    both = advantages(data, estimator=first, estimator_for={"judge": "rloo"}, **options)
+    for role in ROLES:
+        rows = np.flatnonzero(np.array(roles) == role)
+        name = "rloo" if role == "judge" else first
+        assert advantages(data.take(rows), estimator=name, **options) == [both[i] for i in rows]
+
+
 def test_estimators_of_roles_are_those_of_rllm():
     """rLLM, trainer/algorithms/advantage.py: `estimator_map` by role, groups of a task and role.
 
@@ -113,6 +133,20 @@ def test_an_estimator_of_no_name_and_an_input_without_roles_are_errors():
         rlpost.Recipe(estimator_for={"judge": "gpro"})
     with pytest.raises(DataError, match="agent_role"):
         advantages(table().drop_columns("agent_role"), estimator_for={"judge": "raw"})
+
+
+def test_a_role_that_no_row_has_is_an_error_with_the_closest():
+    with pytest.raises(DataError, match=r"--estimator-for.*did you mean judge"):
+        advantages(table(), estimator_for={"jugde": "raw"})
+
+
+def test_the_summary_has_the_formula_of_each_role():
+    recipe = rlpost.Recipe(estimator="raw", estimator_for={"judge": "grpo", "solver": "rloo"})
+    words = rlpost.enrich(table(), recipe)[1]["computes"]
+    assert words["advantages"].startswith("raw")
+    assert words["agent role judge"].startswith("grpo")
+    assert words["agent role judge"].count("group std") == 1
+    assert words["agent role solver"].startswith("rloo")
 
 
 def test_the_widest_coupling_of_a_role_is_that_of_the_recipe():

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlpost.errors import DataError, no_such
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rlpost.pipeline.data import Column, Responses
 
@@ -30,8 +32,14 @@ def reduce_by_role(
         responses: of the whole input.
         parts: by agent role, what reduces its rows, in order.
         others: reduces the rows of each other agent role.
+
+    Raises:
+        DataError: no row of the input has one of the agent roles. The driver checks the parts of a
+            run (with `part` in the notes) together.
     """
     codes, labels = responses[AGENT_ROLE], responses.labels[AGENT_ROLE]
+    if not responses.notes.get("part"):
+        check_roles(parts, map(str, labels))
     columns: dict[str, Column] = {}
     lacking = np.zeros(len(responses), np.bool_)
     for code, label in enumerate(labels):
@@ -39,6 +47,8 @@ def reduce_by_role(
         if not len(rows):
             continue
         before = {name: column[rows] for name, column in responses.columns.items()}
+        if "unit" in before:  # codes of units that have rows of this role, without gaps
+            before["unit"] = np.unique(before["unit"], return_inverse=True)[1].reshape(-1)
         own = replace(responses, columns=before)
         for reduce in parts.get(str(label), others):
             own = reduce(own)
@@ -55,3 +65,17 @@ def reduce_by_role(
     if "raw_credit" in columns:
         columns["raw_credit"] = np.where(lacking, columns["credit"], columns["raw_credit"])
     return responses.with_(**columns)
+
+
+def check_roles(named: Iterable[str], roles: Iterable[str]) -> None:
+    """Raise DataError if an agent role of --estimator-for is none of the input's.
+
+    Args:
+        named: agent roles that have an estimator.
+        roles: those of the rows.
+    """
+    every = sorted({*roles})
+    for role in named:
+        if role not in every:
+            text = f"--estimator-for: no row has the agent role {role!r}"
+            raise DataError(no_such(text, role, every, f"there are {', '.join(every)}"))
