@@ -43,6 +43,9 @@ def rollouts(*, observations: bool) -> pa.Table:
         "turn": row % 2,
         "step_score": rng.random(rows),
         "episode_score": rng.random(GROUPS * SIZE // 2)[row // 2],
+        "turn_reward": rng.random(rows),
+        "win_rate": rng.random(rows),
+        "hack": rng.random(rows) < 0.1,
     }
     keys = {
         "prompt_id": [f"p{one}" for one in group],

@@ -12,6 +12,8 @@ from rlpost.recipe.recipe import FILTER_LEVELS, MEASURES
 from tests.device.inputs import rollouts
 
 NEEDED = {
+    "mt_grpo": {"rollout_reward": "last"},
+    "turn_credit": {"rollout_reward": "last"},
     "gdpo": {"reward_components": ("reward_correct", "reward_format")},
     "opd": {"teachers": {"teacher_log_probs": 1.0}},
     "hierarchical_grpo": {"episode_domains": ("add",)},

@@ -28,6 +28,7 @@ from rlpost.errors import RlpostError, UnavailableError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.accelerators import TorchDevices
+from rlpost.pipeline.device_choice import ON_CPU, DeviceChoice
 from rlpost.pipeline.run import bind
 from rlpost.pipeline.running_state import RunState
 from tests.device.inputs import rollouts
@@ -162,7 +163,7 @@ class InMemory:
     def run(self, _purpose, context, calls):
         results = []
         for call in calls:
-            own = context if call.tokens else replace(context, device="torch:cpu")
+            own = context if call.tokens else replace(context, device=ON_CPU)
             batches = (LoadedBatch(*batch) for batch in call.batches)
             results.append(TaskResult(*call.task(own, *call.arguments, batches)))
         return results
@@ -172,7 +173,8 @@ class InMemory:
 def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     table = rollouts(observations=True)
     plan = bind(TableSource(table), recipe, RunState())
-    context = TaskContext(recipe, plan.columns, RunState(), 1, device="shadow:1", chunk_tokens=3000)
+    card = DeviceChoice("shadow:1", "asked for")
+    context = TaskContext(recipe, plan.columns, RunState(), 1, device=card, chunk_tokens=3000)
     parts = [TablePartition(table.slice(start, 48), 48) for start in (0, 48)]
     with shadow.counted() as counts:
         reduced = driver.reduce_responses(context, parts, InMemory())
