@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rlpost.display.text import counted, most_frequent, value_list
 from rlpost.io import arrow
 from rlpost.io.finish_reasons import is_readable, plain_reasons
-from rlpost.pipeline.data import ATTEMPT, FAILURE
+from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +117,7 @@ class FailureCounts:
     """Counts of responses that failed, and of rows that a later attempt replaced; they add up."""
 
     reasons: Counter[str] = field(default_factory=Counter)
-    """Reason -> rows that have it."""
+    """Reason -> rollouts that failed for it and that nothing before left out; rows alone."""
     failed: int = 0
     """Responses that failed; of a rollout that failed, all rows."""
     survived: int = 0
@@ -183,4 +183,33 @@ def failure_counts(responses: Responses) -> FailureCounts:
         failed, survived = int(flags.sum()), int((named_failures(responses) & ~flags).sum())
     if "superseded" in responses:
         replaced = int(responses["superseded"].sum())
-    return FailureCounts(responses.label_counts(FAILURE), failed, survived, replaced)
+    return FailureCounts(_reasons(responses), failed, survived, replaced)
+
+
+def _reasons(responses: Responses) -> Counter[str]:
+    """Return how many rollouts, or rows, failed for each reason, of those not left out before."""
+    if "failure:end" not in responses:
+        return Counter()
+    left_out = responses["left_out"]
+    own = (left_out == 0) | (left_out == LEFT_OUT.index("failure") + 1)
+    codes = responses[FAILURE][responses["failure:end"] & own]
+    labels = responses.labels[FAILURE]
+    counts = np.bincount(codes, minlength=len(labels)).tolist()
+    return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if n})
+
+
+def failure_ends(responses: Responses, failed: Flags) -> Flags:
+    """Return one row with a reason of each rollout that failed, the last by turn, [N].
+
+    Without rollouts, all rows that failed.
+    """
+    rows = np.flatnonzero(failed & named_failures(responses))
+    if "unit" in responses and len(rows):
+        if "turn" in responses:
+            rows = rows[np.argsort(responses["turn"][rows], kind="stable")]
+        last = np.full(int(responses["unit"].max()) + 1, -1)
+        last[responses["unit"][rows]] = rows
+        rows = last[last >= 0]
+    flags = np.zeros(len(failed), bool)
+    flags[rows] = True
+    return flags

@@ -346,7 +346,7 @@ def _funnel(summary: Json) -> list[TextTable]:
     for name, facts in masks.items():
         left -= facts["new"]
         label = flags.get(name) or f"`{_column(summary, name)}` of the input"
-        label = f"failed: {_reasons(summary)}" if name == "failure" else label
+        label = f"failed {_reasons(summary)}" if name == "failure" else label
         taken = f"-{facts['new']:,}" if facts["new"] else "0"
         rows.append((label, taken, f"{facts['responses']:,}", bar(left, responses, _BAR)))
     if repeated:
@@ -364,8 +364,9 @@ def _funnel(summary: Json) -> list[TextTable]:
 
 
 def _reasons(summary: Json) -> str:
-    """Return the reasons of failures by their rows: `timeout 7, crash 2`."""
-    return value_list(summary["failures"]["reasons"])
+    """Return what failed by reason: `rollouts: timeout 7, crash 2`."""
+    unit = "rollouts" if "rollouts" in summary else "rows"
+    return f"{unit}: {value_list(summary['failures']['reasons'])}"
 
 
 def _column(summary: Json, mask: str) -> str:

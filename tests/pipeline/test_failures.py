@@ -232,3 +232,19 @@ def test_a_rollout_fails_with_its_last_turn_alone():
     without_turns = {"rollout_id": rows["rollout_id"]}
     with pytest.raises(DataError, match="every response failed"):
         centred(table(failure, rewards, **without_turns), unit="rollout")
+
+
+@pytest.mark.parametrize("attempts", ["all", "newest"])
+def test_reasons_count_rollouts_of_the_rows_that_failures_drop(attempts):
+    generated = agentic_run(1)
+    recipe = rlpost.Recipe(estimator="grpo", columns={"rollout": "rollout_id"}, attempts=attempts)
+    _, summary = rlpost.enrich(generated.table, recipe)
+    truth = pl.from_arrow(generated.truth)
+    rows = pl.from_arrow(generated.table).with_columns(truth["superseded"])
+    if attempts == "newest":
+        rows = rows.filter(~pl.col("superseded"))
+    failed = rows.filter(pl.col("failure").is_not_null())
+    rollouts = failed.unique(["step", "prompt_id", "rollout_id"])
+    assert summary["failures"]["reasons"] == dict(rollouts["failure"].value_counts().iter_rows())
+    dropped = rows.join(rollouts, on=["step", "prompt_id", "rollout_id"], how="semi")
+    assert summary["masked"]["failure"]["new"] == len(dropped)

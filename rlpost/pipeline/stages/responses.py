@@ -18,7 +18,7 @@ from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
 from rlpost.pipeline.data import ATTEMPT, LEFT_OUT
-from rlpost.pipeline.failures import failed_units, named_failures, superseded
+from rlpost.pipeline.failures import failed_units, failure_ends, named_failures, superseded
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,
     MASKS,
@@ -76,7 +76,8 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
     failed = named_failures(responses)
     if "unit" in responses:
         failed = failed_units(failed, responses["unit"], responses.columns.get("turn"))
-    responses = responses.with_(failed=failed)
+    ends = failure_ends(responses, failed)
+    responses = responses.with_(failed=failed, **{"failure:end": ends})
     if recipe.failures == "zero":
         names = [n for n in responses.columns if n == "reward" or n.startswith("component:")]
         return responses.with_(**{n: np.where(failed, 0.0, responses[n]) for n in names})
