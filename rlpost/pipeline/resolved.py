@@ -63,6 +63,8 @@ class ResolvedRecipe:
     """What statistics of responses count."""
     failures: bool = False
     """The input says which responses failed."""
+    turn_rewards: bool = False
+    """The input has rewards of turns."""
     attempts: bool = False
     """The input says which attempt of the run wrote a row."""
     recorded: frozenset[str] = frozenset()
@@ -320,6 +322,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         unit=_unit(recipe, estimator, columns),
         failures="failure" in columns,
         attempts="run_attempt" in columns,
+        turn_rewards="turn_reward" in columns,
         recorded=recorded,
     )
     return _with_roles(resolved, columns) if recipe.estimator_for else resolved
