@@ -111,9 +111,18 @@ def value_list(counts: Mapping[str, int], most: int = 3) -> str:
     >>> value_list({"a": 1, "b": 3, "c": 2}, most=2)
     'b 3, c 2 and 1 more'
     """
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
     more = f" and {len(counts) - most} more" if len(counts) > most else ""
-    return ", ".join(f"{value} {count:,}" for value, count in ordered[:most]) + more
+    named = most_frequent(counts, most).items()
+    return ", ".join(f"{value} {count:,}" for value, count in named) + more
+
+
+def most_frequent(counts: Mapping[str, int], most: int) -> dict[str, int]:
+    """Return the most frequent values, and how often each occurs; equal counts by value.
+
+    >>> most_frequent({"c": 1, "b": 2, "a": 1}, 2)
+    {'b': 2, 'a': 1}
+    """
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most])
 
 
 def first_two(texts: Sequence[str], joint: str = ", ") -> str:

@@ -21,7 +21,7 @@ from rlpost.io.parquet.source import (
     row_group_ranges,
 )
 from rlpost.kernels.codes import dense_codes
-from rlpost.pipeline.data import UNKNOWN_REASON, Responses
+from rlpost.pipeline.data import Responses
 from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.device_choice import ON_CPU, DeviceChoice
 from rlpost.pipeline.engine import row_name
@@ -218,7 +218,8 @@ def assemble_responses(
     """Return the responses of a partition in row order, and the batch that each came from, [n].
 
     Args:
-        labels: the steps and domains of the partition, in input order.
+        labels: the steps and domains of the partition, in input order; those of other columns are
+            in the order of the tables.
         batches: the partition's batches of the reduced tables.
         empty: the partition has no rows; the first batch is then one of another partition.
     """
@@ -227,13 +228,17 @@ def assemble_responses(
     tables = [tables[0].rows(0, 0)] if empty else tables
     first, one_table = tables[0], len({loaded.table for loaded in batches}) == 1
     sizes = [len(table) for table in tables]
-    names = [name for name in first.columns if one_table or name != "batch"]
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in names}
-    if UNKNOWN_REASON in first.labels:
-        reasons = [label for table in tables for label in table.labels[UNKNOWN_REASON]]
-        labels = {**labels, UNKNOWN_REASON: list(dict.fromkeys(reasons))}
-    for name in ("step", "domain", *(name for name in (UNKNOWN_REASON,) if name in labels)):
-        columns[name] = np.concatenate([_relabelled(table, name, labels) for table in tables])
+    left_out = () if one_table else ("batch",)  # its codes are of one table
+    columns = {
+        name: np.concatenate([table[name] for table in tables])
+        for name in first.columns
+        if name not in left_out
+    }
+    for name in first.labels:
+        if name not in left_out:
+            found = dict.fromkeys(label for table in tables for label in table.labels[name])
+            labels = {name: list(found), **labels}
+            columns[name] = np.concatenate([_relabelled(table, name, labels) for table in tables])
     shifts = np.array([loaded.shift for loaded in batches[: len(tables)]], np.int64)
     columns["group"] = _distinct_codes(
         [table["group"] for table in tables], [loaded.table for loaded in batches]
@@ -244,15 +249,13 @@ def assemble_responses(
     cells, columns["cell"] = SummaryCells.of(
         columns["step"], labels["step"], columns["domain"], labels["domain"]
     )
-    if one_table:
-        labels = {**labels, "batch": list(first.labels["batch"])}
     all_policy = bool((columns["tokens"] == columns["length"]).all())
     notes = {**first.notes, "all_policy": all_policy}
     return Responses(columns, labels, notes, first.shared, cells), own
 
 
 def _relabelled(table: Responses, name: str, labels: Labels) -> Column:
-    """Return the codes of a table's steps or domains as codes for the partition's labels."""
+    """Return a table's codes of labels as codes of the partition's labels."""
     numbers = {str(label): number for number, label in enumerate(labels[name])}
     codes = [numbers.get(str(label), -1) for label in table.labels[name]]
     return np.array(codes, np.int64)[table[name]]

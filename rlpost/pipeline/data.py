@@ -290,7 +290,8 @@ class Collector:
         step, steps = _step_codes(codes.get("batch", one), labels.get("batch", ["all"]))
         domain, domains = codes.get("domain", one), labels.get("domain", ["all"])
         batch, batches = _batches(recipe.numerics.batch, step, steps, domain, domains)
-        alone = codes["rollout"] if unit == "rollout" else np.arange(count)
+        by_rollout = unit == "rollout" and "rollout" in codes  # no statistic may need them
+        alone = codes["rollout"] if by_rollout else np.arange(count)
         own = codes.get("group", alone)
         roles = [codes["agent_role"]] if recipe.estimator_for else []
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
@@ -315,7 +316,7 @@ class Collector:
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own
-        if unit == "rollout":
+        if by_rollout:
             columns["unit"] = joint_codes(columns["group"], codes["rollout"])
         kept = ("agent_role", UNKNOWN_REASON, FAILURE)
         others = {name: labels[name] for name in kept if name in labels}

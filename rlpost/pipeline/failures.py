@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rlpost.display.text import counted, value_list
+from rlpost.display.text import counted, most_frequent, value_list
 from rlpost.io import arrow
 from rlpost.io.finish_reasons import is_readable, plain_reasons
 from rlpost.pipeline.data import ATTEMPT, FAILURE
@@ -143,7 +143,7 @@ class FailureCounts:
                 "treatment": resolved.recipe.failures,
                 "responses": self.failed,
                 "survived": self.survived,
-                "reasons": dict(self.reasons.most_common(_MOST_REASONS)),
+                "reasons": most_frequent(self.reasons, _MOST_REASONS),
             }
         if resolved.attempts:
             entries["attempts"] = {
@@ -176,11 +176,11 @@ def named_failures(responses: Responses) -> Flags:
 
 
 def failure_counts(responses: Responses) -> FailureCounts:
-    """Return the counts of these responses, of whole steps."""
+    """Return the counts of these responses."""
     failed = survived = replaced = 0
     if "failed" in responses:
         flags = responses["failed"]
         failed, survived = int(flags.sum()), int((named_failures(responses) & ~flags).sum())
-    if ATTEMPT in responses:
-        replaced = int(superseded(responses["step"], responses[ATTEMPT]).sum())
+    if "superseded" in responses:
+        replaced = int(responses["superseded"].sum())
     return FailureCounts(responses.label_counts(FAILURE), failed, survived, replaced)

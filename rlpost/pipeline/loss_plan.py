@@ -121,7 +121,7 @@ def loss_plan(
     else:
         plan = plan_of(source, columns, resolved, RunState())
         stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
-        rejects = recipe.rejects_tokens
+        rejects = recipe.masks_tokens
         stages = [
             replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
             for stage in stages

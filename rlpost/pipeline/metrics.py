@@ -189,6 +189,26 @@ def _add_column(
     numbers.add_numbers(name, batch.table[column], batch.table["valid"])
 
 
+def _voting(batch: Batch, resolved: ResolvedRecipe) -> Array:
+    """Return the rows that count in statistics of rewards: one of each rollout if these count."""
+    rows = batch.table
+    return rows["valid"] & rows["last"] if resolved.unit == "rollout" else rows["valid"]
+
+
+def _add_reward(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    numbers.add_numbers("reward", batch.table["reward"], _voting(batch, resolved))
+
+
+def _add_rollouts(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
+    sums = {"rollouts": batch.table["last"], "voting": _voting(batch, resolved)}
+    numbers.sums.update(sums)
+
+
+def _report_rollouts(totals: Totals, _: ResolvedRecipe) -> Json:
+    """Return how many rollouts there are, and how many count in statistics of rewards."""
+    return {"count": totals.count("rollouts"), "counted": totals.count("voting")}
+
+
 def _of_column(name: str, column: str, **more: Any) -> Metric:
     """Return the metric with the statistics of a column of responses."""
     add = partial(_add_column, column=column, name=name)
@@ -363,7 +383,7 @@ def _add_critic(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
 def _add_passes(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) -> None:
     rows = batch.table
     passed = rows["reward"] >= resolved.recipe.pass_threshold
-    numbers.sums["passed"] = passed & rows["valid"]
+    numbers.sums["passed"] = passed & _voting(batch, resolved)
 
 
 def _rows_of_credit(batch: Batch) -> Mapping[str, Array]:
@@ -549,7 +569,8 @@ def _add_components(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
     """Add the reward components: their statistics, products of pairs, and with the advantage."""
     rows, weights = batch.table, resolved.recipe.component_weight
     values = {name: rows[f"component:{name}"] for name in weights}
-    scored = {name: rows["valid"] & np.isfinite(value) for name, value in values.items()}
+    voting = _voting(batch, resolved)
+    scored = {name: voting & np.isfinite(value) for name, value in values.items()}
     for name, value in values.items():
         numbers.add_numbers(f"component:{name}", value, scored[name])
         numbers.add_pair(_pair(name), value, rows["reward"], scored[name])
@@ -611,6 +632,12 @@ def _pair_sums(totals: Totals, name: str) -> PairSums:
 
 METRICS = (
     Metric("responses", lambda totals, _: totals.count("rows"), _add_responses),
+    Metric(
+        "rollouts",
+        _report_rollouts,
+        _add_rollouts,
+        lambda resolved: resolved.unit == "rollout",
+    ),
     Metric("tokens", _report_sizes, _add_sizes),
     _of_column("policy_tokens", "tokens", applies=lambda resolved: resolved.lengths != "unknown"),
     Metric("masked", _report_masks, _add_masks),
@@ -620,7 +647,12 @@ METRICS = (
         _add_repeated,
         lambda resolved: resolved.recipe.trained_once,
     ),
-    _of_column("reward", "reward", applies=lambda resolved: resolved.rewarded),
+    Metric(
+        "reward",
+        partial(_statistic, name="reward"),
+        _add_reward,
+        lambda resolved: resolved.rewarded,
+    ),
     Metric(
         "process_reward",
         _report_process,

@@ -61,6 +61,8 @@ class ResolvedRecipe:
     """The recipes of agent roles that have an estimator of their own."""
     unit: Unit = "row"
     """What statistics of responses count."""
+    unit_reason: str = ""
+    """Why; empty if the input has no column of rollouts."""
     failures: bool = False
     """The input says which responses failed."""
     turn_rewards: bool = False
@@ -281,6 +283,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     varying = in_rewards or recipe.whiten_rewards or process == "token"
     varying |= "token_level_rewards" in recorded and not early
     varying |= recipe.bootstrap is not None
+    unit, unit_reason = _unit(recipe, estimator, columns)
     one_end = columns.rows_only or (
         recipe.numerics.terminal_reward == "last_policy_token"
         and recipe.numerics.observations not in ("restart", "cut")
@@ -319,7 +322,8 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         lengths=lengths if columns.rows_only else "tokens",
         grouped="group" in columns,
         rewarded="reward" in columns or bool(recipe.reward_components),
-        unit=_unit(recipe, estimator, columns),
+        unit=unit,
+        unit_reason=unit_reason,
         failures="failure" in columns,
         attempts="run_attempt" in columns,
         turn_rewards="turn_reward" in columns,
@@ -448,11 +452,23 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
         )
 
 
-def _unit(recipe: Recipe, estimator: Estimator, columns: ColumnMap) -> Unit:
-    """Return what statistics of responses count."""
+def _unit(recipe: Recipe, estimator: Estimator, columns: ColumnMap) -> tuple[Unit, str]:
+    """Return what statistics of responses count, and why."""
     if estimator.joins_rollouts or recipe.scan == "rollout":
-        return "rollout"
-    return "row" if compares_rows(estimator) else columns.unit(recipe.unit)
+        scan = recipe.scan == "rollout"
+        what = "--scan rollout" if scan else f"estimator {estimator.name}"
+        return "rollout", f"{what} joins the rows of a rollout"
+    if "rollout" not in columns and recipe.unit != "rollout":
+        return "row", ""
+    if compares_rows(estimator):
+        return "row", f"estimator {estimator.name} compares rows"
+    unit = columns.unit(recipe.unit)
+    if recipe.unit is not None:
+        return unit, f"--unit {unit}"
+    column = columns.column("rollout")
+    if unit == "row":
+        return unit, f"--map rollout={column} or --unit rollout counts rollouts"
+    return unit, f"`{column}` identifies them"
 
 
 def _check_scan(recipe: Recipe, estimator: Estimator) -> None:

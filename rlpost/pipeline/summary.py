@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost._version import __version__
-from rlpost.display.text import counted, percent, value_list
+from rlpost.display.text import counted, most_frequent, percent, value_list
 from rlpost.estimators.raw import raw
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
@@ -390,6 +390,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
         "roles": roles_of(plan),
+        "unit": {"name": resolved.unit, "reason": resolved.unit_reason},
         **whole,
         "groups": groups,
         **({} if facts.truncated is None else {"truncation": _truncation(plan, facts)}),
@@ -512,7 +513,7 @@ def warnings_of(plan: Plan, facts: ResponseFacts, summary: Json, padded: int) ->
     equal = signal.get("equal_rewards") or 0
     left_out = summary["masked"]["nonfinite"]["responses"]
     likely = [
-        (groups["single"] * 2 > groups["count"], _single_rows(plan, groups)),
+        (groups["single"] * 2 > groups["count"], _single_rows(plan, summary, groups)),
         (
             "ref_log_probs" in columns and old is None,
             "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)",
@@ -771,7 +772,7 @@ def _truncation(plan: Plan, facts: ResponseFacts) -> Json:
     return {
         "column": column,
         "responses": facts.truncated,
-        "unknown": dict(unknown.most_common(_MOST_REASONS)),
+        "unknown": most_frequent(unknown, _MOST_REASONS),
     }
 
 
@@ -840,9 +841,15 @@ def positive_warning(plan: Plan, role: str, tokens: int, highest: float) -> str:
     )
 
 
-def _single_rows(plan: Plan, groups: Json) -> str:
+def _single_rows(plan: Plan, summary: Json, groups: Json) -> str:
     """Return the warning that most groups have one response: wrong key, or split by batches."""
     group = plan.columns.columns.get("group")
+    if summary.get("rollouts", {"count": summary["responses"]})["count"] < summary["responses"]:
+        rollout = plan.columns.column("rollout")
+        return (
+            f"{groups['single']} of {groups['count']} groups have one rollout: is `{rollout}` the "
+            "id of a step or of a prompt? --map rollout=none counts each row"
+        )
     text = (
         f"{groups['single']} of {groups['count']} groups have one response: does `{group}` "
         "identify the prompt? (--map group=COLUMN)"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, role_columns, size
-from rlpost.render.summary import mapped_columns
+from rlpost.render.summary import mapped_columns, unit_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ def plan_page(
     columns = [f"columns: {role_columns(roles)}"] if verbose else mapped_columns(roles)
     return Page(
         f"rlpost advantages --plan · {plan.source.name}{'' if target is None else f' → {target}'}",
-        [_input(plan), *columns],
+        [_input(plan), *unit_line(plan.resolved.unit, plan.resolved.unit_reason), *columns],
         [*parts, TextTable(rows=[*_facts(plan, names, passes), _device(device)], text=(0, 1))],
         verdict=verdict,
     )
@@ -66,7 +66,8 @@ def _input(plan: Plan) -> str:
     source = plan.source
     names = {name for schema in source.schemas for name in schema.names}
     files = counted(len(source.files), "file")
-    return f"{counted(source.rows, 'response')} in {files} of {counted(len(names), 'column')}"
+    row = "response" if plan.resolved.unit == "row" else "row"
+    return f"{counted(source.rows, row)} in {files} of {counted(len(names), 'column')}"
 
 
 def _facts(plan: Plan, names: tuple[str, ...], passes: list[Pass]) -> Iterator[tuple[str, str]]:

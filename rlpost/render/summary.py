@@ -118,7 +118,9 @@ def _paths(paths: Sequence[str]) -> str:
 
 
 def _overview(summary: Json) -> list[str]:
-    parts = [counted(summary["responses"], "response"), _tokens(summary)]
+    parts = [counted(summary["responses"], _row(summary)), _tokens(summary)]
+    if "rollouts" in summary:
+        parts[0] += f" of {counted(summary['rollouts']['count'], 'rollout')}"
     groups, rule = summary["groups"], _rollout_rule(summary)
     if groups and groups["count"]:
         low, high = groups["size"]["min"], groups["size"]["max"]
@@ -127,6 +129,7 @@ def _overview(summary: Json) -> list[str]:
         by = " and ".join(groups["by"])
         parts.append(f"{counted(groups['count'], 'group')} of {span}{unit} by {by}")
     lines = [", ".join(parts), _recipe(summary)]
+    lines += unit_line(**summary["unit"])
     lines += [rule] if rule else []
     if "process_reward" in summary:
         lines.append(_PROCESS[summary["process_reward"]["added_per"]])
@@ -136,6 +139,16 @@ def _overview(summary: Json) -> list[str]:
     if "update" in summary:
         lines.append(update_line(summary["update"]))
     return lines
+
+
+def unit_line(name: str, reason: str) -> list[str]:
+    """Return the line of what statistics of responses count, if the input has rollouts."""
+    return [f"counts {plural(name)}: {reason}"] if reason else []
+
+
+def _row(summary: Json) -> str:
+    """Return the noun of a row of the input."""
+    return "row" if "rollouts" in summary else "response"
 
 
 def mapped_columns(roles: Json) -> list[str]:
@@ -180,7 +193,7 @@ def _recipe(summary: Json) -> str:
 
 def _rollout_rule(summary: Json) -> str:
     """Return the line about rewards of rollouts; empty if each row counts as a response."""
-    if "rollout" not in summary["roles"]:
+    if "rollouts" not in summary:
         return ""
     rule = _ROLLOUT_REWARD[summary["recipe"]["rollout_reward"]]
     return f"reward of a rollout (`{summary['roles']['rollout']['column']}`): {rule}"
@@ -229,7 +242,8 @@ def _groups(summary: Json) -> str:
         of = "" if parts else f" of {counted(count, 'group')}"
         parts.append(f"equal rewards in {equal:,}{of}: {passes}")
     if groups["single"]:
-        parts.append(f"{groups['single']:,} of one response")
+        unit = "rollout" if "rollouts" in summary else "response"
+        parts.append(f"{groups['single']:,} of one {unit}")
     return "; ".join(parts)
 
 
@@ -263,10 +277,12 @@ def _numbers(summary: Json, *, verbose: bool) -> TextTable:
     out = ["nonfinite", "sample_mask", "superseded"]
     out += ["failure"] if summary["recipe"]["numerics"]["failed"] == "leave_out" else []
     left_out = sum(masked[name]["new"] for name in out if name in masked)
-    responses = counted(summary["responses"] - left_out, "response")
+    responses = units = counted(summary["responses"] - left_out, _row(summary))
+    if "rollouts" in summary:
+        units = counted(summary["rollouts"]["counted"], "rollout")
     of_tokens = counted(tokens, "response" if summary["tokens"] is None else "policy token")
     facts = [
-        ("raw reward per row" if _rollout_rule(summary) else "raw reward", "reward", responses),
+        ("raw reward", "reward", units),
         ("process rewards, sum", "process_reward", responses),
         ("reward after normalisation", "response_level_reward", responses),
         (f"KL per token ({summary.get('kl', {}).get('estimator')})", "kl", f"{responses}' means"),
@@ -343,7 +359,8 @@ def _funnel(summary: Json) -> list[TextTable]:
             f"{summary['signal']['tokens']['count']:,} of {summary['tokens']['policy']:,} tokens"
         )
     rows.append(("kept", f"{kept:,}", percent(kept / responses), tokens))
-    return [TextTable(("Responses that train", "dropped", "matched", ""), rows, text=(0, 3))]
+    what = f"{plural(_row(summary)).capitalize()} that train"
+    return [TextTable((what, "dropped", "matched", ""), rows, text=(0, 3))]
 
 
 def _reasons(summary: Json) -> str:
@@ -373,7 +390,7 @@ def _clips(summary: Json) -> list[TextTable]:
             continue
         bound = number(clip["bound"])
         to = f"±{bound}" if low is None else f"{number(low)} to {bound}"
-        of = tokens if "token" in clip["of"] else counted(kept, "response")
+        of = tokens if "token" in clip["of"] else counted(kept, _row(summary))
         rows.append((f"{name} to {to}", f"{clip['count']:,}", percent(clip["fraction"]), of))
     return [TextTable(("Clipped", "count", "share", "of"), rows, text=(0, 3))] if rows else []
 

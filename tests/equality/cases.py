@@ -61,7 +61,14 @@ ESTIMATORS = {
     "agentic_reinforce": "--gamma 0.95",
     "gpg": "--f-norm 2",
     "rae": "--ema-decay 0.8",
+    "vtrace": "--gamma 0.98 --vtrace-rho-cap 0.9 --vtrace-c-cap 0.8",
+    "turn_gae": "--gamma 0.98 --lam 0.9",
+    "mt_grpo": "--step-gamma 0.95 --step-weight 0.7",
 }
+SOURCES = dict.fromkeys(("gigpo", "step_reinforce"), "agentic") | dict.fromkeys(
+    ("mt_grpo", "turn_credit", "gar"), "turns"
+)
+"""Inputs of estimators that need columns which others do not have."""
 # The estimators that a preset sets anything for, and one more that it does not.
 PRESETS = {
     "nemo-rl": "grpo gdpo reinforce_plus_plus raw_reward gae opd rloo",
@@ -147,6 +154,10 @@ NUMERICS = (
     ("states", "batch", "agentic", "--estimator gigpo"),
     ("rae_order", "group", "shuffled", "--estimator rae"),
     ("gdpo_batch", "tokens", "agentic", f"--estimator gdpo {ESTIMATORS['gdpo']}"),
+    ("turn_value", "last", "multiturn", "--estimator turn_gae"),
+    ("turn_baseline", "reward", "turns", "--estimator mt_grpo"),
+    ("gar_floor", "0.2", "turns", "--estimator gar"),
+    ("gar_cap", "1.1", "turns", "--estimator gar"),
     ("correction", "first", "wild", f"{GAE} --is-filter token:k1:-0.3:0.3"),
     ("is_clamp", "0.05 never", "wild", WEIGHED),
     ("is_clamp_at", "token", "multiturn", f"{WEIGHED} --numerics is_clamp=0.05"),
@@ -206,10 +217,12 @@ def of_estimators(names: list[str]) -> list[Case]:
         options = f"--estimator {name} {ESTIMATORS.get(name, '')}"
         every = f"--emit {ALWAYS},kl,is_weight --is-weight token --is-cap 2"
         made += [
-            advantages(f"estimator {name}", "agentic.parquet", f"{options} {every}"),
+            advantages(
+                f"estimator {name}", f"{SOURCES.get(name, 'agentic')}.parquet", f"{options} {every}"
+            ),
             advantages(
                 f"estimator {name} with KL, whitening, clip, weights",
-                "steps.parquet" if name not in ("gigpo", "step_reinforce") else "agentic.parquet",
+                f"{SOURCES.get(name, 'steps')}.parquet",
                 f"{options} --kl-coef 0.1 --kl-estimator k2 --whiten-advantages "
                 f"--advantage-clip 1 --length-weight --emit {ALWAYS},sample_weight,kl",
             ),

@@ -68,6 +68,7 @@ ADDED = {
     "findings.advice",  # of a replay: findings of `inspect` have them
     "findings.note",
     "errors",  # findings by severity
+    *("failures.of", "failures.count", "failures.failed"),  # of `inspect`: what counts
     "policy_tokens",  # what an expectation of lengths is checked with
     "components",  # statistics of each reward component
     "seal",  # a digest of the files of a plan, by which damage is found
@@ -84,6 +85,7 @@ ADDED = {
     "search.best.by_metadata",
     "recipe.words",  # of a replay: what its recipe computes
     *("signal", "pass_rate", "critic", "computes", "new_columns"),  # what trains anything
+    *("unit", "rollouts"),  # what statistics of responses count, and how many rollouts there are
     *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
 }
 
@@ -92,6 +94,7 @@ ADDED_COLUMNS: set[str] = set()
 
 # Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
 REMOVED = {
+    "failures.responses",  # of `inspect`: `failures.failed`
     "plan.json.warnings",  # of state files that were of other semantics, which are an error
     "scratch",  # what passes stored of tokens, which are computed again
     "groups.zero_variance",  # of summaries: `signal.groups.equal_rewards`

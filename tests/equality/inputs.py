@@ -52,6 +52,7 @@ def make(folder: Path, top: Path) -> None:
     for source in (*top.glob("sample_data/*.parquet"), *top.glob("tests/golden/inputs/*.parquet")):
         shutil.copy(source, folder / source.name)
     frames(folder)
+    turns(folder)
     sidecars(folder)
     dumps(folder / "dumps", top)
     for name, text in RECIPES.items():
@@ -155,6 +156,18 @@ def frames(folder: Path) -> None:
         (hive / f"step={step}").mkdir(parents=True)
         rows = steps.filter(pc.equal(steps["step"], step)).drop_columns(["step"])
         pq.write_table(rows, hive / f"step={step}" / "rows.parquet")
+
+
+def turns(folder: Path) -> None:
+    """Scores of turns, and a grader's ranks and hacks, as some estimators need them."""
+    draw = np.random.default_rng(2)
+    table = pq.read_table(folder / "agentic.parquet")
+    rows = range(table.num_rows)
+    for name, rest in (("turn_reward", 4), ("win_rate", 2)):
+        numbers = [None if row % 9 == rest else draw.random() for row in rows]
+        table = table.append_column(name, pa.array(numbers))
+    table = table.append_column("hack", pa.array(draw.random(len(rows)) < 0.1))
+    pq.write_table(table, folder / "turns.parquet")
 
 
 def sidecars(folder: Path) -> None:

@@ -174,6 +174,17 @@ def test_rows_of_an_older_attempt_count_with_a_warning_or_are_left_out():
     assert not any("--attempts" in one for one in summary["warnings"])
 
 
+def test_each_file_counts_its_rows_that_another_file_replaced(tmp_path):
+    rows = attempts_table()
+    for name, part in (("a", rows.slice(0, 4)), ("b", rows.slice(4))):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        pq.write_table(part, tmp_path / "in" / f"{name}.parquet")
+    rlpost.advantages(tmp_path / "in", tmp_path / "out", rlpost.Recipe())
+    for name, count in (("a", 2), ("b", 0)):
+        metadata = pq.read_schema(tmp_path / "out" / f"{name}.parquet").metadata
+        assert json.loads(metadata[b"rlpost.summary"])["attempts"]["superseded"] == count
+
+
 def test_what_is_printed(tmp_path):
     generated = agentic_run(3, prompts=6)
     source = generated.write(tmp_path / "run")

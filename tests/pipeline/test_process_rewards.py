@@ -208,5 +208,6 @@ def test_every_estimator_says_how_it_adds_them():
         ways[name] = resolve_recipe(rlpost.Recipe(**options), columns).process
     assert {name for name, way in ways.items() if way is None} == {"gdpo", "opd"}
     assert {name for name, way in ways.items() if way == "token"} == {
-        "gae", "reinforce", "reinforce_pp", "remax", "optimal_token_baseline", "agentic_reinforce"
+        "gae", "vtrace", "turn_gae", "reinforce", "reinforce_pp", "remax",
+        "optimal_token_baseline", "agentic_reinforce",
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Rollouts of several rows: they count once, with one reward."""
 
 import math
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,40 @@ def turns(rewards, ids, steps=None, **columns):
     return table
 
 
+def test_ids_of_steps_are_no_rollouts_and_a_warning_names_the_column():
+    """As slime's `rollout_id`, which counts the iterations of training."""
+    table = turns([1.0, 1.0, 0.0, 0.0], ["0", "0", "1", "1"], steps=[0, 0, 1, 1])
+    _, summary = rlpost.enrich(table, rlpost.Recipe(columns={"rollout": "traj"}))
+    (found,) = [text for text in summary["warnings"] if "--map rollout=none" in text]
+    assert "2 of 2 groups" in found
+    assert "`traj`" in found
+    _, summary = rlpost.enrich(table, rlpost.Recipe(columns={"rollout": "none"}))
+    assert summary["unit"] == {"name": "row", "reason": ""}
+    assert not [text for text in summary["warnings"] if "rollout" in text]
+
+
+def test_rewards_and_pass_rates_count_each_rollout_once():
+    table = turns([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"])
+    recipe = rlpost.Recipe(columns={"rollout": "traj"})
+    _, summary = rlpost.enrich(table, recipe)
+    assert summary["unit"] == {"name": "rollout", "reason": "`traj` identifies them"}
+    assert summary["rollouts"] == {"count": 2, "counted": 2}
+    assert summary["steps"][0]["reward"]["mean"] == summary["reward"]["mean"] == 0.5
+    assert summary["pass_rate"] == 0.5
+    _, summary = rlpost.enrich(table, recipe.model_copy(update={"unit": "row"}))
+    assert summary["unit"] == {"name": "row", "reason": "--unit row"}
+    assert "rollouts" not in summary
+    assert summary["pass_rate"] == 0.75
+
+
+def test_a_rollout_without_numbers_is_counted_but_not_in_rewards():
+    table = turns([1.0, math.nan, 0.0, 0.0], ["a", "a", "b", "c"])
+    options = {"columns": {"rollout": "traj"}, "nonfinite": "mask", "rollout_reward": "last"}
+    _, summary = rlpost.enrich(table, rlpost.Recipe(**options))
+    assert summary["rollouts"] == {"count": 3, "counted": 2}
+    assert summary["reward"]["mean"] == 0
+
+
 @pytest.mark.parametrize(
     ("rule", "rewards"),
     [("last", [3, 3, 1, 1]), ("sum", [5, 5, 1, 1]), ("mean", [2.5, 2.5, 0.5, 0.5])],
@@ -151,11 +186,11 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     printed = run(*words, "--map", "rollout=traj", "--rollout-reward", rule).err
     assert "1 group of 2 rollouts by " in printed
     assert f"reward of a rollout (`traj`): {text}\n" in printed
-    assert "raw reward per row" in printed
+    assert "counts rollouts: `traj` identifies them" in printed
+    assert re.search(r"raw reward .* 2 rollouts\n", printed)
     alone = run(*words, "--overwrite").err
     assert "1 group of 4 by " in alone
     assert "reward of a rollout" not in alone
-    assert "per row" not in alone
 
 
 def test_last_is_the_last_row_of_the_input_whatever_the_chunks():

@@ -154,11 +154,7 @@ def inspect_source(
     columns = _columns(source, columns_map, reward_components)
     unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
-        source,
-        columns,
-        with_tokens=tokens,
-        unit=unit,
-        components=reward_components,
+        source, columns, with_tokens=tokens, unit=unit, components=reward_components
     )
     if selection.lists is not None and columns.how.get(LENGTH) == "map":
         raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")

@@ -79,24 +79,45 @@ def failure_facts(
     rows = reading.rows
     if "failure" not in rows:
         return None
-    failed = failed_rows(rows, by_rollout=reward is not None)
-    reasons = rows["failure"].filter(rows["failure"] != "").value_counts(sort=True)
+    by_rollout = reward is not None
+    failed = failed_rows(rows, by_rollout=by_rollout)
+    units = _units(rows, failed, by_rollout=by_rollout)
+    reasons = units.filter("failed")["reason"].value_counts(sort=True)
     every = group_table(rows, pass_threshold, reward)
     answers = group_table(rows.filter(~failed), pass_threshold, reward)
     return FailureFacts(
         column=reading.selection.columns.column("failure"),
-        responses=int(failed.sum()),
+        of="rollout" if by_rollout else "response",
+        count=len(units),
+        failed=int(units["failed"].sum()),
         reasons={str(name): int(n) for name, n in reasons.iter_rows()},
-        by_step=_by_step(rows, failed),
+        by_step=_by_step(units),
         baselines=_baselines(every, answers),
     )
 
 
-def _by_step(rows: pl.DataFrame, failed: pl.Series) -> dict[Label, float]:
-    """Return the share of responses that failed, of the steps in which most did."""
-    if "batch" not in rows:
+def _units(rows: pl.DataFrame, failed: pl.Series, *, by_rollout: bool) -> pl.DataFrame:
+    """Return of each rollout, or of each row, whether it `failed`, the `reason`, and its `batch`.
+
+    The reason is the last by turn: a rollout that failed has one in its last turn.
+    """
+    codes = np.arange(len(rows))
+    if by_rollout:
+        codes = codes_of(rows, [key for key in ("batch", "group", "rollout") if key in rows])
+    named = rows.with_columns(failed=failed, unit=pl.Series(codes))
+    if "turn" in rows:
+        named = named.sort(pl.col("turn").fill_nan(-1), maintain_order=True)
+    reason = pl.col("failure").filter(pl.col("failure") != "").last()
+    of_step = [pl.first("batch")] if "batch" in rows else []
+    units = named.group_by("unit", maintain_order=True)
+    return units.agg(pl.first("failed"), *of_step, reason=reason).sort("unit")
+
+
+def _by_step(units: pl.DataFrame) -> dict[Label, float]:
+    """Return the share that failed, of the steps in which most did."""
+    if "batch" not in units:
         return {}
-    steps = rows.select("batch", failed=failed).group_by("batch", maintain_order=True)
+    steps = units.group_by("batch", maintain_order=True)
     shares = steps.agg(pl.mean("failed")).sort("failed", descending=True, maintain_order=True)
     return dict(shares.filter(pl.col("failed") > 0).head(MOST_STEPS).iter_rows())
 

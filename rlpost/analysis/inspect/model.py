@@ -423,15 +423,18 @@ class Baselines:
 
 @dataclass(frozen=True)
 class FailureFacts:
-    """Responses that failed, by a column."""
+    """Rollouts that failed, by a column; responses if rows count."""
 
     column: str
-    responses: int
-    """Of a rollout that failed, all rows, if rollouts count."""
+    of: str
+    """What counts, `rollout` or `response`."""
+    count: int
+    """How many of them the input has."""
+    failed: int
     reasons: dict[str, int]
-    """Reason to rows."""
+    """Reason to how many failed for it; of several, the last by turn."""
     by_step: dict[Label, float]
-    """The share of responses that failed, of the 5 steps in which most did."""
+    """The share that failed, of the 5 steps in which most did."""
     baselines: Baselines | None
     """None without groups or rewards."""
 

@@ -223,8 +223,12 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
             reduce=on_responses.leave_out_nonfinite,
             fields=finite.fields | _fields_of_roles(resolved),
         )
-    off = Stage("attempts", fields=frozenset({"attempts"} if resolved.attempts else ()))
-    newest = replace(off, reduce=on_responses.leave_out_superseded, changes=_MASKS)
+    attempts = Stage(
+        "attempts",
+        reduce=partial(on_responses.treat_attempts, recipe=recipe),
+        fields=frozenset({"attempts"}),
+        changes=_MASKS,
+    )
     failures = Stage(
         "failures",
         reduce=partial(on_responses.treat_failures, recipe=recipe),
@@ -252,7 +256,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
     return [
         finite,
-        newest if resolved.attempts and recipe.attempts == "newest" else off,
+        *([attempts] if resolved.attempts else []),
         *([failures] if resolved.failures else []),
         *([batches] if resolved.has_rollouts else []),
         rollouts,

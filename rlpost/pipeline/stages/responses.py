@@ -53,9 +53,14 @@ def leave_out_nonfinite(responses: Responses) -> Responses:
     )
 
 
-def leave_out_superseded(responses: Responses) -> Responses:
-    """Leave out the rows of whose step a later attempt of the run has rows."""
-    return responses.leaving_out(superseded(responses["step"], responses[ATTEMPT]), "superseded")
+def treat_attempts(responses: Responses, *, recipe: Recipe) -> Responses:
+    """Add `superseded`, true for rows of whose step a later attempt of the run has rows.
+
+    They are left out if only the newest attempt counts.
+    """
+    flags = superseded(responses["step"], responses[ATTEMPT])
+    responses = responses.with_(superseded=flags)
+    return responses.leaving_out(flags, "superseded") if recipe.attempts == "newest" else responses
 
 
 def failure_fields(recipe: Recipe) -> frozenset[str]:

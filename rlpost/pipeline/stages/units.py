@@ -55,15 +55,16 @@ def unit_table(responses: Responses) -> UnitTable:
 
     A rollout has the total of its rows' tokens and lengths, the mean of KL over its tokens, the
     mean of other numbers that differ between its rows, and what else its last turn has. Rows that
-    are left out do not count.
+    are left out do not count. Of a rollout whose last turn is not among these rows, those of one
+    file for instance, the last row stands for it.
     """
     if "unit" not in responses:
         every = np.arange(len(responses))
         return UnitTable(responses, every, every, np.zeros(len(responses), np.bool_))
-    unit, valid = responses["unit"], responses["valid"]
+    unit, valid = joint_codes(responses["unit"]), responses["valid"]
     rows = np.empty(int(unit.max(initial=-1)) + 1, np.int64)
-    last = np.flatnonzero(responses["last"])
-    rows[unit[last]] = last
+    for chosen in (np.arange(len(unit)), np.flatnonzero(valid), np.flatnonzero(responses["last"])):
+        rows[unit[chosen]] = chosen
     lost = ~valid & valid[rows][unit]
     counts = np.bincount(unit[~lost], minlength=len(rows))
 
@@ -131,10 +132,10 @@ def combine(responses: Responses, values: Floats, rule: RolloutReward, counts: M
 
 
 def unit_rows(responses: Responses) -> Integers:
-    """Return the row of each unit that is its last turn, [U]."""
-    last = np.flatnonzero(responses["last"])
-    rows = np.empty(len(last), np.int64)
-    rows[responses["unit"][last]] = last
+    """Return the row of each unit that is its last turn, [codes]; 0 for codes without rows."""
+    last, unit = np.flatnonzero(responses["last"]), responses["unit"]
+    rows = np.zeros(int(unit.max(initial=-1)) + 1, np.int64)
+    rows[unit[last]] = last
     return rows
 
 

@@ -50,10 +50,16 @@ def _with_tokens(generated):
 
 
 def test_failures_are_counted_by_rollout(generated, path):
-    facts = inspect([path], **ROLLOUTS).failures
-    assert facts.responses == generated.counts()["failed rows"]
-    reasons = pl.Series(generated.table["failure"].to_pylist()).drop_nulls()
+    facts, counts = inspect([path], **ROLLOUTS).failures, generated.counts()
+    assert (facts.of, facts.failed, facts.count) == (
+        "rollout", counts["failed rollouts"], counts["rollouts"]
+    )  # fmt: skip
+    rows = pl.from_arrow(generated.table)
+    reasons = rows["failure"].drop_nulls()
     assert facts.reasons == dict(reasons.value_counts().iter_rows())
+    rollouts = rows.group_by("step", "rollout_id").agg(pl.col("failure").is_not_null().any())
+    shares = rollouts.group_by("step").agg(pl.mean("failure"))
+    assert facts.by_step == pytest.approx(dict(shares.iter_rows()))
     assert facts.baselines.mean_without > facts.baselines.mean_with
     assert facts.baselines.moved > 0
 

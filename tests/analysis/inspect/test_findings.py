@@ -545,7 +545,7 @@ def test_failures_move_baselines(tmp_path):
     }
     path = write(tmp_path / "a.parquet", columns)
     facts = inspect([path]).failures
-    assert (facts.responses, facts.reasons) == (1, {"crash": 1})
+    assert (facts.failed, facts.reasons) == (1, {"crash": 1})
     means = facts.baselines
     assert (means.groups, means.moved, means.emptied) == (2, 1, 0)
     assert (means.mean_with, means.mean_without) == (0.75, 1.0)

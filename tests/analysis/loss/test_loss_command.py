@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from agentic_run import agentic_run
 from loss_runs import FLOATS, SWEEP, dump, policy_tokens, ppo, save, summary_of
 from runs import Ran, run, strict_json
 
@@ -193,6 +194,49 @@ def test_tokens_that_filters_reject_count_in_no_mean(tmp_path, words):
         own = tokens.filter(pl.col("step") == batch["batch"])
         prompts = own.group_by("prompt_id").agg(pl.col("loss").mean())
         assert batch["policy"] == pytest.approx(prompts["loss"].mean())
+
+
+def test_tokens_that_another_row_trains_count_in_no_mean(tmp_path):
+    """Each rollout's second row has the first one's tokens before its own; plain loops."""
+    rng, rows = np.random.default_rng(4), []
+    for number in range(16):
+        ids = [100 * number + i for i in range(int(rng.integers(4, 12)))]
+        for turn, size in enumerate((int(rng.integers(1, len(ids) + 1)), len(ids))):
+            row = {"prompt_id": f"p{number // 4}", "rollout_id": f"r{number}", "turn": turn}
+            row |= {"step": number // 8, "reward": float(number % 3 == 0), "prompt_token_ids": [7]}
+            first = len(rows[-1]["response_token_ids"]) if turn else 0
+            own = [True] * size if not turn else [i >= first for i in range(size)]
+            mask = [1] * first + [0] + [1] * (size - first) if turn else [1] * size
+            row |= {"response_token_ids": ids[:first] + [9] * turn + ids[first:size]}
+            old = -rng.exponential(0.7, len(mask))
+            row |= {"old_log_probs": old, "log_probs": old + 0.3 * rng.standard_normal(len(mask))}
+            row |= {"response_mask": mask, "own": own[:first] + [False] * turn + own[first:]}
+            rows.append(row)
+    own = [row.pop("own") for row in rows]
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    words = ("--map", "rollout=rollout_id", "--aggregation")
+    assert run("advantages", path, tmp_path / "adv.parquet", *words[:2], "--trained-once").code == 0
+    written = pl.read_parquet(tmp_path / "adv.parquet")
+    assert [[bool(x) for x in mask] for mask in written["final_response_mask"]] == own
+    names = ("step", "prompt_id", "rollout_id", "log_probs", "old_log_probs", "advantages")
+    every = [
+        dict(zip(names, (*row[:3], *values), strict=True)) | {"row": number}
+        for number, row in enumerate(written.select(names).iter_rows())
+        for *values, trains in zip(*row[3:], own[number], strict=True)
+        if trains
+    ]
+    tokens = ppo(pl.DataFrame(every))
+    of = {"rollout-mean": "rollout_id", "prompt-mean": "prompt_id", "seq-mean-token-mean": "row"}
+    for how in ("token-mean", "token-mean-by-sign", "seq-mean-token-sum", *of):
+        (computed,) = summary_of(path, *words, how, "--trained-once")["settings"]
+        (read,) = summary_of(tmp_path / "adv.parquet", *words, how)["settings"]
+        assert computed == read
+        if how in of or how == "token-mean":
+            for batch in computed["batches"]:
+                losses = tokens.filter(pl.col("step") == batch["batch"])
+                by = losses.group_by(of[how]).agg(pl.mean("loss")) if how in of else losses
+                assert batch["policy"] == pytest.approx(by["loss"].mean()), how
 
 
 # The output
@@ -545,3 +589,14 @@ def test_a_third_path_is_rejected():
         "error: 4 paths, a.parquet to d.parquet: one IN and at most one OUT are"
     )
     assert run("loss", "a.parquet", "b.parquet", "--pg-clop", "1").code == 2
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "rollout-mean"])
+def test_a_file_whose_advantages_count_rollouts_has_a_loss(tmp_path, aggregation):
+    run = agentic_run(steps=1, restart=None).table
+    enriched, _ = rlpost.enrich(run, rlpost.Recipe(columns={"rollout": "rollout_id"}))
+    table = enriched.append_column("log_probs", enriched["old_log_probs"])
+    (setting,) = summary_of(save(table, tmp_path / "in.parquet"), "--aggregation", aggregation)[
+        "settings"
+    ]
+    assert all(math.isfinite(batch["policy"]) for batch in setting["batches"])

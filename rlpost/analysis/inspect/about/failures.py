@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.display.tables import TextTable
-from rlpost.display.text import aligned, counted, number, percent, share, value_list
+from rlpost.display.text import aligned, counted, number, percent, plural, share, value_list
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Baselines, Facts
@@ -19,13 +19,15 @@ def failures(facts: Facts) -> Page:
     found = facts.failures
     if found is None:
         return page_of(facts, "failures", [], without_column("failure"))
-    if not found.responses and not found.reasons:
-        return page_of(facts, "failures", [], f"No response failed (`{found.column}`).")
+    if not found.failed:
+        return page_of(facts, "failures", [], f"No {found.of} failed (`{found.column}`).")
     reasons = [(reason, f"{count:,}") for reason, count in found.reasons.items()]
     steps = [(str(step), percent(part)) for step, part in found.by_step.items()]
     step = facts.roles["batch"].column if "batch" in facts.roles else "step"
     tables = [
-        TextTable((f"`{found.column}`", "rows"), reasons, "Failures", failure_lines(facts)),
+        TextTable(
+            (f"`{found.column}`", plural(found.of)), reasons, "Failures", failure_lines(facts)
+        ),
         TextTable((step, "failed"), steps) if len(facts.steps) > 1 else None,
         _table(found.baselines),
     ]
@@ -35,11 +37,11 @@ def failures(facts: Facts) -> Page:
 def failure_lines(facts: Facts) -> list[str]:
     """Return the line on failed responses, if there are any."""
     found = facts.failures
-    if found is None or not found.responses:
+    if found is None or not found.failed:
         return []
     text = (
-        f"{share(found.responses, facts.responses)} failed: {value_list(found.reasons)}"
-        " (they count here)"
+        f"{share(found.failed, found.count)} of {counted(found.count, found.of)} failed: "
+        f"{value_list(found.reasons)} (they count here)"
     )
     means = found.baselines
     if means is None or not means.moved:

@@ -13,14 +13,16 @@ from rlpost.display.text import counted, percent, share, value_list
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
 
-FAILED = 0.25  # of the responses
-FAILED_STEP = 0.5  # of the responses of one step
+FAILED = 0.25  # of the rollouts, or of the rows
+FAILED_STEP = 0.5  # of those of one step
 UNEQUAL = 0.01  # of the groups differ in size from most
 
 
 @check("warning", "failure")
 def many_failures(data: CheckInput) -> Result:
-    """At least 25 % of the responses failed, or at least half of those of a step.
+    """At least 25 % of the rollouts failed, or at least half of those of a step.
+
+    Without rollout ids, each row counts.
 
     Counted with reward 0, failures lower the baseline of their groups, so the policy is trained
     towards whatever the survivors did. Repair the environment; `rlpost advantages` leaves failures
@@ -29,16 +31,16 @@ def many_failures(data: CheckInput) -> Result:
     facts = data.failures
     assert facts is not None
     step, worst = next(iter(facts.by_step.items()), (None, 0.0))
-    if facts.responses < FAILED * data.count and worst < FAILED_STEP:
+    if facts.failed < FAILED * facts.count and worst < FAILED_STEP:
         return None
     at = "" if step is None else f", {percent(worst)} of those of {data.column('batch')} {step}"
     return Problem(
-        60 + 25 * facts.responses / data.count,
-        f"{facts.responses:,} of {counted(data.count, 'response')} "
-        f"({share(facts.responses, data.count)}) failed{at}: {value_list(facts.reasons)}",
+        60 + 25 * facts.failed / facts.count,
+        f"{facts.failed:,} of {counted(facts.count, facts.of)} "
+        f"({share(facts.failed, facts.count)}) failed{at}: {value_list(facts.reasons)}",
         "repair the environment; `rlpost advantages` leaves failures out (--failures drop, the "
         "default), and --about failures has the baselines with and without them",
-        facts.responses, data.count, data.examples(data.failed, "reward"),
+        facts.failed, facts.count, data.examples(data.failed, "reward"),
     )  # fmt: skip
 
 
