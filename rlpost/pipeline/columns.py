@@ -64,15 +64,19 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
     columns = _with_lengths(source, recipe, _resolved(source, recipe, results=results))
     turns = turn_columns(columns, partial(content_of, source))
     if recipe.trained_once:
-        turns |= token_id_columns(source, columns)
+        turns |= token_id_columns(source, columns, recipe.columns)
     how = {**dict.fromkeys(turns, "name"), **columns.how}
     return replace(columns, columns={**columns.columns, **turns}, how=how)
 
 
-def token_id_columns(source: Source | TableSource, columns: ColumnMap) -> dict[str, str]:
+def token_id_columns(
+    source: Source | TableSource, columns: ColumnMap, mapped: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return the columns of token ids by role: as mapped, else lists of integers by their names."""
     found = {}
     for role, names in TOKEN_IDS.items():
+        if (mapped or {}).get(role) == "none" and "none" not in source.columns:
+            continue
         chosen = columns.columns.get(role)
         lists = (name for name in names if content_of(source, name) == "integers")
         column = next(lists, None) if chosen is None else chosen

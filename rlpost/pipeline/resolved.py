@@ -65,6 +65,8 @@ class ResolvedRecipe:
     """Why; empty if the input has no column of rollouts."""
     failures: bool = False
     """The input says which responses failed."""
+    turn_rewards: bool = False
+    """The input has rewards of turns."""
     attempts: bool = False
     """The input says which attempt of the run wrote a row."""
     recorded: frozenset[str] = frozenset()
@@ -324,6 +326,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         unit_reason=unit_reason,
         failures="failure" in columns,
         attempts="run_attempt" in columns,
+        turn_rewards="turn_reward" in columns,
         recorded=recorded,
     )
     return _with_roles(resolved, columns) if recipe.estimator_for else resolved

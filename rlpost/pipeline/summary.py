@@ -16,6 +16,7 @@ import numpy as np
 from rlpost._version import __version__
 from rlpost.display.text import counted, most_frequent, percent, value_list
 from rlpost.estimators.raw import raw
+from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
@@ -152,11 +153,14 @@ class ResponseFacts:
     turns: TurnCounts = NO_TURNS
     """Evidence of rows that are turns, each of which counts as a response."""
     truncated: int | None = None
-    """Kept responses that a limit cut off; None if no column of it was read."""
+    """Kept responses that a limit cut off; None if no column of it was read. With --scan rollout,
+    the last rows of rollouts alone: the others continue."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     """Finish reasons that are not known -> responses."""
     failures: FailureCounts = field(default_factory=FailureCounts)
     """Responses that failed, and rows that a later attempt replaced."""
+    forked: int = 0
+    """Rollouts with rows of several branches that have one turn, if turns are joined."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -171,6 +175,7 @@ class ResponseFacts:
             None if self.truncated is None else self.truncated + (other.truncated or 0),
             self.unknown_reasons + other.unknown_reasons,
             self.failures + other.failures,
+            self.forked + other.forked,
         )
 
     def to_json(self) -> Json:
@@ -213,6 +218,7 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         truncated=_truncated(responses),
         unknown_reasons=responses.label_counts(UNKNOWN_REASON),
         failures=failure_counts(responses),
+        forked=_forked(plan.resolved, responses),
     )
 
 
@@ -220,7 +226,24 @@ def _truncated(responses: Responses) -> int | None:
     """Return how many kept responses with policy tokens a limit cut off."""
     if TRUNCATED not in responses:
         return None
-    return int((responses[TRUNCATED] & responses["kept"] & (responses["tokens"] > 0)).sum())
+    ends = responses[TRUNCATED] & responses["kept"] & (responses["tokens"] > 0)
+    if "continues" in responses:
+        ends &= ~responses["continues"]
+    return int(ends.sum())
+
+
+def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
+    """Return how many rollouts have kept rows of one turn in several branches, if turns join."""
+    joins = resolved.joins or resolved.estimator.joins_rollouts
+    if not joins or not {"unit", "turn", "branch"} <= responses.columns.keys():
+        return 0
+    rows = np.flatnonzero(responses["kept"])
+    unit, branch = responses["unit"][rows], responses["branch"][rows]
+    place = joint_codes(unit, np.unique(responses["turn"][rows], return_inverse=True)[1])
+    order = np.lexsort((branch, place))
+    place, branch = place[order], branch[order]
+    siblings = (place[1:] == place[:-1]) & (branch[1:] != branch[:-1])
+    return len(np.unique(unit[order][1:][siblings]))
 
 
 def _groups(plan: Plan, responses: Responses) -> GroupFacts:
@@ -391,6 +414,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_over_limit(plan, facts),
         *_turns(plan, facts),
         *_truncations(plan, facts),
+        *_forks(plan, facts),
         *facts.failures.warnings(plan.resolved.recipe, plan.columns),
         *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
@@ -721,6 +745,23 @@ def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
     text = (
         f"{counted(rows, 'row')} look like turns of a rollout (by `{by}`), but each counts as "
         f"a response of its prompt group: {advice}"
+    )
+    return [text]
+
+
+def _forks(plan: Plan, facts: ResponseFacts) -> list[str]:
+    """Return the warning of branches that are joined as if one followed the other."""
+    if not facts.forked:
+        return []
+    resolved = plan.resolved
+    how, advice = f"estimator {resolved.estimator.name}", "choose an estimator of responses"
+    if resolved.joins:
+        how, advice = "--scan rollout", "--scan row keeps rows apart"
+    text = (
+        f"{counted(facts.forked, 'rollout')} with rows of one turn in several branches (by "
+        f"`{plan.columns.column('branch')}`): {how} joins them by turn, then by branch, so that "
+        "the advantages of a branch contain rewards of its alternatives; "
+        f"{advice}, and --map branch=none is for rows that follow one another"
     )
     return [text]
 

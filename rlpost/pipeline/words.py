@@ -152,6 +152,8 @@ def _advantages(resolved: ResolvedRecipe) -> str:
     parts = [f"{estimator.name}, {formula}" if formula else estimator.name]
     parts += [f"γ {recipe.gamma:g}"] if "gamma" in estimator.options else []
     parts += [f"λ {recipe.lam:g}"] if "lam" in estimator.options else []
+    parts += ["over rollouts"] if resolved.joins else []
+    parts += ["turn rewards added"] if resolved.joins and resolved.turn_rewards else []
     behind = {"column": "`next_value`", "last": "the last value of the row"}
     if recipe.bootstrap is not None:
         parts.append(f"truncated responses end with {behind[recipe.bootstrap]}")

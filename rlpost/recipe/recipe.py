@@ -94,7 +94,7 @@ class EstimatorOptions(OptionModel):
     """Value behind the end of truncated responses: that of the role next_value (column), or the
     last of the row's values (default: 0)."""
     scan: Literal["row", "rollout"] = "row"
-    """Returns and gae within a row, or over the rows of a rollout in order of their turns."""
+    """Returns and gae within a row, or over the rows of a rollout by turn, with turn_reward."""
     step_gamma: Unit = 1.0
     """Discount per turn of a rollout (gigpo, step_reinforce, mt_grpo, turn_credit)."""
     episode_weight: Finite = 1.0

@@ -193,3 +193,51 @@ def test_only_the_end_of_a_rollout_is_bootstrapped():
     got = written([], table, bootstrap="last", **options)
     # x: 1 + 1/4 - 1/4; 1/4 - 1/2 + 1/2; 1/2 - 1/2 + 1/4/2; half of it
     assert got.tolist() == [0.25, 0, 1, 0.0625, 0.125, 0, 0, 2]
+
+
+FORKED = {
+    "prompt_id": ["p"] * 6,
+    "rollout_id": ["a", "a", "a", "b", "b", "c"],
+    "turn": [0, 1, 1, 0, 1, 0],
+    "branch": ["x", "x", "y", "x", "y", "x"],
+    "reward": [1.0, 1.0, 1.0, 0.0, 0.0, 0.5],
+    "turn_reward": [0.0] * 6,
+    "finish_reason": ["length", "stop", "length", "length", "stop", "length"],
+    "response_mask": [[1, 1]] * 6,
+    "values": [[0.5, 0.5]] * 6,
+}
+
+
+def warnings(**options):
+    return rlpost.enrich(pa.table(FORKED), rlpost.Recipe(**options))[1]["warnings"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"estimator": "gae", "scan": "rollout"},
+        {"estimator": "mt_grpo"},
+        {"estimator": "turn_credit"},
+    ],
+)
+def test_rollouts_with_alternatives_of_one_turn_are_counted(options):
+    (text,) = [one for one in warnings(**options) if "branch" in one]
+    assert text.startswith("1 rollout ")
+    alone = warnings(**options, columns={"branch": "none"})
+    assert not [one for one in alone if "branch" in one]
+
+
+def test_truncated_rows_that_continue_are_not_counted():
+    (text,) = [one for one in warnings(estimator="gae", scan="rollout") if "truncated" in one]
+    assert text.startswith("2 truncated")
+
+
+def test_the_summary_names_the_scan_and_the_turn_rewards_that_it_adds():
+    def words(table, **options):
+        recipe = rlpost.Recipe(estimator="gae", **options)
+        return rlpost.enrich(table, recipe)[1]["computes"]["advantages"]
+
+    table = pa.table(FORKED)
+    assert "rollouts" not in words(table)
+    assert words(table, scan="rollout").endswith("over rollouts, turn rewards added")
+    assert words(table.drop_columns("turn_reward"), scan="rollout").endswith("over rollouts")

@@ -298,3 +298,10 @@ def test_hashes_of_prefixes_depend_on_ids_and_places_alone(kind):
     assert isinstance(before, Prefixes)
     swapped = prefix_ends(ids[::-1].astype(np.int64), offsets)
     assert not any(np.isin(one, other).any() for one, other in zip(whole, swapped, strict=True))
+
+
+def test_token_ids_that_are_mapped_to_none_are_absent():
+    table = agentic_run(3, steps=1, prompts=2, restart=None, duplicates=0).table
+    columns = {"rollout": "rollout_id", "response_token_ids": "none"}
+    with pytest.raises(DataError, match="response_token_ids"):
+        rlpost.enrich(table, Recipe(columns=columns, trained_once=True))
