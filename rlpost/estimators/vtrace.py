@@ -64,7 +64,7 @@ def vtrace(
 ESTIMATOR = Estimator(
     "vtrace",
     vtrace,
-    formula="ρₜ(rₜ + γvₜ₊₁ - Vₜ), v = V + Σ γᵏ c…c ρδ, ρ and c capped ratios old / engine",
+    formula="ρₜ(rₜ + γvₜ₊₁ - Vₜ), v = V + Σ γᵏ Πc ρδ, ρ and c capped ratios old / engine",
     source="arXiv:1802.01561",
     returns="own",
 )

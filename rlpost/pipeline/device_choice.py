@@ -80,9 +80,9 @@ def choose_device(
         check_name(name)
         return DeviceChoice(name, f"--device {name}")
     columns = f"token columns of {size(token_bytes)}"
-    rule = f"--device auto takes an accelerator from {size(LEAST_BYTES)} on"
+    rule = f"--device auto takes an accelerator from {size(LEAST_BYTES)} of token columns on"
     if token_bytes < LEAST_BYTES:
-        return DeviceChoice(CPU, f"{columns}; {rule}", automatic=True)
+        return DeviceChoice(CPU, f"little data: {rule}", automatic=True)
     found = (accelerator or _accelerator_here)()
     if found is None:
         text = f"no accelerator was found for {columns}; {rule}"

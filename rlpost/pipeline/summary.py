@@ -381,9 +381,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         one["signal"]["groups"] = None
     if facts.groups is not None:
         _add_group_signal(facts.groups, resolved, whole, tables)
-    for name, one in whole.get("components", {}).items():
-        equal = None if facts.groups is None else facts.groups.equal_components[name]
-        one["zero_variance"] = equal
+    _add_equal_components(facts.groups, whole)
     edges = _edge_counts(every)
     summary: Json = {
         "schema_version": SCHEMA_VERSION,
@@ -422,6 +420,12 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *_steps_without_signal(summary),
     ]
     return summary
+
+
+def _add_equal_components(groups: GroupFacts | None, whole: Json) -> None:
+    """Add the groups of equal values of each reward component; None without groups."""
+    for name, one in whole.get("components", {}).items():
+        one["zero_variance"] = None if groups is None else groups.equal_components[name]
 
 
 def _edge_counts(totals: Totals) -> dict[str, int]:

@@ -261,8 +261,8 @@ def of_turns(name):
 IDS = ("traj_id", "rollout_id", "trajectory_id", "conversation")
 COLUMNS_NAMED = {
     **{name: f"--estimator grpo --map rollout={name} --rollout-reward last" for name in IDS},
-    "components": "--estimator gdpo --reward-components bonus,difficulty",
-    "teacher": "--estimator opd --teacher infer_log_probs=0.5",
+    "components": "--estimator gdpo --reward-components bonus,difficulty --unit row",
+    "teacher": "--estimator opd --teacher infer_log_probs=0.5 --unit row",
 }
 """Options that name a column; text and lists of whole numbers are read only if one names them."""
 

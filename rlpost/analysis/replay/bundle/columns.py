@@ -112,7 +112,7 @@ def _left_out(name: str, column: pa.Array, role: str | None, recorded: Collectio
         return "text"
     if content == "other":
         return "nested values" if pa.types.is_nested(column.type) else f"type {column.type}"
-    if name in recorded or (role is not None and kind_of(role) != "text"):
+    if name in recorded or (role is not None and kind_of(role) not in ("text", "ids")):
         return ""
     named = bool(_ID_NAMES.search(name))
     reasons = {
