@@ -35,7 +35,7 @@ RECIPES = 60
 """Recipes of the short run."""
 READ = 3
 """Fields of a recipe that a stage reads, and that are changed."""
-TRIES = 60
+TRIES = 240
 SCOPES = (None, "group", "others", "batch", "running", "none")
 SOME = 0.3
 VALUES = {

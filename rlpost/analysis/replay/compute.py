@@ -177,6 +177,8 @@ class Replayer:
         named = dict(own.columns)
         if own.how.get(LENGTH) != "map":
             named.pop(LENGTH, None)
+        if not own.is_mapped("rollout"):  # found by its name again, so that rows count
+            named.pop("rollout", None)
         columns = {**named, **recipe.columns}
         roles = {role: column for role, column in columns.items() if role in ROLES}
         return recipe.model_copy(update={"columns": roles})
