@@ -96,7 +96,7 @@ CONFLICTS = {
     "--component-weights 1,2": "--component-weights: as many are needed",
     "--kl-target 1": "--kl-target needs --kl-coef above 0",
     "--difficulty-low 0.99": "--difficulty-low 0.99 must be under --difficulty-high 0.95",
-    "--lam 0.9": "--lam has no effect with estimator grpo: only gae reads it",
+    "--lam 0.9": "--lam has no effect with estimator grpo: gae and turn_gae read it",
     "--estimator rloo --gamma 0.9": "--gamma has no effect with estimator rloo",
     "--emit-only --replace": "--emit-only and --replace exclude each other",
     "--estimator gdpo": "--estimator gdpo needs --reward-components",
