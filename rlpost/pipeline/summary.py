@@ -209,7 +209,7 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
-        empty=int((tokens == 0).sum()),
+        empty=int(((tokens == 0) & responses["kept"]).sum()),
         coefficients=_coefficients(plan, responses),
         unwhitened=int(responses.columns.get("unwhitened", np.zeros(0)).sum()),
         over_limit=0 if limit is None else int((tokens > limit).sum()),

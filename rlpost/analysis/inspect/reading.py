@@ -154,6 +154,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
     kept = None
     if selection.kept is not None:
         kept = decode.numbers_of(*column(selection.kept)) != 0
+        rows["kept"] = kept
         reading.totals.add("left_out", count - np.count_nonzero(kept))
     if selection.advantages is not None:
         rows |= advantage_rows(

@@ -84,3 +84,13 @@ def test_what_a_run_leaves_in_has_none_of_it(generated, tmp_path):
     assert {"superseded_attempts", "many_failures", "repeated_rollouts"}.isdisjoint(findings)
     trained = np.array(generated.truth["right"])[np.array(got["sample_mask"].to_pylist())]
     assert len(trained) == len(kept)
+
+
+def test_rows_that_a_run_left_out_are_no_fault_of_its_output(generated, tmp_path):
+    recipe = rlpost.Recipe(estimator="grpo", columns={"rollout": "rollout_id"}, attempts="newest")
+    got, summary = rlpost.enrich(generated.table, recipe)
+    pl.from_arrow(got).write_parquet(tmp_path / "out.parquet")
+    assert "superseded_attempts" not in found(tmp_path / "out.parquet")
+    empty = ~_with_tokens(generated) & pl.from_arrow(got)["sample_mask"]
+    assert not empty.any()  # crashes, which are left out, have no token
+    assert not any("without policy tokens" in text for text in summary["warnings"])

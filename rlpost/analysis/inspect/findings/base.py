@@ -184,6 +184,12 @@ class CheckInput:
         return replaced_rows(self.reading.rows)
 
     @property
+    def counted(self) -> pl.Series:
+        """The rows that no sample mask leaves out, [n]."""
+        rows = self.reading.rows
+        return rows["kept"] if "kept" in rows else pl.ones(self.count, pl.Int8, eager=True) > 0
+
+    @property
     def count(self) -> int:
         """The number of responses."""
         return len(self.reading.rows)

@@ -77,7 +77,7 @@ def superseded_attempts(data: CheckInput) -> Result:
     are from weights that were discarded, and join the groups of the newer one. --attempts newest of
     `rlpost advantages` leaves them out.
     """
-    flags = data.replaced
+    flags = data.replaced & data.counted
     count = int(flags.sum())
     if not count:
         return None
@@ -157,7 +157,7 @@ def repeated_rollouts(data: CheckInput) -> Result:
     A restart, or a retry of the writer, wrote them again: they count and are trained on twice. Drop
     the copies.
     """
-    rows = data.reading.rows.with_row_index("index").filter(~data.replaced)
+    rows = data.reading.rows.with_row_index("index").filter(~data.replaced & data.counted)
     by = [key for key in ("batch", "group") if key in rows]
     rows = rows.drop_nulls(by)
     found: dict[str, list[int]] = {}
@@ -181,6 +181,6 @@ def repeated_rollouts(data: CheckInput) -> Result:
         f"{len(indices):,} of {counted(data.count, 'row')} ({share(len(indices), data.count)}) "
         f"are there twice: {counts}",
         "check whether a restart or a retry wrote them again, and drop the copies, which count and "
-        "train twice; a column with the attempt of the run (--map run_attempt=COLUMN) names them",
+        "train twice",
         len(indices), data.count, data.examples_at(indices, "turn", "reward"),
     )  # fmt: skip
