@@ -24,13 +24,16 @@ from rlpost.functional.tokens import (
     place_rewards,
     response_rewards,
     to_tokens,
+    value_loss,
     whiten,
 )
 from rlpost.kernels.corrections import Weights
+from rlpost.kernels.values import ValueLoss
 
 __all__ = [
     "Credit",
     "PolicyLoss",
+    "ValueLoss",
     "Weights",
     "aggregate",
     "discounted_returns",
@@ -50,5 +53,6 @@ __all__ = [
     "response_rewards",
     "rloo",
     "to_tokens",
+    "value_loss",
     "whiten",
 ]

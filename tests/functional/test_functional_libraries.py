@@ -27,6 +27,7 @@ CALLS = {
     "place_rewards": ([REWARDS, OFFSETS, MASK], {}),
     "to_tokens": ([REWARDS, OFFSETS, MASK], {}),
     "whiten": ([TOKENS[0], MASK], {}),
+    "value_loss": ([*TOKENS, MASK], {"clip": 0.2, "delta": 0.3}),
     "kl": ([*TOKENS[:2], MASK], {"kl_estimator": "k3"}),
     "importance_weights": ([*TOKENS[:2], OFFSETS, MASK], {"level": "segment"}),
     "policy_loss": ([*TOKENS, OFFSETS, MASK], {"loss": "clip_cov"}),
