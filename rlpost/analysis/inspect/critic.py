@@ -7,7 +7,6 @@ reward, and the token rewards of policy tokens. So no value is part of it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,15 @@ import polars as pl
 
 from rlpost.analysis.inspect.columns import Block
 from rlpost.analysis.inspect.positions import add_by_position, sums_by_position
+from rlpost.analysis.inspect.token_model import (
+    Calibration,
+    CriticFacts,
+    LambdaTarget,
+    PositionError,
+    StepError,
+    TokenError,
+    ValueLossFacts,
+)
 from rlpost.analysis.segments import segment_sums
 from rlpost.kernels.moments import (
     TokenMoments,
@@ -30,7 +38,6 @@ from rlpost.kernels.values import explained_variance, value_loss
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.inspect.positions import PositionSums
     from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.analysis.inspect.statistics import BinnedSums, TokenTotals
@@ -58,106 +65,6 @@ LOSSES = (
     LossFormula("areal 1.0.4, huber", 0.5, 10.0),
     LossFormula("xtuner", 0.2),
 )
-
-
-@dataclass(frozen=True)
-class ValueLossFacts:
-    """Mean value loss of policy tokens."""
-
-    frameworks: str
-    clip: float
-    delta: float | None
-    """Of the Huber loss; None: d²/2."""
-    plain: float
-    clipped: float | None
-    """None without the values after an update, which the clip compares with."""
-    clipped_share: float | None
-    """Of tokens, whose gradient is 0."""
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Policy tokens with about the same value: a tenth of them, or more if values are equal."""
-
-    tokens: int
-    value: float
-    returns: float
-
-
-@dataclass(frozen=True)
-class TokenError:
-    """Means of policy tokens at one place."""
-
-    tokens: int
-    value: float
-    returns: float
-    rmse: float
-
-
-@dataclass(frozen=True)
-class PositionError(TokenError):
-    """Positions `first` <= position < `end` among the policy tokens of their responses."""
-
-    first: int
-    end: int
-
-
-@dataclass(frozen=True)
-class StepError:
-    """Policy tokens of a step."""
-
-    label: Label
-    tokens: int
-    explained_variance: float | None
-    rmse: float
-
-
-@dataclass(frozen=True)
-class LambdaTarget:
-    """Targets V + A of the first tokens, whose state responses to one prompt share.
-
-    `bias` and `std` are root mean squares over groups of several responses.
-    """
-
-    lam: float
-    bias: float
-    """Of the group's mean target less its mean return, without what chance adds; 0 at λ = 1."""
-    std: float
-    """Within groups, of one target."""
-
-    @property
-    def error(self) -> float:
-        """√(bias² + std²): of one target around the mean return of its prompt."""
-        return math.hypot(self.bias, self.std)
-
-
-@dataclass(frozen=True)
-class CriticFacts:
-    """The critic's values V against returns R, over policy tokens."""
-
-    tokens: int
-    responses: int
-    """Whose values and rewards are finite; others do not count."""
-    value: float
-    returns: float
-    explained_variance: float | None
-    """1 - Var(R - V) / Var(R)."""
-    rmse: float
-    first: TokenError
-    last: TokenError
-    losses: list[ValueLossFacts]
-    calibration: list[Calibration]
-    """The lowest values first."""
-    by_position: list[PositionError]
-    steps: list[StepError]
-    groups: int
-    """Groups of several responses, of which `lambdas` are."""
-    lambdas: list[LambdaTarget] = field(default_factory=list)
-
-    @property
-    def best(self) -> LambdaTarget | None:
-        """The λ with the least error; None without groups."""
-        return min(self.lambdas, key=lambda one: one.error, default=None)
 
 
 def critic_rows(

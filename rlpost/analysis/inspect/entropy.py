@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import polars as pl
 from rlpost.analysis.inspect.advantages import TOTAL
 from rlpost.analysis.inspect.columns import Block
 from rlpost.analysis.inspect.positions import add_by_position, sums_by_position
+from rlpost.analysis.inspect.token_model import Covariance, EntropyFacts, EntropyMean
 from rlpost.analysis.segments import segment_sums
 from rlpost.kernels.moments import exact_means, exact_sums
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.analysis.inspect.statistics import BinnedSums, TokenTotals
 
@@ -31,54 +30,6 @@ TOP = 0.2
 """Share of tokens, those of the highest entropy (arXiv 2506.01939)."""
 _POLICIES = ("old_log_probs", "log_probs", "infer_log_probs")
 _COVARIANCE = ("entropy:l_tokens", "entropy:l", "entropy:a", "entropy:la")
-
-
-@dataclass(frozen=True)
-class EntropyMean:
-    """Policy tokens with one label, or at positions `first` <= position < `end`."""
-
-    label: Label
-    tokens: int
-    mean: float
-
-
-@dataclass(frozen=True)
-class Covariance:
-    """Of log-prob and advantage over policy tokens: the mean of (A - mean A)(log π - mean log π).
-
-    Of the tokens of a step if there are steps, as a batch of `clip_cov`.
-    """
-
-    label: Label | None
-    """The step; None for the mean over the tokens of all steps."""
-    tokens: int
-    value: float
-
-
-@dataclass(frozen=True)
-class EntropyFacts:
-    """Entropy of policy tokens, nats."""
-
-    column: str
-    sampled: bool
-    """Without a column of entropies: -log p of the sampled token, whose mean estimates them."""
-    tokens: int
-    responses: int
-    """Whose numbers are finite; others do not count."""
-    mean: float
-    top_share: float | None
-    """Of the sum, in the 20 % of tokens that are highest; None if the sum is 0."""
-    top_mean: float
-    top_least: float
-    """The lowest of these tokens, up to 1/64."""
-    by_position: list[EntropyMean]
-    steps: list[EntropyMean]
-    domains: list[EntropyMean]
-    advantages: str | None
-    """The advantages of `covariance`: a column, or what takes its place; None without."""
-    log_probs: str | None
-    covariance: list[Covariance]
-    """The whole input, then its steps if there are several."""
 
 
 def entropy_rows(

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlpost.analysis.findings import Finding
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.critic import CriticFacts
-    from rlpost.analysis.inspect.entropy import EntropyFacts
+    from rlpost.analysis.inspect.token_model import CriticFacts, EntropyFacts
 
 SCHEMA_VERSION = 1
 Json = dict[str, Any]

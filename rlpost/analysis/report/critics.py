@@ -51,7 +51,7 @@ def entropy(facts: Facts) -> Section | None:
     ]
     if found.covariance:
         value = number(found.covariance[0].value)
-        tiles.append(Tile("Covariance", value, covariance_text(found), "entropy.covariance"))
+        tiles.append(Tile("Covariance", value, covariance_text(found)))
     by_position = found.by_position
     charts = [
         bars(

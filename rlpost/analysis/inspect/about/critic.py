@@ -13,8 +13,8 @@ from rlpost.display.text import aligned, number, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.analysis.inspect.critic import CriticFacts
     from rlpost.analysis.inspect.model import Facts
+    from rlpost.analysis.inspect.token_model import CriticFacts
     from rlpost.display.page import Page
 
 

@@ -12,8 +12,8 @@ from rlpost.display.text import aligned, number, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlpost.analysis.inspect.entropy import EntropyFacts, EntropyMean
     from rlpost.analysis.inspect.model import Facts
+    from rlpost.analysis.inspect.token_model import EntropyFacts, EntropyMean
     from rlpost.display.page import Page
 
 
