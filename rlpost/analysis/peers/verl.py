@@ -111,6 +111,8 @@ def ours(data: PeerRollouts, options: Json, *columns: str) -> Numbers:
 def our_step(step: VerlStep) -> Numbers:
     """Return the advantages and returns that rlpost writes."""
     options = {"estimator": step.estimator, **step.options}
+    if step.estimator != "grpo":  # whose rows verl joins, in a call of its own
+        options["columns"] = {"rollout": "rollout"}
     if step.estimator == "gdpo":
         options["reward_components"] = COMPONENTS
     if step.kl:
