@@ -7,13 +7,17 @@ with mask true.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
+from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.annotations import Annotations, fold
+from rlpost.formats.base import Format, has
+from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
 from rlpost.formats.layout import (
     as_mask,
@@ -23,18 +27,15 @@ from rlpost.formats.layout import (
     response_start,
     spread_over_mask,
 )
-from rlpost.formats.records import Record, as_record, first_fields, json_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Row, as_record
 from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.layout import Lists
+    from rlpost.formats.records import Record
 
 
 _NODE_LISTS = {
@@ -43,6 +44,7 @@ _NODE_LISTS = {
     "reference_logprobs": "ref_log_probs",
     "entropies": "entropy",
     "advantages": "dumped_advantages",
+    "is_masked": "dumped_is_masked",
 }
 """Field of a node, compact over its mask -> column."""
 
@@ -63,30 +65,59 @@ _NO_LOG_PROBS = (
 """Why a dump of prime-rl has no `log_probs`, and what to use instead."""
 
 
-def sniff_traces(path: Path) -> bool:
-    """Return whether the first record is an episode or a trace."""
-    fields = first_fields(path)
+def _is_traces(fields: Mapping[str, Any]) -> bool:
+    """Return whether the fields are those of an episode or of a trace."""
     episode = {"traces", "task", "env"} <= fields.keys()
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
-def read_traces(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     """Yield the branches of traces whose agent was trainable, if they have policy tokens."""
-    return record_batches(_trace_rows(path, options), options)
-
-
-def _trace_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    step = step_key_of(path)
-    for record in json_records(path):
-        keys = _episode_keys(record, step)
+    notes, evaluated = None, 0
+    for record in records:
+        if notes is None:
+            notes = Annotations(Path(record.file).parent.parent / "annotations")
+        if _is_stream(record) and _field(record, "run", "work", "type") == "eval":
+            evaluated += 1
+            continue
+        keys = _episode_keys(record, step_key_of(record.file))
         for trace in _traces(record):
+            _annotate(trace, notes)
             if not _field(trace, "agent", "trainable", default=True):
                 continue
             facts = {**keys, **_trace_facts(trace, keys)}
             for number, nodes in _branches(trace):
-                row = _branch_row(trace, facts, number, nodes)
+                row = _branch_row(trace, facts, number, nodes, notes.lists)
                 if row is not None:
-                    yield apply_map(row, trace, options.map)
+                    yield row
+    _note(options, notes, evaluated)
+
+
+def _is_stream(record: Record) -> bool:
+    """Return whether a record is of the stream of a run, which has training and evaluation."""
+    return record.file.parent.name == "stream"
+
+
+def _annotate(trace: Record, notes: Annotations) -> None:
+    """Write the annotations of a trace into its nodes."""
+    fields: Any = trace.fields
+    branches: list[list[int]] | None = None
+    for update in notes.updates(fields.get("id")):
+        if branches is None:
+            branches = [path for _, path in _paths(trace)]
+        fold(update, fields, branches)
+
+
+def _note(options: ReadOptions, notes: Annotations | None, evaluated: int) -> None:
+    """Record what of a stream has no row."""
+    if evaluated:
+        episodes = counted(evaluated, "episode")
+        options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
+    if notes is not None and (unknown := notes.unknown):
+        options.stats.warnings.append(
+            f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
+            f"such as {unknown[0]}"
+        )
 
 
 def _traces(record: Record) -> Iterator[Record]:
@@ -94,7 +125,7 @@ def _traces(record: Record) -> Iterator[Record]:
         yield record
         return
     for i, one in enumerate(record.array("traces")):
-        yield as_record(f"{record.where}, trace {i}", one)
+        yield as_record(f"{record.where}, trace {i}", one, record.file)
 
 
 def _field(record: Record, *names: str, default: Any = None) -> Any:
@@ -131,6 +162,8 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
     last = done[-1].get("finish_reason") if done else None
     return {
         "rollout_id": trace.fields.get("id"),
+        "step": _field(trace, "info", "ship", "step", default=keys["step"]),
+        "dumped_advantage": _field(trace, "info", "advantage"),
         "reward": _reward(trace),
         "truncated": not TRUNCATED.isdisjoint({last, trace.fields.get("stop_condition")}),
     }
@@ -151,10 +184,10 @@ def _reward(trace: Record) -> float | None:
 
 
 def _branch_row(
-    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record]
+    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], annotated: set[str]
 ) -> Row | None:
     """Return a branch as a row; None if it has no policy token."""
-    tokens = _branch_tokens(nodes)
+    tokens = _branch_tokens(nodes, annotated)
     if tokens is None:
         return None
     prompt, response = _texts(nodes)
@@ -162,7 +195,7 @@ def _branch_row(
         (n.fields["finish_reason"] for n in reversed(nodes) if n.has("finish_reason")), None
     )
     return Row(
-        f"{trace.where}, branch {number}",
+        trace.part(f"branch {number}", trace.fields),
         {
             **facts,
             "sample_id": f"{facts['rollout_id']}:{number}",
@@ -177,7 +210,7 @@ def _branch_row(
 
 
 def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
-    """Yield each path from a root to a leaf: the leaf's number and the nodes, root first.
+    """Yield the number of each branch that is a response, and its nodes, root first.
 
     A leaf that is an attempt to compact the conversation counts only if the conversation
     continued from it.
@@ -185,17 +218,28 @@ def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
     Raises:
         DataError: a node is not an object, or its parent is not one of the nodes before it.
     """
-    nodes = [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
-    parents = [_parent(node, i) for i, node in enumerate(nodes)]
-    inner = {*parents}
+    nodes = _node_records(trace)
     accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
-    for number, leaf in enumerate(i for i in range(len(nodes)) if i not in inner):
+    for number, path in _paths(trace):
+        leaf = path[-1]
         if any(_links(nodes[leaf], "compaction_attempt")) and leaf not in accepted:
             continue
-        path: list[Record] = []
+        yield number, [nodes[i] for i in path]
+
+
+def _node_records(trace: Record) -> list[Record]:
+    return [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
+
+
+def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
+    """Yield each path from a root to a leaf: the leaf's number and the nodes' indexes."""
+    parents = [_parent(node, i) for i, node in enumerate(_node_records(trace))]
+    inner = {*parents}
+    for number, leaf in enumerate(i for i in range(len(parents)) if i not in inner):
+        path: list[int] = []
         i: int | None = leaf
         while i is not None:
-            path.append(nodes[i])
+            path.append(i)
             i = parents[i]
         yield number, path[::-1]
 
@@ -214,7 +258,7 @@ def _links(node: Record, kind: str) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
 
 
-def _branch_tokens(nodes: list[Record]) -> Lists | None:
+def _branch_tokens(nodes: list[Record], annotated: set[str]) -> Lists | None:
     """Return a branch's lists, one entry per response token, and its ids; None without samples.
 
     Raises:
@@ -229,7 +273,7 @@ def _branch_tokens(nodes: list[Record]) -> Lists | None:
         return None
     lists = {}
     for name, column in _NODE_LISTS.items():
-        if any(node.fields.get(name) for node in nodes):
+        if name in annotated or any(node.fields.get(name) for node in nodes):
             lists[column] = np.concatenate(
                 [_spread(node, name, mask) for node, mask in zip(nodes, masks, strict=True)]
             )
@@ -240,9 +284,9 @@ def _branch_tokens(nodes: list[Record]) -> Lists | None:
 
 
 def _spread(node: Record, name: str, mask: Any) -> Any:
-    """Return a node's compact list over all its tokens; 0 for tokens without an entry."""
+    """Return a node's compact list over all its tokens: NaN if unknown, 0 for other tokens."""
     if not node.fields.get(name):
-        return np.zeros(len(mask))
+        return np.where(mask, np.nan, 0.0)
     array = as_vector(node.where, name, node.get(name))
     check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
     return spread_over_mask(mask, array)
@@ -263,16 +307,9 @@ def _content(message: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def sniff_tokens(path: Path) -> bool:
-    """Return whether the first record has the fields of a token export."""
-    needed = {"export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"}
-    return needed <= first_fields(path).keys()
-
-
-def read_tokens(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _export_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
     """Yield the sequences of one rank, each from its first trained token on."""
-    rows = (apply_map(_export_row(record), record, options.map) for record in json_records(path))
-    return record_batches(rows, options)
+    return map(_export_row, records)
 
 
 def _export_row(record: Record) -> Row:
@@ -286,7 +323,7 @@ def _export_row(record: Record) -> Row:
     prompt = lists["response_token_ids"][:start]
     parts = ("step", "rank", "export_sequence_idx")
     return Row(
-        where,
+        record,
         {
             "step": record.integer("step"),
             "prompt_id": prompt_key(prompt),
@@ -302,8 +339,10 @@ def _export_row(record: Record) -> Row:
 
 TRACES = Format(
     name="prime-rl",
-    title="prime-rl traces.jsonl (verifiers v1 episodes)",
-    suffixes=(".jsonl",),
+    title="prime-rl traces.jsonl or traces/stream with its annotations (verifiers v1 episodes)",
+    containers=(JSON, STREAM),
+    beside=("annotations/*", "*.index.jsonl", "live/*"),
+    types={"dumped_is_masked": pa.list_(pa.float32())},
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
         "domain", "truncated",
@@ -315,10 +354,11 @@ TRACES = Format(
         "ref_log_probs": "the run had no reference model",
         "values": "prime-rl has no critic",
     },
-    sniff=sniff_traces,
-    read=read_traces,
+    sniff=_is_traces,
+    rows=_trace_rows,
     options=("map",),
-    source="verifiers/v1/episode.py to_record, prime_rl/monitors/file.py (2026)",
+    source="verifiers/v1/episode.py to_record, prime_rl/monitors/file/traces (chunks.py at "
+    "551bfc39, update.py at 65a18584)",
     fields={
         **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
         "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",
@@ -332,7 +372,7 @@ TRACES = Format(
 TOKENS = Format(
     name="prime-rl-tokens",
     title="prime-rl token_exports/step_{N}/rank_{R}.jsonl",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
     missing_roles={
         "reward": "token exports have no rewards; traces.jsonl has them",
@@ -340,8 +380,8 @@ TOKENS = Format(
         "ref_log_probs": "token exports have no log-probs of a reference policy",
         "values": "prime-rl has no critic",
     },
-    sniff=sniff_tokens,
-    read=read_tokens,
+    sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
+    rows=_export_rows,
     options=("map",),
     source="prime_rl trainer/rl token export, schema_version 1 (2026)",
     fields={
