@@ -109,20 +109,27 @@ class LossTotals:
 
     def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
-        return self.over(self.cells.keys)
+        return self.over_each([self.cells.keys])[0]
 
-    def over(self, cells: Sequence[int]) -> TokenSetTotals:
-        """Return the totals over some cells."""
+    def over_each(self, sets: Sequence[Sequence[int]]) -> list[TokenSetTotals]:
+        """Return the totals over each of some sets of cells."""
         if not self.cells:
-            none = np.zeros(self.configs * KINDS, np.int64)
-            return TokenSetTotals(Totals(), _by_kind(none), None)
-        kinds, bins = self.cells.counted(cells)
-        return TokenSetTotals(self.cells.over(cells), _by_kind(kinds), bins)
+            none = _by_kind(np.zeros(self.configs * KINDS, np.int64))
+            return [TokenSetTotals(Totals(), none, None) for _ in sets]
+        counts = map(self.cells.counted, sets)
+        return [
+            TokenSetTotals(sums, _by_kind(kinds), bins)
+            for sums, (kinds, bins) in zip(self.cells.over_each(sets), counts, strict=True)
+        ]
 
-    def at(self, position: int) -> TokenSetTotals:
-        """Return the totals of a range of positions."""
-        (kinds,) = self.positions.counted([position])
-        return TokenSetTotals(self.positions.over([position]), _by_kind(kinds), None)
+    def at_each_position(self) -> list[tuple[int, TokenSetTotals]]:
+        """Return each range of positions that occurs, with its totals."""
+        keys = [[key] for key in self.positions.keys]
+        kinds = (_by_kind(self.positions.counted(key)[0]) for key in keys)
+        return [
+            (key, TokenSetTotals(sums, own, None))
+            for (key,), sums, own in zip(keys, self.positions.over_each(keys), kinds, strict=True)
+        ]
 
     def parts(self, name: str, batches: int, how: str) -> list[AggregateTotals]:
         """Return the sums of each batch whose means add up, each with what may divide it.

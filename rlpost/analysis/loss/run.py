@@ -76,11 +76,21 @@ def loss(
         engine = engine_for(plan, options, choice)
         with single_threaded():
             responses = engine.responses(names)
-            metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
+            summaries: list[Json] = []
+            metadata = partial(
+                _metadata,
+                configs=configs,
+                mask=mask_metadata(plan.resolved, names),
+                summaries=summaries,
+            )
             totals, rewritten = write_files(
                 engine, responses, outputs, names, metadata, purpose="loss"
             )
-        summary = summarise_losses(plan, responses, totals, configs)
+        if len(summaries) == len(source.files) == 1:  # that of the only file is that of the run
+            summary = summaries[0]
+        else:
+            with engine.clock.summary():
+                summary = summarise_losses(plan, responses, totals, configs)
         stored = "advantages" in plan.columns
         warnings = [
             *(semantics_warnings(source.files, source.footers) if stored else []),
@@ -114,9 +124,14 @@ def _metadata(
     *,
     configs: Sequence[LossConfig],
     mask: dict[str, str],
+    summaries: list[Json],
 ) -> dict[str, str]:
-    """Return the metadata of a file; the same bytes for the same input and options."""
+    """Return the metadata of a file; the same bytes for the same input and options.
+
+    Its summary is appended to `summaries`.
+    """
     summary = summarise_losses(plan, responses, totals, configs)
+    summaries.append(summary)
     recipe = {
         "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
         SEMANTICS_KEY: str(SEMANTICS),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from rlpost.display.text import counted
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.quantiles import quantiles
-from rlpost.kernels.segments import POSITION_RANGES, position_range
+from rlpost.kernels.segments import position_range
 from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
@@ -117,11 +117,10 @@ def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_TokenPar
 def _by_position(totals: LossTotals) -> list[_TokenPart]:
     """Return the ranges of positions that have policy tokens."""
     parts = []
-    for position in range(POSITION_RANGES) if totals.positions else ():
+    for position, own in totals.at_each_position():
         first, last = position_range(position)
-        part = _TokenPart({"from": first, "to": last}, totals.at(position))
-        if part.totals.policy_tokens:
-            parts.append(part)
+        if own.policy_tokens:
+            parts.append(_TokenPart({"from": first, "to": last}, own))
     return parts
 
 
@@ -129,10 +128,9 @@ def _by_label(
     responses: Responses, totals: LossTotals, column: Literal["step", "domain"]
 ) -> list[_TokenPart]:
     """Return each step or domain, if the input has that column."""
-    return [
-        _TokenPart({column: label}, totals.over(cells))
-        for label, cells in responses.cells.by_label(column, totals.cells.keys)
-    ]
+    labels = responses.cells.by_label(column, totals.cells.keys)
+    sums = totals.over_each([cells for _, cells in labels])
+    return [_TokenPart({column: label}, own) for (label, _), own in zip(labels, sums, strict=True)]
 
 
 def _row(part: _TokenPart, index: int) -> Json:
