@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.formulas import ENTROPY
-from rlpost.analysis.replay.metrics.splits import ABOUT_LEVELS
+from rlpost.kernels.layouts import ABOUT_LEVELS
 from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import kl_options
 from rlpost.recipe.flags import flag_of

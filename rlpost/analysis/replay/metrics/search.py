@@ -12,7 +12,7 @@ from rlpost.analysis.replay.metrics.aggregates import Aggregated
 from rlpost.analysis.replay.metrics.clip_bounds import bound_changes
 from rlpost.analysis.replay.metrics.formulas import fitted, formulas_of
 from rlpost.analysis.replay.metrics.methods import BestMethod, best_method, methods_of
-from rlpost.analysis.replay.metrics.splits import LEVELS, all_means
+from rlpost.kernels.layouts import LEVELS, all_means
 from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import LossCandidate
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.metrics.configurations import RunConfiguration
     from rlpost.analysis.replay.metrics.dump import DumpInput
     from rlpost.analysis.replay.metrics.formulas import FittedFormula, Formula
-    from rlpost.analysis.replay.metrics.splits import Split, UnitMeans
+    from rlpost.kernels.layouts import Split, UnitMeans
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import SumColumn
 
