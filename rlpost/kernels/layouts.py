@@ -157,6 +157,13 @@ class Units(NamedTuple):
         return blake2b(first[self.of].tobytes() + weights.tobytes(), digest_size=16).digest()
 
 
+class StepLayout(NamedTuple):
+    """How a trainer deals a step, and over what the denominators of its loss count."""
+
+    split: Split = Split()
+    level: Level = "micro"
+
+
 class Dealt(NamedTuple):
     """The responses of several steps as a trainer deals them, in the order of the rows."""
 
@@ -164,31 +171,34 @@ class Dealt(NamedTuple):
     """[N] the update of each response, over all steps."""
     unit: Indices
     """[N] the unit over which a denominator counts, over all steps."""
+    micro: Indices
+    """[N] the micro-batch of each response, over all steps."""
     scale: Numbers
     """[N] weight of the response's unit in the mean that makes up its update's gradient."""
 
     @classmethod
-    def of(cls, split: Split, level: Level, step: Indices, lengths: Indices) -> Dealt:
+    def of(cls, layout: StepLayout, step: Indices, lengths: Indices) -> Dealt:
         """Return the responses of steps, each dealt in the order of its rows.
 
         Args:
-            split: of each step.
-            level: what a unit is.
+            layout: of each step.
             step: [N] codes from 0.
             lengths: [N] tokens of each response.
         """
-        update, unit = np.zeros_like(step), np.zeros_like(step)
-        scale, updates, units = np.zeros(len(step)), 0, 0
+        codes: list[Indices] = [np.zeros_like(step) for _ in range(3)]
+        levels: tuple[Level, ...] = ("update", layout.level, "micro")
+        scale, counts = np.zeros(len(step)), [0, 0, 0]
         order = np.argsort(step, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(step[order])) + 1):
             if not len(rows):
                 break
-            of_step = Units.by(split, "update", lengths[rows])
-            own = Units.by(split, level, lengths[rows])
-            update[rows], unit[rows] = updates + of_step.of, units + own.of
-            scale[rows] = own.weights[own.of] * len(of_step.weights)
-            updates, units = updates + len(of_step.weights), units + len(own.weights)
-        return cls(update, unit, scale)
+            units = [Units.by(layout.split, level, lengths[rows]) for level in levels]
+            for index, own in enumerate(units):
+                codes[index][rows] = counts[index] + own.of
+                counts[index] += len(own.weights)
+            scale[rows] = units[1].weights[units[1].of] * len(units[0].weights)
+        update, unit, micro = codes
+        return cls(update, unit, micro, scale)
 
 
 def weights_in(
@@ -215,14 +225,16 @@ def weights_in(
         responses: [N] policy tokens of either sign.
         lengths: [N] tokens, observation tokens included.
         group: [N] the prompt or rollout of each response, for a mean over these.
-        count_rows: as of `denominator`, likewise `norm` and `length`.
+        count_rows: as of `denominator`.
+        norm: likewise.
+        length: likewise.
     """
     if not len(unit):
         return np.zeros(0)
-    of, inside = (unit, responses) if group is None else (joint_codes(unit, group), responses)
-    counted, first = inside, np.ones(len(unit), np.bool_)
-    if how in OF_UNITS:
-        counted = np.bincount(of, inside)[of].astype(np.int64)
+    counted, first = responses, np.ones(len(unit), np.bool_)
+    if how in OF_UNITS and group is not None:
+        of = joint_codes(unit, group)
+        counted = np.bincount(of, responses)[of].astype(np.int64)
         first = ordinals_of(of) == 0
     longest = np.zeros(int(unit.max()) + 1, np.int64)
     np.maximum.at(longest, unit, lengths)

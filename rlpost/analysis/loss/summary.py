@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rlpost.analysis.loss.layout import summarise_layout
 from rlpost.display.text import counted
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.quantiles import quantiles
@@ -13,6 +14,7 @@ from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
+from rlpost.pipeline.stages.loss_weights import EFFECTIVE, INTENDED
 from rlpost.pipeline.summary import (
     common_warnings,
     nonfinite,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.loss_totals import LossTotals, TokenSetTotals
@@ -48,7 +51,11 @@ Json = dict[str, Any]
 
 
 def summarise_losses(
-    plan: Plan, responses: Responses, totals: LossTotals, configs: Sequence[LossConfig]
+    plan: Plan,
+    responses: Responses,
+    totals: LossTotals,
+    configs: Sequence[LossConfig],
+    layout: StepLayout | None = None,
 ) -> Json:
     """Return the summary of an input or of one of its files.
 
@@ -59,6 +66,7 @@ def summarise_losses(
         responses: the responses that the totals are of.
         totals: by step and domain, by position and by batch.
         configs: the losses.
+        layout: how a trainer deals the responses of a step; None if that is not asked.
     """
     whole = totals.total()
     parts = _parts(responses, totals) if len(configs) == 1 else {}
@@ -77,6 +85,7 @@ def summarise_losses(
         "settings": [
             {
                 **_loss(index, config, responses, totals),
+                "layout": layout and summarise_layout(layout, index, config, responses, totals),
                 "ratio_clamped": sums.count(f"beyond {config.clamp}"),
                 "kl_clamped": sums.count(f"{config.kl_name}.clamped"),
                 **_outcomes(whole, index),
@@ -139,9 +148,16 @@ def _row(part: _TokenPart, index: int) -> Json:
     return {
         **part.label,
         "tokens": totals.policy_tokens,
+        **_weight_ratio(totals),
         **_divergence(totals),
         **_outcomes(totals, index),
     }
+
+
+def _weight_ratio(totals: TokenSetTotals) -> Json:
+    """Return the effective weight by the intended one, of a range of positions under a layout."""
+    whole = totals.sums.total(INTENDED)
+    return {"weight_ratio": float(totals.sums.total(EFFECTIVE) / whole)} if whole else {}
 
 
 def _loss(index: int, config: LossConfig, responses: Responses, totals: LossTotals) -> Json:

@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import LOSS, command
+from rlpost.cli.help_screen import LAYOUT, LOSS, command
 from rlpost.cli.options import (
     OutputFormat,
     option,
@@ -29,6 +29,10 @@ EPILOG = """Examples:
   rlpost loss in.parquet --sweep pg_clip=0.1,0.2,0.3 --sweep loss=ppo,cispo
 
   rlpost loss in.parquet out.parquet --preset verl --format json
+
+  rlpost loss in.parquet --aggregation token-mean --micro-batch 4 --ranks 2
+
+  rlpost loss in.parquet out.parquet --emit loss_weight,loss_gradient
 """
 
 
@@ -95,6 +99,31 @@ def loss(
             help="Compare values of a loss option in one pass; repeatable.",
         ),
     ] = None,
+    micro_batch: declared.MicroBatch = None,
+    micro_batch_tokens: Annotated[
+        int | None,
+        option("--micro-batch-tokens", metavar="INT", panel=LAYOUT, help="Or its most tokens."),
+    ] = None,
+    accumulate: Annotated[
+        int | None,
+        option(
+            "--accumulate",
+            metavar="INT",
+            panel=LAYOUT,
+            help="Micro-batches of a rank in an update (default: all).",
+        ),
+    ] = None,
+    ranks: declared.Ranks = None,
+    updates: declared.Updates = None,
+    agg_level: Annotated[
+        str | None,
+        option(
+            "--agg-level",
+            metavar="micro|rank|update|step",
+            panel=LAYOUT,
+            help="What denominators count over (default: micro).",
+        ),
+    ] = None,
     how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     overwrite: declared.Overwrite = False,
@@ -119,23 +148,33 @@ def loss(
         raise UsageError(f"--verbose and {'--quiet' if quiet else '--format json'}: one is enough")
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
+    settings, emit = settings.with_loss_columns()
+    if emit and output is None:
+        raise UsageError(f"--emit {','.join(emit)} needs OUT, the file that gets the column")
     recipe, losses = settings.recipe, settings.losses(sweep or [])
     # Torch and pyarrow take a second to import; errors of the command line come first.
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
+    from rlpost.analysis.loss.layout import layout_of  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     configs = [LossConfig(one, swept) for one, swept in losses]
+    layout = layout_of(
+        {
+            "micro_batch": micro_batch, "micro_batch_tokens": micro_batch_tokens,
+            "accumulate": accumulate, "ranks": ranks, "updates": updates, "agg_level": agg_level,
+        }
+    )  # fmt: skip
     check_summary(summary_json)
     with reporting(quiet=quiet) as reporter:
         run = Options(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
         )  # fmt: skip
         with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
-            found = loss_run.loss(own.paths, output, recipe, configs, run)
+            found = loss_run.loss(own.paths, output, recipe, configs, run, layout, emit)
             summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.metrics.aggregates import Aggregated
     from rlpost.analysis.replay.metrics.formulas import FittedFormula
-    from rlpost.kernels.layouts import Level, Split
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import SumColumn
+    from rlpost.kernels.layouts import Level, Split
 
     Numbers = NDArray[np.float64]
     Flags = NDArray[np.bool_]
