@@ -113,7 +113,7 @@ def test_micro_batches_of_trl_give_the_same_gradient(tmp_path, loss_type, aggreg
     own = {"loss_type": loss_type}
     if loss_type == "luspo":
         own["importance_sampling_level"] = "sequence"
-    trainer = trl._step(options=tuple(own.items())).trainer  # noqa: SLF001
+    trainer = trl._step(options=tuple(own.items())).trainer
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = (
         len(LENGTHS) // MICRO
     )

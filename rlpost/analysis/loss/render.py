@@ -13,6 +13,7 @@ from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
 from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
 from rlpost.display.trends import Trend, trend_table
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
+from rlpost.render.summary import unit_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -115,6 +116,8 @@ def header(summary: Json) -> Iterator[str]:
         f"{counted(summary['responses'], 'response')}, {counted(tokens['all'], 'token')} "
         f"({percent(share)} in the loss); advantages: {_advantages(summary)}"
     )
+    if summary["unit"]:
+        yield from unit_line(**summary["unit"])
     if len(configs) == 1:
         values = parameters(configs[0]["options"])
         if configs[0]["layout"]:

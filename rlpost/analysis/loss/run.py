@@ -24,7 +24,7 @@ from rlpost.pipeline.output.columns import emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.run import check_clash, engine_for, write_files
-from rlpost.pipeline.summary import run_summary
+from rlpost.pipeline.summary import response_facts, rollout_warnings, run_summary
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
@@ -102,6 +102,7 @@ def loss(
         warnings = [
             *(semantics_warnings(source.files, source.footers) if stored else []),
             *_lost_mask(plan, source),
+            *([] if stored else rollout_warnings(plan, response_facts(plan, responses))),
             *loss_warnings(plan, summary, totals, configs),
             *responses.notes.get("warnings", []),
         ]

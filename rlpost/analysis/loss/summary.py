@@ -97,6 +97,7 @@ def summarise_losses(
         ],
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
+        "unit": None if read else plan.resolved.unit_facts,
         "unused_advantages": None if read else _unused_advantages(plan),
     }
 

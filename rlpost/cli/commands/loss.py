@@ -21,6 +21,7 @@ from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
+_NAME = 9  # characters of the longest name of a loss, and blanks
 
 EPILOG = """Examples:
 
@@ -40,7 +41,8 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
     """Print the losses and the aggregations for --list, and exit."""
     if not asked:
         return
-    from rlpost.display.tables import show_list  # noqa: PLC0415
+    from textwrap import fill  # noqa: PLC0415
+
     from rlpost.recipe.loss import (  # noqa: PLC0415
         ABOUT,
         ABOUT_AGGREGATIONS,
@@ -49,18 +51,18 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
         word,
     )
 
-    own = {*LossOptions.model_fields} - {"aggregation"}
-    rows = [
-        (
-            name,
-            f"{about} ({DEFAULTS[name]['aggregation']})",
-            ", ".join(f"{key} {word(x)}" for key, x in DEFAULTS[name].items() if key in own),
-        )
-        for name, about in ABOUT.items()
-    ]
-    show_list(("loss", "description (aggregation)", "default options"), rows, "table")
-    typer.echo()
-    show_list(("aggregation", "of token losses"), [*ABOUT_AGGREGATIONS.items()], "table")
+    own, indent = {*LossOptions.model_fields} - {"aggregation"}, " " * _NAME
+    for name, about in ABOUT.items():
+        values = {key: word(x) for key, x in DEFAULTS[name].items() if key in own}
+        if values.get("pg_clip") == values.get("pg_clip_low") == values.get("pg_clip_high"):
+            values = {key: x for key, x in values.items() if not key.startswith("pg_clip_")}
+        defaults = [f"{key} {value}" for key, value in values.items()]
+        typer.echo(f"{name:{_NAME}}{about}")
+        text = "; ".join([DEFAULTS[name]["aggregation"], *defaults])
+        typer.echo(fill(text, 80, initial_indent=indent, subsequent_indent=indent))
+    typer.echo("\nAggregation of token losses:")
+    for name, about in ABOUT_AGGREGATIONS.items():
+        typer.echo(f"{name}\n{fill(about, 80, initial_indent=indent, subsequent_indent=indent)}")
     raise typer.Exit
 
 
