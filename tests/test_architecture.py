@@ -86,6 +86,7 @@ HOMES = {
         "estimators.own",
         "pipeline.accelerators",
         "pipeline.device_transfers",
+        "pipeline.loss_gradients",
         "analysis.doctor",
         "analysis.peers",
         "training",

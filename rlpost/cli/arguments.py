@@ -21,7 +21,7 @@ from rlpost.recipe.presets import (
     values_of,
     variants,
 )
-from rlpost.recipe.recipe import TABLES, Recipe, load_toml
+from rlpost.recipe.recipe import LOSS_EXTRA, TABLES, Recipe, load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -185,6 +185,16 @@ class Settings:
         """Return settings without the options of some fields."""
         own = {name: x for name, x in self._options.items() if name not in fields}
         return Settings(own, self._config, self._preset, self.variables)
+
+    def with_loss_columns(self) -> tuple[Settings, list[str]]:
+        """Return settings without the columns of a loss in --emit, and these columns."""
+        named = self._recipe_options.get("emit", [])
+        own = [name for name in named if name in LOSS_EXTRA]
+        others = ",".join(name for name in named if name not in LOSS_EXTRA)
+        changed = Settings(
+            {**self._options, "emit": others or None}, self._config, self._preset, self.variables
+        )
+        return changed if own else self, own
 
     @property
     def fields_set(self) -> tuple[set[str], set[str]]:

@@ -20,7 +20,7 @@ from rlpost.pipeline.expectations import FACTS
 from rlpost.recipe import presets as framework_presets
 from rlpost.recipe.loss import ABOUT, LossOptions
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import EXTRA, WRITTEN
+from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -156,9 +156,10 @@ def _pairs(incomplete: str, about: dict[str, str], values: Callable[[str], Offer
     ]
 
 
-def emitted(incomplete: str) -> Offers:
+def emitted(context: typer.Context, incomplete: str) -> Offers:
     """Return the next column to write."""
-    return _next(incomplete, [*WRITTEN, *EXTRA])
+    of_loss = LOSS_EXTRA if context.info_name == "loss" else ()
+    return _next(incomplete, [*WRITTEN, *EXTRA, *of_loss])
 
 
 def column_list(context: typer.Context, incomplete: str) -> Offers:

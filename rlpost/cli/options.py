@@ -34,6 +34,7 @@ from rlpost.cli.help_screen import (
     EXECUTION,
     IN_OUT,
     KL,
+    LAYOUT,
     LOSS,
     MASKS,
     REWARDS,
@@ -255,6 +256,17 @@ Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print err
 Verbose = Annotated[
     bool,
     option("--verbose", "-v", panel=EXECUTION, help="Print times, storage and all tables, too."),
+]
+MicroBatch = Annotated[
+    int | None,
+    option("--micro-batch", metavar="INT", panel=LAYOUT, help="Responses of a micro-batch."),
+]
+Ranks = Annotated[
+    int | None, option("--ranks", metavar="INT", panel=LAYOUT, help="Data-parallel ranks.")
+]
+Updates = Annotated[
+    int | None,
+    option("--updates", metavar="INT", panel=LAYOUT, help="Optimiser updates of a step."),
 ]
 Device = Annotated[
     str,

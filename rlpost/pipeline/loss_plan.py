@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
+from rlpost.kernels.layouts import StepLayout
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import (
     FINAL_MASK,
@@ -40,7 +41,13 @@ _LOSS_ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
 
 
 def bind_losses(
-    source: Source | TableSource, recipe: Recipe, configs: Sequence[LossConfig], *, write: bool
+    source: Source | TableSource,
+    recipe: Recipe,
+    configs: Sequence[LossConfig],
+    *,
+    write: bool,
+    layout: StepLayout | None = None,
+    emit: Sequence[str] = (),
 ) -> Plan:
     """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
     columns = columns_of_rows(source, recipe, results=True)
@@ -51,7 +58,7 @@ def bind_losses(
     else:
         _check_results(columns)
         columns = columns_of_rows(source, recipe)
-    return loss_plan(source, columns, recipe, configs, write=write)
+    return loss_plan(source, columns, recipe, configs, write=write, layout=layout, emit=emit)
 
 
 def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
@@ -89,6 +96,8 @@ def loss_plan(
     configs: Sequence[LossConfig],
     *,
     write: bool,
+    layout: StepLayout | None = None,
+    emit: Sequence[str] = (),
 ) -> Plan:
     """Bind policy losses to an input; the recipe computes advantages if the input has none.
 
@@ -99,6 +108,8 @@ def loss_plan(
             and what the output keeps are used.
         configs: the losses.
         write: the plan writes the loss and the clip state of tokens, of the first config.
+        layout: how responses are dealt, for the weights of tokens; None: these are not computed.
+        emit: other columns of the loss that it writes.
 
     Raises:
         DataError: a role that is needed has no column, or one of another type.
@@ -129,8 +140,11 @@ def loss_plan(
     units = [role for one in configs for role in one.units.values()]
     rows = (*rows, *(["group"] if units else []), *units)
     written = configs[0] if write else None
-    last = partial(add_loss, config=written, rewarded=rewarded)
-    between = stages_of_losses(reads, resolved, configs, rewarded=rewarded, rejects=rejects)
+    last = partial(add_loss, config=written, rewarded=rewarded, emit=emit)
+    of_weights = layout or (StepLayout() if emit else None)
+    between = stages_of_losses(
+        reads, resolved, configs, rewarded=rewarded, rejects=rejects, layout=of_weights
+    )
     return Plan(
         source,
         columns,
@@ -138,7 +152,7 @@ def loss_plan(
         (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
         length_role,
         tuple(dict.fromkeys(role for role in rows if role in columns)),
-        partial(count_losses, configs=configs, rewarded=rewarded),
+        partial(count_losses, configs=configs, rewarded=rewarded, layout=layout is not None),
         no_totals=LossTotals(len(configs)),
     )
 

@@ -52,6 +52,10 @@ EXTRA = (
     *GROUP_COLUMNS,
 )
 """Columns that are written only if `emit` names them."""
+LOSS_COLUMNS = ("pg_loss", "clip_state")
+"""Columns that `rlpost loss` writes."""
+LOSS_EXTRA = ("loss_weight", "loss_gradient")
+"""Columns that it writes only if they are named."""
 ROW_COLUMNS = frozenset(
     {
         "response_advantage",
@@ -425,6 +429,9 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         for name in self.emit or ():
             if (self.emit or ()).count(name) > 1:
                 raise ValueError(f"--emit: {name!r} is named twice")
+            if name in LOSS_EXTRA:
+                tip = f"rlpost loss IN OUT --emit {name} writes it"
+                raise OptionValueError(ErrorPart(f"--emit: `{name}` is of a policy loss", tip=tip))
             if name not in columns:
                 every = f"there are {', '.join(sorted(columns))}"
                 text = f"--emit: no column {name!r} to write"

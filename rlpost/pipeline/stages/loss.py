@@ -9,13 +9,15 @@ import numpy as np
 
 from rlpost.kernels.arrays import is_tensor, namespace, on_host
 from rlpost.kernels.codes import joint_codes, ordinals_of
-from rlpost.kernels.segments import count_true, lengths
+from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
 from rlpost.pipeline.columns import FINAL_MASK
+from rlpost.pipeline.loss_gradients import loss_gradient
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages.loss_weights import EFFECTIVE, token_weights, weight_stage
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.kernels.arrays import Array
+    from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.config import LossConfig
     from rlpost.losses.selection import Selection
     from rlpost.pipeline.data import Batch, Responses
@@ -64,6 +67,7 @@ def stages_of_losses(
     *,
     rewarded: bool,
     rejects: bool,
+    layout: StepLayout | None = None,
 ) -> list[Stage]:
     """Return the stages between advantages and losses.
 
@@ -77,6 +81,7 @@ def stages_of_losses(
         configs: the losses.
         rewarded: the input has rewards.
         rejects: single tokens of responses may be rejected.
+        layout: of the weights of tokens; None: these are not needed.
     """
     stored = {role for role in ("advantages", "is_weight") if role in reads}
     store = partial(as_stored, resolved=resolved)
@@ -89,6 +94,9 @@ def stages_of_losses(
         )
         for role in dict.fromkeys(role for one in configs for role in one.units.values())
     ]
+    if layout is not None:
+        grouped = resolved.grouped
+        stages.append(weight_stage(layout, configs, grouped=grouped, rejects=rejects))
     named = {one.name: one for config in configs if (one := config.selection) is not None}
     if named:
         own = tuple(named.values())
@@ -196,18 +204,37 @@ def gather_selections(
     return responses.sharing(**shared)
 
 
-def add_loss(batch: Batch, *, config: LossConfig | None, rewarded: bool) -> Batch:
+def add_loss(
+    batch: Batch, *, config: LossConfig | None, rewarded: bool, emit: Sequence[str] = ()
+) -> Batch:
     """Add `pg_loss`, the loss of each token before any mean, and `clip_state`, 0 to 4.
+
+    The loss of an update is the sum of `loss_weight` times `pg_loss`, and `loss_gradient` is its
+    gradient, that of the KL loss included.
 
     Args:
         batch: all other stages were applied to it.
         config: the loss that is written; None if nothing is written.
         rewarded: the input has rewards.
+        emit: which of `LOSS_EXTRA` to add.
     """
     if config is None:
         return batch
-    surrogate = config.loss(tokens_of(batch, rewarded=rewarded), config.options)
-    return batch.with_(pg_loss=surrogate.values, clip_state=surrogate.clip)
+    tokens = tokens_of(batch, rewarded=rewarded)
+    surrogate = config.loss(tokens, config.options)
+    batch = batch.with_(pg_loss=surrogate.values, clip_state=surrogate.clip)
+    if not emit:
+        return batch
+    factor = batch.responses.get("sample_weight")
+    factor = 1.0 if factor is None else spread(rounded(factor), batch.offsets)
+    weights, of_kl = (
+        token_weights(batch.responses, tokens, config, EFFECTIVE, kl=kl) * factor
+        for kl in (False, True)
+    )
+    if "loss_gradient" in emit:
+        gradient = loss_gradient(config, tokens, weights, of_kl)
+        batch = batch.with_(loss_gradient=gradient)
+    return batch.with_(loss_weight=weights)
 
 
 def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
