@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlpost.errors import UsageError, no_such
-from rlpost.losses import cispo, covariance, dppo, geo_mean, gspo, kimi15, pg, ppo, sapo, tis, topr
+from rlpost.losses import covariance, dppo, geo_mean, pg, ppo, sapo, weighted
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
 from rlpost.losses.kl import kl_loss
 
@@ -23,22 +23,22 @@ __all__ = [
 LOSSES: dict[str, Loss] = {
     one.name: one
     for one in (
-        ppo.LOSS,
+        ppo.PPO,
         pg.PG,
-        gspo.LOSS,
-        cispo.LOSS,
-        tis.LOSS,
-        topr.LOSS,
-        kimi15.KIMI15,
-        geo_mean.LOSS,
-        sapo.LOSS,
+        ppo.GSPO,
+        weighted.CISPO,
+        weighted.TIS,
+        weighted.TOPR,
+        pg.KIMI15,
+        geo_mean.GEO_MEAN,
+        sapo.SAPO,
         pg.GPG,
         dppo.DPPO,
         dppo.IPO,
         dppo.REF_KL,
         dppo.DPPO_TV,
         dppo.DPPO_KL,
-        kimi15.DRO,
+        pg.DRO,
         covariance.CLIP_COV,
         covariance.KL_COV,
     )

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Integers
-    from rlpost.losses.base import Surrogate, Tokens
+    from rlpost.losses.base import Tokens
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
 
@@ -339,8 +339,8 @@ class _TokenBlock:
             surrogate = config.loss(tokens, config.options)
             total = self._add(f"{index}.value", surrogate.values)
             self._add_numerator(f"{index}.policy", surrogate.values, total, config.aggregation)
-            live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient)
-            live = segment_any(live, self.stretches.rows)
+            moves = surrogate.gradient != 0
+            live = segment_any(self.stretches.any(moves), self.stretches.rows)
             self._add_rows(f"{index}.live", live, BY_CELL)
             if config.own_ratio(self.behaviour):
                 excess = self.xp.where(tokens.mask, surrogate.ratio - 1, 0.0)
@@ -350,7 +350,7 @@ class _TokenBlock:
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            kinds.append(count_codes(signs + self._state(surrogate), size))
+            kinds.append(count_codes(signs + self._state(surrogate.clip, moves), size))
         self.kinds = self.xp.stack(kinds).reshape(shape)
 
     def add_kl_losses(self) -> None:
@@ -485,6 +485,6 @@ class _TokenBlock:
         sign = sum(self.xp.astype(flag, self.xp.uint8) * number for flag, number in flags)
         return sign * (KINDS // SIGNS)
 
-    def _state(self, surrogate: Surrogate) -> Array:
+    def _state(self, clip: Array, moves: Array) -> Array:
         """Return the clip state and whether the gradient is 0, as one number, [T] uint8."""
-        return surrogate.clip + self.xp.astype(surrogate.zero_gradient, self.xp.uint8) * CLIPS
+        return clip + self.xp.astype(~moves, self.xp.uint8) * CLIPS
