@@ -64,6 +64,8 @@ class Loss:
     """The roles without which it has no value. `behaviour` replaces old_log_probs."""
     of_responses: bool = False
     """The ratio that it uses is one of a response."""
+    grouped: bool = False
+    """It reads all responses of a prompt group at once."""
     rank: Callable[..., Array] | None = None
     """Ranks tokens in their batches, [T] float64, -inf for a token that cannot be selected, for a
     loss that selects the highest. Its keyword-only parameters are LossOptions."""
@@ -81,6 +83,11 @@ class Loss:
     def own_advantages(self) -> Callable[[Tokens], Array] | None:
         """What it uses as advantages, [T], 0 if masked out; None for those of the tokens."""
         return getattr(self.function, "advantages", None)
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The columns of the input that it reads by their names."""
+        return ()
 
     @cached_property
     def defaults(self) -> Mapping[str, Any]:

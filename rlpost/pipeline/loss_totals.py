@@ -175,7 +175,7 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
     counted = []
-    for rows, part in blocks(tokens):
+    for rows, part in blocks(tokens, whole=any(one.loss.grouped for one in configs)):
         own = None if weights is None else weights[rows]
         block = _TokenBlock(part, own, local[rows], len(present), configs)
         for how, role in units.items():

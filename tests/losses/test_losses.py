@@ -669,7 +669,15 @@ def test_a_loss_declares_the_roles_that_it_reads(name):
 
 
 def test_every_option_is_read_by_a_loss():
-    general = {"loss", "behaviour", "aggregation", "agg_length", "agg_rows", "agg_norm"}
+    general = {
+        "loss",
+        "loss_options",
+        "behaviour",
+        "aggregation",
+        "agg_length",
+        "agg_rows",
+        "agg_norm",
+    }
     read = {name for loss in LOSSES.values() for name in loss.defaults}
     fields = {name for name in LossOptions.model_fields if not name.startswith("kl_loss")}
     assert fields - general == read
