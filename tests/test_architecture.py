@@ -84,6 +84,7 @@ HOMES = {
         "formats.targets.verl",
         "kernels.arrays.torch_arrays",
         "estimators.own",
+        "losses.own",
         "pipeline.accelerators",
         "pipeline.device_transfers",
         "pipeline.loss_gradients",
@@ -97,7 +98,7 @@ TENSORS = {"torch", "numpy"}
 ALLOWED = {
     "kernels": TENSORS,
     "estimators": {*TENSORS, "kernels", "errors", "recipe"},
-    "losses": {"numpy", "kernels", "errors", "recipe"},
+    "losses": {*TENSORS, "kernels", "errors", "recipe"},
     "recipe": {"pydantic", "errors"},
     "display": {"rich", "cleanups"},
     "cleanups": set(),

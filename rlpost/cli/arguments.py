@@ -10,7 +10,7 @@ from rlpost.errors import UsageError, no_such
 from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.loss import LossOptions, is_own
 from rlpost.recipe.presets import (
     ALL_PRESETS,
     DEFAULT,
@@ -277,19 +277,28 @@ class Settings:
         A sweep overrides all, and gives the product of all its values; the values of the last name
         vary fastest.
         """
-        axes = _axes(sweep)
+        table, options = self._file.get("loss", {}), self._set(LossOptions)
+        if "loss_options" in options:
+            words_of = options["loss_options"]
+            options["loss_options"] = name_values(words_of, flag_of("loss_options"))
+        own = is_own(str({**table, **options}.get("loss", "ppo")))
+        axes = _axes(sweep, own=own)
         points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
         if len(points) > MOST_SETTINGS:
             text = f"{len(points)} settings; at most {MOST_SETTINGS} are possible"
             raise UsageError(f"--sweep: {text}")
-        table, options = self._file.get("loss", {}), self._set(LossOptions)
         sources = dict.fromkeys(table, f"{self._config}, [loss]")
         sources |= {name: flag_of(name) for name in options}
         settings = []
         for point in points:
             swept = {name: None if text == "none" else text for name, text in point.items()}
             words = [f"{name}={text}" for name, text in point.items()]
-            values = loss_values_of(self.preset or DEFAULT, {**table, **options, **swept})
+            fields = {name: x for name, x in swept.items() if name in LossOptions.model_fields}
+            typed = {**table, **options, **fields}
+            if len(fields) < len(swept):
+                others = {name: x for name, x in swept.items() if name not in fields}
+                typed["loss_options"] = {**typed.get("loss_options", {}), **others}
+            values = loss_values_of(self.preset or DEFAULT, typed)
             loss = LossOptions.of(
                 values,
                 " ".join(["--sweep", *words]) if point else "",
@@ -327,12 +336,12 @@ def _keys(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _values_of_point(loss: LossOptions, point: Mapping[str, str]) -> Values:
     """Return the values that distinguish a setting; a loss by the name that was typed."""
-    values = loss.model_dump(mode="json")
+    values = loss.loss_options | loss.model_dump(mode="json")
     return {name: text if name == "loss" else values[name] for name, text in point.items()}
 
 
-def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of each swept option."""
+def _axes(sweep: Sequence[str], *, own: bool) -> dict[str, list[str]]:
+    """Return the values of each swept option; of a user's `own` loss those of any name."""
     axes: dict[str, list[str]] = {}
     for text in sweep:
         name, equals, words = text.partition("=")
@@ -340,7 +349,7 @@ def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:
         values = [word.strip() for word in words.split(",") if word.strip()]
         if not (equals and values):
             raise UsageError(f"--sweep {text}: write it NAME=VALUE,VALUE,...")
-        if name not in LossOptions.model_fields:
+        if name not in LossOptions.model_fields and not own:
             problem = f"--sweep {text}: losses have no option {name!r}"
             raise UsageError(no_such(problem, name, LossOptions.model_fields))
         if name in axes:

@@ -143,6 +143,7 @@ LOSS_OPTIONS: dict[str, Declared] = {
     name: Declared(LOSS, common=name in LOSS_COMMON) for name in LossOptions.model_fields
 } | {
     "loss": Declared(LOSS, "NAME", common=True, complete=completion.losses),
+    "loss_options": Declared(LOSS, "NAME=VALUE"),
     "dual_clip": Declared(LOSS, "FLOAT|twice|never"),
     "aggregation": Declared(
         LOSS, "NAME", common=True, complete=lambda: [*ABOUT_AGGREGATIONS.items()]
@@ -150,7 +151,7 @@ LOSS_OPTIONS: dict[str, Declared] = {
 }
 MOST_DEFAULT = 24
 """Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""
-REPEATED = (*TABLES, "is_filter")
+REPEATED = (*TABLES, "is_filter", "loss_options")
 RUN = ("preset", "config", *OF_RUNS)
 """Options that environment variables set, beside those of the recipe and the loss."""
 _METAVARS = {bool: "", int: "INT", float: "FLOAT", str: "TEXT"}

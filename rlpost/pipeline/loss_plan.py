@@ -13,6 +13,7 @@ from rlpost.pipeline.columns import (
     FINAL_MASK,
     absent,
     check_log_probs,
+    columns_by_name,
     columns_of_rows,
     lacks_of,
     mask_is_result,
@@ -24,7 +25,7 @@ from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.recipe.input_columns import RESULTS, stored_components
-from rlpost.recipe.roles import LOG_PROBS
+from rlpost.recipe.roles import LOG_PROBS, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +59,13 @@ def bind_losses(
     else:
         _check_results(columns)
         columns = columns_of_rows(source, recipe)
+    own: dict[str, str] = {}
+    for loss in {config.loss.name: config.loss for config in configs}.values():
+        parameters = dict.fromkeys(loss.named_columns)
+        flag = f"--loss {loss.name}"
+        own |= columns_by_name(source, recipe, flag, parameters, ("ratio", "log_ratio", *LOG_PROBS))
+    how = columns.how | dict.fromkeys(own, "name")
+    columns = replace(columns, columns=columns.columns | own, how=how)
     return loss_plan(source, columns, recipe, configs, write=write, layout=layout, emit=emit)
 
 
@@ -119,6 +127,8 @@ def loss_plan(
     components = tuple(f"component:{name}" for name in recipe.reward_components or ())
     rewarded = "reward" in columns or bool(components)
     reads = frozenset(role for role in LOG_PROBS if role in columns)
+    own = [role for role in columns.columns if is_read_by_name(role)]
+    of_tokens = frozenset(role for role in own if kind_of(role) == "tokens")
     stages: Sequence[Stage]
     length_role: str | None
     if "advantages" in columns:
@@ -138,7 +148,9 @@ def loss_plan(
             for stage in stages
         ]
     units = [role for one in configs for role in one.units.values()]
-    rows = (*rows, *(["group"] if units else []), *units)
+    grouped = any(config.loss.grouped for config in configs)
+    rows = (*rows, *(["group"] if units or grouped else []), *units)
+    rows = (*rows, *(role for role in own if role not in of_tokens))
     written = configs[0] if write else None
     last = partial(add_loss, config=written, rewarded=rewarded, emit=emit)
     of_weights = layout or (StepLayout() if emit else None)
@@ -149,10 +161,11 @@ def loss_plan(
         source,
         columns,
         resolved,
-        (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
+        (*stages, *between, Stage("loss", reads | of_tokens, apply=last, uses=STORED)),
         length_role,
         tuple(dict.fromkeys(role for role in rows if role in columns)),
         partial(count_losses, configs=configs, rewarded=rewarded, layout=layout is not None),
+        whole_files=grouped,
         no_totals=LossTotals(len(configs)),
     )
 
@@ -176,7 +189,11 @@ def _check_loss_roles(
         for role, why, needs in (
             ("infer_log_probs", "--behaviour infer", options.behaviour == "infer"),
             *_kl_ratio_roles(options),
-            ("ref_log_probs", f"--loss {name}", "ref_log_probs" in config.loss.needs),
+            *(
+                (role, f"--loss {name}", role in config.loss.needs)
+                for role in ("ref_log_probs", "infer_log_probs")
+            ),
+            ("group", f"--loss {name}", config.loss.grouped),
             ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
             *((role, f"--aggregation {how}", True) for how, role in config.units.items()),
         ):

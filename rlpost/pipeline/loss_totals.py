@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Integers
-    from rlpost.losses.base import Surrogate, Tokens
+    from rlpost.losses.base import Tokens
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
 
@@ -184,7 +184,7 @@ def count_losses(
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
     counted = []
-    for rows, part in blocks(tokens):
+    for rows, part in blocks(tokens, whole=any(one.loss.grouped for one in configs)):
         own = None if weights is None else weights[rows]
         block = _TokenBlock(part, own, local[rows], len(present), configs)
         for how, role in units.items():
@@ -356,8 +356,8 @@ class _TokenBlock:
             self._add_numerator(f"{index}.policy", surrogate.values, total, config.aggregation)
             if weights:
                 self._add_weights(index, config, surrogate.values, weights)
-            live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient)
-            live = segment_any(live, self.stretches.rows)
+            moves = surrogate.gradient != 0
+            live = segment_any(self.stretches.any(moves), self.stretches.rows)
             self._add_rows(f"{index}.live", live, BY_CELL)
             if config.own_ratio(self.behaviour):
                 excess = self.xp.where(tokens.mask, surrogate.ratio - 1, 0.0)
@@ -367,7 +367,7 @@ class _TokenBlock:
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            kinds.append(count_codes(signs + self._state(surrogate), size))
+            kinds.append(count_codes(signs + self._state(surrogate.clip, moves), size))
         self.kinds = self.xp.stack(kinds).reshape(shape)
 
     def _add_weights(
@@ -514,6 +514,6 @@ class _TokenBlock:
         sign = sum(self.xp.astype(flag, self.xp.uint8) * number for flag, number in flags)
         return sign * (KINDS // SIGNS)
 
-    def _state(self, surrogate: Surrogate) -> Array:
+    def _state(self, clip: Array, moves: Array) -> Array:
         """Return the clip state and whether the gradient is 0, as one number, [T] uint8."""
-        return surrogate.clip + self.xp.astype(surrogate.zero_gradient, self.xp.uint8) * CLIPS
+        return clip + self.xp.astype(~moves, self.xp.uint8) * CLIPS

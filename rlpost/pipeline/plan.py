@@ -91,6 +91,8 @@ class Plan:
     """Counts what a batch to which all stages were applied adds to the totals."""
     observe: Callable[[Batch], dict[str, Array]] = lambda _: {}
     """Returns the numbers of responses that `count` needs of columns of the file."""
+    whole_files: bool = False
+    """The last pass computes each file at once."""
     no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
     """The totals of no responses."""
 

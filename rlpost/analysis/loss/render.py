@@ -217,6 +217,7 @@ def parameters(options: Mapping[str, Any]) -> str:
         texts.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
     if options.get("ratio_cap", "never") != "never":
         texts.append(f"log r ≤ {word(options['ratio_cap'])}")
+    texts += [f"{name} = {word(value)}" for name, value in options.get("loss_options", {}).items()]
     return ", ".join(texts)
 
 

@@ -52,7 +52,7 @@ def about_term(name: str) -> str:
 def loss_fields(loss: LossCandidate) -> dict[str, Any]:
     """Return the clip range of a loss, and the fields that differ from its defaults."""
     config = loss.config
-    values, defaults = config.resolved(), DEFAULTS[loss.options.loss]
+    values, defaults = config.resolved(), DEFAULTS.get(loss.options.loss, config.loss.defaults)
     fields = {"loss": values["loss"]}
     if values["behaviour"] == "infer" and not config.ignored(["behaviour"]):
         fields["behaviour"] = "infer"
