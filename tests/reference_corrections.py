@@ -47,8 +47,12 @@ def at_level(values: Sequence[float], mask: Sequence[int], level: str) -> list[f
 
 
 def token_value(old: float, infer: float, measure: str, bound: float) -> float:
-    if measure == "diff":
-        return math.exp(old) - math.exp(infer)
+    if measure in ("diff", "prob_gap", "bkl"):
+        p, q = math.exp(infer), math.exp(old)
+        if measure != "bkl":
+            return q - p if measure == "diff" else abs(q - p)
+        p, q = clamp(p, 1e-6, 1 - 1e-6), clamp(q, 1e-6, 1 - 1e-6)
+        return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
     d = clamp(old - infer, -bound, bound)
     return {
         "ratio": d,

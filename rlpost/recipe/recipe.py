@@ -184,7 +184,9 @@ class RewardOptions(OptionModel):
 Level = Literal["token", "segment", "geometric", "sequence"]
 
 FILTER_LEVELS = (*get_args(Level), "max")
-MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")
+GAPS = ("diff", "prob_gap", "bkl")
+"""Measures of both probabilities, which numerics.is_filter_clamp does not change."""
+MEASURES = ("ratio", "k1", "k2", "k3", "tv", "error", *GAPS)
 LEVEL_SYNONYMS = {"sum": "sequence", "mean": "geometric"}
 FILTER_SYNTAX = "LEVEL:MEASURE:LOW:HIGH"
 
@@ -267,8 +269,8 @@ class CorrectionOptions(OptionModel):
     """Divide importance weights by their mean over the batch."""
     is_filter: tuple[Annotated[str, AfterValidator(_normal_text)], ...] = ()
     """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
-    Levels: token, segment, geometric, sequence, max. Measures: ratio, diff, k1, k2, k3, tv,
-    error."""
+    Levels: token, segment, geometric, sequence, max. Measures: ratio, k1, k2, k3, tv, error, diff,
+    prob_gap, bkl."""
     is_filter_where: Literal["any", "negative", "diverging"] = "any"
     """Tokens that filters may reject: any, those with a negative advantage, or those whose update
     increases the divergence."""

@@ -30,6 +30,7 @@ from rlpost.kernels.moments import exact_sums
 from rlpost.kernels.segments import count_true, spread
 from rlpost.pipeline.stages.responses import some_left
 from rlpost.pipeline.stages.tokens import partial_mask
+from rlpost.recipe.recipe import GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def filter_fields(recipe: Recipe) -> frozenset[str]:
     names = {"is_filter"}
     if recipe.is_filter:
         names |= {"is_filter_where", "numerics.correction"}
-        if any(one.measure != "diff" for one in recipe.filters):
+        if any(one.measure not in GAPS for one in recipe.filters):
             names.add("numerics.is_filter_clamp")
     return frozenset(names)
 
