@@ -96,9 +96,9 @@ def at_level(values: Array, mask: Array, offsets: Array, *, level: str) -> Array
         values: [T].
         mask: [T] bool.
         offsets: [N+1] of the responses.
-        level: token (the values unchanged), segment, sequence, geometric or max.
+        level: token or batch (the values unchanged), segment, sequence, geometric or max.
     """
-    if level == "token":
+    if level in ("token", "batch"):
         return values
     if level == "segment":
         return segment_means(values, mask, offsets)
@@ -159,6 +159,7 @@ def importance_weights(
     cap: float = math.inf,
     floor: float = 0.0,
     bounds: tuple[float, float] = (0.0, math.inf),
+    only: Array | None = None,
 ) -> Weights:
     """Return min(max(exp(log), floor), cap), and 0 if exp(log) is outside the inclusive bounds.
 
@@ -170,6 +171,7 @@ def importance_weights(
         cap: largest weight.
         floor: smallest weight.
         bounds: smallest and largest ratio whose weight is not 0.
+        only: [T] bool, where cap and floor apply; None: everywhere.
 
     >>> logs = np.log([0.5, 2.0, 8.0])
     >>> importance_weights(logs, cap=4.0).values.round(3).tolist()
@@ -181,7 +183,10 @@ def importance_weights(
     ratios = xp.exp(logs.clip(max=MAX_LOG_WEIGHT))
     masked = (ratios < bounds[0]) | (ratios > bounds[1])
     truncated = ((ratios > cap) | (ratios < floor)) & ~masked
-    return Weights(xp.where(masked, 0.0, ratios.clip(floor, cap)), truncated, masked)
+    values = ratios.clip(floor, cap)
+    if only is not None:
+        values, truncated = xp.where(only, values, ratios), truncated & only
+    return Weights(xp.where(masked, 0.0, values), truncated, masked)
 
 
 def divergence(
@@ -194,7 +199,7 @@ def divergence(
     level: str,
     clamp: float = math.inf,
 ) -> Array:
-    """Return what a filter compares with its bounds: [T] for levels token and segment, else [N].
+    """Return what a filter compares: [T] for levels token, batch and segment, else [N].
 
     With d = old - infer, the value of a token is:
 
@@ -217,7 +222,7 @@ def divergence(
         mask: [T] bool.
         offsets: [N+1] of the responses.
         measure: ratio, k1, k2, k3, tv, error, diff, prob_gap or bkl.
-        level: token, segment, sequence, geometric or max.
+        level: token, batch (as token), segment, sequence, geometric or max.
         clamp: bound on |d| of each token, in nats.
     """
     xp = namespace(old)
