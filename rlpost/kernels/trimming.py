@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rlpost.kernels.arrays import Array, namespace
+from rlpost.kernels.arrays import Array, like, namespace, on_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,6 +62,17 @@ def up_to(values: Array, batch: Array, cuts: Array) -> Array:
         cuts: [batches] from `cuts_of`.
     """
     return _bits(values) <= cuts[batch]
+
+
+def smallest(values: Array, competes: Array, bound: float) -> Array:
+    """Return the tokens that stay if all are one batch, [T] bool; waits for a device."""
+    xp = namespace(values)
+    batch = xp.astype(xp.zeros_like(competes), xp.int64)
+    codes = on_host(leading_codes(values, batch, competes))
+    boundary = boundary_of(Tally.empty().plus(codes, LEADING), 1, bound)
+    codes = on_host(trailing_codes(values, batch, competes, like(boundary.bins, values)))
+    cuts = cuts_of(Tally.empty().plus(codes, 0), boundary, bound)
+    return up_to(values, batch, like(cuts, values))
 
 
 def _bits(values: Array) -> Array:
