@@ -78,6 +78,14 @@ def presets(incomplete: str) -> Offers:
     return [(name, framework_presets.about(name)) for name in every]
 
 
+def corrections(_incomplete: str) -> Offers:
+    """Return the named corrections of frameworks."""
+    return [
+        (name, "sets the policy loss, too" * bool(framework_presets.correction_named(name).loss))
+        for name in framework_presets.corrections()
+    ]
+
+
 def column(context: typer.Context) -> Offers:
     """Return the columns of the input: of the first argument that is a file."""
     from rlpost.io.parquet.column_names import column_names  # noqa: PLC0415

@@ -28,6 +28,7 @@ CALLS = {
     "to_tokens": ([REWARDS, OFFSETS, MASK], {}),
     "whiten": ([TOKENS[0], MASK], {}),
     "kl": ([*TOKENS[:2], MASK], {"kl_estimator": "k3"}),
+    "accepted_tokens": ([*TOKENS[:2], OFFSETS, MASK], {"filters": ["batch:k2::0.1"]}),
     "importance_weights": ([*TOKENS[:2], OFFSETS, MASK], {"level": "segment"}),
     "policy_loss": ([*TOKENS, OFFSETS, MASK], {"loss": "clip_cov"}),
     "aggregate": ([TOKENS[0], OFFSETS, MASK], {"how": "seq-mean-token-mean"}),

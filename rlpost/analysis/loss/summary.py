@@ -399,7 +399,8 @@ def unused_options(
     """
     texts = []
     column = summary["advantages_from"]
-    fields = sorted(x for x in of_recipe if x in Recipe.model_fields and x not in _OF_EVERY_RUN)
+    known = {"correction", *Recipe.model_fields}
+    fields = sorted(x for x in of_recipe if x in known and x not in _OF_EVERY_RUN)
     if summary["estimator"] is None and fields:
         texts.append(
             f"{', '.join(map(flag_of, fields))}: without effect, since the input has advantages, "
