@@ -37,6 +37,7 @@ OTHER_CONTEXT = 1.7  # times larger |d|: drifts and lags have up to 1.5
 OTHER_WEIGHTS = 3.0  # times larger |d| of steps or machines
 OUTLIERS = 0.4  # of the gap
 OUTLIERS_OF_HEAT = 0.03  # of the gap: what a temperature makes is bounded
+MOST_OUTLIERS = 0.05  # of the tokens: more are not few
 LOCAL = 0.5  # of 2: how far outliers are from random tokens
 PLACES = 40  # tokens of a turn; later ones are one place
 CONFIDENT = 1e-3  # of the tokens
@@ -228,7 +229,9 @@ def few_tokens(case: Case) -> Case:
     tokens = case.tokens
     tail = evidence.heavy_tail(case.rest, tokens.infer, LEAST_GAP)
     count, total = int(np.count_nonzero(tail.tokens)), len(case.rest)
-    if not count or tail.share < (OUTLIERS if case.exact else OUTLIERS_OF_HEAT):
+    if not 0 < count <= MOST_OUTLIERS * total or tail.share < (
+        OUTLIERS if case.exact else OUTLIERS_OF_HEAT
+    ):
         return case
     nats, others = _size(case.rest[tail.tokens]), _size(case.rest[~tail.tokens])
     text = f"{count:,} of {total:,} tokens ({100 * count / total:.2g} %) differ by {nats:.3g} nats"
