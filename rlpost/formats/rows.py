@@ -271,6 +271,33 @@ class Row:
     values: dict[str, Any]
 
 
+AGENTIC: dict[str, pa.DataType] = {
+    "branch": _TEXT,
+    "turn": pa.int64(),
+    "turn_reward": pa.float64(),
+    "failure": _TEXT,
+    "error": _TEXT,
+    "seconds": pa.float64(),
+}
+"""Columns of rollouts with several rows: the failure of the rollout, its error and its duration."""
+
+
+def agentic_batches(
+    rows: Iterable[Row], options: ReadOptions, columns: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows as `record_batches` does, always with these columns, or those that it types.
+
+    A failure may come first after millions of rows, and a file's columns are those of its first.
+
+    Args:
+        rows: responses.
+        options: of the conversion.
+        columns: names in `AGENTIC` that the layout has, for all of its files.
+    """
+    types = {name: AGENTIC[name] for name in columns if name not in options.omitted_columns}
+    return OtherFields(types).add_missing_columns(record_batches(rows, options, types))
+
+
 @dataclass
 class _EarlierRows:
     """Columns of earlier rows: every row has the same token columns and types."""
