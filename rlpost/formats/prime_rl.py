@@ -368,7 +368,7 @@ TRACES = Format(
     suffixes=(".jsonl",),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
-        "domain", "truncated", "branch", "agent_role", "failure", "entropy",
+        "domain", "truncated", "branch", "agent_role", "failure",
     ),
     missing_roles={
         "log_probs": _NO_LOG_PROBS,
