@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from runs import run
@@ -76,3 +77,69 @@ def test_traces_of_another_version_are_an_error(tmp_path):
     source = edited(WRITTEN / "verifiers" / "traces.jsonl", tmp_path, later)
     with pytest.raises(DataError, match="`version` is 2"):
         convert(source, tmp_path / "out.parquet")
+
+
+def check_calls(rows: list[dict], calls: list) -> None:
+    """Rows of one rollout against its calls: text, ids of the prompt and of the answer, log-probs."""
+    assert [row["turn"] for row in rows] == [*range(len(calls))]
+    for row, (text, prompt, ids, log_probs) in zip(rows, calls, strict=True):
+        assert row["response"] in (text, None)
+        assert (row["prompt_token_ids"], row["response_token_ids"]) == (prompt, ids)
+        assert row["response_mask"] == [1] * len(ids)
+        assert np.allclose(row["infer_log_probs"], log_probs, rtol=0, atol=1e-7)
+
+
+def test_trials_of_harbor(tmp_path):
+    source = WRITTEN / "harbor" / "job"
+    assert detect(source).name == "harbor"
+    rows = rows_of(source, tmp_path)
+    for one in truth_of("harbor"):
+        own = [row for row in rows if row["rollout_id"] == one["rollout"]]
+        if one["calls"]:
+            check_calls(own, one["calls"])
+        for row in own:
+            assert (row["reward"], row["seconds"]) == (one["reward"], one["seconds"])
+            assert (row["failure"] is None) == one["reward_valid"]
+            assert row["truncated"] == (one["exception"] == "AgentTimeoutError")
+    assert [row["branch"] for row in rows] == ["0", "0", "1", "2", "0", "0", "0"]
+    assert (rows[-1]["failure"], rows[-1]["error"]) == ("EnvironmentStartTimeoutError", "no sandbox")
+    gains = advantages_of(source, tmp_path)
+    assert [round(x[0], 4) if x else 0 for x in gains] == [*[1.1547] * 4, -0.5773, -0.5773, 0]
+
+
+@pytest.mark.parametrize("minor", [0, 8])
+def test_trajectories_alone_of_every_version(minor, tmp_path):
+    source = WRITTEN / "harbor" / "job" / "fix-git__1" / "agent" / "trajectory.json"
+    text = source.read_text().replace("ATIF-v1.8", f"ATIF-v1.{minor}")
+    (tmp_path / "in.json").write_text(text)
+    rows = rows_of(tmp_path / "in.json", tmp_path)
+    check_calls(rows, truth_of("harbor")[0]["calls"][:3])
+    assert {row["agent_role"] for row in rows} == {"terminus-2"}
+    (tmp_path / "new.json").write_text(text.replace(f"v1.{minor}", "v2.0"))
+    with pytest.raises(DataError, match="`schema_version` is"):
+        convert(tmp_path / "new.json", tmp_path / "new.parquet")
+
+
+def test_trajectories_of_art(tmp_path):
+    source = WRITTEN / "art" / "trajectories" / "train" / "0007.parquet"
+    assert detect(source).name == "art"
+    rows = rows_of(source, tmp_path)
+    for one in truth_of("art"):
+        own = [row for row in rows if row["rollout_id"] == one["rollout"]]
+        check_calls(own, [call[:4] for call in one["calls"]])
+        assert [row["finish_reason"] for row in own] == [call[4] for call in one["calls"]]
+        keys = {(row["step"], row["prompt_id"], row["reward"], row["policy_version"]) for row in own}
+        assert keys == {(7, one["group"], one["reward"], one["version"])}
+    assert [row["branch"] for row in rows] == ["0", "0", "0", "1", "0", "0", "0"]
+    assert (rows[0]["failure"], rows[0]["error"]) == ("TimeoutError", "no answer")
+    gains = advantages_of(source, tmp_path)
+    half = round(0.5**0.5, 4)
+    assert [round(x[0], 4) if x else 0 for x in gains] == [0, *[half] * 3, -half, half, -half]
+
+
+def test_trajectories_of_art_of_another_version_are_an_error(tmp_path):
+    table = pq.read_table(WRITTEN / "art" / "trajectories" / "train" / "0007.parquet")
+    later = pa.array([3] * len(table), pa.int16())
+    pq.write_table(table.set_column(0, "format_version", later), tmp_path / "in.parquet")
+    with pytest.raises(DataError, match="`format_version` is 3"):
+        convert(tmp_path / "in.parquet", tmp_path / "out.parquet")
