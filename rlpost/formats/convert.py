@@ -161,7 +161,7 @@ def plan_targets(
         else:
             plan = {}
             for dump in dumps:
-                target = output / dump.relative.with_suffix(".parquet")
+                target = output / dump.converted
                 if target in plan:
                     raise UsageError(
                         f"{dump.path} and {plan[target][0].path} would both become {target}: name "

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.base import Format, has
+from rlpost.formats.calls import TYPES, call_rows
+from rlpost.formats.containers import JSON
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
 from rlpost.formats.layout import (
     as_mask,
@@ -23,18 +25,15 @@ from rlpost.formats.layout import (
     response_start,
     spread_over_mask,
 )
-from rlpost.formats.records import Record, as_record, first_fields, json_records
-from rlpost.formats.rows import Row, agentic_batches, record_batches
+from rlpost.formats.records import Row, as_record
 from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.layout import Lists
+    from rlpost.formats.records import Record
 
 
 _NODE_LISTS = {
@@ -49,7 +48,6 @@ _NODE_LISTS = {
 
 _VERSION = 1
 """Of the schema of traces that verifiers 0.4 writes."""
-_AGENTIC = ("branch", "turn", "failure", "error", "seconds")
 
 
 _EXPORT_LISTS = {
@@ -68,38 +66,28 @@ _NO_LOG_PROBS = (
 """Why a dump of prime-rl has no `log_probs`, and what to use instead."""
 
 
-def sniff_traces(path: Path) -> bool:
-    """Return whether the first record is an episode or a trace."""
-    fields = first_fields(path)
+def _is_traces(fields: Mapping[str, Any]) -> bool:
+    """Return whether the fields are those of an episode or of a trace."""
     episode = {"traces", "task", "env"} <= fields.keys()
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
-def read_traces(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
     """Yield the branches of traces whose agent was trainable, if they have policy tokens.
 
     A trace that failed before its first policy token is a row without tokens.
-
-    Raises:
-        DataError: a trace has another version of the schema, or its fields do not fit it.
     """
-    return agentic_batches(_trace_rows(path, options), options, _AGENTIC)
-
-
-def _trace_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    step = step_key_of(path)
-    for record in json_records(path):
-        keys = _episode_keys(record, step)
+    for record in records:
+        keys = _episode_keys(record, step_key_of(record.file))
         for trace in _traces(record):
             if not _field(trace, "agent", "trainable", default=True):
                 continue
             facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
-            rows = [_branch_row(trace, facts, *branch) for branch in _branches(trace)]
-            made = [row for row in rows if row is not None]
-            if not made and facts["failure"]:
-                first = {"sample_id": facts["rollout_id"], "branch": "0", "turn": 0}
-                made = [Row(trace.where, facts | first)]
-            yield from (apply_map(row, trace, options.map) for row in made)
+            branches = [_branch_row(trace, facts, *branch) for branch in _branches(trace)]
+            rows = [row for row in branches if row is not None]
+            yield from rows
+            if not rows and facts["failure"]:
+                yield from call_rows(trace, facts, ())
 
 
 def _failure(episode: Record, trace: Record) -> dict[str, Any]:
@@ -119,7 +107,7 @@ def _traces(record: Record) -> Iterator[Record]:
         yield record
         return
     for i, one in enumerate(record.array("traces")):
-        yield as_record(f"{record.where}, trace {i}", one)
+        yield as_record(f"{record.where}, trace {i}", one, record.file)
 
 
 def _field(record: Record, *names: str, default: Any = None) -> Any:
@@ -201,7 +189,7 @@ def _branch_row(
         (n.fields["finish_reason"] for n in reversed(nodes) if n.has("finish_reason")), None
     )
     return Row(
-        f"{trace.where}, branch {number}",
+        trace.part(f"branch {number}", trace.fields),
         {
             **facts,
             "sample_id": f"{facts['rollout_id']}:{number}",
@@ -325,16 +313,9 @@ def _content(message: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def sniff_tokens(path: Path) -> bool:
-    """Return whether the first record has the fields of a token export."""
-    needed = {"export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"}
-    return needed <= first_fields(path).keys()
-
-
-def read_tokens(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _export_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
     """Yield the sequences of one rank, each from its first trained token on."""
-    rows = (apply_map(_export_row(record), record, options.map) for record in json_records(path))
-    return record_batches(rows, options)
+    return map(_export_row, records)
 
 
 def _export_row(record: Record) -> Row:
@@ -348,7 +329,7 @@ def _export_row(record: Record) -> Row:
     prompt = lists["response_token_ids"][:start]
     parts = ("step", "rank", "export_sequence_idx")
     return Row(
-        where,
+        record,
         {
             "step": record.integer("step"),
             "prompt_id": prompt_key(prompt),
@@ -365,7 +346,7 @@ def _export_row(record: Record) -> Row:
 TRACES = Format(
     name="prime-rl",
     title="verifiers 0.4 and prime-rl traces.jsonl (episodes)",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
         "domain", "truncated", "branch", "agent_role", "failure",
@@ -377,8 +358,9 @@ TRACES = Format(
         "ref_log_probs": "the run had no reference model",
         "values": "prime-rl has no critic",
     },
-    sniff=sniff_traces,
-    read=read_traces,
+    sniff=_is_traces,
+    rows=_trace_rows,
+    types={**TYPES, "seconds": pa.float64()},
     options=("map",),
     source="verifiers 0.4.0 v1/utils/trace_store.py, v1/trace.py; prime_rl/monitors/file (2026)",
     fields={
@@ -396,7 +378,7 @@ TRACES = Format(
 TOKENS = Format(
     name="prime-rl-tokens",
     title="prime-rl token_exports/step_{N}/rank_{R}.jsonl",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
     missing_roles={
         "reward": "token exports have no rewards; traces.jsonl has them",
@@ -404,8 +386,8 @@ TOKENS = Format(
         "ref_log_probs": "token exports have no log-probs of a reference policy",
         "values": "prime-rl has no critic",
     },
-    sniff=sniff_tokens,
-    read=read_tokens,
+    sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
+    rows=_export_rows,
     options=("map",),
     source="prime_rl trainer/rl token export, schema_version 1 (2026)",
     fields={

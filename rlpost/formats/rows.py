@@ -10,7 +10,7 @@ import json
 from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Row
 
 
 _TEXT = pa.string()
@@ -43,6 +44,17 @@ class OtherFields:
     """
 
     types: Mapping[str, pa.DataType]
+
+    @classmethod
+    def of_schema(cls, schema: pa.Schema, skip: Collection[str]) -> Self:
+        """Return the columns of a table, except some, and those without a type."""
+        return cls(
+            {
+                one.name: one.type
+                for one in schema
+                if one.name not in skip and not pa.types.is_null(one.type)
+            }
+        )
 
     @cached_property
     def columns(self) -> dict[str, str]:
@@ -261,41 +273,6 @@ def _number_text(value: float | None) -> str:
 MOST_ROWS = 4096
 MOST_BYTES = 32 << 20
 """A batch ends with the row that reaches either limit."""
-
-
-@dataclass(slots=True)
-class Row:
-    """One response: canonical columns, and others under their own names; None is null."""
-
-    where: str
-    values: dict[str, Any]
-
-
-AGENTIC: dict[str, pa.DataType] = {
-    "branch": _TEXT,
-    "turn": pa.int64(),
-    "turn_reward": pa.float64(),
-    "failure": _TEXT,
-    "error": _TEXT,
-    "seconds": pa.float64(),
-}
-"""Columns of rollouts with several rows: the failure of the rollout, its error and its duration."""
-
-
-def agentic_batches(
-    rows: Iterable[Row], options: ReadOptions, columns: Collection[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows as `record_batches` does, always with these columns, or those that it types.
-
-    A failure may come first after millions of rows, and a file's columns are those of its first.
-
-    Args:
-        rows: responses.
-        options: of the conversion.
-        columns: names in `AGENTIC` that the layout has, for all of its files.
-    """
-    types = {name: AGENTIC[name] for name in columns if name not in options.omitted_columns}
-    return OtherFields(types).add_missing_columns(record_batches(rows, options, types))
 
 
 @dataclass

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlpost._version import __version__
@@ -154,7 +155,10 @@ class CanonicalFile:
                    if not pa.types.is_null(column.type)}  # fmt: skip
         for name in TOKEN_COLUMNS:
             if name in columns and table[name].null_count:
-                raise DataError(self._uneven_text(name))
+                if not _has_no_tokens(table.filter(table[name].is_null())):
+                    raise DataError(self._uneven_text(name))
+                filled = pc.coalesce(table[name], pa.scalar([], table[name].type))
+                table = table.set_column(columns[name], name, filled)
         order = [*(columns.pop(name) for name in CANONICAL if name in columns), *columns.values()]
         return table.select(order)
 
@@ -188,6 +192,8 @@ class CanonicalFile:
                         f"{source}: the column {name} is {columns[name].type} here and "
                         f"{column_field.type} in earlier rows"
                     ) from None
+            elif name in TOKEN_COLUMNS and _has_no_tokens(batch):
+                arrays.append(pa.array([[]] * batch.num_rows, column_field.type))
             elif name in TOKEN_COLUMNS:
                 raise DataError(self._uneven_text(name))
             else:
@@ -218,6 +224,12 @@ class CanonicalFile:
 
     def _write_error(self, error: OSError) -> ReadWriteError:
         return ReadWriteError(f"{self.target}: cannot be written: {error.strerror or error}")
+
+
+def _has_no_tokens(rows: pa.RecordBatch | pa.Table) -> bool:
+    """Return whether all rows have a length of 0, as those of a rollout that failed at once."""
+    lengths = rows.column(LENGTH) if LENGTH in rows.schema.names else None
+    return lengths is not None and pc.all(pc.equal(lengths.fill_null(1), 0)).as_py()
 
 
 def _tokens(batch: pa.RecordBatch) -> int:

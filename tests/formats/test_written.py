@@ -80,7 +80,7 @@ def test_traces_of_another_version_are_an_error(tmp_path):
 
 
 def check_calls(rows: list[dict], calls: list) -> None:
-    """Rows of one rollout against its calls: text, ids of the prompt and of the answer, log-probs."""
+    """Rows of one rollout against its calls: text, ids of prompt and answer, log-probs."""
     assert [row["turn"] for row in rows] == [*range(len(calls))]
     for row, (text, prompt, ids, log_probs) in zip(rows, calls, strict=True):
         assert row["response"] in (text, None)
@@ -102,7 +102,10 @@ def test_trials_of_harbor(tmp_path):
             assert (row["failure"] is None) == one["reward_valid"]
             assert row["truncated"] == (one["exception"] == "AgentTimeoutError")
     assert [row["branch"] for row in rows] == ["0", "0", "1", "2", "0", "0", "0"]
-    assert (rows[-1]["failure"], rows[-1]["error"]) == ("EnvironmentStartTimeoutError", "no sandbox")
+    assert (rows[-1]["failure"], rows[-1]["error"]) == (
+        "EnvironmentStartTimeoutError",
+        "no sandbox",
+    )
     gains = advantages_of(source, tmp_path)
     assert [round(x[0], 4) if x else 0 for x in gains] == [*[1.1547] * 4, -0.5773, -0.5773, 0]
 
@@ -128,7 +131,9 @@ def test_trajectories_of_art(tmp_path):
         own = [row for row in rows if row["rollout_id"] == one["rollout"]]
         check_calls(own, [call[:4] for call in one["calls"]])
         assert [row["finish_reason"] for row in own] == [call[4] for call in one["calls"]]
-        keys = {(row["step"], row["prompt_id"], row["reward"], row["policy_version"]) for row in own}
+        keys = {
+            (row["step"], row["prompt_id"], row["reward"], row["policy_version"]) for row in own
+        }
         assert keys == {(7, one["group"], one["reward"], one["version"])}
     assert [row["branch"] for row in rows] == ["0", "0", "0", "1", "0", "0", "0"]
     assert (rows[0]["failure"], rows[0]["error"]) == ("TimeoutError", "no answer")

@@ -132,5 +132,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-
     main()

@@ -2,8 +2,8 @@
 
     pip install harbor==0.25.0 && python tests/written/make_harbor.py
 
-`Chat` collects the rollout details, `Trajectory` (ATIF 1.8) and `TrialResult` check every field, and
-both files are written by the calls of `Terminus2._dump_trajectory` and `Trial._finalize`. No
+`Chat` collects the rollout details, `Trajectory` (ATIF 1.8) and `TrialResult` check every field,
+and both files are written by the calls of `Terminus2._dump_trajectory` and `Trial._finalize`. No
 container runs: the model's answers are those below.
 """
 
@@ -91,7 +91,10 @@ def trial(number: int, answers: list[LLMResponse], **facts: object) -> dict:
     folder = FOLDER / "job" / name
     (folder / "agent").mkdir(parents=True)
     side = facts.pop("subagent", [])
-    details = [*chatted(answers).rollout_details, *(d for x in side for d in chatted([x]).rollout_details)]
+    details = [
+        *chatted(answers).rollout_details,
+        *(d for x in side for d in chatted([x]).rollout_details),
+    ]
     result = TrialResult(
         id=UUID(int=number),
         task_name="fix-git",

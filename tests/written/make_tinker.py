@@ -67,7 +67,7 @@ def main() -> None:
     instrument._exporter = exporter
     answers = iter(CALLS)
 
-    def sample(self, prompt, num_samples, sampling_params):
+    def sample(*_):
         *_, made, why = next(answers)
         sequences = [
             SimpleNamespace(tokens=ids, logprobs=[-0.25 * (i + 1) for i in range(len(ids))],
