@@ -20,6 +20,7 @@ from rlpost.formats import (
     roll,
     skyrl,
     slime,
+    tinker,
     trl,
     verl,
 )
@@ -42,6 +43,7 @@ FORMATS: dict[str, Format] = {
         miles.FORMAT,
         art.FORMAT,
         harbor.FORMAT,
+        tinker.FORMAT,
         prime_rl.TRACES,
         prime_rl.TOKENS,
         open_instruct.FORMAT,

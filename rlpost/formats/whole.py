@@ -47,6 +47,8 @@ def is_whole(path: AnyPath, *, table: bool) -> bool:
             if path.suffix == ".pt":
                 start, end = read_at(file, len(_ZIP), 0), read_at(file, 1, max(size - 1, 0))
                 return zipfile.is_zipfile(path) if start == _ZIP else end == _STOP
+            if path.suffix in (".sqlite", ".db"):
+                return True  # its writer's log makes what is there complete
             if path.suffix == ".json":
                 return _is_json(read_at(file, size, 0))
             return _has_last_line(file, size)

@@ -148,3 +148,28 @@ def test_trajectories_of_art_of_another_version_are_an_error(tmp_path):
     pq.write_table(table.set_column(0, "format_version", later), tmp_path / "in.parquet")
     with pytest.raises(DataError, match="`format_version` is 3"):
         convert(tmp_path / "in.parquet", tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("name", ["sample.jsonl", "capture.sqlite", "capture.parquet"])
+def test_captures_of_tinker(name, tmp_path):
+    source = WRITTEN / "tinker" / name
+    assert detect(source).name == "tinker-capture"
+    files = {*source.parent.iterdir()}
+    rows = rows_of(source, tmp_path)
+    truth = truth_of("tinker")
+    assert {*source.parent.iterdir()} == files
+    for row, one in zip(rows, truth, strict=True):
+        assert (
+            row["rollout_id"]
+            == f"run/1/train/rollout/{one['step']}/{one['group']}/{one['trajectory']}"
+        )
+        keys = (row["step"], row["prompt_id"], row["finish_reason"], row["policy_version"])
+        assert keys == (one["step"], one["group"], one["stop"], 12)
+        assert (row["run_attempt"], row["split"], row["purpose"]) == (1, "train", "rollout")
+        assert row["prompt_token_ids"] == one["prompt"]
+        assert row["response_token_ids"] == one["tokens"]
+        assert row["infer_log_probs"] == one["log_probs"]
+    places = [(row["branch"], row["turn"]) for row in rows]
+    assert places == [("0", 0), ("0", 0), ("0", 1), ("1", 2), ("0", 0), ("0", 0)]
+    ran = run("advantages", source, tmp_path / "a.parquet", "--estimator", "grpo")
+    assert (ran.code, "the capture has no rewards" in ran.err) == (3, True)

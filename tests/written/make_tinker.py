@@ -3,7 +3,7 @@
     pip install tinker_cookbook==0.6.1 && python tests/written/make_tinker.py
 
 The instrumented `sample` calls a scripted client in place of the service; the capture, its JSON
-lines and its SQLite store are the cookbook's. Clocks and identifiers are fixed.
+lines, its SQLite store and the Arrow schema are the cookbook's. Clocks and identifiers are fixed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from tinker_cookbook.capture import instrument
 from tinker_cookbook.capture.exporter import CaptureExporter, JsonlFileSink
 from tinker_cookbook.capture.scope import capture
 from tinker_cookbook.capture.store.client import wire_rows_from_sample_record
 from tinker_cookbook.capture.store.db import CaptureDB
+from tinker_cookbook.capture.store.schema import WIRE_ROWS_COLUMNS, render_arrow_schema
 from tinker_cookbook.stores.storage import LocalStorage
 
 FOLDER = Path(__file__).parent / "tinker"
@@ -89,7 +92,11 @@ def main() -> None:
     store = CaptureDB(FOLDER / "capture.sqlite")
     store.ingest_wire([row for one in records for row in wire_rows_from_sample_record(one)])
     store.ingest_annotations([{"event_id": "e1", "run_id": "run", "kind": "note", "payload": {}}])
+    rows = store.query_rows("run")
     store.close()
+    schema = render_arrow_schema(WIRE_ROWS_COLUMNS)
+    rows = [{**row, "metadata": json.dumps(row["metadata"])} for row in rows]
+    pq.write_table(pa.Table.from_pylist(rows, schema), FOLDER / "capture.parquet")
     truth = [
         {"step": call[0], "group": str(call[1]), "trajectory": call[2], "prompt": call[3],
          "tokens": ids, "log_probs": [-0.25 * (i + 1) for i in range(len(ids))], "stop": call[5]}
