@@ -173,3 +173,28 @@ def test_captures_of_tinker(name, tmp_path):
     assert places == [("0", 0), ("0", 0), ("0", 1), ("1", 2), ("0", 0), ("0", 0)]
     ran = run("advantages", source, tmp_path / "a.parquet", "--estimator", "grpo")
     assert (ran.code, "the capture has no rewards" in ran.err) == (3, True)
+
+
+def test_rollouts_of_nemo_gym_with_the_failures_beside_them(tmp_path):
+    source = WRITTEN / "nemo_gym" / "rollouts.jsonl"
+    assert detect(source).name == "nemo-gym"
+    rows = rows_of(source, tmp_path)
+    for one in truth_of("nemo_gym"):
+        own = [row for row in rows if row["rollout_id"] == one["rollout"]]
+        check_calls(
+            own, [[row["response"], *call] for row, call in zip(own, one["calls"], strict=True)]
+        )
+        facts = {(row["prompt_id"], row["reward"], row["sample_loss_mask"]) for row in own}
+        assert facts == {(one["task"], one["reward"], float(not one["masked"]))}
+    assert [row["response"] for row in rows[:2]] == ['{"x": 6}', "13"]
+    assert [row["finish_reason"] for row in rows[:4]] == ["stop"] * 3 + ["max_output_tokens"]
+    assert [row["failure_reason"] for row in rows[:3]] == [None, None, "wrong_answer"]
+    failed = [(row["rollout_id"], row["failure"], row["error"]) for row in rows[-2:]]
+    assert failed == [(f"0:3:failure {i}", "sandbox_error", "no box") for i in (1, 2)]
+    gains = advantages_of(source, tmp_path)
+    assert [round(x[0], 4) if x else 0 for x in gains] == [0.7071, 0.7071, -0.7071, *[0] * 4]
+    (tmp_path / "run").mkdir()
+    for file in source.parent.glob("rollouts*.jsonl"):
+        (tmp_path / "run" / file.name).write_bytes(file.read_bytes())
+    convert(tmp_path / "run", tmp_path / "folder")
+    assert pq.read_table(tmp_path / "folder").num_rows == len(rows)
