@@ -12,14 +12,19 @@ import pytest
 from runs import run
 
 from rlpost.errors import DataError
-from rlpost.formats import detect
+from rlpost.formats import FORMATS, detect
 from rlpost.formats.convert import convert
 
 WRITTEN = Path(__file__).parents[1] / "written"
 
 
 def rows_of(source: Path, folder: Path) -> list[dict]:
-    convert(source, folder / "out.parquet")
+    """The rows of a file, whose roles are those that its format declares."""
+    summary = convert(source, folder / "out.parquet")
+    layout = FORMATS[summary["format"]]
+    carried = {"response_token_ids", "prompt_token_ids", "policy_version", "rollout", "turn"}
+    assert {*summary["roles"]} - carried <= {*layout.roles}
+    assert {*layout.roles} <= {*summary["roles"], *layout.missing_roles}
     return pq.read_table(folder / "out.parquet").to_pylist()
 
 
