@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
@@ -196,6 +197,15 @@ class Format:
         if container not in self.containers or container is None:
             return False
         return self.sniff(container.first(cast("Path", path), self.contents))
+
+    def contains(self, folder: Path, file: Path) -> bool:
+        """Return whether a file belongs to a directory that is a dump, so it is no dump itself."""
+        if folder in file.parents:
+            return True
+        outer = folder.parent
+        return outer in file.parents and any(
+            fnmatch(str(file.relative_to(outer)), pattern) for pattern in self.beside
+        )
 
     def notes(self, mapped: Collection[str] = ()) -> str:
         """Return the notes on this format that apply if these roles are mapped."""

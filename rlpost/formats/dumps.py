@@ -12,7 +12,7 @@ import pyarrow as pa
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
-from rlpost.formats.containers import container_of, without_suffixes
+from rlpost.formats.containers import FOLDER, STREAM, container_of, without_suffixes
 from rlpost.formats.exported import is_beside
 from rlpost.formats.pickles import is_cut_archive
 from rlpost.formats.reading import read_dump
@@ -151,9 +151,15 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
 def _directory(
     text: str, files: Sequence[Path], dump_format: Format | None, top: Path
 ) -> FoundDumps:
-    """Return the dumps among the files of a directory."""
-    found = FoundDumps()
+    """Return the dumps among the files of a directory, and directories that are one dump."""
+    found, part = FoundDumps(), set[Path]()
+    for folder, layout in _dump_folders(top, files, dump_format):
+        relative = folder.relative_to(top) if folder != top else Path(top.absolute().name)
+        found.dumps.append(Dump(folder, layout, relative))
+        part |= {file for file in files if layout.contains(folder, file)}
     for file in files:
+        if file in part:
+            continue
         own = _format_if_fits(file, dump_format) if dump_format else detect(file)
         if own is None and is_beside(file):
             continue
@@ -175,6 +181,22 @@ def _directory(
         )
     check_mixed(text, found.dumps)
     return found
+
+
+def _dump_folders(
+    top: Path, files: Sequence[Path], dump_format: Format | None
+) -> Iterator[tuple[Path, Format]]:
+    """Yield the directories that are one dump, and their formats; the top one comes first."""
+    layouts = [dump_format] if dump_format else [*FORMATS.values()]
+    layouts = [one for one in layouts if not {STREAM, FOLDER}.isdisjoint(one.containers)]
+    yielded: list[Path] = []
+    for folder in sorted({parent for file in files for parent in file.parents if top in
+                          (parent, *parent.parents)}) if layouts else ():  # fmt: skip
+        if any(other in folder.parents for other in yielded):
+            continue
+        if layout := next((one for one in layouts if one.fits(folder)), None):
+            yielded.append(folder)
+            yield folder, layout
 
 
 def is_dump_table(table: AnyPath) -> bool:
