@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
-from rlpost.formats.rows import nonfinite_numbers
+from rlpost.formats.rows import has_failed, nonfinite_numbers
 from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
@@ -49,6 +49,7 @@ class CanonicalFile:
         self._file: pa.OSFile | None = None
         self._sources: dict[str, int] = {}
         self._rewarded = 0
+        self._failed = 0  # rows of batches without rewards
         self._nonfinite: dict[str, list[int]] = {}
 
     @property
@@ -63,7 +64,7 @@ class CanonicalFile:
             name: {"entries": entries, "responses": rows}
             for name, (entries, rows) in self._nonfinite.items()
         }
-        if missing := self.rows - self._rewarded if self._rewarded else 0:
+        if missing := self.rows - self._rewarded - self._failed if self._rewarded else 0:
             count = counts.get("reward", {"entries": 0, "responses": 0})
             counts["reward"] = {name: number + missing for name, number in count.items()}
         return counts
@@ -71,6 +72,8 @@ class CanonicalFile:
     def _count_nonfinite(self, batch: pa.RecordBatch) -> None:
         if "reward" in batch.schema.names:  # a batch without any reward has no such column
             self._rewarded += batch.num_rows
+        else:
+            self._failed += int(has_failed(batch).sum())
         for name, rows in nonfinite_numbers(batch):
             count = self._nonfinite.setdefault(name, [0, 0])
             count[0] += len(rows)
