@@ -30,8 +30,9 @@ _ZIP, _STOP = b"PK", b"."  # how files of torch.save begin, and how other pickle
 def is_whole(path: AnyPath, *, table: bool) -> bool:
     """Return whether a file is complete; a remote object always is, and an empty file never.
 
-    So is a database. Parquet ends with its footer, a pickle with its directory or its stop mark, and JSONL with a
-    line break or a line that is JSON. So JSONL that ends between two lines counts as complete.
+    So is a database. Parquet ends with its footer, a pickle with its directory or its stop mark,
+    and JSONL with a line break or a line that is JSON. So JSONL that ends between two lines counts
+    as complete.
 
     Args:
         path: of the file.
