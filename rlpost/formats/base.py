@@ -82,6 +82,8 @@ class ReadStats:
     """Records whose token lists the layout did not change."""
     changed: int = 0
     """Records whose token lists the layout changed."""
+    warnings: list[str] = field(default_factory=list)
+    """What of a dump has no row, and what the user should check."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
 

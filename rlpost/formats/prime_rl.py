@@ -7,15 +7,18 @@ with mask true.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from rlpost.display.text import counted
 from rlpost.errors import DataError
+from rlpost.formats.annotations import Annotations, fold
 from rlpost.formats.base import Format, has
 from rlpost.formats.calls import TYPES, call_rows
-from rlpost.formats.containers import JSON
+from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
 from rlpost.formats.layout import (
     as_mask,
@@ -42,6 +45,7 @@ _NODE_LISTS = {
     "reference_logprobs": "ref_log_probs",
     "entropies": "entropy",
     "advantages": "dumped_advantages",
+    "is_masked": "dumped_is_masked",
 }
 """Field of a node, compact over its mask -> column."""
 
@@ -72,22 +76,30 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
-def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     """Yield the branches of traces whose agent was trainable, if they have policy tokens.
 
     A trace that failed before its first policy token is a row without tokens.
     """
+    notes, evaluated = None, 0
     for record in records:
+        if notes is None:
+            notes = Annotations(Path(record.file).parent.parent / "annotations")
+        if _is_stream(record) and _field(record, "run", "work", "type") == "eval":
+            evaluated += 1
+            continue
         keys = _episode_keys(record, step_key_of(record.file))
         for trace in _traces(record):
+            _annotate(trace, notes)
             if not _field(trace, "agent", "trainable", default=True):
                 continue
             facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
-            branches = [_branch_row(trace, facts, *branch) for branch in _branches(trace)]
-            rows = [row for row in branches if row is not None]
+            made = (_branch_row(trace, facts, *branch, notes.lists) for branch in _branches(trace))
+            rows = [row for row in made if row is not None]
             yield from rows
             if not rows and facts["failure"]:
                 yield from call_rows(trace, facts, ())
+    _note(options, notes, evaluated)
 
 
 def _failure(episode: Record, trace: Record) -> dict[str, Any]:
@@ -100,6 +112,33 @@ def _failure(episode: Record, trace: Record) -> dict[str, Any]:
         reason = last.get("type") or one.get("stop_condition") or "not ok"
         return {"failure": reason, "error": last.get("message")}
     return {"failure": None}
+
+
+def _is_stream(record: Record) -> bool:
+    """Return whether a record is of the stream of a run, which has training and evaluation."""
+    return record.file.parent.name == "stream"
+
+
+def _annotate(trace: Record, notes: Annotations) -> None:
+    """Write the annotations of a trace into its nodes."""
+    fields: Any = trace.fields
+    branches: list[list[int]] | None = None
+    for update in notes.updates(fields.get("id")):
+        if branches is None:
+            branches = [path for _, path in _paths(trace)]
+        fold(update, fields, branches)
+
+
+def _note(options: ReadOptions, notes: Annotations | None, evaluated: int) -> None:
+    """Record what of a stream has no row."""
+    if evaluated:
+        episodes = counted(evaluated, "episode")
+        options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
+    if notes is not None and (unknown := notes.unknown):
+        options.stats.warnings.append(
+            f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
+            f"such as {unknown[0]}"
+        )
 
 
 def _traces(record: Record) -> Iterator[Record]:
@@ -146,6 +185,8 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
     last = done[-1].get("finish_reason") if done else None
     return {
         "rollout_id": trace.fields.get("id"),
+        "step": _field(trace, "info", "ship", "step", default=keys["step"]),
+        "dumped_advantage": _field(trace, "info", "advantage"),
         "reward": _reward(trace),
         "truncated": not TRUNCATED.isdisjoint({last, trace.fields.get("stop_condition")}),
         "agent_role": _field(trace, "agent", "name"),
@@ -173,13 +214,13 @@ def _reward(trace: Record) -> float | None:
 
 
 def _branch_row(
-    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record]
+    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], annotated: set[str]
 ) -> Row | None:
     """Return a branch as a row; None if it has no policy token.
 
     Its turn is that of its last sampled message among those of the trace, from 0.
     """
-    tokens = _branch_tokens(nodes)
+    tokens = _branch_tokens(nodes, annotated)
     if tokens is None:
         return None
     sampled = [one for one in trace.array("nodes") if one.get("sampled")]
@@ -206,7 +247,7 @@ def _branch_row(
 
 
 def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
-    """Yield each path from a root to a leaf: the leaf's number and the nodes, root first.
+    """Yield the number of each branch that is a response, and its nodes, root first.
 
     A leaf that is an attempt to compact the conversation counts only if the conversation
     continued from it.
@@ -214,17 +255,28 @@ def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
     Raises:
         DataError: a node is not an object, or its parent is not one of the nodes before it.
     """
-    nodes = [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
-    parents = [_parent(node, i) for i, node in enumerate(nodes)]
-    inner = {*parents}
+    nodes = _node_records(trace)
     accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
-    for number, leaf in enumerate(i for i in range(len(nodes)) if i not in inner):
+    for number, path in _paths(trace):
+        leaf = path[-1]
         if any(_links(nodes[leaf], "compaction_attempt")) and leaf not in accepted:
             continue
-        path: list[Record] = []
+        yield number, [nodes[i] for i in path]
+
+
+def _node_records(trace: Record) -> list[Record]:
+    return [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
+
+
+def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
+    """Yield each path from a root to a leaf: the leaf's number and the nodes' indexes."""
+    parents = [_parent(node, i) for i, node in enumerate(_node_records(trace))]
+    inner = {*parents}
+    for number, leaf in enumerate(i for i in range(len(parents)) if i not in inner):
+        path: list[int] = []
         i: int | None = leaf
         while i is not None:
-            path.append(nodes[i])
+            path.append(i)
             i = parents[i]
         yield number, path[::-1]
 
@@ -243,7 +295,7 @@ def _links(node: Record, kind: str) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
 
 
-def _branch_tokens(nodes: list[Record]) -> Lists | None:
+def _branch_tokens(nodes: list[Record], annotated: set[str]) -> Lists | None:
     """Return a branch's lists, one entry per response token, and its ids; None without samples.
 
     Raises:
@@ -258,7 +310,7 @@ def _branch_tokens(nodes: list[Record]) -> Lists | None:
         return None
     lists = {}
     for name, column in _NODE_LISTS.items():
-        if any(node.fields.get(name) for node in nodes):
+        if name in annotated or any(node.fields.get(name) for node in nodes):
             lists[column] = np.concatenate(
                 [_spread(node, name, mask) for node, mask in zip(nodes, masks, strict=True)]
             )
@@ -290,9 +342,9 @@ def _full_list(node: Record, column: str, length: int) -> Any:
 
 
 def _spread(node: Record, name: str, mask: Any) -> Any:
-    """Return a node's compact list over all its tokens; 0 for tokens without an entry."""
+    """Return a node's compact list over all its tokens: NaN if unknown, 0 for other tokens."""
     if not node.fields.get(name):
-        return np.zeros(len(mask))
+        return np.where(mask, np.nan, 0.0)
     array = as_vector(node.where, name, node.get(name))
     check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
     return spread_over_mask(mask, array)
@@ -345,8 +397,9 @@ def _export_row(record: Record) -> Row:
 
 TRACES = Format(
     name="prime-rl",
-    title="verifiers 0.4 and prime-rl traces.jsonl (episodes)",
-    containers=(JSON,),
+    title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
+    containers=(JSON, STREAM),
+    beside=("annotations/*", "*.index.jsonl", "live/*"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
         "domain", "truncated", "branch", "agent_role", "failure",
@@ -360,9 +413,10 @@ TRACES = Format(
     },
     sniff=_is_traces,
     rows=_trace_rows,
-    types={**TYPES, "seconds": pa.float64()},
+    types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
     options=("map",),
-    source="verifiers 0.4.0 v1/utils/trace_store.py, v1/trace.py; prime_rl/monitors/file (2026)",
+    source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
+    "(chunks.py at 551bfc39, update.py at 65a18584)",
     fields={
         **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
         "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",

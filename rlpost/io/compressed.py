@@ -173,13 +173,7 @@ class RandomAccess:
                 f"{path}: is {self._codec} without a table of frames, so no position in it can be "
                 "read without all before it"
             )
-        with read_errors(path):
-            self._file = path.open("rb")
         self._kept: OrderedDict[int, bytes] = OrderedDict()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def line_at(self, begin: int, most: int) -> bytes:
         """Return the bytes from a position to the next line break, at most `most` and one more.
@@ -189,8 +183,9 @@ class RandomAccess:
         """
         with read_errors(self.path):
             if not self._frames:
-                self._file.seek(begin)
-                return self._file.readline(most + 1)
+                with self.path.open("rb") as file:
+                    file.seek(begin)
+                    return file.readline(most + 1)
             parts: list[bytes] = []
             number = bisect_right(self._frames, begin, key=lambda one: one.begin) - 1
             at = begin - self._frames[number].begin
@@ -203,18 +198,6 @@ class RandomAccess:
                 number, at = number + 1, 0
             return b"".join(parts)[: most + 1]
 
-    def is_start(self, begin: int) -> bool:
-        """Return whether a line begins at this position."""
-        if not begin:
-            return True
-        with read_errors(self.path):
-            if not self._frames:
-                self._file.seek(begin - 1)
-                return self._file.read(1) == b"\n"
-            number = bisect_right(self._frames, begin - 1, key=lambda one: one.begin) - 1
-            at = begin - 1 - self._frames[number].begin
-            return self._contents(number)[at : at + 1] == b"\n"
-
     def _contents(self, number: int) -> bytes:
         """Return a frame's contents; the last frames stay in memory."""
         if number in self._kept:
@@ -222,8 +205,10 @@ class RandomAccess:
             return self._kept[number]
         frame = self._frames[number]
         memory_limit().check(frame.length, f"{self.path}: zstd frame {number}")
-        self._file.seek(frame.at)
-        data: bytes = pa.decompress(self._file.read(frame.size), frame.length, "zstd", asbytes=True)
+        with self.path.open("rb") as file:
+            file.seek(frame.at)
+            stored = file.read(frame.size)
+        data: bytes = pa.decompress(stored, frame.length, "zstd", asbytes=True)
         self._kept[number] = data
         if len(self._kept) > _FRAMES_KEPT:
             self._kept.popitem(last=False)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import struct
 import zipfile
 from unittest import mock
 
@@ -24,18 +23,6 @@ ROWS = [{"step": 1, "group": f"g{i // 4}", "reward": i / 3, "text": "a}\n{é" * 
 LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
 
 
-def seekable(data, frame=1000, *, table=True):
-    """Return data as zstd with a table of frames, which end anywhere, as pyzstd writes it."""
-    parts = [data[at : at + frame] for at in range(0, len(data), frame)]
-    packed = [pa.compress(part, "zstd", asbytes=True) for part in parts]
-    entries = b"".join(
-        struct.pack("<II", len(a), len(b)) for a, b in zip(packed, parts, strict=True)
-    )
-    footer = struct.pack("<IBI", len(parts), 0, 0x8F92EAB1)
-    head = struct.pack("<II", 0x184D2A5E, len(entries) + len(footer))
-    return b"".join(packed) + (head + entries + footer if table else b"")
-
-
 def archive(path, members):
     with zipfile.ZipFile(path, "w") as out:
         for name, data in members.items():
@@ -53,8 +40,8 @@ def containers(folder):
         "objects.json": pretty,
         "joined.jsonl": b"".join(json.dumps(row).encode() for row in ROWS),
         "gzip.jsonl.gz": gzip.compress(LINES[:999]) + gzip.compress(LINES[999:]),
-        "frames.jsonl.zst": seekable(LINES, table=False),
-        "seekable.jsonl.zst": seekable(LINES),
+        "frames.jsonl.zst": writers.seekable(LINES, table=False),
+        "seekable.jsonl.zst": writers.seekable(LINES),
         "objects.json.zst": pa.compress(pretty, "zstd", asbytes=True),
         "archive.zip": archive(
             folder / "a", {"0.jsonl": halves, "readme.txt": b"x", "1/1.jsonl": LINES[len(halves) :]}
@@ -73,7 +60,7 @@ def test_every_container_has_the_same_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data", [seekable(LINES), seekable(LINES, table=False), gzip.compress(LINES)]
+    "data", [writers.seekable(LINES), writers.seekable(LINES, table=False), gzip.compress(LINES)]
 )
 def test_compressed_data_that_ends_early_is_an_error_and_not_whole(tmp_path, data):
     path = tmp_path / ("a.jsonl.gz" if data[:2] == b"\x1f\x8b" else "a.jsonl.zst")
@@ -88,26 +75,23 @@ def test_compressed_data_that_ends_early_is_an_error_and_not_whole(tmp_path, dat
 
 def test_lines_of_a_seekable_file_are_read_at_their_positions(tmp_path):
     path, plain = tmp_path / "a.zst", tmp_path / "a"
-    path.write_bytes(seekable(LINES, 777))
+    path.write_bytes(writers.seekable(LINES, 777))
     plain.write_bytes(LINES)
     for file in (compressed.RandomAccess(path), compressed.RandomAccess(plain)):
         at = 0
         for line in LINES.splitlines(keepends=True):
             assert file.line_at(at, 1 << 20) == line
-            assert file.is_start(at)
-            assert not file.is_start(at + 1)
             at += len(line)
-        file.close()
     with compressed.open_bytes(path, 5000) as file:
         assert file.read() == LINES[5000:]
-    (tmp_path / "b.zst").write_bytes(seekable(LINES, table=False))
+    (tmp_path / "b.zst").write_bytes(writers.seekable(LINES, table=False))
     with pytest.raises(DataError, match="without a table of frames"):
         compressed.RandomAccess(tmp_path / "b.zst")
 
 
 @pytest.mark.parametrize("at", [-9, -9 - 8, -9 - 8 * 12])
 def test_a_wrong_table_of_frames_is_an_error(tmp_path, at):
-    data = bytearray(seekable(LINES))
+    data = bytearray(writers.seekable(LINES))
     data[at] ^= 1
     (tmp_path / "a.zst").write_bytes(data)
     with pytest.raises(DataError, match=r"a\.zst: damaged: its (table|zstd frames)"):
@@ -167,7 +151,7 @@ def test_a_layout_in_a_container_that_it_is_not_found_in_is_an_error(tmp_path):
 
 def test_a_stream_prefers_plain_files_and_leaves_out_a_line_that_is_not_written_yet(tmp_path):
     cut = LINES.index(b"\n", 5000) + 1
-    (tmp_path / "00000.jsonl.zst").write_bytes(seekable(LINES[:cut]))
+    (tmp_path / "00000.jsonl.zst").write_bytes(writers.seekable(LINES[:cut]))
     (tmp_path / "00000.jsonl").write_bytes(LINES[:cut])
     (tmp_path / "00001.jsonl").write_bytes(LINES[cut:-7])
     records = [*streams.stream_records(tmp_path)]
