@@ -181,6 +181,8 @@ class Format:
     contents: Contents = EVERYTHING
     beside: tuple[str, ...] = ()
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
+    part_of: Callable[[Path], Path | None] | None = None
+    """Returns the file of a directory that reads another one, too; None if none does."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
     options: tuple[str, ...] = ()
     """Fields of `ReadOptions` that apply to this format; others are rejected."""

@@ -58,6 +58,11 @@ class Dump:
         path = without_suffixes(self.relative)
         return path.with_name(f"{path.name}.parquet")
 
+    @property
+    def owner(self) -> Path | None:
+        """The file that reads this one, too."""
+        return self.format.part_of(self.path) if self.format.part_of else None
+
     def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """Yield its rows as canonical columns; none for an empty file."""
         return iter(()) if is_empty(self.path) else read_dump(self.path, self.format, options)
@@ -101,6 +106,9 @@ def _expand(text: str, dump_format: Format | None) -> FoundDumps:
     path = Path(text)
     try:
         if path.is_dir():
+            whole = detect(path) if dump_format is None or dump_format.fits(path) else None
+            if whole is not None:
+                return FoundDumps([Dump(path, whole, Path(path.name))])
             files = sorted(file for file in path.rglob("*") if _visible(file, path))
             return _directory(text, files, dump_format, path)
         if path.exists():
@@ -159,6 +167,8 @@ def _directory(
             found.skipped.append(file)
         else:
             found.dumps.append(Dump(file, own, file.relative_to(top)))
+    paths = {dump.path for dump in found.dumps}
+    found.dumps = [dump for dump in found.dumps if dump.owner not in paths]
     names = list(dict.fromkeys(dump.format.name for dump in found.dumps))
     if not names:
         kinds = " or ".join(one.name for one in dump_format.containers) if dump_format else ""

@@ -1,4 +1,4 @@
-"""prime-rl: `traces.jsonl` (episodes of verifiers v1) and `token_exports/` of the trainer.
+"""verifiers and prime-rl: `traces.jsonl` of episodes, and `token_exports/` of the trainer.
 
 A trace is a graph of messages, each with the tokens that it adds. The path from the root to a leaf
 is a branch, and each branch is one response. Lists of a node are compact: one entry for each token
@@ -17,6 +17,7 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.formats.annotations import Annotations, fold
 from rlpost.formats.base import Format, has
+from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
 from rlpost.formats.layout import (
@@ -49,6 +50,10 @@ _NODE_LISTS = {
 """Field of a node, compact over its mask -> column."""
 
 
+_VERSION = 1
+"""Of the schema of traces that verifiers 0.4 writes."""
+
+
 _EXPORT_LISTS = {
     "token_ids": "response_token_ids",
     "inference_logprobs": "infer_log_probs",
@@ -72,7 +77,10 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
 
 
 def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
-    """Yield the branches of traces whose agent was trainable, if they have policy tokens."""
+    """Yield the branches of traces whose agent was trainable, if they have policy tokens.
+
+    A trace that failed before its first policy token is a row without tokens.
+    """
     notes, evaluated = None, 0
     for record in records:
         if notes is None:
@@ -85,12 +93,25 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             _annotate(trace, notes)
             if not _field(trace, "agent", "trainable", default=True):
                 continue
-            facts = {**keys, **_trace_facts(trace, keys)}
-            for number, nodes in _branches(trace):
-                row = _branch_row(trace, facts, number, nodes, notes.lists)
-                if row is not None:
-                    yield row
+            facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
+            made = (_branch_row(trace, facts, *branch, notes.lists) for branch in _branches(trace))
+            rows = [row for row in made if row is not None]
+            yield from rows
+            if not rows and facts["failure"]:
+                yield from call_rows(trace, facts, ())
     _note(options, notes, evaluated)
+
+
+def _failure(episode: Record, trace: Record) -> dict[str, Any]:
+    """Return the type and the message of what failed: the trace, else its whole episode."""
+    for one in (trace.fields, episode.fields):
+        if one.get("ok", True):
+            continue
+        errors = [x for x in one.get("errors") or () if isinstance(x, dict)]
+        last = errors[-1] if errors else {}
+        reason = last.get("type") or one.get("stop_condition") or "not ok"
+        return {"failure": reason, "error": last.get("message")}
+    return {"failure": None}
 
 
 def _is_stream(record: Record) -> bool:
@@ -147,6 +168,8 @@ def _episode_keys(record: Record, step: int | None) -> dict[str, Any]:
 
 
 def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
+    if trace.fields.get("version", _VERSION) != _VERSION:
+        raise trace.error("version", trace.get("version"), f"{_VERSION}, of verifiers 0.4,")
     if not isinstance(trace.get("nodes"), list):
         raise trace.error("nodes", trace.get("nodes"), "a list of message nodes")
     if keys["prompt_id"] is None:
@@ -166,7 +189,14 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
         "dumped_advantage": _field(trace, "info", "advantage"),
         "reward": _reward(trace),
         "truncated": not TRUNCATED.isdisjoint({last, trace.fields.get("stop_condition")}),
+        "agent_role": _field(trace, "agent", "name"),
+        "seconds": _seconds(_field(trace, "timing", "agent", default={})),
     }
+
+
+def _seconds(span: dict[str, Any]) -> float | None:
+    """Return the length of a time span; None if it has not ended."""
+    return max(0.0, span["end"] - span["start"]) if span.get("end") else None
 
 
 def _reward(trace: Record) -> float | None:
@@ -186,10 +216,15 @@ def _reward(trace: Record) -> float | None:
 def _branch_row(
     trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], annotated: set[str]
 ) -> Row | None:
-    """Return a branch as a row; None if it has no policy token."""
+    """Return a branch as a row; None if it has no policy token.
+
+    Its turn is that of its last sampled message among those of the trace, from 0.
+    """
     tokens = _branch_tokens(nodes, annotated)
     if tokens is None:
         return None
+    sampled = [one for one in trace.array("nodes") if one.get("sampled")]
+    last = next((n.fields for n in reversed(nodes) if n.fields.get("sampled")), None)
     prompt, response = _texts(nodes)
     finish = next(
         (n.fields["finish_reason"] for n in reversed(nodes) if n.has("finish_reason")), None
@@ -199,6 +234,8 @@ def _branch_row(
         {
             **facts,
             "sample_id": f"{facts['rollout_id']}:{number}",
+            "branch": str(number),
+            "turn": next((i for i, one in enumerate(sampled) if one is last), 0),
             "truncated": facts["truncated"] or finish == "length",
             "prompt": prompt,
             "response": response,
@@ -277,10 +314,31 @@ def _branch_tokens(nodes: list[Record], annotated: set[str]) -> Lists | None:
             lists[column] = np.concatenate(
                 [_spread(node, name, mask) for node, mask in zip(nodes, masks, strict=True)]
             )
+    for name in _full_lists(nodes):
+        parts = [_full_list(node, name, len(mask)) for node, mask in zip(nodes, masks, strict=True)]
+        lists[name] = np.concatenate(parts)
     tokens = np.concatenate(ids)
     where = nodes[-1].where
     cut = padded(where, mask, {**lists, "response_token_ids": tokens}, len(tokens))
     return {**cut, "prompt_token_ids": tokens[: response_start(mask)]}
+
+
+_WEIGHTS = "loss_weights."
+
+
+def _full_lists(nodes: list[Record]) -> list[str]:
+    """Return the columns of lists of nodes with an entry for each token."""
+    weights = {name: None for node in nodes for name in node.fields.get("loss_weights") or {}}
+    content = any(node.fields.get("is_content") for node in nodes)
+    return [*(_WEIGHTS + name for name in weights), *(["is_content"] if content else [])]
+
+
+def _full_list(node: Record, column: str, length: int) -> Any:
+    """Return a node's list with an entry for each token; 0 if it has none."""
+    outer = node.fields
+    if column.startswith(_WEIGHTS):
+        outer, column = node.fields.get("loss_weights") or {}, column.removeprefix(_WEIGHTS)
+    return as_vector(node.where, column, outer[column]) if outer.get(column) else np.zeros(length)
 
 
 def _spread(node: Record, name: str, mask: Any) -> Any:
@@ -339,13 +397,12 @@ def _export_row(record: Record) -> Row:
 
 TRACES = Format(
     name="prime-rl",
-    title="prime-rl traces.jsonl or traces/stream with its annotations (verifiers v1 episodes)",
+    title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
     containers=(JSON, STREAM),
     beside=("annotations/*", "*.index.jsonl", "live/*"),
-    types={"dumped_is_masked": pa.list_(pa.float32())},
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
-        "domain", "truncated",
+        "domain", "truncated", "branch", "agent_role", "failure",
     ),
     missing_roles={
         "log_probs": _NO_LOG_PROBS,
@@ -356,14 +413,17 @@ TRACES = Format(
     },
     sniff=_is_traces,
     rows=_trace_rows,
+    types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
     options=("map",),
-    source="verifiers/v1/episode.py to_record, prime_rl/monitors/file/traces (chunks.py at "
-    "551bfc39, update.py at 65a18584)",
+    source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
+    "(chunks.py at 551bfc39, update.py at 65a18584)",
     fields={
         **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
         "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",
         "reward": "rewards (score · weight, summed)", "step": "run.work.step",
         "domain": "env.name", "truncated": "finish_reason and stop_condition",
+        "agent_role": "agent.name", "policy_version": "run.work.policy.start",
+        "failure": "the type of the last error", "turn": "the branch's last sampled message",
     },
     note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
 )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from rlpost.errors import DataError, UsageError
 from rlpost.formats.containers import JSON, PARQUET, container_of
 from rlpost.formats.containers.json_text import json_fields
@@ -16,8 +18,6 @@ from rlpost.io.parquet.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pyarrow as pa
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.records import Record, Row
@@ -39,10 +39,11 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
         return layout.read(path, options)
     others = _kept_fields(path, layout, options)
     rows = layout_rows(records_of(path, layout), layout, options, others)
-    if others is None:
-        return record_batches(rows, options, layout.types)
-    types = {**layout.types, **others.column_types}
-    return others.add_missing_columns(record_batches(rows, options, types))
+    kept = {} if others is None else others.column_types
+    typed = {**layout.types, **kept}.items()
+    types = {name: kind for name, kind in typed if name not in options.omitted_columns}
+    in_all = {x: kind for x, kind in types.items() if x in kept or not pa.types.is_nested(kind)}
+    return OtherFields(in_all).add_missing_columns(record_batches(rows, options, types))
 
 
 def check_container(path: Path, layout: Format) -> None:

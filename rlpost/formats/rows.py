@@ -202,16 +202,24 @@ _TOKENS = tuple(
 )
 
 
+def has_failed(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which rows [n] are of a rollout that failed, which needs no reward."""
+    reasons = batch.column("failure").to_pylist() if "failure" in batch.schema.names else ()
+    failed = [bool(reason) for reason in reasons]
+    return np.asarray(failed, np.bool_) if failed else np.zeros(batch.num_rows, np.bool_)
+
+
 def nonfinite_numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield columns with numbers that other commands reject, and the rows [k] of these numbers.
 
-    These are rewards that are NaN, infinite or null, and NaN or infinite numbers of policy tokens.
-    A row is repeated for each of its numbers.
+    These are rewards that are NaN, infinite or null, except of rollouts that failed, and NaN or
+    infinite numbers of policy tokens. A row is repeated for each of its numbers.
     """
     if "reward" in batch.schema.names:
         rewards = batch.column("reward").to_numpy(zero_copy_only=False)
-        if len(bad := np.flatnonzero(~np.isfinite(rewards.astype(np.float64)))):
-            yield "reward", bad
+        wrong = ~np.isfinite(rewards.astype(np.float64)) & ~has_failed(batch)
+        if wrong.any():
+            yield "reward", np.flatnonzero(wrong)
     mask = None
     for name in _TOKENS:
         if name not in batch.schema.names:
