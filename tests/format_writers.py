@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,18 @@ def lines(path: Path, records: list[object]) -> Path:
 
 
 # NeMo-RL: tensors padded to the longest sequence, iterated in micro-batches of one
+
+
+def seekable(data: bytes, frame: int = 1000, *, table=True) -> bytes:
+    """Return data as zstd with a table of frames, which end anywhere, as pyzstd writes it."""
+    parts = [data[at : at + frame] for at in range(0, len(data), frame)]
+    packed = [pa.compress(part, "zstd", asbytes=True) for part in parts]
+    entries = b"".join(
+        struct.pack("<II", len(a), len(b)) for a, b in zip(packed, parts, strict=True)
+    )
+    footer = struct.pack("<IBI", len(parts), 0, 0x8F92EAB1)
+    head = struct.pack("<II", 0x184D2A5E, len(entries) + len(footer))
+    return b"".join(packed) + (head + entries + footer if table else b"")
 
 
 def nemo_rl(folder: Path, samples: list[Sample], *, on_policy=False, dynamic=False) -> Path:

@@ -47,8 +47,12 @@ def at_level(values: Sequence[float], mask: Sequence[int], level: str) -> list[f
 
 
 def token_value(old: float, infer: float, measure: str, bound: float) -> float:
-    if measure == "diff":
-        return math.exp(old) - math.exp(infer)
+    if measure in ("diff", "prob_gap", "bkl"):
+        p, q = math.exp(infer), math.exp(old)
+        if measure != "bkl":
+            return q - p if measure == "diff" else abs(q - p)
+        p, q = clamp(p, 1e-6, 1 - 1e-6), clamp(q, 1e-6, 1 - 1e-6)
+        return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
     d = clamp(old - infer, -bound, bound)
     return {
         "ratio": d,
@@ -108,6 +112,26 @@ def accepted(row: Response, filters: Sequence[tuple[str, str, float, float]]) ->
     for level, measure, low, high in filters:
         for t, value in enumerate(divergences(row, measure, level)):
             out[t] *= low <= value <= high
+    return out
+
+
+def smallest_k2(rows: Rollout, high: float, *, whole: bool) -> list[list[int]]:
+    """The masks of the tokens of each batch with the smallest k2, as many as have a mean below the
+    bound, and at least one; equal ones are together."""
+    out = [[0] * len(row.mask) for row in rows]
+    for members in [[*range(len(rows))]] if whole else batches(rows):
+        values = {
+            (i, t): token_value(*pair, "k2", 40.0)
+            for i in members
+            for t, pair in enumerate(zip(rows[i].old, rows[i].infer, strict=True))
+            if rows[i].mask[t]
+        }
+        for cut in sorted({*values.values()}, reverse=True):
+            kept = [x for x in values.values() if x <= cut]
+            if mean(kept) < high or cut == min(kept):
+                break
+        for (i, t), x in values.items():
+            out[i][t] = int(x <= cut)
     return out
 
 

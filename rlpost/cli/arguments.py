@@ -10,10 +10,12 @@ from rlpost.errors import UsageError, no_such
 from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.loss import LossOptions, is_own
 from rlpost.recipe.presets import (
     ALL_PRESETS,
     DEFAULT,
+    NamedCorrection,
+    correction_named,
     file_of,
     loss_values_of,
     merged,
@@ -21,7 +23,7 @@ from rlpost.recipe.presets import (
     values_of,
     variants,
 )
-from rlpost.recipe.recipe import TABLES, Recipe, load_toml
+from rlpost.recipe.recipe import LOSS_EXTRA, TABLES, Recipe, load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +56,10 @@ NOT_IN_NUMBERS = ("emit", "emit_only", "replace", "max_response_length", "tokeni
 """Options that choose columns, warn of lengths, or are checked with the input."""
 
 
+_NOT_OF_RECIPE = ("preset", "correction", "loss")
+"""Keys of a recipe file that are no fields of a recipe."""
+
+
 class Settings:
     """The values of a command's options, of its recipe file and of its preset, and their sources.
 
@@ -71,6 +77,7 @@ class Settings:
         config: Path | None = None,
         preset: str | None = None,
         variables: Mapping[str, str] | None = None,
+        correction: str | None = None,
     ) -> None:
         """Store what was set, without any check.
 
@@ -79,7 +86,9 @@ class Settings:
             config: the recipe file.
             preset: the framework; None: the file's.
             variables: the RLPOST_* variables of the options that they, and no flags, set.
+            correction: a framework's named correction; None: the file's.
         """
+        self._correction = correction
         self._options = {name: x for name, x in options.items() if x not in (None, [], ())}
         self._config = config
         self._preset = preset
@@ -98,7 +107,7 @@ class Settings:
     @cached_property
     def _recipe_file(self) -> Values:
         """The file's fields of the recipe."""
-        return {name: x for name, x in self._file.items() if name not in ("preset", "loss")}
+        return {name: x for name, x in self._file.items() if name not in _NOT_OF_RECIPE}
 
     @cached_property
     def _recipe_options(self) -> Values:
@@ -131,6 +140,26 @@ class Settings:
         except UsageError as error:
             raise error.after(f"{source}: ") from None
         return name
+
+    @property
+    def correction_name(self) -> str | None:
+        """The named correction that --correction, else the file names; None without one."""
+        name = self._correction or self._file.get("correction")
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"{self._config}: correction is {name!r}: a name is needed")
+        return name
+
+    @property
+    def correction(self) -> NamedCorrection:
+        """The named correction."""
+        return correction_named(self.correction_name)
+
+    @property
+    def _own(self) -> Values:
+        """The fields of the recipe that options, the correction and the file set."""
+        layers = [self._recipe_file, self.correction.recipe]
+        # A file may change the correction that it names; --correction overrides the file.
+        return merged(*(layers if self._correction else layers[::-1]), self._recipe_options)
 
     @property
     def requested(self) -> dict[str, Any]:
@@ -171,6 +200,7 @@ class Settings:
         """The preset, the recipe file and the options of the recipe, as one types them."""
         preset = [] if self._preset is None else ["--preset", self._preset]
         words = preset + ([] if self._config is None else ["--config", str(self._config)])
+        words += ["--correction", self._correction] if self._correction else []
         for name, value in self._set(Recipe).items():
             flag = flag_of(name)
             if isinstance(value, bool):
@@ -184,14 +214,32 @@ class Settings:
     def without(self, *fields: str) -> Settings:
         """Return settings without the options of some fields."""
         own = {name: x for name, x in self._options.items() if name not in fields}
-        return Settings(own, self._config, self._preset, self.variables)
+        return Settings(own, self._config, self._preset, self.variables, self._correction)
+
+    def with_loss_columns(self) -> tuple[Settings, list[str]]:
+        """Return settings without the columns of a loss in --emit, and these columns."""
+        named = self._recipe_options.get("emit", [])
+        own = [name for name in named if name in LOSS_EXTRA]
+        others = ",".join(name for name in named if name not in LOSS_EXTRA)
+        changed = Settings(
+            {**self._options, "emit": others or None},
+            self._config,
+            self._preset,
+            self.variables,
+            self._correction,
+        )
+        return changed if own else self, own
 
     @property
     def fields_set(self) -> tuple[set[str], set[str]]:
-        """The fields of Recipe, and those of LossOptions, that options or the file set."""
+        """The fields of Recipe, and those of LossOptions, that options or the file set.
+
+        `correction` is among the former if a correction is named.
+        """
         of_recipe = {*self._set(Recipe), *self._recipe_file}
         of_loss = {*self._set(LossOptions), *self._file.get("loss", {})}
-        return of_recipe & {*Recipe.model_fields}, of_loss & {*LossOptions.model_fields}
+        named = {"correction"} if self.correction_name else set()
+        return of_recipe & {*Recipe.model_fields} | named, of_loss & {*LossOptions.model_fields}
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -201,6 +249,7 @@ class Settings:
         values = values_of(self.preset or DEFAULT, own)
         estimator = values.pop("estimator")  # see below: a preset may replace it
         sources = dict.fromkeys(_keys(values), f"preset {self.preset}")
+        sources |= dict.fromkeys(_keys(self._own), f"--correction {self.correction_name}")
         sources |= dict.fromkeys(_keys(self._recipe_file), str(self._config))
         for name, value in self._recipe_options.items():
             flag = f"--no-{flag_of(name)[2:]}" if value is False else flag_of(name)
@@ -213,7 +262,7 @@ class Settings:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe."""
-        own = merged(self._recipe_file, self._recipe_options)
+        own = self._own
         if "estimator" in self._recipe_options:
             own.pop("estimator_name", None)
         recipe = self._typed(Recipe.of(values_of(self.preset or DEFAULT, own), "", self.sources))
@@ -267,19 +316,28 @@ class Settings:
         A sweep overrides all, and gives the product of all its values; the values of the last name
         vary fastest.
         """
-        axes = _axes(sweep)
+        table, options = self._file.get("loss", {}), self._set(LossOptions)
+        if "loss_options" in options:
+            words_of = options["loss_options"]
+            options["loss_options"] = name_values(words_of, flag_of("loss_options"))
+        own = is_own(str({**table, **options}.get("loss", "ppo")))
+        axes = _axes(sweep, own=own)
         points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
         if len(points) > MOST_SETTINGS:
             text = f"{len(points)} settings; at most {MOST_SETTINGS} are possible"
             raise UsageError(f"--sweep: {text}")
-        table, options = self._file.get("loss", {}), self._set(LossOptions)
         sources = dict.fromkeys(table, f"{self._config}, [loss]")
         sources |= {name: flag_of(name) for name in options}
         settings = []
         for point in points:
             swept = {name: None if text == "none" else text for name, text in point.items()}
             words = [f"{name}={text}" for name, text in point.items()]
-            values = loss_values_of(self.preset or DEFAULT, {**table, **options, **swept})
+            fields = {name: x for name, x in swept.items() if name in LossOptions.model_fields}
+            typed = {**self.correction.loss, **table, **options, **fields}
+            if len(fields) < len(swept):
+                others = {name: x for name, x in swept.items() if name not in fields}
+                typed["loss_options"] = {**typed.get("loss_options", {}), **others}
+            values = loss_values_of(self.preset or DEFAULT, typed)
             loss = LossOptions.of(
                 values,
                 " ".join(["--sweep", *words]) if point else "",
@@ -317,12 +375,12 @@ def _keys(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _values_of_point(loss: LossOptions, point: Mapping[str, str]) -> Values:
     """Return the values that distinguish a setting; a loss by the name that was typed."""
-    values = loss.model_dump(mode="json")
+    values = loss.loss_options | loss.model_dump(mode="json")
     return {name: text if name == "loss" else values[name] for name, text in point.items()}
 
 
-def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values of each swept option."""
+def _axes(sweep: Sequence[str], *, own: bool) -> dict[str, list[str]]:
+    """Return the values of each swept option; of a user's `own` loss those of any name."""
     axes: dict[str, list[str]] = {}
     for text in sweep:
         name, equals, words = text.partition("=")
@@ -330,7 +388,7 @@ def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:
         values = [word.strip() for word in words.split(",") if word.strip()]
         if not (equals and values):
             raise UsageError(f"--sweep {text}: write it NAME=VALUE,VALUE,...")
-        if name not in LossOptions.model_fields:
+        if name not in LossOptions.model_fields and not own:
             problem = f"--sweep {text}: losses have no option {name!r}"
             raise UsageError(no_such(problem, name, LossOptions.model_fields))
         if name in axes:

@@ -20,7 +20,7 @@ from rlpost.pipeline.expectations import FACTS
 from rlpost.recipe import presets as framework_presets
 from rlpost.recipe.loss import ABOUT, LossOptions
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import EXTRA, WRITTEN
+from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -76,6 +76,14 @@ def presets(incomplete: str) -> Offers:
     listed = framework_presets.ALL_PRESETS if "@" in incomplete else framework_presets.PRESETS
     every = (*listed, framework_presets.DEFAULT)
     return [(name, framework_presets.about(name)) for name in every]
+
+
+def corrections(_incomplete: str) -> Offers:
+    """Return the named corrections of frameworks."""
+    return [
+        (name, "sets the policy loss, too" * bool(framework_presets.correction_named(name).loss))
+        for name in framework_presets.corrections()
+    ]
 
 
 def column(context: typer.Context) -> Offers:
@@ -156,9 +164,10 @@ def _pairs(incomplete: str, about: dict[str, str], values: Callable[[str], Offer
     ]
 
 
-def emitted(incomplete: str) -> Offers:
+def emitted(context: typer.Context, incomplete: str) -> Offers:
     """Return the next column to write."""
-    return _next(incomplete, [*WRITTEN, *EXTRA])
+    of_loss = LOSS_EXTRA if context.info_name == "loss" else ()
+    return _next(incomplete, [*WRITTEN, *EXTRA, *of_loss])
 
 
 def column_list(context: typer.Context, incomplete: str) -> Offers:

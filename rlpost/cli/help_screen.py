@@ -34,6 +34,7 @@ PANELS = (
     SINGLE := "Single responses",
     ESTIMATOR := "Estimator and preset",
     LOSS := "Policy loss",
+    LAYOUT := "Layout of a step",
     REWARDS := "Rewards",
     KL := "KL",
     MASKS := "Response masks",

@@ -34,6 +34,7 @@ from rlpost.cli.help_screen import (
     EXECUTION,
     IN_OUT,
     KL,
+    LAYOUT,
     LOSS,
     MASKS,
     REWARDS,
@@ -41,6 +42,7 @@ from rlpost.cli.help_screen import (
     Panel,
 )
 from rlpost.cli.output import silence_warnings
+from rlpost.errors import UsageError
 from rlpost.recipe.base import Bound
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions, defaults_of, word
@@ -122,9 +124,11 @@ RECIPE: dict[str, Declared] = {
     "is_cap": Declared(CORRECTION),
     "is_floor": Declared(CORRECTION),
     "is_mask": Declared(CORRECTION, "LOW HIGH"),
+    "is_cap_where": Declared(CORRECTION, "LEVEL:MEASURE:LOW:HIGH"),
     "is_normalise": Declared(CORRECTION),
     "is_filter": Declared(CORRECTION, "LEVEL:MEASURE:LOW:HIGH"),
     "is_filter_where": Declared(CORRECTION),
+    "is_policy": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
     "unit": Declared(IN_OUT),
@@ -142,6 +146,7 @@ LOSS_OPTIONS: dict[str, Declared] = {
     name: Declared(LOSS, common=name in LOSS_COMMON) for name in LossOptions.model_fields
 } | {
     "loss": Declared(LOSS, "NAME", common=True, complete=completion.losses),
+    "loss_options": Declared(LOSS, "NAME=VALUE"),
     "dual_clip": Declared(LOSS, "FLOAT|twice|never"),
     "aggregation": Declared(
         LOSS, "NAME", common=True, complete=lambda: [*ABOUT_AGGREGATIONS.items()]
@@ -149,8 +154,8 @@ LOSS_OPTIONS: dict[str, Declared] = {
 }
 MOST_DEFAULT = 24
 """Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""
-REPEATED = (*TABLES, "is_filter")
-RUN = ("preset", "config", *OF_RUNS)
+REPEATED = (*TABLES, "is_filter", "loss_options")
+RUN = ("preset", "config", "correction", *OF_RUNS)
 """Options that environment variables set, beside those of the recipe and the loss."""
 _METAVARS = {bool: "", int: "INT", float: "FLOAT", str: "TEXT"}
 
@@ -232,6 +237,17 @@ Preset = Annotated[
         help="Compute as this framework does (see `rlpost presets`).",
     ),
 ]
+CorrectionName = Annotated[
+    str | None,
+    option(
+        "--correction",
+        metavar="FRAMEWORK:NAME",
+        panel=CORRECTION,
+        variable=True,
+        complete=completion.corrections,
+        help="A framework's named correction (see `rlpost help pipeline`).",
+    ),
+]
 Config = Annotated[
     Path | None,
     option("--config", metavar="PATH", panel=ESTIMATOR, variable=True, help="Recipe file (TOML)."),
@@ -255,6 +271,17 @@ Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print err
 Verbose = Annotated[
     bool,
     option("--verbose", "-v", panel=EXECUTION, help="Print times, storage and all tables, too."),
+]
+MicroBatch = Annotated[
+    int | None,
+    option("--micro-batch", metavar="INT", panel=LAYOUT, help="Responses of a micro-batch."),
+]
+Ranks = Annotated[
+    int | None, option("--ranks", metavar="INT", panel=LAYOUT, help="Data-parallel ranks.")
+]
+Updates = Annotated[
+    int | None,
+    option("--updates", metavar="INT", panel=LAYOUT, help="Optimiser updates of a step."),
 ]
 Device = Annotated[
     str,
@@ -361,18 +388,29 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(function, eval_str=True).parameters
 
     @wraps(function)
-    def run(context: typer.Context, preset: str | None, config: Path | None, **values: Any) -> None:
+    def run(
+        context: typer.Context,
+        preset: str | None,
+        config: Path | None,
+        correction: str | None,
+        **values: Any,
+    ) -> None:
         if values.get("quiet"):
             silence_warnings()
         else:
             for text in unknown_variables(os.environ, (*RECIPE, *LOSS_OPTIONS, *RUN)):
                 print_warning(text)
         variables = {name: by for name in values if (by := variable_behind(context, name))}
-        settings = Settings(values, config, preset, variables)
+        settings = Settings(values, config, preset, variables, correction)
+        if settings.correction.loss and "loss" not in values:
+            name = f"--correction {settings.correction_name}"
+            text = f"{name}: it sets the policy loss, too, which this command does not compute"
+            raise UsageError(text, tip=f"rlpost loss IN {name}")
         every = {"context": context, "settings": settings, **values}
         function(**{name: every[name] for name in own})
 
     shared = [_parameter("preset", Preset), _parameter("config", Config)]
+    shared.append(_parameter("correction", CorrectionName))
     _replace_signature(run, function, [*_fields(Recipe, RECIPE), *shared])
     return run
 

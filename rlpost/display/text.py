@@ -208,11 +208,13 @@ def run_time(seconds: Mapping[str, Any], count: int, unit: str = "token") -> str
     """
     passes = sum(seconds["passes"].values())
     speed = count / passes / 1e6 if passes else 0.0
-    other = seconds["total"] - seconds["start_up"] - passes - seconds["publishing"]
+    summary = seconds.get("summary", 0.0)
+    other = seconds["total"] - seconds["start_up"] - passes - seconds["publishing"] - summary
     return (
         f"{seconds['total']:.2f} s: start-up {seconds['start_up']:.2f}, "
         f"passes {passes:.2f}{time_parts(seconds['passes'])}, "
         f"publishing {seconds['publishing']:.2f}"
+        f"{f', summary {summary:.2f}' if summary >= LEAST_SECONDS else ''}"
         f"{f', other {other:.2f}' if other >= LEAST_SECONDS else ''}"
         f" · {speed:.1f} M {unit}s/s in the passes"
     )

@@ -1,41 +1,24 @@
-"""Where users' estimators are: a function in a Python file, or an entry point of a package."""
+"""Users' estimators: a function in a Python file, or an entry point of a package."""
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import UsageError, no_such
 from rlpost.estimators.base import STRUCTURE, Estimator
 from rlpost.estimators.own import OwnEstimator
+from rlpost.recipe import own_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.metadata import EntryPoint
 
+FLAG = "--estimator"
+
 
 def from_file(name: str) -> OwnEstimator:
-    """Return the estimator of `path/to/file.py:function`.
-
-    Raises:
-        UsageError: the file or function does not exist, the file cannot be imported, or the
-            function is no estimator.
-    """
-    path, _, function = name.rpartition(":")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise UsageError(f"--estimator {name}: there is no Python file {path}")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"--estimator {name}: {path} cannot be imported: {error!r}") from error
-    if not hasattr(module, function):
-        text = f"--estimator {name}: {path} has no {function!r}"
-        raise UsageError(no_such(text, function, vars(module)))
-    return as_estimator(getattr(module, function), name, str(path))
+    """Return the estimator of `path/to/file.py:function`; raises UsageError if it is none."""
+    return as_estimator(own_functions.from_file(name, FLAG), name, name.rpartition(":")[0])
 
 
 def from_entry_point(point: EntryPoint) -> OwnEstimator:
@@ -44,14 +27,7 @@ def from_entry_point(point: EntryPoint) -> OwnEstimator:
     Raises:
         UsageError: it cannot be imported, or is no estimator.
     """
-    try:
-        thing = point.load()
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"--estimator {point.name}: the entry point {point.value} cannot be imported: "
-            f"{error!r}; correct the package that installs it, or uninstall it"
-        ) from error
-    return as_estimator(thing, point.name, point.value)
+    return as_estimator(own_functions.from_entry_point(point, FLAG), point.name, point.value)
 
 
 def as_estimator(thing: Estimator | Callable[..., Any], name: str, source: str) -> OwnEstimator:
@@ -77,26 +53,6 @@ def vars_of(estimator: Estimator) -> dict[str, Any]:
 
 
 def _check_parameters(thing: Callable[..., Any], name: str) -> None:
-    """Raise UsageError if the parameters of a function cannot be columns and options."""
+    needed = f"one that names a column, or {' or '.join(STRUCTURE)}"
     shape = "def f(rewards, *, option=1.0): return rewards"
-    try:
-        parameters = inspect.signature(thing).parameters.values()
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"--estimator {name}: is of type {type(thing).__name__}; a Python function is needed, "
-            f"such as `{shape}`"
-        ) from None
-    kinds = {
-        inspect.Parameter.POSITIONAL_ONLY: "is positional-only; leave out the `/` behind it",
-        inspect.Parameter.VAR_POSITIONAL: "stands for any number of columns; name each column",
-        inspect.Parameter.VAR_KEYWORD: "stands for any number of options; name each option",
-    }
-    for one in parameters:
-        if one.kind in kinds:
-            raise UsageError(
-                f"--estimator {name}: parameter `{one}` {kinds[one.kind]}, as in `{shape}`"
-            )
-    columns = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
-    if not columns:
-        needed = f"one that names a column is needed, or {' or '.join(STRUCTURE)}"
-        raise UsageError(f"--estimator {name}: has no positional parameter; {needed}: `{shape}`")
+    own_functions.check_parameters(thing, f"{FLAG} {name}", shape, needed)

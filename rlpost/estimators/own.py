@@ -18,6 +18,7 @@ from rlpost.estimators.base import (
     option_values,
 )
 from rlpost.kernels.arrays import is_tensor, like, namespace, on_host
+from rlpost.recipe.own_functions import line_of
 from rlpost.recipe.own_options import OwnOption, is_recipe_field, own_option
 from rlpost.recipe.roles import ON_DEMAND, ROLES, is_read_by_name, kind_of
 
@@ -146,7 +147,7 @@ class OwnEstimator(Estimator):
         try:
             return function(**arguments, **options)
         except Exception as error:
-            line = _line_of(error, function)
+            line = line_of(error, function)
             inputs = ", ".join(f"{name} {list(x.shape)}" for name, x in arguments.items())
             raise UsageError(
                 f"estimator {self.name}{line}: {type(error).__name__}: {error}; it was called with "
@@ -264,14 +265,3 @@ def real_numbers(array: Any, other: Array) -> Array:
     except Exception as error:  # noqa: BLE001 - torch raises several, by kind of tensor
         text = str(error).partition("\n")[0]
         raise TypeError(f"a {type(array).__name__} without plain numbers ({text})") from None
-
-
-def _line_of(error: Exception, function: Callable[..., Any]) -> str:
-    """Return the line of an exception in the function's file, as `, line N`; or nothing."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    trace, line = error.__traceback__, ""
-    while trace is not None:
-        if code is not None and trace.tb_frame.f_code.co_filename == code.co_filename:
-            line = f", line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return line

@@ -7,20 +7,26 @@ from typing import TYPE_CHECKING
 from rlpost.errors import UsageError, no_such
 from rlpost.formats import (
     areal,
+    art,
     generic,
     grail,
+    harbor,
     logging_board,
     miles,
     ms_swift,
+    nemo_gym,
     nemo_rl,
     open_instruct,
     prime_rl,
     roll,
     skyrl,
     slime,
+    tinker,
     trl,
     verl,
 )
+from rlpost.formats.containers import JSON, container_of
+from rlpost.formats.containers.json_text import first_fields
 from rlpost.formats.exported import has_schema
 
 if TYPE_CHECKING:
@@ -36,6 +42,10 @@ FORMATS: dict[str, Format] = {
         slime.ROLLOUT,
         slime.TRAIN,
         miles.FORMAT,
+        art.FORMAT,
+        harbor.FORMAT,
+        nemo_gym.FORMAT,
+        tinker.FORMAT,
         prime_rl.TRACES,
         prime_rl.TOKENS,
         open_instruct.FORMAT,
@@ -69,16 +79,11 @@ def detect(path: Path) -> Format | None:
     Raises:
         UsageError: several do; the error names them.
     """
-    if path.name.endswith(generic.JSONL.suffixes) and has_schema(
-        path
-    ):  # of an export, whatever its fields
+    if container_of(path) is JSON and has_schema(path):  # of an export, whatever its fields
         return generic.JSONL
-    candidates = [
-        candidate
-        for candidate in FORMATS.values()
-        if path.name.endswith(candidate.suffixes) and candidate.sniff(path)
-    ]
-    if len(candidates) > 1 and generic.JSONL in candidates and not generic.has_mask(path):
+    candidates = [candidate for candidate in FORMATS.values() if candidate.fits(path)]
+    weak = len(candidates) > 1 and generic.JSONL in candidates
+    if weak and not generic.has_mask(first_fields(path)):
         candidates.remove(generic.JSONL)  # two names are no proof against a framework's own
     if len(candidates) > 1:
         names = " or ".join(candidate.name for candidate in candidates)

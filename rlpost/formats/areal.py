@@ -7,36 +7,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_token_roles
+from rlpost.formats.base import Format, has
+from rlpost.formats.containers import JSON
+from rlpost.formats.fields import no_token_roles
 from rlpost.formats.layout import check_token_count
-from rlpost.formats.records import Record, first_fields, json_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _NEEDED = {"task_id", "sample_idx", "seqlen", "prompt_len", "tail_version", "reward"}
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of this writer."""
-    return first_fields(path).keys() >= _NEEDED
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the dump as canonical columns; a DataError names the bad record."""
-    return record_batches(_rows(path, options), options)
-
-
-def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    for record in json_records(path):
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+    for record in records:
         length = _length(record)
         task = record.text("task_id")
         values: dict[str, Any] = {
@@ -52,7 +40,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
             "head_version": record.integer("head_version"),
             "tail_version": record.integer("tail_version"),
         }
-        yield apply_map(Row(record.where, values), record, options.map)
+        yield Row(record, values)
 
 
 def _length(record: Record) -> int:
@@ -69,15 +57,15 @@ def _length(record: Record) -> int:
 FORMAT = Format(
     name="areal",
     title="AReaL {tail_version}/{task_id}.jsonl of rollout.dump_to_file",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "mask"),
     missing_roles=no_token_roles("AReaL", but=("mask", "response_length"))
     | {
         "batch": "AReaL does not record the training step, and responses of one task can end under "
         "different policy versions (tail_version), so versions cannot serve as batches"
     },
-    sniff=sniff,
-    read=read,
+    sniff=has(*_NEEDED),
+    rows=_rows,
     source="AReaL 1.0, areal/infra/workflow_executor.py, _dump_trajectory",
     options=("map",),
     fields={

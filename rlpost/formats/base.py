@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
+from rlpost.formats.containers import EVERYTHING, Contents, container_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sized
     from pathlib import Path
+
+    from rlpost.formats.containers import Container
+    from rlpost.formats.records import Record, Row
+    from rlpost.io.paths import AnyPath
 
 
 _FLOATS, _IDS, _MASK = pa.list_(pa.float32()), pa.list_(pa.int32()), pa.list_(pa.uint8())
@@ -76,6 +82,8 @@ class ReadStats:
     """Records whose token lists the layout did not change."""
     changed: int = 0
     """Records whose token lists the layout changed."""
+    warnings: list[str] = field(default_factory=list)
+    """What of a dump has no row, and what the user should check."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
 
@@ -112,27 +120,70 @@ class ReadOptions:
         return frozenset(ROLES[role].aliases[0] if role in ROLES else role for role in roles)
 
 
+def has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a `Format.sniff` that needs all of these fields."""
+    needed = {*names}
+    return lambda fields: needed <= fields.keys()
+
+
+@dataclass(frozen=True)
+class Version:
+    """The versions of a layout that rlpost reads; the records of another are an error."""
+
+    field: str
+    """The field of a record with its version; a record without it is of the first one."""
+    known: tuple[int | str, ...]
+    fields: frozenset[str] = frozenset()
+    """All fields that a record of a known version can have, for the error; none: not listed."""
+
+
 @dataclass(frozen=True)
 class Format:
-    """One kind of dump.
+    """One layout: what a framework's records mean, wherever they are stored.
 
-    `read` streams record batches of canonical columns (`CANONICAL`) and of other columns under
-    their own names. Batches may differ in their columns: a column that a batch lacks is null
-    there. `sniff` is cheap, never executes anything from the file and never raises: it checks the
-    first bytes or the first record, and returns False if it is not sure.
+    A layout is a declaration and the code that is its own:
+
+    - `containers` are those that it is found in (`rlpost.formats.containers`), which read the
+      records; a dump in another one is an error.
+    - `contents` names the files of a directory or archive, and the columns of a table, to read.
+    - `sniff` recognises it by the fields of the first record, or by the names of columns.
+    - `rows` turns records into rows, each with its record: canonical columns (`CANONICAL`), and
+      others under their own names. The user's map is applied to the row's record afterwards.
+    - `split` makes several records of one before that, such as a line that has a whole step.
+    - `own` are the fields that `rows` reads; all others are kept under their names, with the
+      type that the whole file has. None: others are dropped.
+    - `read` replaces all of that by a reader of the layout's own.
+
+    `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
+    `record.nested` raise errors that name file, line and field. `record.file` is the record's
+    file, so a layout can open those beside it.
     """
 
     name: str
     title: str
-    suffixes: tuple[str, ...]
+    containers: tuple[Container, ...]
     roles: tuple[str, ...]
     """Roles that a dump of this format can contain."""
     missing_roles: Mapping[str, str]
     """Role -> why a dump of this format never contains it, or why this dump does not."""
-    sniff: Callable[[Path], bool]
-    read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]]
+    sniff: Callable[[Mapping[str, Any]], bool]
+    """Returns whether the first record's fields, or names with None, are this layout's."""
     source: str
     """The writer, with the framework's version, whose code defines the format."""
+    rows: Callable[[Iterator[Record], ReadOptions], Iterator[Row]] | None = None
+    split: Callable[[Record], Iterator[Record]] | None = None
+    own: frozenset[str] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Column that is not canonical -> its type; others have the type of their first values."""
+    integers: bool = True
+    """Whether kept fields may be int64; otherwise their numbers are float64."""
+    version: Version | None = None
+    contents: Contents = EVERYTHING
+    beside: tuple[str, ...] = ()
+    """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
+    part_of: Callable[[Path], Path | None] | None = None
+    """Returns the file of a directory that reads another one, too; None if none does."""
+    read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
     options: tuple[str, ...] = ()
     """Fields of `ReadOptions` that apply to this format; others are rejected."""
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -141,6 +192,22 @@ class Format:
     """One line that a user of this format should read, such as a trap."""
     role_notes: Mapping[str, str] = field(default_factory=dict)
     """Role -> how its values are found, which does not apply if the map names a field."""
+
+    def fits(self, path: AnyPath) -> bool:
+        """Return whether a file or directory is a dump of this format, by its first record."""
+        container = container_of(path)
+        if container not in self.containers or container is None:
+            return False
+        return self.sniff(container.first(cast("Path", path), self.contents))
+
+    def contains(self, folder: Path, file: Path) -> bool:
+        """Return whether a file belongs to a directory that is a dump, so it is no dump itself."""
+        if folder in file.parents:
+            return True
+        outer = folder.parent
+        return outer in file.parents and any(
+            fnmatch(str(file.relative_to(outer)), pattern) for pattern in self.beside
+        )
 
     def notes(self, mapped: Collection[str] = ()) -> str:
         """Return the notes on this format that apply if these roles are mapped."""

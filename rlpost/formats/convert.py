@@ -96,7 +96,11 @@ def _convert(
         "missing_roles": dict(missing_roles(dump_format, columns)),
         "note": "" if exported else dump_format.notes(options.map),
         "nonfinite": (nonfinite := _nonfinite(files)),
-        "warnings": [*_nonfinite_warnings(nonfinite), *_layout_warnings(options)],
+        "warnings": [
+            *options.stats.warnings,
+            *_nonfinite_warnings(nonfinite),
+            *_layout_warnings(options),
+        ],
         "skipped_files": [str(path) for path in found.skipped],
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
@@ -161,7 +165,7 @@ def plan_targets(
         else:
             plan = {}
             for dump in dumps:
-                target = output / dump.relative.with_suffix(".parquet")
+                target = output / dump.converted
                 if target in plan:
                     raise UsageError(
                         f"{dump.path} and {plan[target][0].path} would both become {target}: name "

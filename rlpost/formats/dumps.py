@@ -12,10 +12,12 @@ import pyarrow as pa
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
+from rlpost.formats.containers import FOLDER, STREAM, container_of, without_suffixes
 from rlpost.formats.exported import is_beside
-from rlpost.formats.pickles import first_texts, is_cut_archive
-from rlpost.formats.records import first_fields, parquet_columns
+from rlpost.formats.pickles import is_cut_archive
+from rlpost.formats.reading import read_dump
 from rlpost.io.arrow import CellLocation
+from rlpost.io.compressed import open_bytes
 from rlpost.io.parquet.canonical import is_canonical
 from rlpost.io.paths import missing_error, relative_to_glob
 from rlpost.io.tokenizer import token_counts
@@ -50,9 +52,20 @@ class Dump:
     format: Format
     relative: Path
 
+    @property
+    def converted(self) -> Path:
+        """The relative path of its converted file."""
+        path = without_suffixes(self.relative)
+        return path.with_name(f"{path.name}.parquet")
+
+    @property
+    def owner(self) -> Path | None:
+        """The file that reads this one, too."""
+        return self.format.part_of(self.path) if self.format.part_of else None
+
     def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
         """Yield its rows as canonical columns; none for an empty file."""
-        return iter(()) if is_empty(self.path) else self.format.read(self.path, options)
+        return iter(()) if is_empty(self.path) else read_dump(self.path, self.format, options)
 
 
 @dataclass
@@ -93,6 +106,9 @@ def _expand(text: str, dump_format: Format | None) -> FoundDumps:
     path = Path(text)
     try:
         if path.is_dir():
+            whole = detect(path) if dump_format is None or dump_format.fits(path) else None
+            if whole is not None:
+                return FoundDumps([Dump(path, whole, Path(path.name))])
             files = sorted(file for file in path.rglob("*") if _visible(file, path))
             return _directory(text, files, dump_format, path)
         if path.exists():
@@ -135,9 +151,15 @@ def _single(path: Path, dump_format: Format | None, relative: Path | None = None
 def _directory(
     text: str, files: Sequence[Path], dump_format: Format | None, top: Path
 ) -> FoundDumps:
-    """Return the dumps among the files of a directory."""
-    found = FoundDumps()
+    """Return the dumps among the files of a directory, and directories that are one dump."""
+    found, part = FoundDumps(), set[Path]()
+    for folder, layout in _dump_folders(top, files, dump_format):
+        relative = folder.relative_to(top) if folder != top else Path(top.absolute().name)
+        found.dumps.append(Dump(folder, layout, relative))
+        part |= {file for file in files if layout.contains(folder, file)}
     for file in files:
+        if file in part:
+            continue
         own = _format_if_fits(file, dump_format) if dump_format else detect(file)
         if own is None and is_beside(file):
             continue
@@ -145,10 +167,12 @@ def _directory(
             found.skipped.append(file)
         else:
             found.dumps.append(Dump(file, own, file.relative_to(top)))
+    paths = {dump.path for dump in found.dumps}
+    found.dumps = [dump for dump in found.dumps if dump.owner not in paths]
     names = list(dict.fromkeys(dump.format.name for dump in found.dumps))
     if not names:
-        suffixes = " or ".join(dump_format.suffixes) if dump_format else ""
-        what = f"no {suffixes} file" if dump_format else "no file of a known format"
+        kinds = " or ".join(one.name for one in dump_format.containers) if dump_format else ""
+        what = f"no {kinds}" if dump_format else "no file of a known format"
         raise ReadWriteError(f"{text}: contains {what}; rlpost convert --list lists the formats")
     if len(names) > 1:
         raise UsageError(
@@ -157,6 +181,22 @@ def _directory(
         )
     check_mixed(text, found.dumps)
     return found
+
+
+def _dump_folders(
+    top: Path, files: Sequence[Path], dump_format: Format | None
+) -> Iterator[tuple[Path, Format]]:
+    """Yield the directories that are one dump, and their formats; the top one comes first."""
+    layouts = [dump_format] if dump_format else [*FORMATS.values()]
+    layouts = [one for one in layouts if not {STREAM, FOLDER}.isdisjoint(one.containers)]
+    yielded: list[Path] = []
+    for folder in sorted({parent for file in files for parent in file.parents if top in
+                          (parent, *parent.parents)}) if layouts else ():  # fmt: skip
+        if any(other in folder.parents for other in yielded):
+            continue
+        if layout := next((one for one in layouts if one.fits(folder)), None):
+            yielded.append(folder)
+            yield folder, layout
 
 
 def is_dump_table(table: AnyPath) -> bool:
@@ -180,11 +220,10 @@ def is_empty(path: Path) -> bool:
     Raises:
         ReadWriteError: it cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            return not any(block.strip() for block in iter(lambda: file.read(_BLOCK), b""))
-    except OSError as error:
-        raise ReadWriteError(f"{path}: cannot be read: {error.strerror}") from None
+    if path.is_dir():
+        return False
+    with open_bytes(path) as file:
+        return not any(block.strip() for block in iter(lambda: file.read(_BLOCK), b""))
 
 
 def _format_if_fits(file: Path, dump_format: Format) -> Format | None:
@@ -192,18 +231,14 @@ def _format_if_fits(file: Path, dump_format: Format) -> Format | None:
 
     An unreadable file fits, so that a damaged dump is an error and not skipped.
     """
-    if not file.name.endswith(dump_format.suffixes):
+    container = container_of(file)
+    if container is None or container not in dump_format.containers:
         return None
     if dump_format.name in GENERIC:
-        others = (other for other in FORMATS.values() if file.name.endswith(other.suffixes))
-        is_other = any(other.sniff(file) for other in others if other is not dump_format)
+        is_other = any(other.fits(file) for other in FORMATS.values() if other is not dump_format)
         return None if is_other else dump_format
-    return dump_format if dump_format.sniff(file) or not _is_readable(file) else None
-
-
-def _is_readable(file: Path) -> bool:
-    """Return whether the beginning of a file can be read as JSON, Parquet or a pickle."""
-    return bool(first_fields(file) or parquet_columns(file) or first_texts(file))
+    unreadable = not container.first(file, dump_format.contents)
+    return dump_format if unreadable or dump_format.fits(file) else None
 
 
 def check_mixed(text: str, dumps: Sequence[Dump]) -> None:

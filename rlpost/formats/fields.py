@@ -18,8 +18,7 @@ from rlpost.recipe.roles import ON_DEMAND, ROLES, kind_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.formats.records import Record
-    from rlpost.formats.rows import Row
+    from rlpost.formats.records import Record, Row
 
 
 def column_of(role: str) -> str:
@@ -139,14 +138,14 @@ def read_text(record: Record, name: str) -> str:
     return json.dumps(messages, ensure_ascii=False)
 
 
-def apply_map(row: Row, record: Record, chosen: Mapping[str, str]) -> Row:
-    """Add the mapped fields to a row; they replace what the format read."""
+def apply_map(row: Row, chosen: Mapping[str, str]) -> Row:
+    """Add the mapped fields of its record to a row; they replace what the format read."""
     for role, path in chosen.items():
         if role == "truncated":  # in one of two columns
             row.values.pop("truncated", None)
             row.values.pop("finish_reason", None)
         if path != "none":  # `rlpost.formats.rows.record_batches` omits these columns
-            column, value = read_role(role, record, path)
+            column, value = read_role(role, row.record, path)
             row.values[column] = value
     return row
 

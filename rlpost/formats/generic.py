@@ -13,6 +13,9 @@ import pyarrow.compute as pc
 
 from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, Format
+from rlpost.formats.containers import EVERYTHING, JSON, ZIP, container_of
+from rlpost.formats.containers import PARQUET as PARQUET_FILES
+from rlpost.formats.containers.json_text import json_fields
 from rlpost.formats.exported import is_exported, jsonl_batches, schema_of
 from rlpost.formats.fields import as_count, column_of, read_key, read_role
 from rlpost.formats.keys import SAME_TEXT, GroupBlocks, text_key
@@ -25,8 +28,8 @@ from rlpost.formats.layout import (
     response_lists,
     response_start,
 )
-from rlpost.formats.records import Record, first_fields, first_names, json_fields, json_records
-from rlpost.formats.rows import OtherFields, Row, check_finite, infer_other_fields, record_batches
+from rlpost.formats.records import Record, Row, first_names
+from rlpost.formats.rows import OtherFields, check_finite, infer_other_fields, record_batches
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import plain_reasons, truncations
@@ -160,15 +163,20 @@ def _match_fields(
     return fields | {name: name for name in columns}
 
 
-def sniff_jsonl(path: Path) -> bool:
+def sniff_jsonl(fields: Mapping[str, Any]) -> bool:
     """Return whether the first record has rlpost's own column names."""
-    fields = first_fields(path)
-    return fields.keys() >= _NEEDED and ("response_mask" not in fields or has_mask(path))
+    return fields.keys() >= _NEEDED and ("response_mask" not in fields or has_mask(fields))
 
 
-def has_mask(path: Path) -> bool:
+def has_mask(fields: Mapping[str, Any]) -> bool:
     """Return whether the first record has a mask under rlpost's own name."""
-    return isinstance(first_fields(path).get("response_mask"), list)
+    return isinstance(fields.get("response_mask"), list)
+
+
+def _records(path: Path) -> Iterator[Record]:
+    container = container_of(path)
+    assert container is not None
+    return container.records(path, EVERYTHING)
 
 
 def read_jsonl(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -178,8 +186,9 @@ def read_jsonl(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """
     schema = schema_of(path) if is_exported(path, options) else None
     if schema is not None:
-        return jsonl_batches(path, json_records(path), schema, options)
-    fields = infer_other_fields(json_fields(path), ())
+        return jsonl_batches(path, _records(path), schema, options)
+    stored = json_fields(path) if container_of(path) is JSON else (x.fields for x in _records(path))
+    fields = infer_other_fields(stored, ())
     binding = bind([*fields.types], options, str(path))
     options.stats.sources |= binding.sources(options)
     skip = {*CANONICAL, *binding.bound_fields, *options.omitted_columns}
@@ -204,7 +213,7 @@ def _batches_are_text(path: Path, binding: Binding, fields: OtherFields) -> bool
     field = binding.fields.get("batch")
     if field is None or fields.types.get(field, pa.string()) != pa.string():
         return False
-    keys = (read_key(record, field) for record in json_records(path))
+    keys = (read_key(record, field) for record in _records(path))
     return not all(key.strip().removeprefix("-").isdecimal() for key in keys)
 
 
@@ -213,7 +222,7 @@ def _jsonl_rows(
 ) -> Iterator[Row]:
     nested = [path for path in binding.fields.values() if path not in others.types]
     blocks = GroupBlocks(options, str(path))
-    for record in json_records(path):
+    for record in _records(path):
         values: dict[str, Any] = {}
         for role, field in binding.fields.items():
             if role == "batch" and text_batch:
@@ -226,7 +235,7 @@ def _jsonl_rows(
         elif binding.groups_by_prompt and values.get("prompt") is not None:
             values["prompt_id"] = text_key(str(values["prompt"]))
         values |= others.values(_without_paths(record.fields, nested))
-        yield Row(record.where, _apply_layout(record, values, options))
+        yield Row(record.position, _apply_layout(record, values, options))
     blocks.close()
 
 
@@ -279,21 +288,13 @@ def _without_inner(fields: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     return _without_paths(fields, [path])
 
 
-def sniff_parquet(path: Path) -> bool:  # noqa: ARG001
-    """Return False: a Parquet file that needs no conversion looks the same."""
-    return False
-
-
 def read_parquet(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows as canonical columns; columns without a role keep their names."""
     source = Source([InputFile(path, Path(path.name))])
     binding = bind(source.columns, options, source.name)
     options.stats.sources |= binding.sources(options)
     skip = {*CANONICAL, *binding.bound_fields, *options.omitted_columns}
-    others = OtherFields(
-        {field.name: field.type for field in source.schemas[0]
-         if field.name not in skip and not pa.types.is_null(field.type)}
-    )  # fmt: skip
+    others = OtherFields.of_schema(source.schemas[0], skip)
     sized_by = next(
         (f for role, f in binding.fields.items() if _is_tokens(role)), source.columns[0]
     )
@@ -410,7 +411,7 @@ _ROLES = tuple(role for role in ROLES if role not in TOKEN_IDS)
 JSONL = Format(
     name="jsonl",
     title="any JSONL or JSON array with one object per response, with --map ROLE=FIELD",
-    suffixes=(".jsonl", ".ndjson", ".json"),
+    containers=(JSON, ZIP),
     roles=_ROLES,
     missing_roles=_MISSING_ROLES,
     sniff=sniff_jsonl,
@@ -425,10 +426,10 @@ JSONL = Format(
 PARQUET = Format(
     name="parquet",
     title="any Parquet with one row per response, with --map ROLE=COLUMN",
-    suffixes=(".parquet",),
+    containers=(PARQUET_FILES,),
     roles=_ROLES,
     missing_roles=_MISSING_ROLES,
-    sniff=sniff_parquet,
+    sniff=lambda _: False,  # a Parquet file that needs no conversion looks the same
     read=read_parquet,
     source="any writer; columns are found by role name, by alias or by --map",
     options=("map", "layout", "group_size"),

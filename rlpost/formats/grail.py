@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.base import Format, has
+from rlpost.formats.containers import PARQUET, Contents
 from rlpost.formats.layout import as_vector
-from rlpost.formats.records import parquet_columns, table_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.records import Record
@@ -38,17 +34,8 @@ _COLUMNS = (
 )
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the Parquet file has the columns of a GRAIL window."""
-    return {"window_start", "rollout_group", "rollout_index", "commit"} <= parquet_columns(path)
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rollouts of a window; their completions are the responses."""
-    rows = (
-        apply_map(_row(record), record, options.map) for record in table_records(path, _COLUMNS)
-    )
-    return record_batches(rows, options)
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+    return map(_row, records)
 
 
 def _row(record: Record) -> Row:
@@ -62,7 +49,7 @@ def _row(record: Record) -> Row:
             f"to the {len(tokens)} entries of commit.tokens"
         )
     return Row(
-        record.where,
+        record,
         {
             "step": record.integer("window_start"),
             "prompt_id": _group(record),
@@ -105,7 +92,8 @@ def _log_probs(rollout: Record, prompt: int, length: int) -> np.ndarray | None:
 FORMAT = Format(
     name="grail",
     title="GRAIL window Parquet (nested commit.rollout)",
-    suffixes=(".parquet",),
+    containers=(PARQUET,),
+    contents=Contents(columns=_COLUMNS),
     roles=("group", "reward", "mask", "infer_log_probs", "batch"),
     missing_roles={
         "infer_log_probs": "token_logprobs is empty",
@@ -114,8 +102,8 @@ FORMAT = Format(
         "ref_log_probs": "GRAIL does not store log-probs of a reference policy",
         "values": "GRAIL has no critic",
     },
-    sniff=sniff,
-    read=read,
+    sniff=has("window_start", "rollout_group", "rollout_index", "commit"),
+    rows=_rows,
     options=("map",),
     source="grail/infrastructure/parquet_io.py INFERENCE_SCHEMA (2026)",
     fields={

@@ -13,9 +13,9 @@ from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions
+from rlpost.formats.containers import JSON, ZIP, container_of, is_dump_file, without_suffixes
 from rlpost.formats.dumps import common_format, find_dumps, is_dump_table, write_dumps
 from rlpost.formats.exported import SUFFIX
-from rlpost.formats.generic import JSONL
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
 from rlpost.io.locks import scratch_folder
@@ -114,7 +114,7 @@ def convert_inputs(
             continue
         dumps = find_dumps([path], None).dumps
         top = staging / str(number)
-        targets = [top / dump.relative.with_suffix(".parquet") for dump in dumps]
+        targets = [top / dump.converted for dump in dumps]
         files = [convert_dumps([dump], target) for dump, target in zip(dumps, targets, strict=True)]
         line, _, about = converted_line(dumps, files).partition("\n")
         note(line if about in noted else f"{line}\n{about}")
@@ -137,7 +137,9 @@ def _is_dump(path: PathText) -> bool:
     if not location.exists() and glob.has_magic(str(path)):
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
         return bool(matches) and _is_dump(matches[0])
-    return location.suffix in {".jsonl", ".json", ".pt"} and location.is_file()
+    if not location.is_file() or not is_dump_file(location):
+        return False
+    return container_of(location) is not ZIP or detect(location) is not None  # or a bundle
 
 
 def convert_dumps(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
@@ -197,7 +199,7 @@ def _names(folder: Path, paths: Sequence[PathText]) -> dict[str, str]:
         top = folder / str(number)
         names[str(top)] = str(path)
         if isinstance(file := parse_path(path), Path) and file.is_file():
-            names[str(top / file.with_suffix(".parquet").name)] = str(path)
+            names[str(top / f"{without_suffixes(file).name}.parquet")] = str(path)
     return names
 
 
@@ -252,7 +254,7 @@ def _fetch_schema(file: RemotePath, copy: Path) -> None:
 
     A store may deny access to what does not exist, and a web server may have a page for it.
     """
-    if file.suffix not in JSONL.suffixes or file.scheme in HTTP_SCHEMES:
+    if container_of(file) is not JSON or file.scheme in HTTP_SCHEMES:
         return
     schema, exists = file.sibling(file.path + SUFFIX), False
     with suppress(ReadWriteError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from rlpost.errors import UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pathlib import PurePath
 
     from numpy.typing import NDArray
 
@@ -43,9 +45,10 @@ def prompt_key(tokens: NDArray[Any]) -> str:
     return hashlib.blake2b(ids.tobytes(), digest_size=8).hexdigest()
 
 
-def step_key_of(path: Path) -> int | None:
+@lru_cache(maxsize=1024)
+def step_key_of(path: PurePath) -> int | None:
     """Return N of the last `step_N`, `stepN` or `step=N` of a path; the file name comes first."""
-    for part in reversed(path.absolute().parts):
+    for part in reversed(Path(path).absolute().parts):
         match = re.findall(r"(?:^|[^a-zA-Z])step[_=]?(\d+)", part)
         if match:
             return int(match[-1])

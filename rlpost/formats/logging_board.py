@@ -9,17 +9,16 @@ import pyarrow as pa
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.containers import JSON
 from rlpost.formats.keys import SAME_TEXT, text_key
 from rlpost.formats.layout import as_vector, check_length
-from rlpost.formats.records import Record, first_fields, json_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _NEEDED = {"prompt", "response", "response_tokens", "logprobs", "ref_logprobs", "reward", "step"}
@@ -33,19 +32,8 @@ _TYPES = {
 }
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of this writer."""
-    fields = first_fields(path)
-    return fields.keys() >= _NEEDED and _ROLL_ONLY not in fields
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the dump as canonical columns; a DataError names the bad record."""
-    return record_batches(_rows(path, options), options, _TYPES)
-
-
-def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    for record in json_records(path):
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+    for record in records:
         prompt, old = record.text("prompt"), record.array("logprobs")
         values: dict[str, Any] = {
             "step": record.integer("step"),
@@ -62,7 +50,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
             "ref_response": record.text("ref_response") if record.has("ref_response") else None,
             "ref_reward": record.number("ref_reward") if record.has("ref_reward") else None,
         }
-        yield apply_map(Row(record.where, values), record, options.map)
+        yield Row(record, values)
 
 
 def unpadded(prompt: str) -> str:
@@ -99,7 +87,7 @@ def _token_rewards(record: Record, length: int) -> Any:
 FORMAT = Format(
     name="rl-logging-board",
     title="RLLoggingBoard rollout_samples/{run}/*.jsonl",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "batch", "old_log_probs", "ref_log_probs", "values"),
     missing_roles={
         "mask": "RLLoggingBoard does not record which tokens are tool output, so every token "
@@ -110,8 +98,9 @@ FORMAT = Format(
         "token_rewards": "RLLoggingBoard's token_rewards already include the response's reward and "
         "the KL penalty, which rlpost adds itself; they are kept as dumped_token_rewards",
     },
-    sniff=sniff,
-    read=read,
+    sniff=lambda fields: fields.keys() >= _NEEDED and _ROLL_ONLY not in fields,
+    rows=_rows,
+    types=_TYPES,
     source="RLLoggingBoard's README, data format (2025-02)",
     options=("map",),
     fields={

@@ -10,15 +10,17 @@ of the trainer by its sample index and its tokens.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.containers import PARQUET, Contents
+from rlpost.formats.containers.json_text import json_records
 from rlpost.formats.keys import prompt_key
 from rlpost.formats.layout import as_vector
-from rlpost.formats.records import Record, describe, json_records, parquet_columns, table_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Record, Row, describe
 from rlpost.formats.slime import (
     FINISHED,
     TRAIN_LISTS,
@@ -34,9 +36,6 @@ from rlpost.formats.slime import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
 
@@ -56,17 +55,14 @@ _KEPT = ("group_index", "index", "sample_index", "reward", "status", "remove_sam
          "response", "rollout_id")  # fmt: skip
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the Parquet file has exactly the columns of miles' dashboard."""
-    return parquet_columns(path) == {*COLUMNS}
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     """Yield the responses of one rollout, with rewards and groups from the dump's other files."""
-    return record_batches(_rows(path, options), options)
+    first = next(records, None)
+    if first is not None:
+        yield from _joined(Path(first.file), chain([first], records), options)
 
 
-def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
+def _joined(path: Path, records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     stem = path.stem.removeprefix("rollout_")
     top = path.absolute().parent.parent
     facts = _facts(path, top, stem)
@@ -74,7 +70,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
     number = stem.removeprefix("eval_")
     step = int(number) if number.isdecimal() else None
     counts: Counter[int] = Counter()
-    for record in table_records(path, COLUMNS):
+    for record in records:
         index = record.integer("sample_index")
         key = (index, counts[index])
         counts[index] += 1
@@ -85,7 +81,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
             )
         row = _row(record, facts[key], options)
         row.values |= {"step": step, **_trained(record, trained)}
-        yield apply_map(row, record, options.map)
+        yield row
 
 
 def _facts(path: Path, top: Path, stem: str) -> Mapping[SampleKey, Record]:
@@ -97,7 +93,7 @@ def _facts(path: Path, top: Path, stem: str) -> Mapping[SampleKey, Record]:
     dump, chats = top / "rollout_data" / f"{stem}.pt", top / "trajectory" / f"{stem}.jsonl"
     if dump.exists():
         try:
-            return _keyed(rollout(dump)[1], "index")
+            return _keyed(rollout(dump_of(dump, ("rollout_id", "samples")))[1], "index")
         except DataError:
             # Newer runs store objects of miles' own classes there, which are not rebuilt.
             if not chats.exists():
@@ -127,7 +123,7 @@ def _row(record: Record, facts: Record, options: ReadOptions) -> Row:
     tokens = split_tokens(record, length)
     status, prompt = facts.fields.get("status"), facts.fields.get("prompt")
     return Row(
-        record.where,
+        record,
         {
             "prompt_id": group_of(facts, tokens["prompt_token_ids"]),
             "rollout_id": facts.fields.get("rollout_id"),
@@ -167,12 +163,13 @@ def _train_lists(folder: Path, stem: str) -> dict[TrainKey, Record]:
     samples: dict[TrainKey, Record] = {}
     for path in sorted(folder.glob(f"{stem}_*.pt")) if folder.is_dir() else []:
         dump = dump_of(path, ("rollout_id", "rollout_data"))
-        if int(dump.get("cp_size") or 1) > 1:
+        if int(dump.fields.get("cp_size") or 1) > 1:
             raise DataError(
-                f"{path}: its lists are split over {dump['cp_size']} ranks (context parallelism), "
-                "which rlpost does not join; move train_data/ away to convert without it"
+                f"{path}: its lists are split over {dump.fields['cp_size']} ranks (context "
+                "parallelism), which rlpost does not join; move train_data/ away to convert "
+                "without it"
             )
-        columns = dump["rollout_data"]
+        columns = dump.fields["rollout_data"]
         if not isinstance(columns, dict) or "sample_indices" not in columns:
             raise DataError(
                 f"{path}: `rollout_data` is {describe(columns)}; an object with sample_indices is "
@@ -203,7 +200,8 @@ def _add_rank(samples: dict[TrainKey, Record], path: Path, columns: dict[str, An
 FORMAT = Format(
     name="miles",
     title="miles dashboard_columns/rollout_{id}.parquet and the folders beside it",
-    suffixes=(".parquet",),
+    containers=(PARQUET,),
+    contents=Contents(columns=COLUMNS),
     roles=(
         "group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_log_probs", "batch",
         "truncated",
@@ -217,8 +215,8 @@ FORMAT = Format(
         "ref_log_probs",
         "values": "miles does not dump the critic's values",
     },
-    sniff=sniff,
-    read=read,
+    sniff=lambda fields: fields.keys() == {*COLUMNS},
+    rows=_rows,
     options=("map",),
     source="miles/ray/rollout/debug_data.py, miles/dashboard/dump_reader.py (2026)",
     fields={

@@ -10,28 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_token_roles, sum_rewards
+from rlpost.formats.containers import JSON
+from rlpost.formats.fields import no_token_roles, sum_rewards
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.records import Record, first_fields, json_records
-from rlpost.formats.rows import OtherFields, Row, infer_other_fields, record_batches
+from rlpost.formats.records import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _STEPS = ("step", "gen_step")
 _TEXTS = ("prompt", "messages", "completion")
-_OWN = (*_STEPS, *_TEXTS, "advantages", "reward", "image")
+_OWN = frozenset({*_STEPS, *_TEXTS, "advantages", "reward", "image"})
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of this writer."""
-    fields = first_fields(path)
+def _sniff(fields: Mapping[str, Any]) -> bool:
     if isinstance(fields.get("completion"), str):
         return fields.keys() >= {"gen_step", "prompt", "reward"}
     return (
@@ -42,44 +38,29 @@ def sniff(path: Path) -> bool:
     )
 
 
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the dump as canonical columns; a DataError names the bad record."""
-    others = infer_other_fields(
-        (record.fields for record in _responses(path, omit={*_OWN, *options.omitted_columns})),
-        (),
-        integers=False,
-    )
-    return others.add_missing_columns(
-        record_batches(_rows(path, options, others), options, others.column_types)
-    )
-
-
-def _responses(path: Path, omit: Collection[str] = ()) -> Iterator[Record]:
-    """Yield the columns of each line, except those to omit, as one record per response.
+def _responses(line: Record) -> Iterator[Record]:
+    """Yield the columns of a line as one record per response.
 
     Raises:
         DataError: a field of a line is not a list, or its length differs from `completion`.
     """
-    for line in json_records(path):
-        if isinstance(line.fields.get("completion"), str):
-            own = {name: value for name, value in line.fields.items() if name not in omit}
-            yield Record(line.where, own)
-            continue
-        length = len(line.array("completion"))
-        for name in line.fields:
-            if len(line.array(name)) != length:
-                raise DataError(
-                    f"{line.where}: `{name}` has {len(line.array(name))} entries and `completion` "
-                    f"has {length}; every field of a line needs one entry per response"
-                )
-        columns = {name: column for name, column in line.fields.items() if name not in omit}
-        for i in range(length):
-            where = f"{line.where}, response {i}"
-            yield Record(where, {name: column[i] for name, column in columns.items()})
+    if isinstance(line.fields.get("completion"), str):
+        yield line
+        return
+    length = len(line.array("completion"))
+    for name in line.fields:
+        if len(line.array(name)) != length:
+            raise DataError(
+                f"{line.where}: `{name}` has {len(line.array(name))} entries and `completion` "
+                f"has {length}; every field of a line needs one entry per response"
+            )
+    for i in range(length):
+        columns = {name: column[i] for name, column in line.fields.items()}
+        yield line.part(f"response {i}", columns)
 
 
-def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row]:
-    for record in _responses(path):
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+    for record in records:
         prompt = _prompt(record)
         step = next((name for name in _STEPS if name in record), _STEPS[0])
         values: dict[str, Any] = {
@@ -89,9 +70,8 @@ def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row
             "prompt": prompt,
             "response": record.text("completion"),
             "dumped_advantage": record.number("advantages") if "advantages" in record else None,
-            **others.values(record.fields),
         }
-        yield apply_map(Row(record.where, values), record, options.map)
+        yield Row(record, values)
 
 
 def _prompt(record: Record) -> str:
@@ -118,11 +98,14 @@ def _reward(record: Record, options: ReadOptions) -> float | None:
 FORMAT = Format(
     name="ms-swift",
     title="ms-swift completions.jsonl of log_completions",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "batch"),
     missing_roles=no_token_roles("ms-swift"),
-    sniff=sniff,
-    read=read,
+    sniff=_sniff,
+    rows=_rows,
+    split=_responses,
+    own=_OWN,
+    integers=False,
     source="ms-swift 3.2 to 4.6, grpo_trainer.py (also those of Megatron and Ray), JsonlWriter",
     options=("map",),
     fields={"prompt_id": f"prompt ({SAME_TEXT})"},

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.base import Format, has
+from rlpost.formats.containers import JSON
 from rlpost.formats.keys import SAME_TOKENS, GroupBlocks, prompt_key
 from rlpost.formats.keys import step_key_of as read_step
 from rlpost.formats.layout import as_mask, as_vector, check_length, padded, response_start
-from rlpost.formats.records import Record, first_fields, json_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Record, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.layout import Lists
@@ -34,28 +31,17 @@ _LISTS = {
 _NEEDED = ("input_lengths", "token_loss_mask", "generation_logprobs")
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of NeMo-RL."""
-    fields = first_fields(path)
-    return {"token_loss_mask", "generation_logprobs", "input_lengths"} <= fields.keys()
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the sequences of one step, each from its first policy token on."""
-    return record_batches(_rows(path, options), options)
-
-
-def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    source = (_unwrapped(record) for record in json_records(path))
-    head, measured = _peeked(source)
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+    head, measured = _peeked(records)
+    path = head[0].file if head else Path()
     step, blocks = read_step(path), GroupBlocks(options, str(path))
     if options.group_size is not None:
         options.stats.sources["prompt_id"] = f"blocks of {options.group_size} records"
-    for record in chain(head, source):
+    for record in chain(head, records):
         row = _row(record, step, options, measured=measured)
         if options.group_size is not None:
             row.values["prompt_id"] = blocks.next()
-        yield apply_map(row, record, options.map)
+        yield row
     blocks.close()
 
 
@@ -74,8 +60,8 @@ def _peeked(source: Iterator[Record]) -> tuple[list[Record], bool]:
     return head, False
 
 
-def _unwrapped(record: Record) -> Record:
-    """Return each field without the batch of one that the writer adds."""
+def _unwrapped(record: Record) -> Iterator[Record]:
+    """Yield each field without the batch of one that the writer adds."""
     tokens = {
         name: value
         for name in (*_LISTS, "token_loss_mask", "token_ids")
@@ -92,7 +78,7 @@ def _unwrapped(record: Record) -> Record:
         name: value[0] if isinstance(value, list) and len(value) == 1 else value
         for name, value in record.fields.items()
     }
-    return Record(record.where, fields if wrapped else {**fields, **tokens})
+    yield Record(record.where, fields if wrapped else {**fields, **tokens}, record.file)
 
 
 def _row(record: Record, step: int | None, options: ReadOptions, *, measured: bool) -> Row:
@@ -112,7 +98,7 @@ def _row(record: Record, step: int | None, options: ReadOptions, *, measured: bo
             "records, which look like log-probs that were not computed"
         )
     cut = padded(where, mask, lists, length)
-    row = Row(where, {**_scalars(record, step, options), **cut, **_ids(record, mask, length)})
+    row = Row(record, {**_scalars(record, step, options), **cut, **_ids(record, mask, length)})
     row.values["prompt_length"] = min(response_start(mask), length)
     row.values["response_length"] = len(cut["response_mask"])
     tokens = row.values.get("prompt_token_ids")
@@ -148,7 +134,7 @@ def _ids(record: Record, mask: Any, length: int) -> Lists:
 FORMAT = Format(
     name="nemo-rl",
     title="NeMo-RL train_data_step{N}.jsonl",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
     missing_roles={
         "group": "NeMo-RL writes no prompt id, and this dump has no token_ids; set --group-size",
@@ -159,8 +145,9 @@ FORMAT = Format(
         "values": "NeMo-RL does not dump the critic's values",
         "batch": "the step is read from the file name (train_data_step{N}), and this name has none",
     },
-    sniff=sniff,
-    read=read,
+    sniff=has("token_loss_mask", "generation_logprobs", "input_lengths"),
+    rows=_rows,
+    split=_unwrapped,
     options=("map", "group_size"),
     source="nemo_rl/utils/logger.py log_batched_dict_as_jsonl, algorithms/grpo.py (2026)",
     fields={

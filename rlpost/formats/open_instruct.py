@@ -8,34 +8,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
-from rlpost.formats.records import Record, first_fields, json_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.base import Format, has
+from rlpost.formats.containers import JSON
+from rlpost.formats.records import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _NEEDED = {"step", "sample_idx", "prompt_idx", "response_tokens", "reward", "finish_reason"}
 _TYPES = {"tool_called": pa.bool_(), "ground_truth": pa.string(), "request_info": pa.string()}
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of this writer."""
-    return first_fields(path).keys() >= _NEEDED
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the dump as canonical columns; a DataError names the bad record."""
-    return record_batches(_rows(path, options), options, _TYPES)
-
-
-def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    for record in json_records(path):
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+    for record in records:
         step, tokens = record.integer("step"), record.array("response_tokens")
         prompt = record.array("prompt_tokens")
         values: dict[str, Any] = {
@@ -54,7 +43,7 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
             **_token_lists(record, len(tokens)),
             **_others(record),
         }
-        yield apply_map(Row(record.where, values), record, options.map)
+        yield Row(record, values)
 
 
 def _token_lists(record: Record, length: int) -> dict[str, Any]:
@@ -86,7 +75,7 @@ def _others(record: Record) -> dict[str, Any]:
 FORMAT = Format(
     name="open-instruct",
     title="open-instruct {run}_rollouts_{shard}.jsonl of save_traces",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "batch", "domain", "truncated", "infer_log_probs"),
     missing_roles={
         "mask": "open-instruct does not save which tokens are tool output, so every token of a "
@@ -97,8 +86,9 @@ FORMAT = Format(
         "ref_log_probs": "open-instruct saves the rollout engine's log-probs only",
         "values": "open-instruct trains without a critic",
     },
-    sniff=sniff,
-    read=read,
+    sniff=has(*_NEEDED),
+    rows=_rows,
+    types=_TYPES,
     source="open-instruct, open_instruct/rl_utils.py, RolloutRecord (2025-12 to 2026-08)",
     options=("map",),
     fields={

@@ -1,4 +1,4 @@
-"""prime-rl: `traces.jsonl` (episodes of verifiers v1) and `token_exports/` of the trainer.
+"""verifiers and prime-rl: `traces.jsonl` of episodes, and `token_exports/` of the trainer.
 
 A trace is a graph of messages, each with the tokens that it adds. The path from the root to a leaf
 is a branch, and each branch is one response. Lists of a node are compact: one entry for each token
@@ -7,13 +7,18 @@ with mask true.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
+from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map
+from rlpost.formats.annotations import Annotations, fold
+from rlpost.formats.base import Format, has
+from rlpost.formats.calls import TYPES, call_rows
+from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
 from rlpost.formats.layout import (
     as_mask,
@@ -23,18 +28,15 @@ from rlpost.formats.layout import (
     response_start,
     spread_over_mask,
 )
-from rlpost.formats.records import Record, as_record, first_fields, json_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Row, as_record
 from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.layout import Lists
+    from rlpost.formats.records import Record
 
 
 _NODE_LISTS = {
@@ -43,8 +45,13 @@ _NODE_LISTS = {
     "reference_logprobs": "ref_log_probs",
     "entropies": "entropy",
     "advantages": "dumped_advantages",
+    "is_masked": "dumped_is_masked",
 }
 """Field of a node, compact over its mask -> column."""
+
+
+_VERSION = 1
+"""Of the schema of traces that verifiers 0.4 writes."""
 
 
 _EXPORT_LISTS = {
@@ -63,30 +70,75 @@ _NO_LOG_PROBS = (
 """Why a dump of prime-rl has no `log_probs`, and what to use instead."""
 
 
-def sniff_traces(path: Path) -> bool:
-    """Return whether the first record is an episode or a trace."""
-    fields = first_fields(path)
+def _is_traces(fields: Mapping[str, Any]) -> bool:
+    """Return whether the fields are those of an episode or of a trace."""
     episode = {"traces", "task", "env"} <= fields.keys()
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
-def read_traces(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the branches of traces whose agent was trainable, if they have policy tokens."""
-    return record_batches(_trace_rows(path, options), options)
+def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+    """Yield the branches of traces whose agent was trainable, if they have policy tokens.
 
-
-def _trace_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    step = step_key_of(path)
-    for record in json_records(path):
-        keys = _episode_keys(record, step)
+    A trace that failed before its first policy token is a row without tokens.
+    """
+    notes, evaluated = None, 0
+    for record in records:
+        if notes is None:
+            notes = Annotations(Path(record.file).parent.parent / "annotations")
+        if _is_stream(record) and _field(record, "run", "work", "type") == "eval":
+            evaluated += 1
+            continue
+        keys = _episode_keys(record, step_key_of(record.file))
         for trace in _traces(record):
+            _annotate(trace, notes)
             if not _field(trace, "agent", "trainable", default=True):
                 continue
-            facts = {**keys, **_trace_facts(trace, keys)}
-            for number, nodes in _branches(trace):
-                row = _branch_row(trace, facts, number, nodes)
-                if row is not None:
-                    yield apply_map(row, trace, options.map)
+            facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
+            made = (_branch_row(trace, facts, *branch, notes.lists) for branch in _branches(trace))
+            rows = [row for row in made if row is not None]
+            yield from rows
+            if not rows and facts["failure"]:
+                yield from call_rows(trace, facts, ())
+    _note(options, notes, evaluated)
+
+
+def _failure(episode: Record, trace: Record) -> dict[str, Any]:
+    """Return the type and the message of what failed: the trace, else its whole episode."""
+    for one in (trace.fields, episode.fields):
+        if one.get("ok", True):
+            continue
+        errors = [x for x in one.get("errors") or () if isinstance(x, dict)]
+        last = errors[-1] if errors else {}
+        reason = last.get("type") or one.get("stop_condition") or "not ok"
+        return {"failure": reason, "error": last.get("message")}
+    return {"failure": None}
+
+
+def _is_stream(record: Record) -> bool:
+    """Return whether a record is of the stream of a run, which has training and evaluation."""
+    return record.file.parent.name == "stream"
+
+
+def _annotate(trace: Record, notes: Annotations) -> None:
+    """Write the annotations of a trace into its nodes."""
+    fields: Any = trace.fields
+    branches: list[list[int]] | None = None
+    for update in notes.updates(fields.get("id")):
+        if branches is None:
+            branches = [path for _, path in _paths(trace)]
+        fold(update, fields, branches)
+
+
+def _note(options: ReadOptions, notes: Annotations | None, evaluated: int) -> None:
+    """Record what of a stream has no row."""
+    if evaluated:
+        episodes = counted(evaluated, "episode")
+        options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
+    if notes is not None and (unknown := notes.unknown):
+        options.stats.warnings.append(
+            f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
+            f"such as {unknown[0]}"
+        )
 
 
 def _traces(record: Record) -> Iterator[Record]:
@@ -94,7 +146,7 @@ def _traces(record: Record) -> Iterator[Record]:
         yield record
         return
     for i, one in enumerate(record.array("traces")):
-        yield as_record(f"{record.where}, trace {i}", one)
+        yield as_record(f"{record.where}, trace {i}", one, record.file)
 
 
 def _field(record: Record, *names: str, default: Any = None) -> Any:
@@ -116,6 +168,8 @@ def _episode_keys(record: Record, step: int | None) -> dict[str, Any]:
 
 
 def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
+    if trace.fields.get("version", _VERSION) != _VERSION:
+        raise trace.error("version", trace.get("version"), f"{_VERSION}, of verifiers 0.4,")
     if not isinstance(trace.get("nodes"), list):
         raise trace.error("nodes", trace.get("nodes"), "a list of message nodes")
     if keys["prompt_id"] is None:
@@ -131,9 +185,18 @@ def _trace_facts(trace: Record, keys: dict[str, Any]) -> dict[str, Any]:
     last = done[-1].get("finish_reason") if done else None
     return {
         "rollout_id": trace.fields.get("id"),
+        "step": _field(trace, "info", "ship", "step", default=keys["step"]),
+        "dumped_advantage": _field(trace, "info", "advantage"),
         "reward": _reward(trace),
         "truncated": not TRUNCATED.isdisjoint({last, trace.fields.get("stop_condition")}),
+        "agent_role": _field(trace, "agent", "name"),
+        "seconds": _seconds(_field(trace, "timing", "agent", default={})),
     }
+
+
+def _seconds(span: dict[str, Any]) -> float | None:
+    """Return the length of a time span; None if it has not ended."""
+    return max(0.0, span["end"] - span["start"]) if span.get("end") else None
 
 
 def _reward(trace: Record) -> float | None:
@@ -151,21 +214,28 @@ def _reward(trace: Record) -> float | None:
 
 
 def _branch_row(
-    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record]
+    trace: Record, facts: dict[str, Any], number: int, nodes: list[Record], annotated: set[str]
 ) -> Row | None:
-    """Return a branch as a row; None if it has no policy token."""
-    tokens = _branch_tokens(nodes)
+    """Return a branch as a row; None if it has no policy token.
+
+    Its turn is that of its last sampled message among those of the trace, from 0.
+    """
+    tokens = _branch_tokens(nodes, annotated)
     if tokens is None:
         return None
+    sampled = [one for one in trace.array("nodes") if one.get("sampled")]
+    last = next((n.fields for n in reversed(nodes) if n.fields.get("sampled")), None)
     prompt, response = _texts(nodes)
     finish = next(
         (n.fields["finish_reason"] for n in reversed(nodes) if n.has("finish_reason")), None
     )
     return Row(
-        f"{trace.where}, branch {number}",
+        trace.part(f"branch {number}", trace.fields),
         {
             **facts,
             "sample_id": f"{facts['rollout_id']}:{number}",
+            "branch": str(number),
+            "turn": next((i for i, one in enumerate(sampled) if one is last), 0),
             "truncated": facts["truncated"] or finish == "length",
             "prompt": prompt,
             "response": response,
@@ -177,7 +247,7 @@ def _branch_row(
 
 
 def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
-    """Yield each path from a root to a leaf: the leaf's number and the nodes, root first.
+    """Yield the number of each branch that is a response, and its nodes, root first.
 
     A leaf that is an attempt to compact the conversation counts only if the conversation
     continued from it.
@@ -185,17 +255,28 @@ def _branches(trace: Record) -> Iterator[tuple[int, list[Record]]]:
     Raises:
         DataError: a node is not an object, or its parent is not one of the nodes before it.
     """
-    nodes = [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
-    parents = [_parent(node, i) for i, node in enumerate(nodes)]
-    inner = {*parents}
+    nodes = _node_records(trace)
     accepted = {link.get("node") for node in nodes for link in _links(node, "compaction")}
-    for number, leaf in enumerate(i for i in range(len(nodes)) if i not in inner):
+    for number, path in _paths(trace):
+        leaf = path[-1]
         if any(_links(nodes[leaf], "compaction_attempt")) and leaf not in accepted:
             continue
-        path: list[Record] = []
+        yield number, [nodes[i] for i in path]
+
+
+def _node_records(trace: Record) -> list[Record]:
+    return [as_record(f"{trace.where}, node {i}", x) for i, x in enumerate(trace.array("nodes"))]
+
+
+def _paths(trace: Record) -> Iterator[tuple[int, list[int]]]:
+    """Yield each path from a root to a leaf: the leaf's number and the nodes' indexes."""
+    parents = [_parent(node, i) for i, node in enumerate(_node_records(trace))]
+    inner = {*parents}
+    for number, leaf in enumerate(i for i in range(len(parents)) if i not in inner):
+        path: list[int] = []
         i: int | None = leaf
         while i is not None:
-            path.append(nodes[i])
+            path.append(i)
             i = parents[i]
         yield number, path[::-1]
 
@@ -214,7 +295,7 @@ def _links(node: Record, kind: str) -> list[dict[str, Any]]:
     return [link for link in links if isinstance(link, dict) and link.get("type") == kind]
 
 
-def _branch_tokens(nodes: list[Record]) -> Lists | None:
+def _branch_tokens(nodes: list[Record], annotated: set[str]) -> Lists | None:
     """Return a branch's lists, one entry per response token, and its ids; None without samples.
 
     Raises:
@@ -229,20 +310,41 @@ def _branch_tokens(nodes: list[Record]) -> Lists | None:
         return None
     lists = {}
     for name, column in _NODE_LISTS.items():
-        if any(node.fields.get(name) for node in nodes):
+        if name in annotated or any(node.fields.get(name) for node in nodes):
             lists[column] = np.concatenate(
                 [_spread(node, name, mask) for node, mask in zip(nodes, masks, strict=True)]
             )
+    for name in _full_lists(nodes):
+        parts = [_full_list(node, name, len(mask)) for node, mask in zip(nodes, masks, strict=True)]
+        lists[name] = np.concatenate(parts)
     tokens = np.concatenate(ids)
     where = nodes[-1].where
     cut = padded(where, mask, {**lists, "response_token_ids": tokens}, len(tokens))
     return {**cut, "prompt_token_ids": tokens[: response_start(mask)]}
 
 
+_WEIGHTS = "loss_weights."
+
+
+def _full_lists(nodes: list[Record]) -> list[str]:
+    """Return the columns of lists of nodes with an entry for each token."""
+    weights = {name: None for node in nodes for name in node.fields.get("loss_weights") or {}}
+    content = any(node.fields.get("is_content") for node in nodes)
+    return [*(_WEIGHTS + name for name in weights), *(["is_content"] if content else [])]
+
+
+def _full_list(node: Record, column: str, length: int) -> Any:
+    """Return a node's list with an entry for each token; 0 if it has none."""
+    outer = node.fields
+    if column.startswith(_WEIGHTS):
+        outer, column = node.fields.get("loss_weights") or {}, column.removeprefix(_WEIGHTS)
+    return as_vector(node.where, column, outer[column]) if outer.get(column) else np.zeros(length)
+
+
 def _spread(node: Record, name: str, mask: Any) -> Any:
-    """Return a node's compact list over all its tokens; 0 for tokens without an entry."""
+    """Return a node's compact list over all its tokens: NaN if unknown, 0 for other tokens."""
     if not node.fields.get(name):
-        return np.zeros(len(mask))
+        return np.where(mask, np.nan, 0.0)
     array = as_vector(node.where, name, node.get(name))
     check_length(node.where, name, array, int(mask.sum()), "the mask's count of ones")
     return spread_over_mask(mask, array)
@@ -263,16 +365,9 @@ def _content(message: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def sniff_tokens(path: Path) -> bool:
-    """Return whether the first record has the fields of a token export."""
-    needed = {"export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"}
-    return needed <= first_fields(path).keys()
-
-
-def read_tokens(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _export_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
     """Yield the sequences of one rank, each from its first trained token on."""
-    rows = (apply_map(_export_row(record), record, options.map) for record in json_records(path))
-    return record_batches(rows, options)
+    return map(_export_row, records)
 
 
 def _export_row(record: Record) -> Row:
@@ -286,7 +381,7 @@ def _export_row(record: Record) -> Row:
     prompt = lists["response_token_ids"][:start]
     parts = ("step", "rank", "export_sequence_idx")
     return Row(
-        where,
+        record,
         {
             "step": record.integer("step"),
             "prompt_id": prompt_key(prompt),
@@ -302,11 +397,12 @@ def _export_row(record: Record) -> Row:
 
 TRACES = Format(
     name="prime-rl",
-    title="prime-rl traces.jsonl (verifiers v1 episodes)",
-    suffixes=(".jsonl",),
+    title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
+    containers=(JSON, STREAM),
+    beside=("annotations/*", "*.index.jsonl", "live/*"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
-        "domain", "truncated",
+        "domain", "truncated", "branch", "agent_role", "failure",
     ),
     missing_roles={
         "log_probs": _NO_LOG_PROBS,
@@ -315,15 +411,19 @@ TRACES = Format(
         "ref_log_probs": "the run had no reference model",
         "values": "prime-rl has no critic",
     },
-    sniff=sniff_traces,
-    read=read_traces,
+    sniff=_is_traces,
+    rows=_trace_rows,
+    types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
     options=("map",),
-    source="verifiers/v1/episode.py to_record, prime_rl/monitors/file.py (2026)",
+    source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
+    "(chunks.py at 551bfc39, update.py at 65a18584)",
     fields={
         **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
         "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",
         "reward": "rewards (score · weight, summed)", "step": "run.work.step",
         "domain": "env.name", "truncated": "finish_reason and stop_condition",
+        "agent_role": "agent.name", "policy_version": "run.work.policy.start",
+        "failure": "the type of the last error", "turn": "the branch's last sampled message",
     },
     note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
 )  # fmt: skip
@@ -332,7 +432,7 @@ TRACES = Format(
 TOKENS = Format(
     name="prime-rl-tokens",
     title="prime-rl token_exports/step_{N}/rank_{R}.jsonl",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "mask", "old_log_probs", "infer_log_probs", "batch", "domain"),
     missing_roles={
         "reward": "token exports have no rewards; traces.jsonl has them",
@@ -340,8 +440,8 @@ TOKENS = Format(
         "ref_log_probs": "token exports have no log-probs of a reference policy",
         "values": "prime-rl has no critic",
     },
-    sniff=sniff_tokens,
-    read=read_tokens,
+    sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
+    rows=_export_rows,
     options=("map",),
     source="prime_rl trainer/rl token export, schema_version 1 (2026)",
     fields={

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_token_roles, read_number
+from rlpost.formats.base import Format, has
+from rlpost.formats.containers import JSON
+from rlpost.formats.fields import no_token_roles, read_number
 from rlpost.formats.keys import SAME_TEXT, step_key_of, text_key
 from rlpost.formats.layout import as_mask, as_vector, response_lists
 from rlpost.formats.logging_board import tokens_of, unpadded
-from rlpost.formats.records import Record, first_fields, json_records, parse_json
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Row, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _BOARD_FIELDS = {
@@ -61,18 +61,8 @@ _TEXTS = {"domain": "domain", "responses": "response", "tag": "tag", "source": "
 _AGENTIC = {"prompt_id": "env_info.task_name", "reward": "reward_info.episode_reward"}
 
 
-def sniff_board(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of this writer."""
-    return first_fields(path).keys() >= _BOARD_FIELDS
-
-
-def read_board(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the dump as canonical columns; a DataError names the bad record."""
-    return record_batches(_board_rows(path, options), options, _BOARD_TYPES)
-
-
-def _board_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    for record in json_records(path):
+def _board_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+    for record in records:
         prompt, lists = record.text("prompt"), _board_lists(record)
         length = len(lists["response_mask"])
         values: dict[str, Any] = {
@@ -85,7 +75,7 @@ def _board_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
             "response_tokens": tokens_of(record, length),
             **lists,
         }
-        yield apply_map(Row(record.where, values), record, options.map)
+        yield Row(record, values)
 
 
 def _board_lists(record: Record) -> dict[str, NDArray[Any]]:
@@ -115,29 +105,20 @@ def _token_rewards(record: Record, length: int) -> NDArray[Any]:
     return rewards[len(rewards) - length :]
 
 
-def sniff_rollout(path: Path) -> bool:
-    """Return whether the first line has the columns of the RLVR or the agentic pipeline."""
-    fields = first_fields(path)
+def _is_rollout(fields: Mapping[str, Any]) -> bool:
+    """Return whether a line has the columns of the RLVR or the agentic pipeline."""
     names = fields.keys()
     known = {"responses", "scores", "global_step"} <= names or {
         "trajectory_data", "global_step"} <= names  # fmt: skip
     return known and isinstance(fields["global_step"], list)
 
 
-def read_rollout(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the responses of one step; a line, which has all of them, is read into memory."""
-    return record_batches(_rollout_rows(path, options), options)
-
-
-def _rollout_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    step = step_key_of(path)
-    for line in json_records(path):
-        for record in _transposed(line):
-            agentic = "trajectory_data" in record
-            row = _trajectory(record, step) if agentic else _response(record, step)
-            if agentic:
-                options.stats.sources.update(_AGENTIC)
-            yield apply_map(row, record, options.map)
+def _rollout_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+    for record in records:
+        step, agentic = step_key_of(record.file), "trajectory_data" in record
+        if agentic:
+            options.stats.sources.update(_AGENTIC)
+        yield _trajectory(record, step) if agentic else _response(record, step)
 
 
 def _transposed(line: Record) -> Iterator[Record]:
@@ -151,10 +132,7 @@ def _transposed(line: Record) -> Iterator[Record]:
         text = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise DataError(f"{line.where}: its columns differ in length ({text})")
     for i in range(max(lengths.values(), default=0)):
-        yield Record(
-            f"{line.where}, response {i}",
-            {name: column[i] for name, column in line.fields.items()},
-        )
+        yield line.part(f"response {i}", {name: column[i] for name, column in line.fields.items()})
 
 
 def _step(record: Record, step: int | None) -> int | None:
@@ -165,7 +143,7 @@ def _response(record: Record, step: int | None) -> Row:
     record.get("responses")
     prompt = record.fields.get("prompt")
     return Row(
-        record.where,
+        record,
         {
             "step": _step(record, step),
             "prompt_id": record.fields.get("id"),
@@ -202,7 +180,7 @@ def _trajectory(record: Record, step: int | None) -> Row:
     score = rewards.get("episode_reward") if isinstance(rewards, dict) else None
     messages = record.fields.get("messages")
     return Row(
-        record.where,
+        record,
         {
             "step": _step(record, step),
             "prompt_id": task.get("task_name") if isinstance(task, dict) else None,
@@ -217,7 +195,7 @@ def _trajectory(record: Record, step: int | None) -> Row:
 BOARD = Format(
     name="roll-board",
     title="ROLL logging board data_{time}.jsonl of save_logging_board_dir",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "batch", "mask", "old_log_probs", "ref_log_probs"),
     missing_roles={
         "log_probs": "ROLL's logging board has log-probs from before the update only",
@@ -228,8 +206,9 @@ BOARD = Format(
         "domain": "ROLL's logging board has one file per domain and step, without the domain's "
         "name",
     },
-    sniff=sniff_board,
-    read=read_board,
+    sniff=has(*_BOARD_FIELDS),
+    rows=_board_rows,
+    types=_BOARD_TYPES,
     source="ROLL 2025-05 to 2026-08, roll/pipeline/rlvr/rlvr_pipeline.py, save_metrics",
     options=("map",),
     fields={
@@ -244,15 +223,16 @@ BOARD = Format(
 ROLLOUT = Format(
     name="roll-rollout",
     title="ROLL rollout_dump_data.step_{N}.jsonl",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "batch", "domain", "difficulty"),
     missing_roles={
         "group": "the dump has no column id (agentic pipeline: no env_info.task_name)",
         "reward": "the dump has no scores (agentic pipeline: no reward_info.episode_reward)",
         **no_token_roles("ROLL's rollout dump"),
     },
-    sniff=sniff_rollout,
-    read=read_rollout,
+    sniff=_is_rollout,
+    rows=_rollout_rows,
+    split=_transposed,
     options=("map",),
     source="roll/pipeline/rlvr/utils.py dump_rollout_to_specific_path, agentic/utils.py (2026)",
     fields={"prompt_id": "id", "reward": "scores", "step": "global_step", "domain": "domain",

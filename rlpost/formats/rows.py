@@ -10,7 +10,7 @@ import json
 from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Row
 
 
 _TEXT = pa.string()
@@ -43,6 +44,17 @@ class OtherFields:
     """
 
     types: Mapping[str, pa.DataType]
+
+    @classmethod
+    def of_schema(cls, schema: pa.Schema, skip: Collection[str]) -> Self:
+        """Return the columns of a table, except some, and those without a type."""
+        return cls(
+            {
+                one.name: one.type
+                for one in schema
+                if one.name not in skip and not pa.types.is_null(one.type)
+            }
+        )
 
     @cached_property
     def columns(self) -> dict[str, str]:
@@ -190,16 +202,24 @@ _TOKENS = tuple(
 )
 
 
+def has_failed(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which rows [n] are of a rollout that failed, which needs no reward."""
+    reasons = batch.column("failure").to_pylist() if "failure" in batch.schema.names else ()
+    failed = [bool(reason) for reason in reasons]
+    return np.asarray(failed, np.bool_) if failed else np.zeros(batch.num_rows, np.bool_)
+
+
 def nonfinite_numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield columns with numbers that other commands reject, and the rows [k] of these numbers.
 
-    These are rewards that are NaN, infinite or null, and NaN or infinite numbers of policy tokens.
-    A row is repeated for each of its numbers.
+    These are rewards that are NaN, infinite or null, except of rollouts that failed, and NaN or
+    infinite numbers of policy tokens. A row is repeated for each of its numbers.
     """
     if "reward" in batch.schema.names:
         rewards = batch.column("reward").to_numpy(zero_copy_only=False)
-        if len(bad := np.flatnonzero(~np.isfinite(rewards.astype(np.float64)))):
-            yield "reward", bad
+        wrong = ~np.isfinite(rewards.astype(np.float64)) & ~has_failed(batch)
+        if wrong.any():
+            yield "reward", np.flatnonzero(wrong)
     mask = None
     for name in _TOKENS:
         if name not in batch.schema.names:
@@ -261,14 +281,6 @@ def _number_text(value: float | None) -> str:
 MOST_ROWS = 4096
 MOST_BYTES = 32 << 20
 """A batch ends with the row that reaches either limit."""
-
-
-@dataclass(slots=True)
-class Row:
-    """One response: canonical columns, and others under their own names; None is null."""
-
-    where: str
-    values: dict[str, Any]
 
 
 @dataclass

@@ -4,45 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_token_roles, read_number
+from rlpost.formats.base import Format, has
+from rlpost.formats.containers import JSON
+from rlpost.formats.fields import no_token_roles, read_number
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.records import first_fields, json_records
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
 _NEEDED = {"input_prompt", "output_response", "score"}
 _FOLDER = re.compile(r"global_step_(\d+)_evals")
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of this writer."""
-    return first_fields(path).keys() >= _NEEDED
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the dump as canonical columns; a DataError names the bad record."""
-    return record_batches(_rows(path, options), options)
-
-
-def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    folder = _FOLDER.fullmatch(path.absolute().parent.name)
-    step = int(folder.group(1)) if folder else None
-    for record in json_records(path):
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+    for record in records:
+        folder = _FOLDER.fullmatch(Path(record.file).absolute().parent.name)
         prompt = record.text("input_prompt")
         score = record.get("score")
         values: dict[str, Any] = {
-            "step": step,
+            "step": int(folder.group(1)) if folder else None,
             "prompt_id": text_key(prompt),
             "domain": record.text("data_source") if record.has("data_source") else None,
             "reward": read_number(record, "score"),
@@ -54,13 +42,13 @@ def _rows(path: Path, options: ReadOptions) -> Iterator[Row]:
             "env_class": record.fields.get("env_class"),
             "env_extras": json.dumps(record.fields.get("env_extras"), ensure_ascii=False),
         }
-        yield apply_map(Row(record.where, values), record, options.map)
+        yield Row(record, values)
 
 
 FORMAT = Format(
     name="skyrl-eval",
     title="SkyRL dumped_evals/global_step_{N}_evals/{data_source}.jsonl",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "batch", "domain", "truncated"),
     missing_roles={
         "batch": "the step is read from the folder name (global_step_{N}_evals), and this name has "
@@ -68,8 +56,8 @@ FORMAT = Format(
         "truncated": "the stop reasons in this dump are null",
         **no_token_roles("SkyRL's evaluation"),
     },
-    sniff=sniff,
-    read=read,
+    sniff=has(*_NEEDED),
+    rows=_rows,
     source="SkyRL 0.3, skyrl_train/utils/trainer_utils.py, dump_per_dataset_eval_results",
     options=("map",),
     fields={

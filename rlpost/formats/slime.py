@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.errors import DataError
-from rlpost.formats.base import Format
+from rlpost.formats.base import Format, Version
+from rlpost.formats.containers import PICKLE
+from rlpost.formats.containers.tables import pickle_records
 from rlpost.formats.exported import decode
 from rlpost.formats.fields import apply_map
 from rlpost.formats.keys import SAME_TOKENS, check_blocks, prompt_key
 from rlpost.formats.layout import as_mask, as_vector, check_length, check_token_count
-from rlpost.formats.pickles import first_texts, load
-from rlpost.formats.records import Record, as_record, describe
-from rlpost.formats.rows import MOST_ROWS, Row, check_finite, record_batches
+from rlpost.formats.records import Record, Row, as_record, describe
+from rlpost.formats.rows import MOST_ROWS, check_finite, record_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,17 +53,8 @@ TRAIN_LISTS = {
 RANK = "data_parallel_rank"
 """The rank of the trainer that had a response. Advantages are whitened over all ranks."""
 
-_VERSION = 2
-
-
 EXPORTED = "rlpost"
 """Key of what `rlpost export` adds to a dump, and to the metadata of a sample."""
-
-
-def sniff_rollout(path: Path) -> bool:
-    """Return whether the pickle begins with a rollout id and samples of responses."""
-    texts = first_texts(path)
-    return texts[:1] == ["rollout_id"] and {"samples", "response_length", "group_index"} <= {*texts}
 
 
 def read_rollout(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -70,14 +62,17 @@ def read_rollout(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 
     Samples that `rlpost export` wrote have the columns that were exported, in their types.
     """
-    if not options.map and EXPORTED in (dump := dump_of(path, ("rollout_id", "samples"))):
-        return _exported(path, dump, options)
-    return record_batches(_rollout_rows(path, options), options)
+    dump = dump_of(path, ("rollout_id", "samples"))
+    if not options.map and EXPORTED in dump:
+        return _exported(dump, options)
+    step, samples = rollout(dump)
+    rows = (apply_map(sample_row(one, step, options), options.map) for one in samples)
+    return record_batches(rows, options)
 
 
-def _exported(path: Path, dump: dict[str, Any], options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _exported(dump: Record, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield the columns of an export; `rlpost.formats.targets.slime` documents where they are."""
-    stored, records = dump[EXPORTED], list(samples_of(path, dump))
+    stored, records = dump.fields[EXPORTED], list(samples_of(dump))
     try:
         schema = decode(stored["schema"])
         for first in range(0, len(records), MOST_ROWS):
@@ -94,7 +89,7 @@ def _exported(path: Path, dump: dict[str, Any], options: ReadOptions) -> Iterato
         raise
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path}: damaged: `{EXPORTED}` does not describe the samples ({error})"
+            f"{dump.where}: damaged: `{EXPORTED}` does not describe the samples ({error})"
         ) from None
 
 
@@ -110,22 +105,15 @@ def _exported_value(record: Record, column: str, fields: dict[str, str]) -> Any:
     return record.fields[field]
 
 
-def _rollout_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    step, samples = rollout(path)
-    for record in samples:
-        yield apply_map(sample_row(record, step, options), record, options.map)
-
-
-def rollout(path: Path) -> tuple[int, Iterator[Record]]:
+def rollout(dump: Record) -> tuple[int, Iterator[Record]]:
     """Return the rollout's number and its samples, in the order of the file.
 
     Raises:
         DataError: the object is not one that slime saves, or contains code.
     """
-    dump = dump_of(path, ("rollout_id", "samples"))
-    if not isinstance(dump["rollout_id"], int):
-        raise DataError(f"{path}: `rollout_id` is {dump['rollout_id']!r}; a number is needed")
-    return dump["rollout_id"], samples_of(path, dump)
+    if not isinstance(number := dump.fields["rollout_id"], int):
+        raise DataError(f"{dump.where}: `rollout_id` is {number!r}; a number is needed")
+    return number, samples_of(dump)
 
 
 def sample_row(record: Record, step: int | None, options: ReadOptions) -> Row:
@@ -135,7 +123,7 @@ def sample_row(record: Record, step: int | None, options: ReadOptions) -> Row:
     prompt = record.fields.get("prompt")
     tokens = split_tokens(record, length)
     return Row(
-        record.where,
+        record,
         {
             "step": step,
             "prompt_id": group_of(record, tokens["prompt_token_ids"]),
@@ -164,35 +152,27 @@ def _chat(messages: object) -> str | None:
     return "\n".join(text for text in contents if isinstance(text, str))
 
 
-def sniff_train(path: Path) -> bool:
-    """Return whether the pickle begins like slime's train dumps."""
-    return first_texts(path)[:4] == ["format_version", "rollout_id", "rank", "samples"]
-
-
-def read_train(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _train_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     """Yield the trainer's samples of one rollout, in the order of the rollout."""
-    return record_batches(_train_rows(path, options), options)
+    for dump in records:
+        check_keys(dump, ("format_version", "rollout_id", "samples"))
+        yield from _train_samples(dump, options)
 
 
-def _train_rows(path: Path, options: ReadOptions) -> Iterator[Row]:
-    dump = dump_of(path, ("format_version", "rollout_id", "samples"))
+def _train_samples(dump: Record, options: ReadOptions) -> Iterator[Row]:
     if options.group_size is not None:
         options.stats.sources["prompt_id"] = f"blocks of {options.group_size} records"
-    if dump["format_version"] != _VERSION:
-        raise DataError(
-            f"{path}: format_version is {dump['format_version']!r}; rlpost reads {_VERSION} only"
-        )
-    rewards = dump.get("raw_reward")
-    raw = None if rewards is None else as_vector(str(path), "raw_reward", plain(rewards))
+    rewards = dump.fields.get("raw_reward")
+    raw = None if rewards is None else as_vector(dump.where, "raw_reward", plain(rewards))
     count = 0
-    for position, record in enumerate(samples_of(path, dump)):
+    for position, record in enumerate(samples_of(dump)):
         count += 1
         row = _train_row(record, options, position)
-        row.values["step"] = dump["rollout_id"]
+        row.values["step"] = dump.fields["rollout_id"]
         row.values["reward"] = None if raw is None else _raw_reward(record, raw, options)
-        yield apply_map(row, record, options.map)
+        yield row
     if options.group_size is not None:
-        check_blocks(str(path), count if raw is None else len(raw), options.group_size)
+        check_blocks(dump.where, count if raw is None else len(raw), options.group_size)
 
 
 def _train_row(record: Record, options: ReadOptions, position: int) -> Row:
@@ -203,7 +183,7 @@ def _train_row(record: Record, options: ReadOptions, position: int) -> Row:
     position = record.fields.get("rollout_position", position)
     prompt = tokens["prompt_token_ids"]
     return Row(
-        record.where,
+        record,
         {
             "prompt_id": (
                 prompt_key(prompt) if options.group_size is None else position // options.group_size
@@ -241,29 +221,31 @@ def _raw_reward(record: Record, rewards: Any, options: ReadOptions) -> float | N
     return float(rewards[position])
 
 
-def dump_of(path: Path, needed: tuple[str, ...]) -> dict[str, Any]:
+def dump_of(path: Path, needed: tuple[str, ...]) -> Record:
     """Return the dictionary in a .pt file; raise DataError if it lacks a needed key."""
-    dump = load(path)
-    if not isinstance(dump, dict):
-        raise DataError(f"{path}: contains a {type(dump).__name__}; a dictionary is needed")
+    return check_keys(next(pickle_records(path)), needed)
+
+
+def check_keys(dump: Record, needed: tuple[str, ...]) -> Record:
+    """Return a dump; raise DataError if it lacks a needed key."""
     for name in needed:
         if name not in dump:
-            there = ", ".join(map(str, dump)) or "nothing"
-            raise DataError(f"{path}: has no {name!r}; it has {there}")
+            there = ", ".join(map(str, dump.fields)) or "nothing"
+            raise DataError(f"{dump.where}: has no {name!r}; it has {there}")
     return dump
 
 
-def samples_of(path: Path, dump: dict[str, Any]) -> Iterator[Record]:
+def samples_of(dump: Record) -> Iterator[Record]:
     """Return the samples of a dump as records.
 
     Raises:
         DataError: they are not a list, or one is not a dictionary.
     """
-    samples = dump["samples"]
+    samples = dump.get("samples")
     if not isinstance(samples, list):
-        raise DataError(f"{path}: `samples` is {describe(samples)}; a list is needed")
+        raise DataError(f"{dump.where}: `samples` is {describe(samples)}; a list is needed")
     return (
-        plain_record(as_record(f"{path}, sample {position}", one))
+        plain_record(as_record(f"{dump.where}, sample {position}", one, dump.file))
         for position, one in enumerate(samples)
     )
 
@@ -286,7 +268,7 @@ def plain_record(record: Record) -> Record:
         else plain(value)
         for name, value in record.fields.items()
     }
-    return Record(record.where, fields)
+    return Record(record.where, fields, record.file)
 
 
 def split_tokens(record: Record, length: int) -> dict[str, NDArray[Any]]:
@@ -354,7 +336,7 @@ def group_of(record: Record, prompt: NDArray[Any]) -> object:
 ROLLOUT = Format(
     name="slime-rollout",
     title="slime and miles rollout_data/{rollout_id}.pt",
-    suffixes=(".pt",),
+    containers=(PICKLE,),
     roles=("group", "reward", "mask", "infer_log_probs", "batch", "truncated"),
     missing_roles={
         "infer_log_probs": "the rollout stored none (rollout_log_probs is empty)",
@@ -363,7 +345,10 @@ ROLLOUT = Format(
         "ref_log_probs": "the reference's log-probs are in train_data/, not in rollout_data/",
         "values": "the critic's values are in train_data/, not in rollout_data/",
     },
-    sniff=sniff_rollout,
+    sniff=lambda fields: (
+        [*fields][:1] == ["rollout_id"]
+        and {"samples", "response_length", "group_index"} <= fields.keys()
+    ),
     read=read_rollout,
     options=("map",),
     source="slime/observability/rollout_data_utils.py save_debug_rollout_data (2026)",
@@ -378,7 +363,7 @@ ROLLOUT = Format(
 TRAIN = Format(
     name="slime-train",
     title="slime train_data/{rollout_id}.pt",
-    suffixes=(".pt",),
+    containers=(PICKLE,),
     roles=(
         "group", "reward", "mask", "old_log_probs", "ref_log_probs", "infer_log_probs", "values",
         "batch", "truncated",
@@ -392,8 +377,11 @@ TRAIN = Format(
         "infer_log_probs": "the run stored no rollout_log_probs",
         "values": "the run had no critic",
     },
-    sniff=sniff_train,
-    read=read_train,
+    sniff=lambda fields: (
+        [*fields][:4] == ["format_version", "rollout_id", "rank", "samples"]
+    ),
+    rows=_train_rows,
+    version=Version("format_version", (2,)),
     options=("map", "group_size"),
     source="slime/observability/train_data_utils.py save_debug_train_data, format_version 2",
     fields={

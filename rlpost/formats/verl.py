@@ -5,44 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.formats.base import Format
-from rlpost.formats.fields import apply_map, no_token_roles, read_number
+from rlpost.formats.containers import JSON
+from rlpost.formats.fields import no_token_roles, read_number
 from rlpost.formats.keys import SAME_TEXT, text_key
-from rlpost.formats.records import Record, first_fields, json_fields, json_records
-from rlpost.formats.rows import OtherFields, Row, infer_other_fields, record_batches
+from rlpost.formats.records import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    import pyarrow as pa
 
     from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record
 
 
-_OWN = ("input", "output", "score", "step", "uid", "request_id")
+_OWN = frozenset({"input", "output", "score", "step", "uid", "request_id"})
 _NEEDED = {"input", "output", "score", "step"}
 _UID_PARTS = 3
 
 
-def sniff(path: Path) -> bool:
-    """Return whether the first record has the combination of fields of this writer."""
-    fields = first_fields(path)
-    return fields.keys() >= _NEEDED and isinstance(fields["input"], str)
-
-
-def read(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the dump as canonical columns; a DataError names the bad record."""
-    # Every list of the reward function becomes a field, so names and types differ between runs.
-    others = infer_other_fields(
-        json_fields(path), {*_OWN, *options.omitted_columns}, integers=False
-    )
-    return others.add_missing_columns(
-        record_batches(_rows(path, options, others), options, others.column_types)
-    )
-
-
-def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row]:
-    for record in json_records(path):
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+    for record in records:
         prompt = record.text("input")
         if not record.has("uid"):
             options.stats.sources["prompt_id"] = f"input ({SAME_TEXT})"
@@ -52,9 +33,8 @@ def _rows(path: Path, options: ReadOptions, others: OtherFields) -> Iterator[Row
             "reward": read_number(record, "score"),
             "prompt": prompt,
             "response": record.text("output"),
-            **others.values(record.fields),
         }
-        yield apply_map(Row(record.where, values), record, options.map)
+        yield Row(record, values)
 
 
 def _keys(record: Record, prompt: str) -> dict[str, Any]:
@@ -76,11 +56,13 @@ def _keys(record: Record, prompt: str) -> dict[str, Any]:
 FORMAT = Format(
     name="verl",
     title="verl {step}.jsonl of rollout_data_dir and validation_data_dir",
-    suffixes=(".jsonl",),
+    containers=(JSON,),
     roles=("group", "reward", "batch"),
     missing_roles=no_token_roles("verl"),
-    sniff=sniff,
-    read=read,
+    sniff=lambda fields: fields.keys() >= _NEEDED and isinstance(fields["input"], str),
+    rows=_rows,
+    own=_OWN,
+    integers=False,  # fields of the reward function: their types differ between runs
     source="verl 0.5 to 0.8, RayPPOTrainer._dump_generations and the v1 trainer",
     options=("map",),
     fields={"prompt_id": "uid", "reward": "score", "step": "step"},

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rlpost.errors import DataError
+from rlpost.formats.containers import SQLITE
+from rlpost.io.compressed import codec_of, open_bytes
 from rlpost.io.parquet.footer import EncryptedError, FooterError, read_footer_bytes
 from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import file_errors
@@ -27,8 +30,9 @@ _ZIP, _STOP = b"PK", b"."  # how files of torch.save begin, and how other pickle
 def is_whole(path: AnyPath, *, table: bool) -> bool:
     """Return whether a file is complete; a remote object always is, and an empty file never.
 
-    Parquet ends with its footer, a pickle with its directory or its stop mark, and JSONL with a
-    line break or a line that is JSON. So JSONL that ends between two lines counts as complete.
+    So is a database. Parquet ends with its footer, a pickle with its directory or its stop mark,
+    and JSONL with a line break or a line that is JSON. So JSONL that ends between two lines counts
+    as complete.
 
     Args:
         path: of the file.
@@ -37,8 +41,10 @@ def is_whole(path: AnyPath, *, table: bool) -> bool:
     Raises:
         ReadWriteError: the file cannot be read.
     """
-    if not isinstance(path, Path):
-        return True
+    if not isinstance(path, Path) or path.suffix in SQLITE.suffixes:
+        return True  # a database's log makes what is there complete
+    if not table and (whole := _is_decompressed(path)) is not None:
+        return whole
     with file_errors(path, "cannot be read"):
         file, size = open_file(path)
         try:
@@ -52,6 +58,20 @@ def is_whole(path: AnyPath, *, table: bool) -> bool:
             return _has_last_line(file, size)
         finally:
             close_file(file)
+
+
+def _is_decompressed(path: Path) -> bool | None:
+    """Return whether gzip or zstd ends as such, and its contents with a line; None of others."""
+    last = b""
+    try:
+        if codec_of(path) is None:
+            return None
+        with open_bytes(path) as file:
+            for line in file:
+                last = line if line.strip() else last
+    except DataError:
+        return False
+    return _is_line(last)
 
 
 def _has_footer(file: OpenFile, size: int) -> bool:
@@ -85,10 +105,15 @@ def _has_last_line(file: OpenFile, size: int) -> bool:
         begin = max(size - max(_BLOCK, len(data)), 0)
         data, size = read_at(file, size - begin, begin) + data, begin
     last = data.strip().rpartition(b"\n")[2]
-    if not last or data.endswith((b"\n", b"\r")):
-        return bool(last)
+    return bool(last) and (data.endswith((b"\n", b"\r")) or _is_line(last))
+
+
+def _is_line(line: bytes) -> bool:
+    """Return whether a line has its end, or is JSON without it."""
+    if line.endswith(b"\n"):
+        return True
     try:
-        msgspec.json.decode(last, type=msgspec.Raw)
+        msgspec.json.decode(line, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):
         return False
     return True

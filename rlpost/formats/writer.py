@@ -6,12 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
-from rlpost.formats.rows import nonfinite_numbers
+from rlpost.formats.rows import has_failed, nonfinite_numbers
 from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
@@ -48,6 +49,7 @@ class CanonicalFile:
         self._file: pa.OSFile | None = None
         self._sources: dict[str, int] = {}
         self._rewarded = 0
+        self._failed = 0  # rows of batches without rewards
         self._nonfinite: dict[str, list[int]] = {}
 
     @property
@@ -62,7 +64,7 @@ class CanonicalFile:
             name: {"entries": entries, "responses": rows}
             for name, (entries, rows) in self._nonfinite.items()
         }
-        if missing := self.rows - self._rewarded if self._rewarded else 0:
+        if missing := self.rows - self._rewarded - self._failed if self._rewarded else 0:
             count = counts.get("reward", {"entries": 0, "responses": 0})
             counts["reward"] = {name: number + missing for name, number in count.items()}
         return counts
@@ -70,6 +72,8 @@ class CanonicalFile:
     def _count_nonfinite(self, batch: pa.RecordBatch) -> None:
         if "reward" in batch.schema.names:  # a batch without any reward has no such column
             self._rewarded += batch.num_rows
+        else:
+            self._failed += int(has_failed(batch).sum())
         for name, rows in nonfinite_numbers(batch):
             count = self._nonfinite.setdefault(name, [0, 0])
             count[0] += len(rows)
@@ -154,7 +158,10 @@ class CanonicalFile:
                    if not pa.types.is_null(column.type)}  # fmt: skip
         for name in TOKEN_COLUMNS:
             if name in columns and table[name].null_count:
-                raise DataError(self._uneven_text(name))
+                if not _has_no_tokens(table.filter(table[name].is_null())):
+                    raise DataError(self._uneven_text(name))
+                filled = pc.coalesce(table[name], pa.scalar([], table[name].type))
+                table = table.set_column(columns[name], name, filled)
         order = [*(columns.pop(name) for name in CANONICAL if name in columns), *columns.values()]
         return table.select(order)
 
@@ -188,6 +195,8 @@ class CanonicalFile:
                         f"{source}: the column {name} is {columns[name].type} here and "
                         f"{column_field.type} in earlier rows"
                     ) from None
+            elif name in TOKEN_COLUMNS and _has_no_tokens(batch):
+                arrays.append(pa.array([[]] * batch.num_rows, column_field.type))
             elif name in TOKEN_COLUMNS:
                 raise DataError(self._uneven_text(name))
             else:
@@ -218,6 +227,12 @@ class CanonicalFile:
 
     def _write_error(self, error: OSError) -> ReadWriteError:
         return ReadWriteError(f"{self.target}: cannot be written: {error.strerror or error}")
+
+
+def _has_no_tokens(rows: pa.RecordBatch | pa.Table) -> bool:
+    """Return whether all rows have a length of 0, as those of a rollout that failed at once."""
+    lengths = rows.column(LENGTH) if LENGTH in rows.schema.names else None
+    return lengths is not None and pc.all(pc.equal(lengths.fill_null(1), 0)).as_py()
 
 
 def _tokens(batch: pa.RecordBatch) -> int:

@@ -17,6 +17,7 @@ from rlpost.functional import padded
 from rlpost.functional.groups import dr_grpo, gdpo, gpg, grpo, grpo_passk, max_rl, opo, rloo
 from rlpost.functional.policy import PolicyLoss, aggregate, policy_loss
 from rlpost.functional.tokens import (
+    accepted_tokens,
     discounted_returns,
     gae,
     importance_weights,
@@ -35,6 +36,7 @@ __all__ = [
     "PolicyLoss",
     "ValueLoss",
     "Weights",
+    "accepted_tokens",
     "aggregate",
     "discounted_returns",
     "dr_grpo",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "accepted_tokens",
     "aggregate",
     "discounted_returns",
     "gae",
@@ -102,6 +103,17 @@ def importance_weights(
     old, infer = old_log_probs.reshape(-1), infer_log_probs.reshape(-1)
     weights = tokens.importance_weights(old, infer, offsets, mask.reshape(-1), **options)
     return Weights(*(part.reshape(mask.shape) for part in weights))
+
+
+@of_any_library
+def accepted_tokens(
+    old_log_probs: Array, infer_log_probs: Array, mask: Array, **options: Any
+) -> Array:
+    """Return `rlpost.functional.accepted_tokens` of [B, T] log-probs, [B, T] bool."""
+    offsets = _offsets(mask, old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
+    old, infer = old_log_probs.reshape(-1), infer_log_probs.reshape(-1)
+    accepted = tokens.accepted_tokens(old, infer, offsets, mask.reshape(-1), **options)
+    return accepted.reshape(mask.shape)
 
 
 @of_any_library

@@ -63,6 +63,7 @@ def policy_loss(
     sample_weight: Array | None = None,
     units: Array | Sequence[Hashable] | None = None,
     totals: Mapping[str, int] | None = None,
+    columns: Mapping[str, Array] | None = None,
     **options: Any,
 ) -> PolicyLoss:
     """Return the policy loss that `rlpost loss` reports, for a backward pass.
@@ -92,6 +93,7 @@ def policy_loss(
             `responses` with such a token, `rows` and the length of the `longest`, as in the
             batches of `rlpost.load`. Each is at least that of the responses here. None: they are
             the whole step.
+        columns: what else your own loss reads by name, each [T] or [N].
         options: fields of LossOptions, such as `pg_clip=0.1` or `kl_loss_coef=0.01`; they override
             those of `loss`.
 
@@ -119,20 +121,22 @@ def policy_loss(
     check_arrays(offsets=offsets)
     new, *others = floats(log_probs=log_probs, **required, **present)
     constant = namespace(new).constant
-    columns = dict(zip([*required, *present], map(constant, others), strict=True))
+    log_probs_of = dict(zip([*required, *present], map(constant, others), strict=True))
     responses = ragged(offsets, mask, new)
-    finite_tokens(responses.mask, responses.offsets, log_probs=constant(new), **columns)
+    finite_tokens(responses.mask, responses.offsets, log_probs=constant(new), **log_probs_of)
     count = len(responses.offsets) - 1
     tokens = Tokens(
         new=new,
-        old=columns["old_log_probs"],
-        advantages=columns["advantages"],
+        old=log_probs_of["old_log_probs"],
+        advantages=log_probs_of["advantages"],
         mask=responses.mask,
         offsets=responses.offsets,
-        infer=columns.get("infer_log_probs"),
-        ref=columns.get("ref_log_probs"),
+        infer=log_probs_of.get("infer_log_probs"),
+        ref=log_probs_of.get("ref_log_probs"),
         rewards=None if rewards is None else constant(per_response("rewards", rewards, count)),
-        weights=columns.get("is_weight"),
+        weights=log_probs_of.get("is_weight"),
+        group=None if units is None else like(codes_of(units, responses.offsets[1:])[0], new),
+        columns={name: constant(x) for name, x in (columns or {}).items()},
     )
     if sample_weight is not None:
         per_response("sample_weight", sample_weight, count)
@@ -148,10 +152,9 @@ def _check_present(options: LossOptions, present: dict[str, Array]) -> None:
         (options.behaviour == "infer", "behaviour='infer'", "infer_log_probs"),
         (by_engine, "kl_loss_ratio_policy='infer'", "infer_log_probs"),
         (options.kl_loss_coef > 0, "kl_loss_coef", "ref_log_probs"),
-        (
-            "ref_log_probs" in loss_named(options.loss).needs,
-            f"loss={options.loss!r}",
-            "ref_log_probs",
+        *(
+            (name in loss_named(options.loss).needs, f"loss={options.loss!r}", name)
+            for name in ("ref_log_probs", "infer_log_probs")
         ),
     )
     for needed, why, name in reasons:

@@ -22,16 +22,19 @@ from rlpost.functional.arguments import (
     shares,
 )
 from rlpost.kernels.arrays import namespace
-from rlpost.kernels.corrections import Weights, log_weights
+from rlpost.kernels.corrections import Weights, divergence, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import add_at, add_segment_sums, last_true, spread
+from rlpost.kernels.trimming import smallest
 from rlpost.kernels.values import ValueLoss
 from rlpost.kernels.values import value_loss as _value_loss
-from rlpost.recipe.recipe import Level
+from rlpost.recipe.recipe import Filter, Level
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rlpost.kernels.arrays import Array
 
 
@@ -450,3 +453,60 @@ def value_loss(
     # Masked elements may be NaN, which a product with 0 would pass on to the gradient.
     inside = (xp.where(kept, one, 0.0) for one in every)
     return _value_loss(*inside, clip=clip, delta=delta)
+
+
+@of_any_library
+def accepted_tokens(
+    old_log_probs: Array,
+    infer_log_probs: Array,
+    offsets: Array,
+    mask: Array | None = None,
+    *,
+    filters: Sequence[str] = (),
+    clamp: float = 40.0,
+) -> Array:
+    """Return the policy tokens that all off-policy filters accept.
+
+    Filters are those of `--is-filter`, LEVEL:MEASURE:LOW:HIGH. At level batch these tokens are
+    one batch, so that `batch:k2::0.02` is the mask of M2PO of a micro-batch.
+
+    Args:
+        old_log_probs: [T] log-probs of the trainer; of the current policy for OPSM.
+        infer_log_probs: [T] log-probs of the rollout engine.
+        offsets: [N+1] first token of each response; the last element is T.
+        mask: [T], 0 on observation tokens; None if there are none.
+        filters: such as `geometric:k3::0.01`; none accepts all policy tokens.
+        clamp: bound on the absolute log ratio of a token, in nats.
+
+    Returns:
+        [T] bool, false on observation tokens.
+
+    Raises:
+        UsageError: a shape, a dtype, a number or a filter is wrong.
+        DataError: a log-prob is NaN or infinite where the mask is not 0.
+
+    >>> old, infer = torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -3.0])
+    >>> accepted_tokens(old, infer, torch.tensor([0, 2]), filters=["token:ratio:0.5:2"])
+    tensor([ True, False])
+    """
+    numbers(clamp=clamp)
+    try:
+        parsed = [Filter.of(text) for text in filters]
+    except ValueError as error:
+        raise UsageError(str(error).replace("--is-filter", "filters", 1)) from None
+    old, infer = floats(old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
+    responses = ragged(offsets, mask, old)
+    kept = accepted = responses.mask
+    finite_tokens(kept, responses.offsets, old_log_probs=old, infer_log_probs=infer)
+    xp = namespace(old)
+    both = (xp.where(kept, xp.constant(x), 0.0) for x in (old, infer))
+    old, infer = (xp.astype(x, xp.float64) for x in both)
+    for one in parsed:
+        how = {"measure": one.measure, "level": one.level}
+        values = divergence(old, infer, kept, responses.offsets, clamp=clamp, **how)
+        if one.of_batch:
+            inside = smallest(values, kept, one.high)
+        else:
+            inside = (values >= one.low) & (values <= one.high)
+        accepted = accepted & (spread(inside, responses.offsets) if one.by_response else inside)
+    return accepted

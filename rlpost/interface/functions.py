@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import pyarrow.parquet as pq
 
 from rlpost.display.reporter import Reporter, SilentReporter
-from rlpost.errors import UsageError
+from rlpost.errors import UsageError, no_such
 from rlpost.interface.inputs import Inputs, OpenInputs, open_inputs, path_names, table_paths
 from rlpost.interface.results import (
     Bundle,
@@ -36,7 +36,7 @@ from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.named import NamedByUser
 from rlpost.recipe.presets import ALL_PRESETS
-from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.recipe import LOSS_EXTRA, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -235,6 +235,13 @@ def loss(
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
+    emit: Sequence[str] = (),
+    micro_batch: int | None = None,
+    micro_batch_tokens: int | None = None,
+    accumulate: int | None = None,
+    ranks: int | None = None,
+    updates: int | None = None,
+    agg_level: Literal["micro", "rank", "update", "step"] | None = None,
     progress: Progress = None,
 ) -> LossSummary:
     """Compute what a policy loss clips, and where it leaves no gradient, as `rlpost loss` does.
@@ -248,6 +255,14 @@ def loss(
         options: how the run is done.
         sweep: options of the loss with several values each; every combination is computed, in one
             pass. It excludes `output`.
+        emit: `loss_weight`, `loss_gradient` or both, which the output then has, too.
+        micro_batch: responses of a micro-batch, for the weight of each token in the gradient of an
+            optimiser update. Responses are dealt in the order of the rows.
+        micro_batch_tokens: the most tokens of a micro-batch, in place of responses.
+        accumulate: micro-batches of a rank in an update; None: all.
+        ranks: data-parallel ranks, each with consecutive responses of a step; None: one.
+        updates: optimiser updates of a step, in place of `accumulate`; None: one.
+        agg_level: what the denominators of the aggregation count over; None: each micro-batch.
         progress: show a progress bar, as of `advantages`.
 
     Raises:
@@ -257,16 +272,28 @@ def loss(
         UnavailableError: the device is missing.
     """
     from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
+    from rlpost.analysis.loss.layout import layout_of  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
     _check_recipe(recipe)
     if sweep and output is not None:
         raise UsageError("sweep and output exclude each other: a file has the loss of one setting")
+    if unknown := [name for name in emit if name not in LOSS_EXTRA]:
+        raise UsageError(no_such(f"emit: no column {unknown[0]!r}", unknown[0], LOSS_EXTRA))
+    if emit and output is None:
+        raise UsageError("emit needs output, the file that gets the columns")
+    layout = layout_of(
+        {
+            "micro_batch": micro_batch, "micro_batch_tokens": micro_batch_tokens,
+            "accumulate": accumulate, "ranks": ranks, "updates": updates, "agg_level": agg_level,
+        }
+    )  # fmt: skip
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = [LossConfig(LossOptions(**chosen.model_dump() | point), point) for point in points]
     with _opened(inputs, output, options, progress=progress) as (own, run):
-        return LossSummary(own.result(work.loss(own.paths, output, recipe, configs, run)))
+        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit)
+        return LossSummary(own.result(summary))
 
 
 def compare(

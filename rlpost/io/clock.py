@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Seconds of a run: start-up, each pass, publishing, and each kind of work of its threads.
+    """Seconds of a run: start-up, passes, publishing, summary, and kinds of work of its threads.
 
     Threads work at the same time, so the seconds of the kinds of work may exceed the run's.
 
@@ -33,7 +33,7 @@ class Clock:
         self._start_up: tuple[float, float] | None = None
         self._lock = threading.Lock()
         self._passes: dict[str, float] = defaultdict(float)
-        self._publishing = {"publishing": 0.0}
+        self._after = {"publishing": 0.0}
         self._busy: dict[str, float] = defaultdict(float)
         self._cpu: dict[str, float] = defaultdict(float)
         self._waits = {"read": 0.0, "results": 0.0}
@@ -45,11 +45,12 @@ class Clock:
     def seconds(self) -> dict[str, Any]:
         """The times of the run.
 
-        `total`, `start_up` (until the first pass), `passes` by name, and `publishing` are wall
-        times. `busy` is the wall time of threads by kind of work. `cpu` has the CPU time of the
-        process (`total`), until the first pass (`start_up`), and by kind of work; work of other
-        threads, such as pyarrow's, is in the total alone. `limits` divides the wall time of the
-        passes by what the results had to wait for: `read`, `compute`, `encode` or `write`.
+        `total`, `start_up` (until the first pass), `passes` by name, `publishing` and, if it was
+        measured, `summary` are wall times. `busy` is the wall time of threads by kind of work.
+        `cpu` has the CPU time of the process (`total`), until the first pass (`start_up`), and by
+        kind of work; work of other threads, such as pyarrow's, is in the total alone. `limits`
+        divides the wall time of the passes by what the results had to wait for: `read`, `compute`,
+        `encode` or `write`.
         """
         total, cpu = self.now()
         start_up, start_up_cpu = self._start_up or (total, cpu)
@@ -57,7 +58,7 @@ class Clock:
             "total": total,
             "start_up": start_up,
             "passes": dict(self._passes),
-            **self._publishing,
+            **self._after,
             "busy": dict(self._busy),
             "cpu": {"total": cpu, "start_up": start_up_cpu, **self._cpu},
             "limits": self._limits(),
@@ -88,7 +89,14 @@ class Clock:
     @contextmanager
     def publishing(self) -> Iterator[None]:
         """Add the block's time to publishing."""
-        with self._timed(self._publishing, "publishing"):
+        with self._timed(self._after, "publishing"):
+            yield
+
+    @contextmanager
+    def summary(self) -> Iterator[None]:
+        """Add the block's time to the summary, which is computed after the passes."""
+        self._after.setdefault("summary", 0.0)
+        with self._timed(self._after, "summary"):
             yield
 
     @contextmanager

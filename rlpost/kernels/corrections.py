@@ -39,6 +39,27 @@ _DISTANCES: dict[str, Callable[[Array], Array]] = {
     "tv": lambda d: abs(namespace(d).expm1(d)),
     "error": lambda d: namespace(d).exp(abs(d)),
 }
+_LEAST_PROBABILITY = 1e-6
+
+
+def binary_kl(old: Array, infer: Array) -> Array:
+    """Return the KL of whether each token was sampled, engine from trainer, [T], in nats.
+
+        p log(p/q) + (1-p) log((1-p)/(1-q)), p = exp(infer), q = exp(old), both in [1e-6, 1 - 1e-6]
+
+    Source: OpenRLHF 0.11.2, openrlhf/models/loss.py:216.
+    """
+    xp = namespace(old)
+    p, q = (xp.exp(x).clip(_LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY) for x in (infer, old))
+    return p * xp.log(p / q) + (1 - p) * xp.log((1 - p) / (1 - q))
+
+
+# Functions of both log-probs of a token, which no bound on d changes.
+_GAPS: dict[str, Callable[[Array, Array], Array]] = {
+    "diff": lambda old, infer: namespace(old).exp(old) - namespace(old).exp(infer),
+    "prob_gap": lambda old, infer: abs(namespace(old).exp(old) - namespace(old).exp(infer)),
+    "bkl": binary_kl,
+}
 
 
 def reduce_responses(values: Array, mask: Array, offsets: Array, *, level: str) -> Array:
@@ -75,9 +96,9 @@ def at_level(values: Array, mask: Array, offsets: Array, *, level: str) -> Array
         values: [T].
         mask: [T] bool.
         offsets: [N+1] of the responses.
-        level: token (the values unchanged), segment, sequence, geometric or max.
+        level: token or batch (the values unchanged), segment, sequence, geometric or max.
     """
-    if level == "token":
+    if level in ("token", "batch"):
         return values
     if level == "segment":
         return segment_means(values, mask, offsets)
@@ -138,6 +159,7 @@ def importance_weights(
     cap: float = math.inf,
     floor: float = 0.0,
     bounds: tuple[float, float] = (0.0, math.inf),
+    only: Array | None = None,
 ) -> Weights:
     """Return min(max(exp(log), floor), cap), and 0 if exp(log) is outside the inclusive bounds.
 
@@ -149,6 +171,7 @@ def importance_weights(
         cap: largest weight.
         floor: smallest weight.
         bounds: smallest and largest ratio whose weight is not 0.
+        only: [T] bool, where cap and floor apply; None: everywhere.
 
     >>> logs = np.log([0.5, 2.0, 8.0])
     >>> importance_weights(logs, cap=4.0).values.round(3).tolist()
@@ -160,7 +183,10 @@ def importance_weights(
     ratios = xp.exp(logs.clip(max=MAX_LOG_WEIGHT))
     masked = (ratios < bounds[0]) | (ratios > bounds[1])
     truncated = ((ratios > cap) | (ratios < floor)) & ~masked
-    return Weights(xp.where(masked, 0.0, ratios.clip(floor, cap)), truncated, masked)
+    values = ratios.clip(floor, cap)
+    if only is not None:
+        values, truncated = xp.where(only, values, ratios), truncated & only
+    return Weights(xp.where(masked, 0.0, values), truncated, masked)
 
 
 def divergence(
@@ -173,16 +199,18 @@ def divergence(
     level: str,
     clamp: float = math.inf,
 ) -> Array:
-    """Return what a filter compares with its bounds: [T] for levels token and segment, else [N].
+    """Return what a filter compares: [T] for levels token, batch and segment, else [N].
 
     With d = old - infer, the value of a token is:
 
-        k1     -d                      estimates of KL(engine ‖ trainer) from the engine's tokens
-        k2     d²/2
-        k3     exp(d) - d - 1
-        tv     |exp(d) - 1|
-        error  exp(|d|)
-        diff   exp(old) - exp(infer)
+        k1        -d                   estimates of KL(engine ‖ trainer) from the engine's tokens
+        k2        d²/2
+        k3        exp(d) - d - 1
+        tv        |exp(d) - 1|
+        error     exp(|d|)
+        diff      q - p, with q = exp(old) and p = exp(infer)
+        prob_gap  |q - p|
+        bkl       p log(p/q) + (1-p) log((1-p)/(1-q)), see `binary_kl`
 
     A segment has the mean of its tokens, a response the mean (geometric), sum (sequence) or
     maximum (max). `ratio` is the exponential of d at the level. A response without policy tokens
@@ -193,13 +221,13 @@ def divergence(
         infer: [T] log-probs of the rollout engine.
         mask: [T] bool.
         offsets: [N+1] of the responses.
-        measure: ratio, diff, k1, k2, k3, tv or error.
-        level: token, segment, sequence, geometric or max.
+        measure: ratio, k1, k2, k3, tv, error, diff, prob_gap or bkl.
+        level: token, batch (as token), segment, sequence, geometric or max.
         clamp: bound on |d| of each token, in nats.
     """
     xp = namespace(old)
-    if measure == "diff":
-        values = xp.exp(old) - xp.exp(infer)
+    if measure in _GAPS:
+        values = _GAPS[measure](old, infer)
     else:
         values = (old - infer).clip(-clamp, clamp)
         values = values if measure == "ratio" else _DISTANCES[measure](values)

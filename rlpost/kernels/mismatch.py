@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 MOST_NATS = 5.0  # that one token counts
 STRATA = 16
 LAGS = (-1, 0, 1)
-_TAIL = 0.01  # share of the largest ratios
 _BODY = (-5.0, -0.3)  # log-probs of tokens that are neither nearly certain nor rare
 _OUTLIER = 6.0  # times the 90 % quantile of |d|
 _PLAUSIBLE = 0.1, 10.0  # temperatures
-_PLACES = 40  # tokens of a turn; later ones are one place
-_TINY = 1e-5  # nats
+_TINY = 1e-5  # nats: of float32 kernels
 _LEAST = 64  # tokens of a quantile or a mean of squares
 
 
@@ -64,6 +62,11 @@ def quantile_bins(values: Floats, count: int = STRATA) -> Codes:
     return np.asarray(np.searchsorted(edges, values, side="right"), np.int64)
 
 
+def codes_of(values: Codes) -> Codes:
+    """Return numbers from 0 in the order of the values, [t]."""
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+
 def sums_of(values: Floats, codes: Codes, count: int | None = None) -> Floats:
     """Return the sum of the values of each code, [count]."""
     size = int(codes.max(initial=-1)) + 1 if count is None else count
@@ -88,19 +91,7 @@ def ratio_of_sums(above: Floats, below: Floats, window: Codes) -> Estimate:
     return Estimate(float(value), float(np.sqrt((rest @ rest) * count / (count - 1)) / abs(total)))
 
 
-@dataclass(frozen=True)
-class MeanRatio:
-    """The mean of exp(d)."""
-
-    mean: Estimate
-    tail: float
-    """Share of Σ exp(d) in the 1 % of tokens with the largest ratios: 0.01 if all are equal. A mean
-    with a heavy tail depends on tokens that were rarely sampled."""
-    positive: float
-    """Share of Σ d² of tokens with d > 0; near 0 if only sampling was truncated."""
-
-
-def mean_ratio(d: Floats, window: Codes) -> MeanRatio:
+def mean_ratio(d: Floats, window: Codes) -> Estimate:
     """Return the mean of exp(d), which is 1 if tokens were sampled from the engine's log-probs.
 
     Less is the probability mass that truncated sampling kept: E[π/π_s] over the tokens that can be
@@ -111,12 +102,7 @@ def mean_ratio(d: Floats, window: Codes) -> MeanRatio:
         window: [t] codes of the windows.
     """
     ratio = np.exp(np.clip(d, -20.0, 20.0))
-    most = max(int(len(ratio) * _TAIL), 1)
-    top = float(np.partition(ratio, -most)[-most:].sum() / ratio.sum())
-    squares = capped_squares(d)
-    total = squares.sum()
-    positive = float(squares[d > 0].sum() / total) if total else 0.0
-    return MeanRatio(ratio_of_sums(ratio, np.ones_like(ratio), window), top, positive)
+    return ratio_of_sums(ratio, np.ones_like(ratio), window)
 
 
 @dataclass(frozen=True)
@@ -173,13 +159,11 @@ def temperature(
     value = 1 - slope.value
     if not _PLAUSIBLE[0] < value < _PLAUSIBLE[1]:
         return None
-    squares = capped_squares(d)
-    if entropy is None:
-        part, share = np.zeros_like(d), 1.0
-    else:
+    part, share = np.zeros_like(d), 1.0
+    if within:
         spread = sums_of(x * x, strata) / counts
         part = slope.value * x - (slope.value**2 * spread / 2)[strata]
-        share = max(0.0, 1 - float(capped_squares(d - part).sum() / squares.sum()))
+        share = max(0.0, 1 - float(capped_squares(d - part).sum() / capped_squares(d).sum()))
     return Temperature(Estimate(value, slope.error), correlation, part, share)
 
 
@@ -204,7 +188,7 @@ class Tail:
     """Of Σ d²."""
 
 
-def heavy_tail(d: Floats, sampled: Floats) -> Tail:
+def heavy_tail(d: Floats, sampled: Floats, least: float = 1e-12) -> Tail:
     """Return tokens whose |d| is over 6 times what nine in ten others have.
 
     The scale is that of tokens which are neither nearly certain nor rare: nearly certain tokens
@@ -214,6 +198,7 @@ def heavy_tail(d: Floats, sampled: Floats) -> Tail:
     Args:
         d: [t].
         sampled: [t] log-probs of the sampled column.
+        least: nats that an outlier has.
     """
     size = np.abs(d)
     body = (sampled > _BODY[0]) & (sampled < _BODY[1])
@@ -224,7 +209,7 @@ def heavy_tail(d: Floats, sampled: Floats) -> Tail:
         one = size[body][strata == code]
         if len(one) >= _LEAST:
             scale = max(scale, float(np.quantile(one, 0.9)))
-    tokens, squares = size > max(_OUTLIER * scale, 1e-12), capped_squares(d)
+    tokens, squares = size > max(_OUTLIER * scale, least), capped_squares(d)
     total = squares.sum()
     return Tail(tokens, float(squares[tokens].sum() / total) if total else 0.0)
 
@@ -247,110 +232,83 @@ def clustering(chosen: Flags, labels: Codes) -> float:
     return float(np.abs(own - every).sum() - chance)
 
 
-def first_against_later(
-    d: Floats, sampled: Floats, since: Codes, later: Flags, window: Codes
+def size_ratio(
+    d: Floats, chosen: Flags, others: Flags, strata: Codes, window: Codes
 ) -> Estimate | None:
-    """Return the mean difference of log |d|, first turns minus later ones, of like tokens.
-
-    Tokens are compared at the same place of their turn and with similar log-probs. A missing BOS
-    changes first turns more; other markers between turns change only what comes after them.
+    """Return the mean difference of log |d|, chosen tokens minus others, of like tokens.
 
     Args:
         d: [t].
-        sampled: [t] log-probs.
-        since: [t] tokens before each in its turn.
-        later: [t] of a turn after an observation.
+        chosen: [t].
+        others: [t] the tokens to compare with.
+        strata: [t] codes of like tokens: only those of one code are compared.
         window: [t] codes of the windows.
 
     Returns:
-        None unless both kinds have 64 tokens.
+        None unless both kinds have 64 tokens in common strata.
     """
-    place = quantile_bins(sampled) * (_PLACES + 1) + np.minimum(since, _PLACES)
-    size, count = np.log(np.abs(d) + _TINY), int(place.max(initial=0)) + 1
-    own = np.bincount(place, later, count), np.bincount(place, ~later, count)
-    if min(one.sum() for one in own) < _LEAST:
+    size, count = np.log(np.abs(d) + _TINY), int(strata.max(initial=0)) + 1
+    own, other = (np.bincount(strata[one], minlength=count) for one in (chosen, others))
+    common = own * other / np.maximum(own + other, 1)
+    if min((one * (common > 0)).sum() for one in (own, other)) < _LEAST:
         return None
-    least = np.maximum(own[0] + own[1], 1)
-    weight = np.where(later, -own[1][place], own[0][place]) / least[place]
-    scale = (own[0] * own[1] / least).sum() / len(d)
-    return ratio_of_sums(weight * size, np.full(len(d), scale), window) if scale else None
+    weight = np.zeros(len(d))
+    for flags, counts, sign in ((chosen, own, 1), (others, other, -1)):
+        weight[flags] = sign * (common / np.maximum(counts, 1))[strata[flags]]
+    return ratio_of_sums(weight * size, np.full(len(d), common.sum() / len(d)), window)
+
+
+def larger_labels(d: Floats, labels: Codes) -> Codes:
+    """Return the labels above the widest gap between mean sizes log |d| of labels.
+
+    Args:
+        d: [t].
+        labels: [t] codes; negative ones are left out, and those of fewer than 64 tokens.
+    """
+    known = labels >= 0
+    counts = np.bincount(labels[known])
+    sizes = sums_of(np.log(np.abs(d[known]) + _TINY), labels[known]) / np.maximum(counts, 1)
+    enough = np.flatnonzero(counts >= _LEAST)
+    order = enough[np.argsort(sizes[enough], kind="stable")]
+    if len(order) < 2:  # noqa: PLR2004
+        return order[:0]
+    return np.sort(order[np.argmax(np.diff(sizes[order])) + 1 :])
 
 
 @dataclass(frozen=True)
-class SameContext:
+class Pairs:
     """Differences between tokens that were sampled in one context."""
 
+    first: Codes
+    """[p] the first token of each pair."""
     slope: float
     """Of d on the surprisal: 1 - T if one side has the temperature T, whatever else differs."""
-    noise: float
-    """Nats of d that no temperature and no truncation explains: a standard deviation from the
-    median size."""
-    tokens: int
+    rest: Floats
+    """[p] what no temperature and no truncation explains, of the size that one token has."""
 
 
-def same_context(old: Floats, infer: Floats, context: Codes) -> SameContext | None:
+def within_contexts(d: Floats, surprisal: Floats, context: Codes, *, heated: bool = True) -> Pairs:
     """Return what remains of d within contexts: truncation is one number in each, as is log Z.
 
-    Args:
-        old: [n].
-        infer: [n].
-        context: [n] codes: prompts, for the first tokens of their responses.
-
-    Returns:
-        None of fewer than 64 degrees of freedom.
-    """
-    counts = np.bincount(context)
-    free = len(context) - np.count_nonzero(counts) - 1
-    if free < _LEAST:
-        return None
-    least = np.maximum(counts, 1)
-    x, y = (one - (sums_of(one, context) / least)[context] for one in (-infer, old - infer))
-    slope = float(x @ y / (x @ x)) if x.any() else 0.0
-    several = (counts > 2)[context]  # noqa: PLR2004 - of two, a slope explains nearly all
-    rest = np.abs(y - slope * x)[several]
-    noise = 1.4826 * float(np.median(rest)) * (len(context) / free) ** 0.5 if len(rest) else 0.0
-    return SameContext(slope, noise, len(context))
-
-
-@dataclass(frozen=True)
-class LabelSize:
-    """The mean square of d of tokens with one label, against what a baseline has."""
-
-    ratio: Estimate
-    """To what tokens of equal log-prob have in the baseline."""
-    tokens: int
-    excess: float
-    """Share of Σ d² that is beyond the baseline; negative if it is smaller."""
-
-
-def sizes_by_label(
-    squares: Floats, labels: Codes, strata: Codes, window: Codes, baseline: Flags
-) -> dict[int, LabelSize]:
-    """Return the mean square of each label's tokens, over that of the baseline's in its strata.
+    A temperature makes d linear in the surprisal, with one slope in all contexts: it is the median
+    slope of pairs of neighbours, weighted with their distance.
 
     Args:
-        squares: [t] d².
-        labels: [t]; negative ones are left out.
-        strata: [t] bins of the log-prob, so that labels with other tokens are compared fairly.
-        window: [t] codes of the windows.
-        baseline: [t] the tokens of the baseline.
+        d: [n].
+        surprisal: [n].
+        context: [n] codes in order.
+        heated: False has no slope.
     """
-    count = int(strata.max(initial=0)) + 1
-    base = np.bincount(strata[baseline], minlength=count)
-    overall = squares[baseline].mean() if baseline.any() else 0.0
-    means = sums_of(squares[baseline], strata[baseline], count) / np.maximum(base, 1)
-    expected = np.where(base >= _LEAST, means, overall)[strata]
-    total, sizes = squares.sum(), {}
-    for label in np.unique(labels[labels >= 0]).tolist():
-        own = labels == label
-        ratio = ratio_of_sums(squares[own], expected[own], _codes(window[own]))
-        excess = float((squares[own] - expected[own]).sum() / total) if total else 0.0
-        sizes[int(label)] = LabelSize(ratio, int(np.count_nonzero(own)), excess)
-    return sizes
-
-
-def _codes(values: Codes) -> Codes:
-    return np.unique(values, return_inverse=True)[1].reshape(-1)
+    first = np.flatnonzero(context[1:] == context[:-1])
+    y, x = d[first + 1] - d[first], surprisal[first + 1] - surprisal[first]
+    far = np.abs(x) > _TINY
+    slope = 0.0
+    if heated and far.any():
+        slopes, weights = y[far] / x[far], np.abs(x[far])
+        order = np.argsort(slopes)
+        total = np.cumsum(weights[order])
+        slope = float(slopes[order][np.searchsorted(total, total[-1] / 2)])
+    return Pairs(first, slope, (y - slope * x) / 2**0.5)
 
 
 @dataclass(frozen=True)
@@ -374,7 +332,7 @@ def lag_slope(squares: Floats, lag: Floats, window: Codes) -> LagSlope | None:
         window: [t] codes of the windows.
     """
     known = np.isfinite(lag)
-    squares, lag, window = squares[known], lag[known], _codes(window[known])
+    squares, lag, window = squares[known], lag[known], codes_of(window[known])
     if not len(lag) or np.ptp(lag) == 0 or not squares.any():
         return None
     y = squares / squares.mean()
@@ -396,46 +354,6 @@ def lag_slope(squares: Floats, lag: Floats, window: Codes) -> LagSlope | None:
     return LagSlope(slope, min(max(floor, 0.0), 1.0), by_lag)
 
 
-@dataclass(frozen=True)
-class Jump:
-    """The step from which d² is larger."""
-
-    index: int
-    ratio: float
-    """Mean of d² from it on, over that before."""
-    z: float
-    """Of the difference between both means, in standard errors."""
-    excess: float
-    """Share of Σ d² beyond the mean before."""
-
-
-def jump_of(squares: Floats, step: Codes, window: Codes) -> Jump | None:
-    """Return the step from which the mean of d² is larger by most; None of fewer than 2 steps.
-
-    Args:
-        squares: [t] d².
-        step: [t] codes in order; negative ones are left out.
-        window: [t] codes of the windows.
-    """
-    known = step >= 0
-    squares, step, window = squares[known], step[known], _codes(window[known])
-    best: Jump | None = None
-    for index in np.unique(step)[1:].tolist():
-        after = step >= index
-        if min(np.count_nonzero(after), np.count_nonzero(~after)) < _LEAST:
-            continue
-        ones = np.ones(len(squares))
-        high = ratio_of_sums(squares[after], ones[after], _codes(window[after]))
-        low = ratio_of_sums(squares[~after], ones[~after], _codes(window[~after]))
-        error = (high.error**2 + low.error**2) ** 0.5
-        z = (high.value - low.value) / error if error else 0.0
-        ratio = high.value / max(low.value, 1e-12)
-        excess = float((squares[after] - low.value).sum() / max(squares.sum(), 1e-300))
-        if z > 0 and (best is None or ratio * min(z, 10.0) > best.ratio * min(best.z, 10.0)):
-            best = Jump(int(index), ratio, z, excess)
-    return best
-
-
 def differences_by_shift(old: Floats, infer: Floats, window: Codes) -> dict[int, Estimate]:
     """Return the mean |old[t] - infer[t + lag]| by lag, of the same tokens.
 
@@ -447,7 +365,7 @@ def differences_by_shift(old: Floats, infer: Floats, window: Codes) -> dict[int,
         window: [t] codes of the windows, whose tokens are neighbours.
     """
     inner = np.flatnonzero((window[2:] == window[1:-1]) & (window[1:-1] == window[:-2])) + 1
-    own = _codes(window[inner])
+    own = codes_of(window[inner])
     return {
         lag: ratio_of_sums(
             np.minimum(np.abs(old[inner] - infer[inner + lag]), MOST_NATS),

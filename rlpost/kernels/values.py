@@ -47,15 +47,16 @@ def value_loss(
     """
     xp = namespace(values)
     error = values - returns
-    loss = _huber(error, delta)
+    loss = huber(error, delta)
     near = values.clip(old_values - clip, old_values + clip)
-    other = _huber(near - returns, delta)
+    other = huber(near - returns, delta)
     clipped = other > loss
     gradient = xp.where(clipped, 0.0, error.clip(-delta, delta))
     return ValueLoss(xp.where(clipped, other, loss), gradient, clipped)
 
 
-def _huber(error: Array, delta: float) -> Array:
+def huber(error: Array, delta: float) -> Array:
+    """Return d²/2 if |d| < delta, else delta·(|d| - delta/2), of errors [T]."""
     if delta == math.inf:
         return 0.5 * error**2
     size = abs(error)

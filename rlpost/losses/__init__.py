@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rlpost.errors import UsageError, no_such
-from rlpost.losses import cispo, covariance, dppo, geo_mean, gspo, kimi15, pg, ppo, sapo, tis, topr
+from rlpost.losses import covariance, dppo, geo_mean, pg, ppo, sapo, weighted
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
 from rlpost.losses.kl import kl_loss
+from rlpost.recipe.loss import installed
+from rlpost.recipe.own_functions import from_entry_point, from_file
 
 __all__ = [
     "DUAL",
@@ -23,22 +25,22 @@ __all__ = [
 LOSSES: dict[str, Loss] = {
     one.name: one
     for one in (
-        ppo.LOSS,
+        ppo.PPO,
         pg.PG,
-        gspo.LOSS,
-        cispo.LOSS,
-        tis.LOSS,
-        topr.LOSS,
-        kimi15.KIMI15,
-        geo_mean.LOSS,
-        sapo.LOSS,
+        ppo.GSPO,
+        weighted.CISPO,
+        weighted.TIS,
+        weighted.TOPR,
+        pg.KIMI15,
+        geo_mean.GEO_MEAN,
+        sapo.SAPO,
         pg.GPG,
         dppo.DPPO,
         dppo.IPO,
         dppo.REF_KL,
         dppo.DPPO_TV,
         dppo.DPPO_KL,
-        kimi15.DRO,
+        pg.DRO,
         covariance.CLIP_COV,
         covariance.KL_COV,
     )
@@ -46,8 +48,21 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_named(name: str) -> Loss:
-    """Return the loss of this name; raises UsageError with the closest names if there is none."""
-    if name not in LOSSES:
-        every = f"the losses are {', '.join(LOSSES)}"
-        raise UsageError(no_such(f"no policy loss {name!r}", name, LOSSES, every))
-    return LOSSES[name]
+    """Return the loss of a name, of `path/to/file.py:function` or of an entry point.
+
+    Raises:
+        UsageError: there is no such loss (with the closest names), or it is not valid.
+    """
+    if name in LOSSES:
+        return LOSSES[name]
+    from rlpost.losses import own  # noqa: PLC0415 - few runs need it
+
+    if ":" in name:
+        return own.as_loss(from_file(name, own.FLAG), name, name.rpartition(":")[0])
+    points = installed()
+    if name not in points:
+        names = (*LOSSES, *points)
+        every = f"the losses are {', '.join(names)}"
+        raise UsageError(no_such(f"no policy loss {name!r}", name, names, every))
+    point = points[name]
+    return own.as_loss(from_entry_point(point, own.FLAG), name, point.value)

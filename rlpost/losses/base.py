@@ -5,35 +5,34 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.kernels.arrays import Array, namespace
 from rlpost.losses.selection import Selection
 from rlpost.losses.tokens import Tokens
+from rlpost.recipe.loss import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rlpost.recipe.loss import Aggregation, LossOptions
+    from rlpost.recipe.loss import LossOptions
 
 
-__all__ = [
-    "DUAL",
-    "HIGH",
-    "LOW",
-    "NONE",
-    "SELECTED",
-    "Loss",
-    "Surrogate",
-    "Tokens",
-    "clip_states",
-    "ratio_limits",
-]
+__all__ = ["DUAL", "HIGH", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens", "clip_states"]
 NONE, LOW, HIGH, DUAL, SELECTED = range(5)
 """Clip states of a token."""
 NEEDS = ("advantages", "log_probs", "old_log_probs")
 """The roles that a loss needs unless it declares others."""
+SIDES = {
+    "pg_clip": ("pg_clip_low", "pg_clip_high"),
+    "prob_mask": ("prob_mask_low", "prob_mask_high"),
+    "kl_mask": ("kl_mask_low", "kl_mask_high"),
+}
+"""Options of a bound on both sides, and those of each side."""
+USUAL_CLIP = 0.2
+"""The pg_clip from which `--dual-clip twice` is computed if none is set."""
+_BOTH = {side: both for both, sides in SIDES.items() for side in sides}
 
 
 class Surrogate(NamedTuple):
@@ -43,26 +42,30 @@ class Surrogate(NamedTuple):
     """Loss of each token before any mean; 0 if masked out."""
     clip: Array
     """Uint8 clip state: NONE; LOW, HIGH, DUAL if that bound is active; SELECTED if `chosen`."""
-    zero_gradient: Array
-    """Bool: a policy token whose gradient is 0."""
+    gradient: Array
+    """The derivative of the sum of all values by the log-prob of the token; 0 if masked out."""
     ratio: Array
     """The ratio that the loss uses, after means over responses and clamps; 1 if masked out."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A policy loss: a function of Tokens, whose keyword-only parameters are LossOptions."""
+    """A policy loss: a function of Tokens, whose keyword-only parameters are LossOptions.
+
+    The defaults of the options, and the aggregation, are those of `recipe.loss.DEFAULTS`.
+    """
 
     name: str
     function: Callable[..., Surrogate]
+    """A `Composition`, or a function."""
     formula: str
     source: str
-    aggregation: Aggregation
-    """How token losses are aggregated by default."""
-    own_advantages: Callable[[Tokens], Array] | None = None
-    """What it uses as advantages, [T], 0 if masked out; None for those of the tokens."""
     needs: tuple[str, ...] = NEEDS
     """The roles without which it has no value. `behaviour` replaces old_log_probs."""
+    of_responses: bool = False
+    """The ratio that it uses is one of a response."""
+    grouped: bool = False
+    """It reads all responses of a prompt group at once."""
     rank: Callable[..., Array] | None = None
     """Ranks tokens in their batches, [T] float64, -inf for a token that cannot be selected, for a
     loss that selects the highest. Its keyword-only parameters are LossOptions."""
@@ -71,25 +74,51 @@ class Loss:
     response_weights: Callable[[Tokens], Array] | None = None
     """What multiplies its tokens in place of the importance weights, [T]."""
 
+    @property
+    def aggregation(self) -> str:
+        """How token losses are aggregated by default."""
+        return str(DEFAULTS[self.name]["aggregation"])
+
+    @property
+    def own_advantages(self) -> Callable[[Tokens], Array] | None:
+        """What it uses as advantages, [T], 0 if masked out; None for those of the tokens."""
+        return getattr(self.function, "advantages", None)
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The columns of the input that it reads by their names."""
+        return ()
+
     @cached_property
     def defaults(self) -> Mapping[str, Any]:
-        """The fields of LossOptions that the function reads, with its own defaults."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        """The fields of LossOptions that it reads; a bound on both sides is None if they differ."""
+        own = {name: x for name, x in DEFAULTS[self.name].items() if name != "aggregation"}
+        both = {name: None for name, sides in SIDES.items() if {*sides} <= {*own}}
+        return both | {name: math.inf if x == "never" else x for name, x in own.items()}
 
-    def value(self, name: str, options: LossOptions) -> Any:
-        """Return an option that the function reads: an option of None is its own default."""
-        asked = getattr(options, name)
-        return self.defaults[name] if asked is None else asked
+    def values(self, options: LossOptions) -> dict[str, Any]:
+        """Return the options that it reads: its defaults for None, each side of bounds."""
+        values = dict(self.defaults)
+        for name in values:
+            asked = getattr(options, name)
+            if asked is None and _BOTH.get(name) in self.defaults:
+                asked = getattr(options, _BOTH[name])
+            if asked is not None:
+                values[name] = asked
+            elif name == "pg_clip_high" and options.cispo_bounds == "ratio":
+                values[name] += 1  # the defaults are offsets from 1
+        if values.get("dual_clip") == "twice":
+            clip = USUAL_CLIP if options.pg_clip is None else options.pg_clip
+            values["dual_clip"] = 1 + 2 * clip
+        return values
 
     def selection(self, options: LossOptions) -> Selection | None:
         """Return what it selects of each batch; None if it has no rank."""
         if self.rank is None:
             return None
-        values = {name: self.value(name, options) for name in self.defaults}
+        values = self.values(options)
         own = [f"{name}={x}" for name, x in values.items() if name not in self.after_rank]
-        parameters = inspect.signature(self.rank).parameters.values()
-        reads = {x.name: values[x.name] for x in parameters if x.kind is x.KEYWORD_ONLY}
+        reads = {name: values[name] for name in option_names(self.rank)}
         return Selection(
             name=" ".join([self.name, options.behaviour, *own]),
             rank=partial(self.rank, **reads),
@@ -99,26 +128,24 @@ class Loss:
         )
 
     def __call__(self, tokens: Tokens, options: LossOptions) -> Surrogate:
-        """Return the loss of these tokens; an option of None is the function's own default."""
+        """Return the loss of these tokens."""
         selection = self.selection(options)
         if selection is not None:
             tokens = replace(tokens, chosen=selection.of(tokens))
         tokens = tokens.divided_by(options.behaviour)
-        surrogate = self.function(
-            tokens, **{name: self.value(name, options) for name in self.defaults}
-        )
-        values, zero_gradient = surrogate.values, surrogate.zero_gradient
+        surrogate: Surrogate = call(self.function, self.values(options), tokens)
+        values, gradient = surrogate.values, surrogate.gradient
         if tokens.weights is not None:
             own = self.response_weights
             weights = tokens.weights if own is None else own(tokens)
-            values, zero_gradient = values * weights, zero_gradient | (weights == 0)
+            values, gradient = values * weights, gradient * weights
         if tokens.all_policy:
-            return surrogate._replace(values=values, zero_gradient=zero_gradient)
+            return surrogate._replace(values=values, gradient=gradient)
         xp = namespace(values)
         return Surrogate(
             xp.where(tokens.mask, values, 0.0),
             xp.where(tokens.mask, surrogate.clip, xp.zeros_like(surrogate.clip)),
-            zero_gradient & tokens.mask,
+            xp.where(tokens.mask, gradient, 0.0),
             surrogate.ratio,
         )
 
@@ -130,30 +157,17 @@ def clip_states(low: Array, high: Array, dual: Array | None = None) -> Array:
     return states if dual is None else states + xp.astype(dual, xp.uint8) * DUAL
 
 
-def ratio_limits(
-    low: float | None,
-    high: float | None,
-    both: float | None,
-    own: tuple[float, float],
-    meaning: str = "offset",
-) -> tuple[float, float]:
-    """Return the lowest and the highest ratio that is not clipped.
+@cache
+def option_names(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the options of a composition, or the keyword-only parameters of a function."""
+    own = getattr(function, "options", None)
+    if own is None:
+        parameters = inspect.signature(function).parameters.values()
+        own = frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+    return own
 
-    Args:
-        low: the number of the lower bound; None for `both`, inf for no bound.
-        high: the number of the upper bound, likewise.
-        both: the number of both bounds; None for the loss's `own` pair.
-        own: the default of the loss, as offsets from 1.
-        meaning: numbers are an `offset` from 1, or the `ratio` itself.
-    """
-    asked_low = both if low is None else low
-    asked_high = both if high is None else high
-    if asked_low is None:
-        lowest = 1 - own[0]
-    elif math.isinf(asked_low):
-        lowest = 0.0
-    else:
-        lowest = asked_low if meaning == "ratio" else 1 - asked_low
-    if asked_high is None:
-        return lowest, 1 + own[1]
-    return lowest, asked_high if meaning == "ratio" else 1 + asked_high
+
+def call(function: Callable[..., Any], options: Mapping[str, Any], *arguments: Any) -> Any:
+    """Return what a function returns with those of the options that it reads."""
+    reads = option_names(function)
+    return function(*arguments, **{name: x for name, x in options.items() if name in reads})

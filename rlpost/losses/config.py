@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.kernels.aggregate import OF_UNITS
 from rlpost.losses import loss_named
-from rlpost.losses.base import ratio_limits
-from rlpost.losses.ppo import DEFAULT_CLIP, dual_bound
+from rlpost.losses.base import SIDES
+from rlpost.losses.composition import limits
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.loss import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
     from rlpost.recipe.loss import LossOptions
 
 
-_SIDES = {
-    "pg_clip": ("pg_clip_low", "pg_clip_high"),
-    "prob_mask": ("prob_mask_low", "prob_mask_high"),
-    "kl_mask": ("kl_mask_low", "kl_mask_high"),
-}
 Values = dict[str, Any]
 
 
@@ -62,9 +56,7 @@ class LossConfig:
     @property
     def clamp(self) -> float:
         """The bound on |log ratio| of a token, nats; inf for none."""
-        own = self.loss.defaults.get("ratio_clamp", math.inf)
-        asked = self.options.ratio_clamp
-        return float(own if asked is None or "ratio_clamp" not in self.loss.defaults else asked)
+        return float(self.loss.values(self.options).get("ratio_clamp", math.inf))
 
     @cached_property
     def selection(self) -> Selection | None:
@@ -73,7 +65,7 @@ class LossConfig:
 
     def own_ratio(self, behaviour: str) -> bool:
         """Whether the loss clips another ratio than the token's current over `behaviour`."""
-        return self.options.behaviour != behaviour or self.loss.name in ("gspo", "geo_mean")
+        return self.options.behaviour != behaviour or self.loss.of_responses
 
     @cached_property
     def kl_name(self) -> str:
@@ -91,48 +83,17 @@ class LossConfig:
         The ratio is the one that the loss uses, that of a response for gspo. None if there is no
         bound, or if the loss does not clip a ratio.
         """
-        name, options = self.loss.name, self.options
-        if name in ("tis", "topr"):
-            own = self.loss.defaults
-            least = own["tis_low"] if options.tis_low is None else options.tis_low
-            most = own["tis_high"] if options.tis_high is None else options.tis_high
-        elif name == "geo_mean":
-            low, high = self._offsets
-            least, most = math.exp(-low), math.exp(high)
-        elif "pg_clip_high" in DEFAULTS[name]:
-            meaning = "offset"
-            if name == "cispo" and options.cispo_bounds:
-                meaning = options.cispo_bounds
-            reads = self.loss.defaults
-            least, most = ratio_limits(
-                options.pg_clip_low if "pg_clip_low" in reads else None,
-                options.pg_clip_high,
-                options.pg_clip if "pg_clip" in reads else None,
-                self._own_clip,
-                meaning,
-            )
+        values = self.loss.values(self.options)
+        if "tis_low" in values:
+            least, most = values["tis_low"], values["tis_high"]
+        elif self.loss.name == "geo_mean":
+            least, most = math.exp(-values["pg_clip_low"]), math.exp(values["pg_clip_high"])
+        elif "pg_clip_high" in values:
+            low, unit = values.get("pg_clip_low", math.inf), values.get("cispo_bounds", "offset")
+            least, most = limits(low, values["pg_clip_high"], unit)
         else:
             return None, None
         return least if least > 0 else None, most if math.isfinite(most) else None
-
-    @property
-    def _own_clip(self) -> tuple[float, float]:
-        """The clip range below and above that the loss has by default."""
-        own = DEFAULTS[self.loss.name]
-        low, high = (own.get(name, "never") for name in _SIDES["pg_clip"])
-        return (math.inf if low == "never" else low), (math.inf if high == "never" else high)
-
-    @property
-    def _offsets(self) -> tuple[float, float]:
-        """The clip range below and above, in the units of pg_clip_low and pg_clip_high."""
-        options = self.options
-        low, high = self._own_clip
-        if options.pg_clip is not None:
-            low = high = options.pg_clip
-        elif self.loss.name == "cispo" and options.cispo_bounds == "ratio":
-            high += 1  # the defaults of the loss are offsets from 1
-        low = low if options.pg_clip_low is None else options.pg_clip_low
-        return low, high if options.pg_clip_high is None else options.pg_clip_high
 
     def resolved(self) -> Values:
         """Return the values of the options that the loss reads, by field of LossOptions.
@@ -141,23 +102,13 @@ class LossConfig:
         pg_clip_high; pg_clip is there if both are equal. `agg_length` is None if the longest
         response's length is used.
         """
-        options, defaults = self.options, self.loss.defaults
+        options = self.options
         values: Values = {"loss": self.loss.name, "behaviour": options.behaviour}
-        for name, default in defaults.items():
-            asked = getattr(options, name)
-            values[name] = default if asked is None else asked
-        if "pg_clip" in defaults:
-            low, high = self._offsets
-            values |= {"pg_clip": low, "pg_clip_low": low, "pg_clip_high": high}
-            if low != high:
+        values |= self.loss.values(options)
+        if "pg_clip" in values:
+            values["pg_clip"] = values["pg_clip_low"]
+            if values["pg_clip_low"] != values["pg_clip_high"]:
                 del values["pg_clip"]
-        if "dual_clip" in defaults:
-            clip = DEFAULT_CLIP if options.pg_clip is None else options.pg_clip
-            values["dual_clip"] = dual_bound(options.dual_clip, clip)
-        for both in ("prob_mask", "kl_mask"):
-            for name in _SIDES[both]:
-                if name in defaults and values[name] is None:
-                    values[name] = float(values[both])
         values["aggregation"] = self.aggregation
         ignored = self.ignored(type(options).model_fields)
         for name in type(options).model_fields:
@@ -174,7 +125,7 @@ class LossConfig:
         """
         options, name, defaults = self.options, self.loss.name, self.loss.defaults
         reasons = self._ignored_by_aggregation()
-        for both, sides in _SIDES.items():
+        for both, sides in SIDES.items():
             own = [side for side in sides if side in defaults]
             if own and all(getattr(options, side) is not None for side in own):
                 reasons[both] = f"{name}, since {' and '.join(map(flag_of, own))} are set"

@@ -9,120 +9,67 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rlpost.losses.base import NONE, SELECTED, Loss, Surrogate, Tokens, ratio_limits
-from rlpost.losses.ppo import DEFAULT_CLIP, clipped_surrogate
+from rlpost.losses.base import NONE, SELECTED, Loss
+from rlpost.losses.composition import (
+    Bounded,
+    Composition,
+    clipped_along,
+    token_ratio,
+    unbounded,
+)
 
 if TYPE_CHECKING:
     from rlpost.kernels.arrays import Array
+    from rlpost.losses.tokens import Tokens
 
-SHARE = 2e-4
 
-
-def clip_cov(
-    tokens: Tokens,
-    *,
-    pg_clip: float | None = None,
-    pg_clip_low: float | None = None,
-    pg_clip_high: float | None = None,
-    cov_low: float = 1.0,
-    cov_high: float = 5.0,
-    cov_share: float = SHARE,
-    cov_seed: int = 0,
-    ratio_clamp: float = math.inf,
-) -> Surrogate:
-    """PPO's surrogate, without the tokens that are selected: their loss and gradient are 0.
+def without_chosen(
+    tokens: Tokens, ratio: Array, *, pg_clip_low: float, pg_clip_high: float
+) -> Bounded:
+    """Return PPO's clip, and 0 for the tokens that are selected.
 
     The candidates of a batch are the policy tokens that PPO does not clip and whose covariance is
     between the bounds. Of these, ⌊share · policy tokens⌋ are selected at random, at least one.
-
-    Args:
-        tokens: T tokens.
-        pg_clip: ε of both bounds of PPO; 0.2 by default.
-        pg_clip_low: ε below 1.
-        pg_clip_high: ε above 1.
-        cov_low: candidates have a higher covariance.
-        cov_high: candidates have a lower covariance.
-        cov_share: share in (0, 1] of the batch's policy tokens.
-        cov_seed: of the random choice, which is a hash of seed, response and position.
-        ratio_clamp: bound on |log r|, nats.
-
-    Returns:
-        Surrogate of [T]. LOW and HIGH: the clipped surrogate is the maximum; SELECTED: the loss is
-        0.
-
-    Source: Cui et al., arXiv 2505.22617 (Clip-Cov), with its numbers.
     """
-    del cov_low, cov_high, cov_share, cov_seed  # of the rank and of the selection
-    chosen, surrogate = tokens.chosen, _ppo(tokens, pg_clip, pg_clip_low, pg_clip_high, ratio_clamp)
-    return surrogate._replace(
-        values=tokens.xp.where(chosen, 0.0, surrogate.values),
-        clip=tokens.xp.where(chosen, SELECTED, surrogate.clip),
-        zero_gradient=surrogate.zero_gradient | chosen | tokens.beyond(ratio_clamp),
+    bounded = clipped_along(tokens, ratio, pg_clip_low=pg_clip_low, pg_clip_high=pg_clip_high)
+    where, chosen = tokens.xp.where, tokens.chosen
+    return Bounded(
+        where(chosen, 0.0, bounded.weight),
+        where(chosen, SELECTED, bounded.clip),
+        bounded.stopped | chosen,
     )
 
 
 def clip_cov_rank(
     tokens: Tokens,
     *,
-    pg_clip: float | None,
-    pg_clip_low: float | None,
-    pg_clip_high: float | None,
+    pg_clip_low: float,
+    pg_clip_high: float,
     cov_low: float,
     cov_high: float,
     ratio_clamp: float,
 ) -> Array:
     """Return 0 for candidates of `clip_cov` and -inf for other tokens, [T]."""
-    covariance = tokens.covariance
-    clip = _ppo(tokens, pg_clip, pg_clip_low, pg_clip_high, ratio_clamp).clip
+    covariance, ratio = tokens.covariance, tokens.ratio(ratio_clamp)
+    clip = clipped_along(tokens, ratio, pg_clip_low=pg_clip_low, pg_clip_high=pg_clip_high).clip
     inside = (covariance > cov_low) & (covariance < cov_high) & (clip == NONE)
     return tokens.xp.where(inside, 0.0 * covariance, -math.inf)
 
 
-def _ppo(
-    tokens: Tokens,
-    pg_clip: float | None,
-    pg_clip_low: float | None,
-    pg_clip_high: float | None,
-    ratio_clamp: float,
-) -> Surrogate:
-    bounds = ratio_limits(pg_clip_low, pg_clip_high, pg_clip, (DEFAULT_CLIP, DEFAULT_CLIP))
-    return clipped_surrogate(tokens, tokens.ratio(ratio_clamp), bounds)
+def marked(tokens: Tokens, ratio: Array) -> Bounded:
+    """Return the ratio itself; the tokens that are selected have the state SELECTED."""
+    states = tokens.xp.astype(tokens.chosen, tokens.xp.uint8) * SELECTED
+    return unbounded(tokens, ratio)._replace(clip=states)
 
 
-def kl_cov(
-    tokens: Tokens,
-    *,
-    kl_cov_coef: float = 1.0,
-    cov_share: float = SHARE,
-    cov_seed: int = 0,
-    ratio_clamp: float = math.inf,
-) -> Surrogate:
-    """L = -A·r, plus coef·|log r| for the tokens of highest covariance in their batch.
-
-    Of a batch, ⌊share · policy tokens⌋ are selected, at least one.
-
-    Args:
-        tokens: T tokens.
-        kl_cov_coef: coefficient of |log r|.
-        cov_share: share in (0, 1] of the batch's policy tokens.
-        cov_seed: of the choice among tokens of equal covariance.
-        ratio_clamp: bound on |log r| in the ratio, nats.
-
-    Returns:
-        Surrogate of [T]. SELECTED: the token has the penalty.
-
-    Source: Cui et al., arXiv 2505.22617 (KL-Cov), with its numbers.
-    """
-    del cov_share, cov_seed  # of the selection
-    xp, chosen, ratio = tokens.xp, tokens.chosen, tokens.ratio(ratio_clamp)
-    penalty = xp.where(chosen, kl_cov_coef * abs(tokens.log_ratio), 0.0)
-    values = tokens.negated_advantages * ratio + penalty
-    # The gradients of both terms might cancel exactly.
-    clamped = abs(tokens.log_ratio) > ratio_clamp
-    slope = xp.where(clamped, 0.0, tokens.negated_advantages * ratio)
-    slope = slope + xp.where(chosen, kl_cov_coef * xp.sign(tokens.log_ratio), 0.0)
-    clip = xp.astype(chosen, xp.uint8) * SELECTED
-    return Surrogate(values, clip, tokens.constant(slope) == 0, ratio)
+def penalty(tokens: Tokens, *, kl_cov_coef: float) -> tuple[Array, Array]:
+    """Return coef·|log r| of the tokens of highest covariance in their batch, and its gradient."""
+    xp, chosen = tokens.xp, tokens.chosen
+    sign = xp.sign(tokens.constant(tokens.log_ratio))
+    return (
+        xp.where(chosen, kl_cov_coef * abs(tokens.log_ratio), 0.0),
+        xp.where(chosen, kl_cov_coef * sign, 0.0),
+    )
 
 
 def kl_cov_rank(tokens: Tokens) -> Array:
@@ -132,18 +79,16 @@ def kl_cov_rank(tokens: Tokens) -> Array:
 
 CLIP_COV = Loss(
     "clip_cov",
-    clip_cov,
+    Composition("ratio", without_chosen, token_ratio),
     formula="max(-A·r, -A·clip(r, 1-ε, 1+ε)); 0 if selected, low < cov(A, log π) < high",
     source="arXiv:2505.22617",
-    aggregation="token-mean",
     rank=clip_cov_rank,
 )
 KL_COV = Loss(
     "kl_cov",
-    kl_cov,
+    Composition("ratio", marked, token_ratio, penalty),
     formula="-A·r; + β|log r| if cov(A, log π) is among the highest",
     source="arXiv:2505.22617",
-    aggregation="token-mean",
     rank=kl_cov_rank,
     after_rank=("kl_cov_coef",),
 )

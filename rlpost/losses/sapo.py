@@ -6,26 +6,11 @@ from rlpost.losses.base import Loss, Surrogate, Tokens, clip_states
 
 
 def sapo(
-    tokens: Tokens,
-    *,
-    sapo_tau_pos: float = 1.0,
-    sapo_tau_neg: float = 1.05,
-    ratio_clamp: float = 20.0,
+    tokens: Tokens, *, sapo_tau_pos: float, sapo_tau_neg: float, ratio_clamp: float
 ) -> Surrogate:
     """L = -A·σ(τ·(r - 1))·4/τ, with one τ if A > 0 and another otherwise.
 
-    At r = 1 its gradient is that of -A·r.
-
-    Args:
-        tokens: T tokens.
-        sapo_tau_pos: τ if A > 0.
-        sapo_tau_neg: τ otherwise; larger, so that gradients decay faster.
-        ratio_clamp: bound on |log r|, nats.
-
-    Returns:
-        Surrogate of [T]; nothing is clipped.
-
-    Source: Gao et al., arXiv 2511.20347.
+    At r = 1 its gradient is that of -A·r. Nothing is clipped.
     """
     none, ratio = tokens.xp.zeros_like(tokens.mask), tokens.ratio(ratio_clamp)
     xp, advantages = tokens.xp, tokens.masked_advantages
@@ -34,15 +19,12 @@ def sapo(
     # torch.sigmoid rounds by a token's position in the tensor, so chunks would change bits.
     decay = xp.exp(tau * (1 - ratio))
     gate = 1 / (1 + decay)
-    zero_gradient = tokens.advantage_zero | (decay == 0) | tokens.beyond(ratio_clamp)
+    gradient = tokens.constant(4 * tokens.negated_advantages * (gate * gate * decay) * ratio)
+    beyond = tokens.beyond(ratio_clamp)
+    if beyond is not False:
+        gradient = xp.where(beyond, 0.0, gradient)
     values = tokens.negated_advantages * gate * (4 / tau)
-    return Surrogate(values, clip_states(none, none), zero_gradient, ratio)
+    return Surrogate(values, clip_states(none, none), gradient, ratio)
 
 
-LOSS = Loss(
-    "sapo",
-    sapo,
-    formula="-A·σ(τ(r - 1))·4/τ",
-    source="arXiv:2511.20347",
-    aggregation="seq-mean-token-mean",
-)
+SAPO = Loss("sapo", sapo, formula="-A·σ(τ(r - 1))·4/τ", source="arXiv:2511.20347")

@@ -71,6 +71,12 @@ class Tokens:
     """[n] rewards of the responses; without them, losses use the sign of the advantage."""
     weights: Array | None = None
     """[T] importance weights between rollout engine and trainer, which multiply the loss."""
+    group: Array | None = None
+    """[n] codes of the prompt groups of the responses."""
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    """[T] columns that a user's loss reads by name."""
+    of_rows: Mapping[str, Array] = field(default_factory=dict)
+    """[n] columns that a user's loss reads by name."""
     in_batch: InBatch | None = None
     """What connects the responses with their batches; None if the tokens are one whole batch."""
     chosen: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
@@ -94,6 +100,9 @@ class Tokens:
             **{name: x[first:last] for name, x in columns.items() if x is not None},
             offsets=self.offsets[start : stop + 1] - first,
             rewards=None if self.rewards is None else self.rewards[start:stop],
+            group=None if self.group is None else self.group[start:stop],
+            columns={name: x[first:last] for name, x in self.columns.items()},
+            of_rows={name: x[start:stop] for name, x in self.of_rows.items()},
             in_batch=None if self.in_batch is None else self.in_batch.rows(start, stop),
         )
 

@@ -29,6 +29,7 @@ from rlpost.recipe.roles import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+    from inspect import Parameter
 
     from rlpost.io.parquet.source import Source, TableSource
     from rlpost.recipe.roles import ColumnMap
@@ -95,29 +96,48 @@ def columns_of_rows(
 
 
 def _read_by_name(source: Source | TableSource, recipe: Recipe) -> dict[str, str]:
-    """Return the columns that a user's estimator reads by their names, by role.
-
-    `--map NAME=COLUMN` names another column for a parameter.
-
-    Raises:
-        DataError: there is no such column (with the closest names), or it has neither numbers,
-            bools, texts nor lists of numbers.
-    """
+    """Return the columns that a user's estimator reads by their names, by role."""
     if recipe.estimator in NAMES:
         return {}
     from rlpost.estimators import estimator_named  # noqa: PLC0415 - slow to import
 
     estimator = estimator_named(recipe.estimator)
+    own = {name: estimator.parameters.get(name) for name in estimator.named_columns}
+    flag = f"--estimator {recipe.estimator}"
+    return columns_by_name(source, recipe, flag, own, estimator.known_columns)
+
+
+def columns_by_name(
+    source: Source | TableSource,
+    recipe: Recipe,
+    flag: str,
+    parameters: Mapping[str, Parameter | None],
+    known: Collection[str],
+) -> dict[str, str]:
+    """Return the columns that a user's function reads by their names, by role.
+
+    `--map NAME=COLUMN` names another column for a parameter.
+
+    Args:
+        source: the input.
+        recipe: has the mapped columns.
+        flag: what names the function, for errors.
+        parameters: those that are columns.
+        known: other names that parameters may have.
+
+    Raises:
+        DataError: there is no such column (with the closest names), or it has neither numbers,
+            bools, texts nor lists of numbers.
+    """
     found = {}
-    for parameter in estimator.named_columns:
+    for parameter, declared in parameters.items():
         column = recipe.columns.get(parameter, parameter)
-        where = f"{source.name}: --estimator {recipe.estimator}: parameter `{parameter}`"
+        where = f"{source.name}: {flag}: parameter `{parameter}`"
         if column not in source.columns:
             advice = f"--map {parameter}=COLUMN names another column"
-            declared = estimator.parameters.get(parameter)
             if declared is not None and declared.default is not declared.empty:
                 advice = f"an option is keyword-only: write `*, {declared}`"
-            candidates = closest(column, [*source.columns, *estimator.known_columns])
+            candidates = closest(column, [*source.columns, *known])
             tip = advice if candidates else f"{advice}; {columns_here(source.columns)}"
             text = f"{where}: no column {column!r}"
             raise DataError(text, candidates=candidates, tip=tip)

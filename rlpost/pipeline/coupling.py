@@ -47,6 +47,7 @@ def _coupling(resolved: ResolvedRecipe) -> Coupling:
         "--length-weight": recipe.length_weight,
         "--difficulty-weight": recipe.difficulty_weight,
         "--is-normalise": recipe.is_normalise,
+        "--is-filter batch": bool(recipe.batch_filters),
         "--trained-once": recipe.trained_once and not resolved.grouped,
         "--attempts newest": resolved.attempts and recipe.attempts == "newest",
     }

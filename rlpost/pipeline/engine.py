@@ -195,7 +195,7 @@ class Engine:
                 return ComputedChunk(parts, totals), count_rows(chunks)
 
         columns = self._columns(step, responses) if tokens else ()
-        most = self.chunk_tokens if tokens else _MOST_TOKENS
+        most = self.chunk_tokens if tokens and not self.plan.whole_files else _MOST_TOKENS
         chunks = self.plan.source.read_file(file, columns, most, self.plan.sized_by)
         for new, rows in self._worked(make, chunks, most):
             yield new

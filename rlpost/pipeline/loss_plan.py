@@ -7,11 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError
+from rlpost.kernels.layouts import StepLayout
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import (
     FINAL_MASK,
     absent,
     check_log_probs,
+    columns_by_name,
     columns_of_rows,
     lacks_of,
     mask_is_result,
@@ -23,7 +25,7 @@ from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.recipe.input_columns import RESULTS, stored_components
-from rlpost.recipe.roles import LOG_PROBS
+from rlpost.recipe.roles import LOG_PROBS, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +42,13 @@ _LOSS_ROWS = ("reward", "batch", "domain", "sample_mask", "sample_weight")
 
 
 def bind_losses(
-    source: Source | TableSource, recipe: Recipe, configs: Sequence[LossConfig], *, write: bool
+    source: Source | TableSource,
+    recipe: Recipe,
+    configs: Sequence[LossConfig],
+    *,
+    write: bool,
+    layout: StepLayout | None = None,
+    emit: Sequence[str] = (),
 ) -> Plan:
     """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
     columns = columns_of_rows(source, recipe, results=True)
@@ -51,7 +59,14 @@ def bind_losses(
     else:
         _check_results(columns)
         columns = columns_of_rows(source, recipe)
-    return loss_plan(source, columns, recipe, configs, write=write)
+    own: dict[str, str] = {}
+    for loss in {config.loss.name: config.loss for config in configs}.values():
+        parameters = dict.fromkeys(loss.named_columns)
+        flag = f"--loss {loss.name}"
+        own |= columns_by_name(source, recipe, flag, parameters, ("ratio", "log_ratio", *LOG_PROBS))
+    how = columns.how | dict.fromkeys(own, "name")
+    columns = replace(columns, columns=columns.columns | own, how=how)
+    return loss_plan(source, columns, recipe, configs, write=write, layout=layout, emit=emit)
 
 
 def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
@@ -89,6 +104,8 @@ def loss_plan(
     configs: Sequence[LossConfig],
     *,
     write: bool,
+    layout: StepLayout | None = None,
+    emit: Sequence[str] = (),
 ) -> Plan:
     """Bind policy losses to an input; the recipe computes advantages if the input has none.
 
@@ -99,6 +116,8 @@ def loss_plan(
             and what the output keeps are used.
         configs: the losses.
         write: the plan writes the loss and the clip state of tokens, of the first config.
+        layout: how responses are dealt, for the weights of tokens; None: these are not computed.
+        emit: other columns of the loss that it writes.
 
     Raises:
         DataError: a role that is needed has no column, or one of another type.
@@ -108,6 +127,8 @@ def loss_plan(
     components = tuple(f"component:{name}" for name in recipe.reward_components or ())
     rewarded = "reward" in columns or bool(components)
     reads = frozenset(role for role in LOG_PROBS if role in columns)
+    own = [role for role in columns.columns if is_read_by_name(role)]
+    of_tokens = frozenset(role for role in own if kind_of(role) == "tokens")
     stages: Sequence[Stage]
     length_role: str | None
     if "advantages" in columns:
@@ -127,18 +148,24 @@ def loss_plan(
             for stage in stages
         ]
     units = [role for one in configs for role in one.units.values()]
-    rows = (*rows, *(["group"] if units else []), *units)
+    grouped = any(config.loss.grouped for config in configs)
+    rows = (*rows, *(["group"] if units or grouped else []), *units)
+    rows = (*rows, *(role for role in own if role not in of_tokens))
     written = configs[0] if write else None
-    last = partial(add_loss, config=written, rewarded=rewarded)
-    between = stages_of_losses(reads, resolved, configs, rewarded=rewarded, rejects=rejects)
+    last = partial(add_loss, config=written, rewarded=rewarded, emit=emit)
+    of_weights = layout or (StepLayout() if emit else None)
+    between = stages_of_losses(
+        reads, resolved, configs, rewarded=rewarded, rejects=rejects, layout=of_weights
+    )
     return Plan(
         source,
         columns,
         resolved,
-        (*stages, *between, Stage("loss", reads, apply=last, uses=STORED)),
+        (*stages, *between, Stage("loss", reads | of_tokens, apply=last, uses=STORED)),
         length_role,
         tuple(dict.fromkeys(role for role in rows if role in columns)),
-        partial(count_losses, configs=configs, rewarded=rewarded),
+        partial(count_losses, configs=configs, rewarded=rewarded, layout=layout is not None),
+        whole_files=grouped,
         no_totals=LossTotals(len(configs)),
     )
 
@@ -162,7 +189,11 @@ def _check_loss_roles(
         for role, why, needs in (
             ("infer_log_probs", "--behaviour infer", options.behaviour == "infer"),
             *_kl_ratio_roles(options),
-            ("ref_log_probs", f"--loss {name}", "ref_log_probs" in config.loss.needs),
+            *(
+                (role, f"--loss {name}", role in config.loss.needs)
+                for role in ("ref_log_probs", "infer_log_probs")
+            ),
+            ("group", f"--loss {name}", config.loss.grouped),
             ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
             *((role, f"--aggregation {how}", True) for how, role in config.units.items()),
         ):

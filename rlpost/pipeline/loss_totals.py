@@ -35,6 +35,7 @@ from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import clamped, estimated, kl_loss
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
+from rlpost.pipeline.stages.loss_weights import EFFECTIVE, INTENDED, SIGNED, signs_of, token_weights
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Integers
-    from rlpost.losses.base import Surrogate, Tokens
+    from rlpost.losses.base import Tokens
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
 
@@ -55,8 +56,6 @@ SIGNS, FLAT, CLIPS = 4, 2, 5
 gradient is 0, and its clip state."""
 KINDS = SIGNS * FLAT * CLIPS
 ZERO, POSITIVE, NEGATIVE, OUTSIDE = range(SIGNS)
-SIGNED = (" if A > 0", " if A <= 0")
-"""How the names of sums end that are by the sign of the advantage."""
 BY_CELL, BY_POSITION, BY_BATCH = "cell", "position", "batch"
 """What numbers are added by."""
 
@@ -109,20 +108,27 @@ class LossTotals:
 
     def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
-        return self.over(self.cells.keys)
+        return self.over_each([self.cells.keys])[0]
 
-    def over(self, cells: Sequence[int]) -> TokenSetTotals:
-        """Return the totals over some cells."""
+    def over_each(self, sets: Sequence[Sequence[int]]) -> list[TokenSetTotals]:
+        """Return the totals over each of some sets of cells."""
         if not self.cells:
-            none = np.zeros(self.configs * KINDS, np.int64)
-            return TokenSetTotals(Totals(), _by_kind(none), None)
-        kinds, bins = self.cells.counted(cells)
-        return TokenSetTotals(self.cells.over(cells), _by_kind(kinds), bins)
+            none = _by_kind(np.zeros(self.configs * KINDS, np.int64))
+            return [TokenSetTotals(Totals(), none, None) for _ in sets]
+        counts = map(self.cells.counted, sets)
+        return [
+            TokenSetTotals(sums, _by_kind(kinds), bins)
+            for sums, (kinds, bins) in zip(self.cells.over_each(sets), counts, strict=True)
+        ]
 
-    def at(self, position: int) -> TokenSetTotals:
-        """Return the totals of a range of positions."""
-        (kinds,) = self.positions.counted([position])
-        return TokenSetTotals(self.positions.over([position]), _by_kind(kinds), None)
+    def at_each_position(self) -> list[tuple[int, TokenSetTotals]]:
+        """Return each range of positions that occurs, with its totals."""
+        keys = [[key] for key in self.positions.keys]
+        kinds = (_by_kind(self.positions.counted(key)[0]) for key in keys)
+        return [
+            (key, TokenSetTotals(sums, own, None))
+            for (key,), sums, own in zip(keys, self.positions.over_each(keys), kinds, strict=True)
+        ]
 
     def parts(self, name: str, batches: int, how: str) -> list[AggregateTotals]:
         """Return the sums of each batch whose means add up, each with what may divide it.
@@ -143,7 +149,7 @@ class LossTotals:
                 rows,
                 longest,
             )
-            for sign in (SIGNED if how == BY_SIGN else ("",))
+            for sign in signs_of(how)
         ]
 
     def counts(self, name: str, batches: int) -> Integers:
@@ -155,13 +161,16 @@ def _by_kind(counts: Integers) -> Integers:
     return counts.reshape(-1, SIGNS, FLAT, CLIPS)
 
 
-def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool) -> Counted:
+def count_losses(
+    batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool, layout: bool = False
+) -> Counted:
     """Compute the totals of a batch that has advantages and log-probs.
 
     Args:
         batch: of whole responses.
         configs: the losses. The totals have details by cell and position only if there is one.
         rewarded: the input has rewards.
+        layout: responses have the weights of a layout.
     """
     keys = {BY_CELL: batch.table["cell"], BY_BATCH: batch.table["batch"]}
     if len(configs) > 1:
@@ -175,13 +184,14 @@ def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool)
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
     counted = []
-    for rows, part in blocks(tokens):
+    for rows, part in blocks(tokens, whole=any(one.loss.grouped for one in configs)):
         own = None if weights is None else weights[rows]
         block = _TokenBlock(part, own, local[rows], len(present), configs)
         for how, role in units.items():
             block.add_units(how, *(batch.responses[f"{role}:{x}"][rows] for x in _OF_UNIT))
         block.add_ratios(both=both)
-        block.add_losses()
+        layouts = [name for name in batch.responses if layout and name.startswith(_WEIGHTS)]
+        block.add_losses({name: batch.responses[name][rows] for name in layouts})
         block.add_kl_losses()
         block.add_log_probs()
         counted.append(block)
@@ -248,6 +258,7 @@ def _check_finite(
         )
 
 
+_WEIGHTS = (EFFECTIVE, INTENDED)
 _OF_UNIT = ("tokens", "first")
 """The columns of responses about their prompts or rollouts, from the stages of losses."""
 
@@ -329,8 +340,12 @@ class _TokenBlock:
         self._add_rows("advantage.count", self.count, BY_CELL)
         self._add_span("advantage", tokens.masked_advantages)
 
-    def add_losses(self) -> None:
-        """Add the loss of each config, the tokens that it clips, and those with zero gradient."""
+    def add_losses(self, weights: Mapping[str, Array]) -> None:
+        """Add the loss of each config, the tokens that it clips, and those with zero gradient.
+
+        Args:
+            weights: of a layout, by column of responses; empty without one.
+        """
         tokens, first_kinds = self.tokens, self._first_kinds()
         shared = first_kinds + self._signs(tokens.advantage_positive, tokens.advantage_negative)
         shape = (len(self.configs), self.cells, self.positions, KINDS)
@@ -339,8 +354,10 @@ class _TokenBlock:
             surrogate = config.loss(tokens, config.options)
             total = self._add(f"{index}.value", surrogate.values)
             self._add_numerator(f"{index}.policy", surrogate.values, total, config.aggregation)
-            live = self.stretches.any(tokens.mask ^ surrogate.zero_gradient)
-            live = segment_any(live, self.stretches.rows)
+            if weights:
+                self._add_weights(index, config, surrogate.values, weights)
+            moves = surrogate.gradient != 0
+            live = segment_any(self.stretches.any(moves), self.stretches.rows)
             self._add_rows(f"{index}.live", live, BY_CELL)
             if config.own_ratio(self.behaviour):
                 excess = self.xp.where(tokens.mask, surrogate.ratio - 1, 0.0)
@@ -350,8 +367,20 @@ class _TokenBlock:
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            kinds.append(count_codes(signs + self._state(surrogate), size))
+            kinds.append(count_codes(signs + self._state(surrogate.clip, moves), size))
         self.kinds = self.xp.stack(kinds).reshape(shape)
+
+    def _add_weights(
+        self, index: int, config: LossConfig, values: Array, weights: Mapping[str, Array]
+    ) -> None:
+        """Add the loss under a layout, and the weights by position."""
+        own = {kind: token_weights(weights, self.tokens, config, kind) for kind in _WEIGHTS}
+        total = self._of_responses(values * own[EFFECTIVE])
+        weighted = total if self.weights is None else total * self.weights
+        self._add_rows(f"{index}.layout", weighted, BY_BATCH)
+        if self.detailed:
+            for kind, of_tokens in own.items():
+                self._add_rows(kind, self.stretches.sum(of_tokens), BY_POSITION)
 
     def add_kl_losses(self) -> None:
         """Add the KL losses from the reference policy, and the tokens whose KL is clamped."""
@@ -485,6 +514,6 @@ class _TokenBlock:
         sign = sum(self.xp.astype(flag, self.xp.uint8) * number for flag, number in flags)
         return sign * (KINDS // SIGNS)
 
-    def _state(self, surrogate: Surrogate) -> Array:
+    def _state(self, clip: Array, moves: Array) -> Array:
         """Return the clip state and whether the gradient is 0, as one number, [T] uint8."""
-        return surrogate.clip + self.xp.astype(surrogate.zero_gradient, self.xp.uint8) * CLIPS
+        return clip + self.xp.astype(~moves, self.xp.uint8) * CLIPS

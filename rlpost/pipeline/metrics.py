@@ -504,7 +504,7 @@ def _hits(batch: Batch) -> dict[str, Array]:
 
 def _divergences(batch: Batch, mask: Array, recipe: Recipe) -> dict[str, Array]:
     """Return the sums that estimate divergences between the two policies."""
-    xp, old, infer = batch.xp, batch["old_log_probs"], batch["infer_log_probs"]
+    xp, old, infer = batch.xp, batch[recipe.corrected_role], batch["infer_log_probs"]
     most = min(recipe.numerics.log_ratio_clamp, MOST_NATS)
     distance = xp.where(mask, old - infer, 0.0)
     clamped = distance.clip(-most, most)

@@ -22,9 +22,9 @@ from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
-from rlpost.pipeline.stages import Stage, stages_of, token_roles
+from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
 from rlpost.pipeline.stages.agent_roles import AGENT_ROLE
-from rlpost.pipeline.stages.off_policy import ROLES as CORRECTED
+from rlpost.pipeline.stages.off_policy import roles as corrected_roles
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.stages.trained_once import IDS
 from rlpost.pipeline.totals import Counted, ExactTotals
@@ -91,6 +91,8 @@ class Plan:
     """Counts what a batch to which all stages were applied adds to the totals."""
     observe: Callable[[Batch], dict[str, Array]] = lambda _: {}
     """Returns the numbers of responses that `count` needs of columns of the file."""
+    whole_files: bool = False
+    """The last pass computes each file at once."""
     no_totals: Any = ExactTotals()  # noqa: RUF009 - it is immutable
     """The totals of no responses."""
 
@@ -195,6 +197,9 @@ class Plan:
             f"{coupling.why} uses responses of several steps": coupling.scope == "run",
             "the rows of a rollout must be of one step": self.resolved.has_rollouts,
             "--trained-once compares the rows of a rollout": self.resolved.recipe.trained_once,
+            "--is-filter batch orders the tokens of a batch": bool(
+                self.resolved.recipe.batch_filters
+            ),
             f"estimator {estimator.name} has a baseline per position": bool(
                 estimator.token_weights
             ),
@@ -379,8 +384,8 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (policy, "--teacher", bool(recipe.teachers)),
         (policy, penalty, charged),
         ("ref_log_probs", penalty, charged),
-        *((role, correction, recipe.corrects) for role in sorted(CORRECTED)),
-        *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in sorted(CORRECTED)),
+        *((role, correction, recipe.corrects) for role in sorted(corrected_roles(recipe))),
+        *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in RATIO_ROLES),
         (AGENT_ROLE, "--estimator-for", bool(resolved.by_role)),
         ("turn", "--scan rollout", resolved.joins),
         ("rollout", "--scan rollout", resolved.joins),

@@ -100,6 +100,11 @@ class ResolvedRecipe:
         return self.lengths != "tokens"
 
     @property
+    def unit_facts(self) -> dict[str, str]:
+        """What statistics of responses count, and why; for summaries."""
+        return {"name": self.unit, "reason": self.unit_reason}
+
+    @property
     def written(self) -> tuple[str, ...]:
         """The names of the columns to write, which `rlpost.pipeline.output.emitted` checks."""
         recipe = self.recipe

@@ -388,7 +388,7 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         "estimator": resolved.estimator.name,
         "computes": recipe_words(resolved),
         "roles": roles_of(plan),
-        "unit": {"name": resolved.unit, "reason": resolved.unit_reason},
+        "unit": resolved.unit_facts,
         **whole,
         "groups": groups,
         **({} if facts.truncated is None else {"truncation": _truncation(plan, facts)}),
@@ -410,10 +410,8 @@ def summary_of(plan: Plan, cells: SummaryCells, facts: ResponseFacts, totals: Ex
         *([] if errors else shifted),
         *_unwhitened(facts.unwhitened),
         *_over_limit(plan, facts),
-        *_turns(plan, facts),
+        *rollout_warnings(plan, facts),
         *_truncations(plan, facts),
-        *_forks(plan, facts),
-        *facts.failures.warnings(plan.resolved.recipe, plan.columns),
         *_missed_kl(plan.resolved),
         *_lost(plan.resolved, every),
         *_identical(summary),
@@ -732,6 +730,12 @@ def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
         ),
     ]
     return [text for applies, text in likely if applies]
+
+
+def rollout_warnings(plan: Plan, facts: ResponseFacts) -> list[str]:
+    """Return the warnings of rows that are not one rollout each, or no answers."""
+    failures = facts.failures.warnings(plan.resolved.recipe, plan.columns)
+    return [*_turns(plan, facts), *_forks(plan, facts), *failures]
 
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:

@@ -119,7 +119,11 @@ class KeyBlock:
         )
         joined.digits[:, left], joined.lows[:, left] = self.digits, self.lows
         joined.highs[:, left] = self.highs
-        joined.digits[:, right] = add_digits(joined.digits[:, right], other.digits)
+        _, both = _places(self.keys, other.keys)  # chunks of a file have few keys in common
+        joined.digits[:, right[~both]] = other.digits[:, ~both]
+        joined.digits[:, right[both]] = add_digits(
+            joined.digits[:, right[both]], other.digits[:, both]
+        )
         joined.lows[:, right] = np.minimum(joined.lows[:, right], other.lows)
         joined.highs[:, right] = np.maximum(joined.highs[:, right], other.highs)
         for all_of, own, more in zip(joined.counts, self.counts, other.counts, strict=True):
@@ -261,8 +265,7 @@ class ExactTotals:
         block, count = self.joined, len(sets)
         owner = np.arange(count).repeat([len(one) for one in sets])
         keys = np.array([key for one in sets for key in one], np.int64)
-        own = np.searchsorted(block.keys, keys).clip(max=len(block.keys) - 1)
-        there = block.keys[own] == keys
+        own, there = _places(block.keys, keys)
         owner, own = owner[there], own[there]
         used = used_digits(block.digits)
         digits = block.digits[..., used].swapaxes(0, 1)[own]
@@ -286,7 +289,8 @@ class ExactTotals:
 
     def counted(self, chosen: Sequence[int]) -> list[Integers]:
         """Return the other counts over some keys; only if there are responses."""
-        own = self._indices(chosen)
+        own, there = _places(self.joined.keys, np.array(chosen, np.int64))
+        own = own[there]
         return [one[own].sum(0) for one in self.joined.counts]
 
     def digits(self, name: str, count: int) -> Integers:
@@ -301,9 +305,11 @@ class ExactTotals:
         highs[self.joined.keys] = self.joined.highs[self.spans.index(name)]
         return highs
 
-    def _indices(self, chosen: Sequence[int]) -> Integers:
-        """Return the indices of the chosen keys that occur."""
-        return np.flatnonzero(np.isin(self.joined.keys, np.array(chosen, np.int64)))
+
+def _places(present: Integers, keys: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+    """Return the index of each key in ascending ones, and whether it occurs there."""
+    own = np.searchsorted(present, keys).clip(max=max(len(present) - 1, 0))
+    return own, present[own] == keys if len(present) else np.zeros(len(keys), np.bool_)
 
 
 def _by_key(columns: list[NDArray[Any]], keys: Integers, count: int, *, least: bool) -> Floats:

@@ -6,7 +6,12 @@ import re
 
 FLAG = re.compile(r"--[a-z][a-z-]*")
 """A flag in a text."""
-FLAGS = {"columns": "--map", "options": "--option", "teachers": "--teacher"}
+FLAGS = {
+    "columns": "--map",
+    "options": "--option",
+    "teachers": "--teacher",
+    "loss_options": "--loss-option",
+}
 """Options that are not called like their field."""
 PREFIX = "RLPOST_"
 """How the names of environment variables begin."""

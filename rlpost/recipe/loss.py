@@ -6,6 +6,7 @@ Help, completion and errors need them without numpy; the loss functions are in `
 from __future__ import annotations
 
 import math
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
@@ -24,6 +25,7 @@ from rlpost.recipe.base import (
     KlEstimator,
     NonNegative,
     OptionModel,
+    OptionValue,
     Positive,
     Share,
     Unit,
@@ -173,6 +175,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+GROUP = "rlpost.losses"
+"""Entry-point group in which a package registers losses."""
+
+
+def is_own(name: str) -> bool:
+    """Return whether a loss is a user's: none of rlpost has its name."""
+    return name not in ABOUT
+
+
+def installed() -> dict[str, EntryPoint]:
+    """Return the entry points of the group `rlpost.losses`, by name; none is imported."""
+    return {one.name: one for one in entry_points(group=GROUP) if is_own(one.name)}
+
+
 def word(value: Any) -> str:
     """Return a value as it is written on a command line."""
     if isinstance(value, bool):
@@ -240,7 +256,9 @@ class LossOptions(OptionModel):
     }
 
     loss: str = "ppo"
-    """Policy loss; --list prints all of them."""
+    """Policy loss (see --list), or path/to/file.py:function."""
+    loss_options: dict[str, OptionValue] = Field(default_factory=dict)
+    """Option of your own loss; repeatable."""
     behaviour: Literal["old", "infer"] = "old"
     """Policy that the ratio divides by: old, or the rollout engine."""
     pg_clip: Bound | None = None
@@ -334,9 +352,10 @@ class LossOptions(OptionModel):
     @field_validator("loss")
     @classmethod
     def _listed(cls, name: str) -> str:
-        if name not in ABOUT:
-            every = f"the losses are {', '.join(ABOUT)}"
-            raise OptionValueError(no_such(f"no policy loss {name!r}", name, ABOUT, every))
+        if is_own(name) and ":" not in name and name not in (others := installed()):
+            names = (*ABOUT, *others)
+            every = f"the losses are {', '.join(names)}"
+            raise OptionValueError(no_such(f"no policy loss {name!r}", name, names, every))
         return name
 
     @model_validator(mode="after")

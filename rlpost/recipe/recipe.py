@@ -52,6 +52,10 @@ EXTRA = (
     *GROUP_COLUMNS,
 )
 """Columns that are written only if `emit` names them."""
+LOSS_COLUMNS = ("pg_loss", "clip_state")
+"""Columns that `rlpost loss` writes."""
+LOSS_EXTRA = ("loss_weight", "loss_gradient")
+"""Columns that it writes only if they are named."""
 ROW_COLUMNS = frozenset(
     {
         "response_advantage",
@@ -183,8 +187,11 @@ class RewardOptions(OptionModel):
 
 Level = Literal["token", "segment", "geometric", "sequence"]
 
-FILTER_LEVELS = (*get_args(Level), "max")
-MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")
+FILTER_LEVELS = (*get_args(Level), "max", "batch")
+GAPS = ("diff", "prob_gap", "bkl")
+"""Measures of both probabilities, which numerics.is_filter_clamp does not change."""
+MEASURES = ("ratio", "k1", "k2", "k3", "tv", "error", *GAPS)
+_SIGNED = ("k1", "diff")
 LEVEL_SYNONYMS = {"sum": "sequence", "mean": "geometric"}
 FILTER_SYNTAX = "LEVEL:MEASURE:LOW:HIGH"
 
@@ -194,12 +201,13 @@ class Filter:
     """An off-policy filter: keeps tokens, segments or responses with low <= measure <= high.
 
     Written LEVEL:MEASURE:LOW:HIGH; an empty bound is infinite, so `geometric:k3::0.01` rejects
-    responses whose mean k3 is above 0.01. The formulas are those of
+    responses whose mean k3 is above 0.01. `batch:k2::0.02` rejects the tokens of a batch with the
+    largest k2 until the mean of the others is below 0.02. The formulas are those of
     `rlpost.kernels.corrections.divergence`.
     """
 
     level: str
-    """Unit that is kept or rejected: token, segment, or response by sequence, geometric or max."""
+    """What is kept or rejected: tokens by token or batch, segments, or responses by the others."""
     measure: str
     """Divergence that is compared with the bounds."""
     low: float = -math.inf
@@ -208,23 +216,26 @@ class Filter:
     """Largest measure that is kept."""
 
     @classmethod
-    def of(cls, text: str) -> Filter:
-        """Parse a filter; raises ValueError."""
-        parts = [part.strip() for part in text.split(":")]
+    def of(cls, text: str, flag: str = "--is-filter") -> Filter:
+        """Parse the filter of a flag; raises ValueError."""
+        parts, named = [part.strip() for part in text.split(":")], f"{flag} {text!r}"
         if len(parts) != len(FILTER_SYNTAX.split(":")):
-            raise ValueError(
-                f"--is-filter {text!r}: write it {FILTER_SYNTAX}; a bound may be left out"
-            )
+            raise ValueError(f"{named}: write it {FILTER_SYNTAX}; a bound may be left out")
         level, measure, low, high = parts
         level = LEVEL_SYNONYMS.get(level, level)
         for name, names in ((level, FILTER_LEVELS), (measure, MEASURES)):
             if name not in names:
-                raise ValueError(f"--is-filter {text!r}: {name!r} is none of {', '.join(names)}")
-        parsed = cls(level, measure, _bound(text, low, -math.inf), _bound(text, high, math.inf))
+                raise ValueError(f"{named}: {name!r} is none of {', '.join(names)}")
+        parsed = cls(level, measure, _bound(named, low, -math.inf), _bound(named, high, math.inf))
         if not parsed.low < parsed.high:
-            raise ValueError(f"--is-filter {text!r}: LOW must be under HIGH")
+            raise ValueError(f"{named}: LOW must be under HIGH")
         if math.isinf(parsed.low) and math.isinf(parsed.high):
-            raise ValueError(f"--is-filter {text!r}: LOW or HIGH is needed")
+            raise ValueError(f"{named}: LOW or HIGH is needed")
+        if parsed.of_batch and (measure in _SIGNED or low or not parsed.high > 0):
+            raise ValueError(
+                f"{named}: level batch needs HIGH alone, above 0, and another measure than "
+                f"{' and '.join(_SIGNED)}, which may be negative"
+            )
         return parsed
 
     def __str__(self) -> str:
@@ -235,21 +246,33 @@ class Filter:
     @property
     def by_response(self) -> bool:
         """Whether the filter keeps or rejects whole responses."""
-        return self.level not in ("token", "segment")
+        return self.level not in ("token", "segment", "batch")
+
+    @property
+    def of_batch(self) -> bool:
+        """Whether the filter rejects the largest tokens of a batch."""
+        return self.level == "batch"
 
 
-def _bound(text: str, word: str, default: float) -> float:
+def _bound(named: str, word: str, default: float) -> float:
     try:
         value = float(word) if word else default
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise ValueError(f"--is-filter {text!r}: {word!r} is no number")
+        raise ValueError(f"{named}: {word!r} is no number")
     return value
 
 
 def _normal_text(text: str) -> str:
     return str(Filter.of(text))
+
+
+def _normal_bounds(text: str) -> str:
+    parsed = Filter.of(text, "--is-cap-where")
+    if parsed.of_batch:
+        raise ValueError(f"--is-cap-where {text!r}: level batch has no bounds of a token")
+    return str(parsed)
 
 
 class CorrectionOptions(OptionModel):
@@ -263,15 +286,29 @@ class CorrectionOptions(OptionModel):
     """Smallest importance weight; smaller ones are raised to it."""
     is_mask: tuple[float, float] | None = None
     """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
+    is_cap_where: Annotated[str, AfterValidator(_normal_bounds)] | None = None
+    """Apply --is-cap and --is-floor only outside these bounds, e.g. geometric:k2::0.1."""
     is_normalise: bool = False
     """Divide importance weights by their mean over the batch."""
     is_filter: tuple[Annotated[str, AfterValidator(_normal_text)], ...] = ()
     """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
-    Levels: token, segment, geometric, sequence, max. Measures: ratio, diff, k1, k2, k3, tv,
-    error."""
+    Levels: token, segment, geometric, sequence, max, batch. Measures: ratio, k1, k2, k3, tv, error,
+    diff, prob_gap, bkl."""
     is_filter_where: Literal["any", "negative", "diverging"] = "any"
     """Tokens that filters may reject: any, those with a negative advantage, or those whose update
     increases the divergence."""
+    is_policy: Literal["old", "current"] = "old"
+    """Policy that weights and filters compare with the engine: old, or current (log_probs)."""
+
+    @property
+    def corrected_role(self) -> str:
+        """The role of the log-probs that weights and filters compare with the engine's."""
+        return "log_probs" if self.is_policy == "current" else "old_log_probs"
+
+    @property
+    def batch_filters(self) -> dict[int, Filter]:
+        """The filters of the largest tokens of a batch, by their number among all."""
+        return {number: one for number, one in enumerate(self.filters) if one.of_batch}
 
     @property
     def corrects(self) -> bool:
@@ -312,6 +349,14 @@ class CorrectionOptions(OptionModel):
             (
                 mask is not None and not mask[0] < mask[1],
                 f"--is-mask: LOW must be under HIGH, not {mask}",
+            ),
+            (
+                self.is_cap_where is not None and cap is None and floor is None,
+                f"--is-cap-where {self.is_cap_where} needs --is-cap or --is-floor to apply",
+            ),
+            (
+                self.is_policy != "old" and not self.corrects,
+                f"--is-policy {self.is_policy} needs --is-weight or --is-filter: there is none",
             ),
             (
                 self.is_filter_where != "any" and not self.is_filter,
@@ -425,6 +470,9 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         for name in self.emit or ():
             if (self.emit or ()).count(name) > 1:
                 raise ValueError(f"--emit: {name!r} is named twice")
+            if name in LOSS_EXTRA:
+                tip = f"rlpost loss IN OUT --emit {name} writes it"
+                raise OptionValueError(ErrorPart(f"--emit: `{name}` is of a policy loss", tip=tip))
             if name not in columns:
                 every = f"there are {', '.join(sorted(columns))}"
                 text = f"--emit: no column {name!r} to write"

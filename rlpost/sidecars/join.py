@@ -36,7 +36,7 @@ from rlpost.io.parquet.splice_plan import ARROW_SCHEMA, SPARK_SCHEMA, encode_arr
 from rlpost.io.paths import PathText, check_target, location_of, parse_path
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SIDECAR_KEY
-from rlpost.recipe.recipe import EXTRA, WRITTEN
+from rlpost.recipe.recipe import EXTRA, LOSS_COLUMNS, LOSS_EXTRA, WRITTEN
 from rlpost.sidecars.output import JoinedFile, write_joined
 from rlpost.sidecars.rows import FileRows, check_order, is_key, match_by_key
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-RESULTS = frozenset({*WRITTEN, *EXTRA, "pg_loss", "clip_state"})
+RESULTS = frozenset({*WRITTEN, *EXTRA, *LOSS_COLUMNS, *LOSS_EXTRA})
 """Columns that rlpost computes. They are no keys, even if they are integers or bools."""
 _NOT_COPIED = (
     *(ARROW_SCHEMA, SPARK_SCHEMA, b"pandas", b"huggingface"),

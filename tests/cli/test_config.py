@@ -328,3 +328,18 @@ def test_the_default_preset_lists_every_one_of_the_numerics():
 
 def test_help_lists_the_commands():
     assert {"config", "schema"} <= {*Commands(name="rlpost").list_commands(None)}
+
+
+def test_a_named_correction_is_overridden_by_options(tmp_path):
+    name = "verl:decoupled_geo_rs_seq_tis"
+    values = shown("--correction", name, "--is-cap", "3")
+    assert values["is_weight"] == ("sequence", f"--correction {name}")
+    assert values["is_cap"] == (3.0, "--is-cap")
+    assert values["numerics.correction"] == ("first", f"--correction {name}")
+    path = tmp_path / "recipe.toml"
+    path.write_text('correction = "verl:decoupled_token_is"\nis_cap = 5.0\n')
+    values = shown("--config", str(path))
+    assert (values["is_weight"][0], values["is_cap"][0]) == ("token", 5.0)
+    ran = run("config", "--correction", "verl:bypass_pg_is")
+    assert (ran.code, "rlpost loss" in ran.err) == (2, True)
+    assert run("config", "--correction", "verl:bypass").code == 2

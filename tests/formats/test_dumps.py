@@ -55,7 +55,7 @@ def test_the_error_for_a_misspelt_format_has_the_closest_name():
 
 
 def test_a_file_of_two_possible_formats_is_an_error_with_both_names(dump):
-    twin = mock.Mock(suffixes=(".jsonl",), sniff=lambda _: True)
+    twin = mock.Mock(fits=lambda _: True)
     twin.name = "twin"
     with (
         mock.patch.dict(formats.FORMATS, {"twin": twin}),

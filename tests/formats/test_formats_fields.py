@@ -6,8 +6,7 @@ import pytest
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats import fields
-from rlpost.formats.records import Record
-from rlpost.formats.rows import Row
+from rlpost.formats.records import Record, Row
 
 
 def record(**values):
@@ -80,8 +79,8 @@ def test_a_role_is_read_to_its_column():
 
 
 def test_a_map_replaces_what_the_format_read():
-    row = Row("dump.jsonl, line 3", {"finish_reason": "stop", "reward": 1.0})
-    changed = fields.apply_map(row, record(cut=1, s=0.5), {"truncated": "cut", "reward": "s"})
+    row = Row(record(cut=1, s=0.5), {"finish_reason": "stop", "reward": 1.0})
+    changed = fields.apply_map(row, {"truncated": "cut", "reward": "s"})
     assert changed.values == {"truncated": True, "reward": 0.5}
 
 

@@ -96,7 +96,7 @@ def test_a_dump_is_known_by_its_contents_alone(writer, tmp_path):
     dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
     name, _ = WRITERS.get(writer, ("roll-rollout", None))
     assert detect(dump) is FORMATS[name]
-    knows = [one.name for one in FORMATS.values() if one.sniff(dump)]
+    knows = [one.name for one in FORMATS.values() if one.fits(dump)]
     assert knows == [name]
 
 

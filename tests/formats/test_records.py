@@ -13,8 +13,13 @@ from runs import run
 from rlpost.errors import DataError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.base import ReadOptions
+from rlpost.formats.containers.json_text import (
+    MOST_SNIFFED,
+    first_fields,
+    json_fields,
+    json_records,
+)
 from rlpost.formats.convert import convert
-from rlpost.formats.records import MOST_SNIFFED, first_fields, json_fields, json_records
 from rlpost.formats.rows import infer_other_fields
 
 
@@ -61,7 +66,7 @@ def test_no_sniff_raises_for_any_contents(text, tmp_path):
     for suffix in (".jsonl", ".json", ".pt", ".parquet"):
         path = tmp_path / f"in{suffix}"
         path.write_bytes(text)
-        assert [one.name for one in FORMATS.values() if one.sniff(path)] == []
+        assert [one.name for one in FORMATS.values() if one.fits(path)] == []
     assert first_fields(tmp_path / "missing.jsonl") == {}
 
 

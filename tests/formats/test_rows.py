@@ -8,11 +8,12 @@ import pytest
 
 from rlpost.errors import DataError
 from rlpost.formats.base import ReadOptions
-from rlpost.formats.rows import OtherFields, Row, record_batches
+from rlpost.formats.records import Record, Row
+from rlpost.formats.rows import OtherFields, record_batches
 
 
 def table_of(rows, **types):
-    numbered = [Row(f"row {i}", values) for i, values in enumerate(rows)]
+    numbered = [Row(Record(f"row {i}", {}), values) for i, values in enumerate(rows)]
     return pa.Table.from_batches(record_batches(numbered, ReadOptions(), types))
 
 

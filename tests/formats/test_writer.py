@@ -14,7 +14,8 @@ from rlpost.errors import DataError
 from rlpost.formats import writer
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-from rlpost.formats.rows import Row, record_batches
+from rlpost.formats.records import Record, Row
+from rlpost.formats.rows import record_batches
 
 
 def test_the_metadata_have_the_format_and_the_missing_roles(dump, tmp_path):
@@ -53,7 +54,7 @@ def test_rows_do_not_depend_on_batches_and_row_groups(dump, tmp_path):
 
 
 def test_the_bytes_of_a_batch_are_bounded():
-    rows = (Row(str(i), {"response_mask": [1] * 1000}) for i in range(64))
+    rows = (Row(Record(str(i), {}), {"response_mask": [1] * 1000}) for i in range(64))
     with mock.patch("rlpost.formats.rows.MOST_BYTES", 10_000):
         sizes = [batch.num_rows for batch in record_batches(rows, ReadOptions())]
     assert sum(sizes) == 64

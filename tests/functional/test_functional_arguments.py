@@ -62,6 +62,7 @@ CALLS = [
     w("value_loss", "values", "old", "rewards", "mask", clip=0.3),
     w("kl", "log_probs", "ref", "mask", kl_estimator="k3"),
     w("importance_weights", "old", "infer", "offsets", "mask", level="segment"),
+    w("accepted_tokens", "old", "infer", "offsets", "mask", filters=["batch:k2::0.1"]),
     w("aggregate", "values", "offsets", "mask", how="seq-mean-token-sum"),
     *(
         w("policy_loss", "log_probs", "old", "values", "offsets", "mask", loss=loss)
@@ -97,7 +98,7 @@ def keeps_inputs_and_gives_their_type(name, columns, knobs, dtype, device):
             assert one.dtype == dtype
             assert all(one.data_ptr() != x.data_ptr() for x in tensors.values())
     exact = called(name, columns, knobs, given_tensors(torch.float64))[0]
-    torch.testing.assert_close(found[0].cpu().double(), exact, **SINGLE)
+    torch.testing.assert_close(found[0].cpu().double(), exact.double(), **SINGLE)
 
 
 @calls()

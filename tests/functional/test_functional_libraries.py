@@ -29,6 +29,7 @@ CALLS = {
     "whiten": ([TOKENS[0], MASK], {}),
     "value_loss": ([*TOKENS, MASK], {"clip": 0.2, "delta": 0.3}),
     "kl": ([*TOKENS[:2], MASK], {"kl_estimator": "k3"}),
+    "accepted_tokens": ([*TOKENS[:2], OFFSETS, MASK], {"filters": ["batch:k2::0.1"]}),
     "importance_weights": ([*TOKENS[:2], OFFSETS, MASK], {"level": "segment"}),
     "policy_loss": ([*TOKENS, OFFSETS, MASK], {"loss": "clip_cov"}),
     "aggregate": ([TOKENS[0], OFFSETS, MASK], {"how": "seq-mean-token-mean"}),

@@ -106,6 +106,7 @@ ARGUMENTS = {
     "value_loss": (*ragged(3), MASK),
     "kl": (*ragged(2), MASK),
     "importance_weights": (*ragged(2), OFFSETS, MASK),
+    "accepted_tokens": (*ragged(2), OFFSETS, MASK),
     "aggregate": (*ragged(1), OFFSETS, MASK),
 }
 FUNCTIONS = [name for name in F.__all__ if inspect.isfunction(getattr(F, name))]

@@ -27,6 +27,8 @@ from functional_rows import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlpost.errors import DataError
+
 
 @few
 @given(ONE_BATCH)
@@ -134,6 +136,28 @@ def test_importance_weights_equal_the_command_and_the_loop(level, rows):
     )
     assert_padded_equals(rows, twin.values, found.values)
     assert not bool(found.truncated[mask_of(rows) == 0].any())
+
+
+@few
+@given(ONE_BATCH, st.sampled_from(["token:bkl::0.01", "geometric:k3::0.05", "batch:k2::0.0217"]))
+def test_accepted_tokens_equal_the_command(rows, text):
+    old, infer = numbers(rows, "old"), numbers(rows, "infer")
+    found = F.accepted_tokens(old, infer, offsets_of(rows), mask_of(rows), filters=[text])
+    try:
+        want = written(
+            rows,
+            "final_response_mask",
+            estimator="raw",
+            is_filter=(text,),
+            emit=("final_response_mask",),
+        )
+    except DataError:  # no response is left
+        return
+    assert found.tolist() == (want != 0).tolist()
+    twin = P.accepted_tokens(
+        padded(rows, old), padded(rows, infer), padded_mask(rows), filters=[text]
+    )
+    assert_padded_equals(rows, twin, found)
 
 
 # Tokens of any shape

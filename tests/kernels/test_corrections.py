@@ -12,10 +12,10 @@ from kernel_values import double, flags
 from strategies import rollouts
 
 from rlpost.kernels import corrections
+from rlpost.recipe.recipe import MEASURES
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
-MEASURES = ("ratio", "diff", "k1", "k2", "k3", "tv", "error")
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
 
@@ -118,6 +118,8 @@ MASK, BOUNDS = flags([1, 0, 1]), np.array([0, 3, 3])
         ("k3", [math.exp(d) - 1 - d for d in (1, -8, -0.5)]),
         ("tv", [abs(math.exp(d) - 1) for d in (1, -8, -0.5)]),
         ("error", [math.exp(1), math.exp(8), math.exp(0.5)]),
+        ("prob_gap", [0.23254416, 0.36775603, 0.03229793]),
+        ("bkl", [0.13553105, 2.65317555, 0.00929980]),
     ],
 )
 def test_each_divergence_of_tokens_is_its_formula(measure, want):

@@ -12,13 +12,14 @@ from rlpost.kernels.mismatch import (
     entropy_deficit,
     grid_of,
     heavy_tail,
-    jump_of,
     lag_slope,
+    larger_labels,
     mean_ratio,
     quantile_bins,
     ratio_of_sums,
-    sizes_by_label,
+    size_ratio,
     temperature,
+    within_contexts,
 )
 
 
@@ -34,8 +35,7 @@ def test_the_mean_ratio_is_the_kept_mass(top_p):
     table, kept = rollouts(top_p=top_p)
     old, infer, rows = flat(table, "old_log_probs", "infer_log_probs")
     found = mean_ratio(old - infer, rows)
-    assert found.mean.value == pytest.approx(kept, abs=max(4 * found.mean.error, 1e-4))
-    assert (found.positive < 1e-3) == (top_p < 1)
+    assert found.value == pytest.approx(kept, abs=max(4 * found.error, 1e-4))
 
 
 @pytest.mark.parametrize("drift", [0.02, 0.1])
@@ -43,8 +43,8 @@ def test_the_mean_ratio_of_other_weights_is_one(drift):
     old, infer, rows = flat(
         rollouts(drift=drift, lagging=True)[0], "old_log_probs", "infer_log_probs"
     )
-    assert abs(mean_ratio(old - infer, rows).mean.z(1.0)) < 4
-    assert mean_ratio(infer - old, rows).mean.value > 1.001  # not sampled from the trainer
+    assert abs(mean_ratio(old - infer, rows).z(1.0)) < 4
+    assert mean_ratio(infer - old, rows).value > 1.001  # not sampled from the trainer
 
 
 @pytest.mark.parametrize("heat", [0.6, 0.8, 0.95, 1.2, 1.4])
@@ -63,8 +63,8 @@ def test_the_temperature_is_estimated_with_and_without_entropies(heat, with_entr
 def test_tokens_sampled_from_the_trainer_show_in_its_own_column():
     table, _ = rollouts(heat=0.8, heat_of="trainer")
     old, infer, rows = flat(table, "old_log_probs", "infer_log_probs")
-    assert abs(mean_ratio(infer - old, rows).mean.z(1.0)) < 4
-    assert mean_ratio(old - infer, rows).mean.z(1.0) > 4
+    assert abs(mean_ratio(infer - old, rows).z(1.0)) < 4
+    assert mean_ratio(old - infer, rows).z(1.0) > 4
     assert temperature(infer - old, old, None, rows).value.value == pytest.approx(0.8, abs=0.06)
 
 
@@ -85,19 +85,47 @@ def test_few_tokens_are_found_and_a_wide_distribution_has_none():
     assert heavy_tail(old - infer, infer).share < 0.1
 
 
-def test_the_size_of_labels_is_relative_to_tokens_of_equal_log_prob():
+def test_sizes_are_compared_among_like_tokens():
     random = np.random.default_rng(0)
     log_prob = -random.exponential(2, 20_000)
-    labels = (log_prob < -3).astype(np.int64)  # rare tokens alone: their size is no news
-    squares = (log_prob * random.normal(size=20_000)) ** 2
-    rows, every = np.arange(20_000) // 20, np.ones(20_000, np.bool_)
-    found = sizes_by_label(squares, labels, quantile_bins(log_prob), rows, every)
-    assert found[1].ratio.value == pytest.approx(1, abs=0.05)
-    found = sizes_by_label(
-        squares * (1 + 3 * (rows % 4 == 0)), rows % 4, quantile_bins(log_prob), rows, rows % 4 > 0
-    )
-    assert found[0].ratio.value == pytest.approx(4, rel=0.2)
-    assert found[0].excess == pytest.approx(3 / 7, rel=0.2)
+    rare = log_prob < -3
+    d = log_prob * random.normal(size=20_000)  # rare tokens differ more, which is no news
+    rows, strata = np.arange(20_000) // 20, quantile_bins(log_prob, 64)
+    own = random.random(20_000) < np.where(rare, 0.8, 0.2)
+    assert abs(size_ratio(d, own, ~own, strata * 0, rows).value) > 0.5
+    assert size_ratio(d, own, ~own, strata, rows).value == pytest.approx(0, abs=0.1)
+    found = size_ratio(np.where(own, 3, 1) * d, own, ~own, strata, rows)
+    assert np.exp(found.value) == pytest.approx(3, rel=0.1)
+    assert found.z(0.0) > 10
+    assert size_ratio(d, own, ~own, own.astype(np.int64), rows) is None
+
+
+def test_labels_above_the_widest_gap():
+    random = np.random.default_rng(0)
+    step = np.repeat(np.arange(10), 2000)
+    d = np.where((step == 4) | (step == 5), 9.0, 1 + 0.1 * step) * random.normal(size=20_000)
+    assert larger_labels(d, step).tolist() == [4, 5]
+    assert not len(larger_labels(d, step * 0))
+
+
+@pytest.mark.parametrize(("heat", "top_p"), [(0.7, 1.0), (1.0, 0.9), (1.3, 0.9)])
+@pytest.mark.parametrize("drift", [0.0, 0.05])
+def test_within_contexts_neither_temperature_nor_truncation_is_left(heat, top_p, drift):
+    """What drift adds is left, of its own size."""
+
+    def rest(**options):
+        table = rollouts(responses=512, drift=drift, lagging=True, **options)[0]
+        old, infer, _ = flat(table, "old_log_probs", "infer_log_probs")
+        first = np.arange(0, len(old), 48)
+        d, surprisal, groups = (old - infer)[first], -infer[first], np.arange(512) // 4
+        return within_contexts(d, surprisal, groups, heated=heat != 1)
+
+    found = rest(heat=heat, top_p=top_p)
+    assert found.slope == pytest.approx(1 - heat, abs=0.02)
+    if drift:
+        assert found.rest.std() == pytest.approx(rest().rest.std(), rel=0.5)
+    else:
+        assert np.abs(found.rest).max() < 1e-4
 
 
 def test_the_slope_of_the_lag_has_a_floor_at_lag_zero():
@@ -111,17 +139,6 @@ def test_the_slope_of_the_lag_has_a_floor_at_lag_zero():
     assert lag_slope(squares, lag * 0, np.arange(20_000) // 10) is None
     later = lag_slope(squares, np.where(lag == 0, np.nan, lag), np.arange(20_000) // 10)
     assert later.floor < 0.35  # extrapolated to lag 0
-
-
-def test_a_jump_has_its_step():
-    random = np.random.default_rng(0)
-    step = np.repeat(np.arange(10), 2000)
-    squares = np.where(step >= 6, 9.0, 1.0) * random.normal(size=20_000) ** 2
-    found = jump_of(squares, step, np.arange(20_000) // 10)
-    assert (found.index, found.z > 10) == (6, True)
-    assert found.ratio == pytest.approx(9, rel=0.1)
-    same = jump_of(squares[step < 6], step[step < 6], (np.arange(20_000) // 10)[step < 6])
-    assert same.z < 4
 
 
 @pytest.mark.parametrize("shift", [-1, 0, 1])
@@ -163,5 +180,6 @@ def test_degenerate_inputs():
     assert grid_of(none) is None
     assert temperature(np.zeros(100), -np.ones(100), None, np.arange(100)) is None
     assert heavy_tail(np.zeros(100), -np.ones(100)).share == 0
-    assert jump_of(np.ones(100), np.zeros(100, np.int64), np.arange(100)) is None
+    assert not len(within_contexts(none, none, codes).rest)
+    assert not len(larger_labels(none, codes))
     assert capped_squares(np.array([-9.0, 2.0])).tolist() == [25, 4]

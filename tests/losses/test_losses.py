@@ -17,6 +17,7 @@ from rlpost.kernels.aggregate import AggregateTotals
 from rlpost.kernels.moments import exact_digits
 from rlpost.kernels.segments import count_true, segment_sum
 from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
+from rlpost.losses.base import call, option_names
 from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 from rlpost.recipe.presets import loss_preset
@@ -218,8 +219,8 @@ def test_each_loss_equals_the_loop_of_its_paper(case, tokens):
     torch.testing.assert_close(found.ratio[mask], want[:, 2], **EXACT)
     assert not found.values[~mask].any()
     assert not found.clip[~mask].any()
-    assert not found.zero_gradient[~mask].any()
-    assert (found.clip.dtype, found.zero_gradient.dtype) == (torch.uint8, torch.bool)
+    assert not found.gradient[~mask].any()
+    assert found.clip.dtype == torch.uint8
 
 
 def edges(tokens):
@@ -258,10 +259,18 @@ def test_gradients_are_difference_quotients(case, tokens):
 @every_case
 @settings(max_examples=25)
 @given(tokens=batches())
-def test_zero_gradient_marks_the_tokens_with_zero_gradient(case, tokens):
+@np.errstate(all="ignore")
+def test_the_gradient_of_a_loss_is_that_of_autograd(case, tokens):
+    """In torch and in numpy, with importance weights, and 0 at the same tokens."""
     options = CASES[case][0]
-    found, mask = computed(tokens, **options), tokens.mask
-    assert torch.equal(found.zero_gradient[mask], gradient(tokens, **options)[mask] == 0)
+    weighted = replace(tokens, weights=torch.exp(tokens.infer - tokens.old))
+    for one in (tokens, weighted):
+        want = gradient(one, **options)
+        columns = {name: x.numpy() for name, x in vars(one).items() if torch.is_tensor(x)}
+        for found in (computed(one, **options), computed(Tokens(**columns), **options)):
+            mine = torch.as_tensor(found.gradient)
+            torch.testing.assert_close(mine, want, **EXACT)
+            assert torch.equal(mine == 0, want == 0)
 
 
 @settings(max_examples=25)
@@ -273,7 +282,7 @@ def test_a_clipped_token_of_ppo_like_losses_has_zero_gradient(tokens):
         {"loss": "geo_mean", "pg_clip": 0.1},
     ):
         found = computed(tokens, **options)
-        assert bool((found.zero_gradient | (found.clip == NONE)).all())
+        assert bool(((found.gradient == 0) | (found.clip == NONE)).all())
 
 
 @every_case
@@ -427,7 +436,7 @@ def test_importance_weights_multiply_the_loss_and_0_has_zero_gradient(tokens):
     plain, found = computed(tokens), computed(replace(tokens, weights=weights))
     torch.testing.assert_close(found.values, plain.values * weights, rtol=0, atol=0)
     assert torch.equal(found.clip, plain.clip)
-    assert torch.equal(found.zero_gradient, plain.zero_gradient | (tokens.mask & (weights == 0)))
+    assert torch.equal(found.gradient == 0, (plain.gradient == 0) | (weights == 0))
 
 
 def test_without_rewards_topr_uses_the_sign_of_the_advantage():
@@ -623,7 +632,7 @@ def test_the_table_has_every_loss_with_its_fields():
     for name, loss in LOSSES.items():
         assert loss.name == name == loss_named(name).name
         assert loss.aggregation in AGGREGATIONS
-        assert set(loss.defaults) <= set(LossOptions.model_fields)
+        assert option_names(loss.function) <= set(loss.defaults) <= set(LossOptions.model_fields)
         assert loss.formula
         assert loss.source
 
@@ -655,12 +664,20 @@ def test_a_loss_declares_the_roles_that_it_reads(name):
     loss = LOSSES[name]
     object.__setattr__(tokens, "chosen", ones)
     tokens.__dict__["seen"] = set()
-    loss.function(tokens, **loss.defaults)
+    call(loss.function, loss.values(LossOptions(loss=name)), tokens)
     assert {COLUMNS_OF_ROLES[one] for one in tokens.__dict__["seen"]} == {*loss.needs}
 
 
 def test_every_option_is_read_by_a_loss():
-    general = {"loss", "behaviour", "aggregation", "agg_length", "agg_rows", "agg_norm"}
+    general = {
+        "loss",
+        "loss_options",
+        "behaviour",
+        "aggregation",
+        "agg_length",
+        "agg_rows",
+        "agg_norm",
+    }
     read = {name for loss in LOSSES.values() for name in loss.defaults}
     fields = {name for name in LossOptions.model_fields if not name.startswith("kl_loss")}
     assert fields - general == read

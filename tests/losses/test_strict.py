@@ -22,6 +22,7 @@ from rlpost.kernels.kl import token_kl
 from rlpost.kernels.segments import PositionSegments, cut_segments, policy_segments
 from rlpost.kernels.values import value_loss
 from rlpost.losses import Tokens, kl_loss, loss_named
+from rlpost.losses.base import call
 from rlpost.recipe.loss import LossOptions
 
 RANDOM = np.random.default_rng(4)
@@ -77,8 +78,8 @@ def test_losses(case):
 
     def formula(**columns):
         own = replace(tokens, **columns)
-        values = {name: loss.value(name, options) for name in loss.defaults}
-        surrogate = loss.function(own, **values) if selection else loss(own, options)
+        values = loss.values(options)
+        surrogate = call(loss.function, values, own) if selection else loss(own, options)
         return (*surrogate, kl_loss(own, options))
 
     names = [one.name for one in fields(Tokens) if one.name != "in_batch"]

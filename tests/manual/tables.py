@@ -27,6 +27,8 @@ from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
 from rlpost.pipeline.expectations import FACTS
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
+from rlpost.recipe.presets import correction_named
+from rlpost.recipe.presets import corrections as every_correction
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.render.export import notes_of, target_facts
@@ -157,6 +159,22 @@ def losses() -> str:
 def aggregations() -> str:
     rows = [(code(name), about) for name, about in ABOUT_AGGREGATIONS.items()]
     return table(("aggregation", "how the losses of tokens become one number"), rows)
+
+
+def corrections() -> str:
+    rows = []
+    for name in every_correction():
+        recipe, loss = correction_named(name)
+        fields = {key: x for key, x in recipe.items() if key != "numerics"} | loss
+        words = [f"`{_flag(key)} {_words(x)}`" for key, x in fields.items()]
+        rows.append((code(name), ", ".join(words)))
+    return table(("`--correction`", "sets"), rows)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_words, value))
+    return re.sub(r"-?0\.\d{7,}", lambda found: f"{float(found[0]):.4g}", str(value))
 
 
 def presets() -> str:
@@ -349,6 +367,7 @@ TABLES = {
     "estimator-options": estimator_options,
     "losses": losses,
     "aggregations": aggregations,
+    "corrections": corrections,
     "presets": presets,
     "numerics": numerics,
     "formats": formats,

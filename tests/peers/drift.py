@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from peers.environments import FRAMEWORKS, environment, run
 
-from rlpost.recipe.presets import PRESETS
+from rlpost.analysis.peers import PEERS
 
 LEFT_OUT = {"trl": ["policy loss vespo"]}
 """What a preset does not cover on purpose."""
@@ -57,7 +57,7 @@ def new(name: str, uncovered: list[str]) -> list[str]:
 def main(names: list[str]) -> int:
     """Compare the presets; return the exit code."""
     drifted = False
-    for name in names or [one for one in FRAMEWORKS if one in PRESETS]:
+    for name in names or [one for one in FRAMEWORKS if one in PEERS]:
         this, texts = lines(name, verdict(name))
         print(*texts, sep="\n", flush=True)
         drifted |= this

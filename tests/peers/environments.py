@@ -27,8 +27,12 @@ EXTRA = "peers-"
 FRAMEWORKS = tuple(
     name.removeprefix(EXTRA) for name in PROJECT["optional-dependencies"] if name.startswith(EXTRA)
 )
-ALONE = {"areal": ["areal>=1.0.4"], "skyrl": ["skyrl>=0.3.0"]}
-"""areal excludes rlpost's torch; skyrl needs gigabytes for an engine."""
+ALONE = {
+    "areal": ["areal>=1.0.4"],
+    "openrlhf": ["openrlhf>=0.11.2"],
+    "skyrl": ["skyrl>=0.3.0"],
+}
+"""areal excludes rlpost's torch; openrlhf and skyrl need gigabytes for an engine."""
 DONE = "installed.json"
 
 

@@ -8,7 +8,7 @@ Equal, by rlpost's options: GAE that skips observations, with and without values
 token rewards by k1, k2 and k3, each clamped to ±10; bias and scale (`reward_scale`), clip and
 overlong penalty of rewards; rewards normalised by group, by batch or by the others of a group;
 normalised advantages; the PPO loss with two bounds and dual clip, the loss of GSPO and of SAPO; and
-weights and masks between the rollout engine and the trainer.
+weights and masks between the rollout engine and the trainer, M2PO's mask among them.
 
 Where AReaL differs:
 
@@ -24,7 +24,8 @@ Where AReaL differs:
 - The sequence level of its loss averages the advantages of a response, and divides by tokens.
   rlpost has the gradient of GSPO-token, the same for equal advantages.
 - Rejected tokens stay in the denominator of its loss, so in rlpost they have weight 0.
-- SAPO at the sequence level, M2PO's mask and the loss by a teacher have no equal in rlpost.
+- M2PO's mask keeps some of several equal tokens, rlpost all or none (`--is-filter batch:k2`).
+- SAPO at the sequence level and the loss by a teacher have no equal in rlpost.
 """
 
 from importlib.util import find_spec
@@ -336,6 +337,14 @@ CORRECTIONS = {
         {**GEOMETRIC, "is_cap": 1.1, "is_floor": 0.95},
         ("sequence", "clamp", "ratio", 0.95, 1.1),
     ),
+    "largest clamped": (
+        {**GEOMETRIC, "is_cap": 1.05, "is_cap_where": "max:ratio::1.05"},
+        ("sequence", "clamp", "ratio", None, 1.05, "max"),
+    ),
+    "products clamped": (
+        {**GEOMETRIC, "is_cap": 1.1, "is_floor": 0.9, "is_cap_where": "sequence:ratio:0.9:1.1"},
+        ("sequence", "clamp", "ratio", 0.9, 1.1, "sum"),
+    ),
     "ratio": (
         {**TOKEN, "is_filter": ("token:ratio:0.8:1.2",)},
         ("token", "mask", "ratio", 0.8, 1.2),
@@ -379,6 +388,22 @@ def test_rollout_correction(name):
     torch.testing.assert_close(weights * kept, expected, rtol=1e-5, atol=1e-6)
     assert found.filtered_fraction > 0
     assert expected.any()
+
+
+@pytest.mark.parametrize("threshold", cases((1e-9, 0.001, 0.02)))
+def test_m2po(threshold):
+    """Its mean of d² below a threshold is a mean of k2 below the half; a batch is all tokens."""
+    data = rollouts(15, turns=True, empty=True)
+    recipe = Recipe(
+        emit=("final_response_mask",),
+        is_filter=(f"batch:k2::{threshold / 2}",),
+        numerics={"batch": "all"},
+    )
+    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    old, infer = padded(data, "old_log_probs", "infer_log_probs")
+    mask = areal("trainer.ppo.actor")._apply_m2po_masking(infer, old, data.mask > 0, threshold)
+    assert torch.equal(data.ragged(table["final_response_mask"]) > 0, mask)
+    assert 0 < mask.sum() < data.mask.sum()
 
 
 @pytest.mark.parametrize(

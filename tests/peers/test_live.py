@@ -119,9 +119,11 @@ def value_at(table, path):
 
 def noticed(name, path):
     """Whether a case of the preset that is loaded now differs."""
-    variant = path.split(".")[1] if path.startswith(("estimators.", "losses.")) else ""
+    named = path.startswith("corrections.")
+    variant = path.split(".")[1] if named or path.startswith(("estimators.", "losses.")) else ""
     for case in cases_of(name).values():
-        other = part_of(path) != case.part or (variant and case.variant != variant)
+        other = not named and part_of(path) != case.part
+        other |= bool(variant) and case.variant != variant
         if case.fault or other:
             continue
         found = outcome(replace(case, theirs=lambda key=case.name: expected(name, key)))
@@ -158,7 +160,7 @@ def random_clip_cov(data, seed):
     torch.manual_seed(seed)
     expected = verl_losses.theirs(data, "clip_cov", config)["loss"]
     chosen = presets.loss_preset("verl", loss="clip_cov", **mine, cov_seed=seed)
-    return float(verl_losses._differentiated(data, chosen)[0]), float(expected)
+    return float(verl_losses.differentiated(data, chosen)[0]), float(expected)
 
 
 @pytest.mark.parametrize(

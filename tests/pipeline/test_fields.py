@@ -81,8 +81,11 @@ VALUES = {
         ("max:diff:-0.2:0.3",),
         ("token:k2::30",),
         ("geometric:ratio:0.5:2",),
+        ("batch:k2::0.1",),
     ),
     "is_filter_where": ("negative", "diverging"),
+    "is_cap_where": ("geometric:k2::0.05", "token:ratio:0.7:1.4"),
+    "is_policy": ("current",),
     "max_len_mask": (True,),
     "max_response_length": (3, 5),
     "difficulty_mask": (True,),
@@ -181,7 +184,8 @@ NEEDS = {
     "length_weight": {"difficulty_weight": True},
 }
 """What a field needs to be valid, or to have an effect."""
-NEEDS |= dict.fromkeys(("is_cap", "is_floor", "is_mask", "is_normalise"), _WEIGHTED)
+NEEDS |= dict.fromkeys(("is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"), _WEIGHTED)
+NEEDS["is_cap_where"] = {**_WEIGHTED, "is_cap": 1.1}
 NEEDS |= {f"{DETAIL}{name}": _PENALTY for name in ("penalty_length", "penalty_floor")}
 NEEDS |= {name: _WHITENED for name in VALUES if name.startswith(f"{DETAIL}whiten_")}
 NEEDS |= {name: _KL for name in VALUES if name.startswith((f"{DETAIL}kl_", f"{DETAIL}log_"))}

@@ -100,6 +100,45 @@ def test_filters_of_the_pipeline_are_those_of_the_loops(rows, filters):
 
 
 @settings(max_examples=40)
+@given(rollouts(), st.sampled_from(["last", "first"]), st.sampled_from([{}, {"batch": "all"}]))
+def test_a_filter_of_a_batch_rejects_its_largest_tokens(rows, order, of):
+    numerics = {"correction": order, **of}
+    table, _ = enriched(rows, is_filter=["batch:k2::0.0217"], numerics=numerics)
+    want = slow.smallest_k2(rows, 0.0217, whole=bool(of))
+    assert lists(table, "final_response_mask") == want
+
+
+@settings(max_examples=40)
+@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS))
+def test_caps_may_apply_outside_bounds_alone(rows, level, where):
+    table, _ = enriched(
+        rows, is_weight=level, is_cap=1.21, is_floor=0.9, is_cap_where=written(where)
+    )
+    plain, capped = slow.weights(rows, level), slow.weights(rows, level, cap=1.21, floor=0.9)
+    inside = [
+        [where[2] <= x <= where[3] for x in slow.divergences(one, where[1], where[0])]
+        for one in rows
+    ]
+    want = [
+        [a if within else b for a, b, within in zip(*own, strict=True)]
+        for own in zip(plain, capped, inside, strict=True)
+    ]
+    close(lists(table, "is_weight"), want)
+
+
+@settings(max_examples=20)
+@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS))
+def test_the_current_policy_is_compared_like_the_old_one(rows, level, one):
+    table, recipe = to_table(rows), {"is_weight": level, "is_filter": (written(one),)}
+    recipe |= {"estimator": "raw", "emit": (*EMIT, "is_weight")}
+    want, summary = unless_nothing_is_left(table, Recipe(**recipe))
+    columns = {"log_probs": "old_log_probs", "old_log_probs": "none"}
+    got, own = rlpost.enrich(table, Recipe(**recipe, is_policy="current", columns=columns))
+    assert got.select(recipe["emit"]).equals(want.select(recipe["emit"]))
+    assert own["correction"] == summary["correction"]
+
+
+@settings(max_examples=40)
 @given(rollouts())
 def test_the_summary_says_how_far_the_policies_are_apart(rows):
     _, summary = enriched(rows, is_weight="token")
@@ -184,7 +223,12 @@ def test_filters_may_spare_tokens_by_their_advantage(rows, where):
 
 
 @settings(max_examples=40)
-@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS), st.integers(0, 2**31))
+@given(
+    rollouts(),
+    st.sampled_from(LEVELS),
+    st.sampled_from((*FILTERS, ("batch", "k2", -math.inf, 0.0217))),
+    st.integers(0, 2**31),
+)
 def test_neither_chunks_nor_the_order_of_rows_matter(rows, level, one, seed):
     recipe = Recipe(
         estimator="raw",
@@ -242,6 +286,9 @@ def test_equal_log_probs_are_warned_of():
         ({"is_filter": ["token:ratio:2:1"]}, "LOW must be under HIGH"),
         ({"is_filter": ["token:ratio::"]}, "LOW or HIGH is needed"),
         ({"is_filter": ["token:ratio:a:"]}, "'a' is no number"),
+        ({"is_filter": ["batch:k1::1"]}, "level batch needs HIGH"),
+        ({"is_cap_where": "max:k2::1", "is_weight": "token"}, "--is-cap-where max:k2::1.0 needs"),
+        ({"is_policy": "current"}, "--is-policy current needs"),
     ],
 )
 def test_options_that_do_not_fit_are_named(options, text):

@@ -52,6 +52,7 @@ DEFAULTS = {
     "pass_threshold": 1.0,
     "is_filter": (),
     "is_filter_where": "any",
+    "is_policy": "old",
     "columns": {},
     "numerics": Numerics(),
 }

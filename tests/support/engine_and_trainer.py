@@ -50,6 +50,7 @@ def rollouts(
     tokens = responses * LENGTH
     row, place = np.divmod(np.arange(tokens), LENGTH)
     hidden = random.normal(size=(tokens, FEATURES)) * np.exp(0.5 * random.normal(size=(tokens, 1)))
+    hidden[::LENGTH] = np.repeat(hidden[:: 4 * LENGTH], 4, 0)[:responses]  # first: of one prompt
     weights = random.normal(size=(VOCABULARY, FEATURES)) * 0.7
     steps, host = np.sort(random.integers(0, STEPS, responses)), random.integers(0, 4, responses)
     lag = random.integers(0, 4, responses) if lagging else np.zeros(responses, np.int64)

@@ -93,5 +93,11 @@ CASES = {
         "",
     ),
     "is_filter_where": ("--is-filter-where negative", "negative", "--is-filter max:k3::0.3"),
+    "is_cap_where": (
+        "--is-cap-where max:k2::0.3",
+        "max:k2::0.3",
+        "--is-weight token --is-cap 2",
+    ),
+    "is_policy": ("--is-policy current", "current", "--is-weight token"),
     "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
 }

@@ -33,7 +33,7 @@ from rlpost.kernels.moments import (
     token_moments,
 )
 from rlpost.kernels.scans import reverse_scan
-from rlpost.kernels.values import explained_variance, value_loss
+from rlpost.kernels.values import explained_variance, huber, value_loss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,8 +153,8 @@ def _add_losses(
     old = columns["values"]
     new = columns.get("new_values", old)
     for delta in {one.delta: None for one in LOSSES}:
-        loss = value_loss(new, old, returns, delta=delta).loss
-        totals.add_exact(f"critic.plain.{delta}", segment_sums(loss, offsets))
+        plain = huber(new - returns, delta)
+        totals.add_exact(f"critic.plain.{delta}", segment_sums(plain, offsets))
     for one in LOSSES if "new_values" in columns else ():
         loss, _, clipped = value_loss(new, old, returns, clip=one.clip, delta=one.delta)
         totals.add_exact(f"critic.clipped.{one.frameworks}", segment_sums(loss, offsets))

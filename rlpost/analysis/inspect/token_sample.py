@@ -15,7 +15,6 @@ import polars as pl
 
 from rlpost.analysis.inspect.causes import ComparedTokens
 from rlpost.analysis.inspect.model import LargestToken
-from rlpost.kernels.mismatch import same_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.analysis.inspect.columns import Block
-    from rlpost.kernels.mismatch import SameContext
 
     Integers = NDArray[np.int64]
 
@@ -143,18 +141,17 @@ class TokenSample:
         (part,) = self.parts
         window = np.repeat(np.arange(len(part["size"])), part["size"])
         row = part["row"][window]
-        values = {name: part[name].astype(np.float64) for name in ("old", "infer")}
         step, steps = _labels(rows["batch"]) if "batch" in rows else (None, [])
-        version = part.get("version")
-        if version is None and "version" in rows:
-            version = rows["version"].to_numpy()[row]
-        lag, stuck = None, None
-        if version is not None:
-            lag = _lags(version.astype(np.float64), None if step is None else step[row], steps)
-            stuck = _stuck(version, None if step is None else step[row], steps)
+        versions = rows["version"].to_numpy().astype(np.float64) if "version" in rows else None
+        lags = None if versions is None else _lags(versions, step, steps)
+        version, lag = (None if one is None else one[row] for one in (versions, lags))
+        if "version" in part:
+            version = part["version"].astype(np.float64)
+            lag = _lags(version, None if step is None else step[row], steps)
         labels = {name: _labels(rows[f"machine:{name}"]) for name in machines}
-        tokens = ComparedTokens(
-            **values,
+        return ComparedTokens(
+            old=part["old"].astype(np.float64),
+            infer=part["infer"].astype(np.float64),
             window=window,
             since=part["since"],
             later=part["later"],
@@ -163,24 +160,31 @@ class TokenSample:
             step=None if step is None else step[row],
             steps=steps,
             machines={name: (codes[row], own) for name, (codes, own) in labels.items()},
-            stuck=stuck,
-            contexts=_contexts(rows),
-        )
-        finite = np.isfinite(values["old"]) & np.isfinite(values["infer"])
-        if tokens.entropy is not None:
-            finite &= np.isfinite(tokens.entropy)
-        return tokens if finite.all() else tokens.chosen(finite)
+            stuck=None if version is None or step is None else _stuck(version, step[row], steps),
+            first=_first_tokens(rows, lags, step, steps),
+        ).finite()
 
 
-def _contexts(rows: pl.DataFrame) -> SameContext | None:
-    """Return what the first tokens of each prompt's responses share; None without groups."""
-    keys = [key for key in ("batch", "group") if key in rows]
-    if "group" not in keys:
+def _first_tokens(
+    rows: pl.DataFrame, lag: NDArray[np.float64] | None, step: Integers | None, steps: Sequence[Any]
+) -> ComparedTokens | None:
+    """Return the first tokens of all responses, in windows of a prompt; None without groups."""
+    if "group" not in rows:
         return None
-    own = rows.select(*keys, old="first:old_log_probs", infer="first:infer_log_probs")
-    own = own.filter(pl.col("old").is_finite() & pl.col("infer").is_finite()).drop_nulls()
-    codes = own.select(pl.struct(keys).rank("dense") - 1).to_series().to_numpy()
-    return same_context(own["old"].to_numpy(), own["infer"].to_numpy(), codes.astype(np.int64))
+    keys = [key for key in ("batch", "group") if key in rows]
+    codes = rows.select(pl.struct(keys).rank("dense").cast(pl.Int64)).to_series().to_numpy()
+    none = np.zeros(len(rows), np.int64)
+    tokens = ComparedTokens(
+        old=rows["first:old_log_probs"].to_numpy(),
+        infer=rows["first:infer_log_probs"].to_numpy(),
+        window=codes,
+        since=none,
+        later=none > 0,
+        lag=lag,
+        step=step,
+        steps=steps,
+    ).finite()
+    return tokens.chosen(np.argsort(tokens.window, kind="stable"))
 
 
 def _hashes(
@@ -246,19 +250,12 @@ def _lags(
     return np.where(known, newest[step], np.nan) - version
 
 
-def _stuck(version: NDArray[np.float64], step: Integers | None, steps: Sequence[Any]) -> Any:
+def _stuck(version: NDArray[np.float64], step: Integers, steps: Sequence[Any]) -> Any:
     """Return the first of at least 3 last steps whose only version is the same; None if none."""
-    if step is None or len(steps) < LEAST_STUCK:
-        return None
-    frame = pl.DataFrame({"step": step, "version": version}).filter(pl.col("step") >= 0)
-    by_step = frame.group_by("step").agg(
-        pl.col("version").min().alias("low"), pl.col("version").max().alias("high")
-    )
-    first = None
-    rows = by_step.sort("step", descending=True).rows()
-    for code, low, high in rows:
-        if low != high or high != rows[0][2]:
-            break
-        first = code
-    count = sum(code >= first for code, _, _ in rows) if first is not None else 0
-    return steps[first] if first is not None and count >= LEAST_STUCK else None
+    low, high = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    known = step >= 0
+    np.fmin.at(low, step[known], version[known])
+    np.fmax.at(high, step[known], version[known])
+    same = (low == high) & (high == high[-1:])
+    count = int(np.cumprod(same[::-1]).sum())
+    return steps[-count] if count >= LEAST_STUCK else None

@@ -13,6 +13,7 @@ from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
 from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
 from rlpost.display.trends import Trend, trend_table
 from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
+from rlpost.render.summary import unit_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,8 @@ _SYMBOLS = {
     "cov_seed": "seed",
 }
 BAR = 10  # characters
+_EQUAL = 1e-9
+_UNITS = {"micro": "micro-batch", "rank": "rank", "update": "update", "step": "step"}
 _GAP = 2  # blanks between the columns of a table
 _UNLIMITED = 1_000_000
 
@@ -113,8 +116,12 @@ def header(summary: Json) -> Iterator[str]:
         f"{counted(summary['responses'], 'response')}, {counted(tokens['all'], 'token')} "
         f"({percent(share)} in the loss); advantages: {_advantages(summary)}"
     )
+    if summary["unit"]:
+        yield from unit_line(**summary["unit"])
     if len(configs) == 1:
         values = parameters(configs[0]["options"])
+        if configs[0]["layout"]:
+            yield layout_line(configs[0])
         yield f"loss of a token: {configs[0]['formula']}{f'; {values}' if values else ''}"
     yield f"ratio r: {_ratio_formula(summary, summary['behaviour'])}{_same_ratio(summary)}"
     if len({one["options"]["behaviour"] for one in configs}) > 1:
@@ -210,6 +217,7 @@ def parameters(options: Mapping[str, Any]) -> str:
         texts.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
     if options.get("ratio_cap", "never") != "never":
         texts.append(f"log r ≤ {word(options['ratio_cap'])}")
+    texts += [f"{name} = {word(value)}" for name, value in options.get("loss_options", {}).items()]
     return ", ".join(texts)
 
 
@@ -233,6 +241,8 @@ def _single(summary: Json) -> Iterator[TextTable]:
     yield _ratios(summary)
     yield _divergence(summary)
     yield _losses(one)
+    if one["layout"]:
+        yield layout_table(one)
     for key, column in (("positions", "position"), ("steps", "step"), ("domains", "domain")):
         if len(one[key]) > 1:
             yield _parts(one[key], column)
@@ -401,6 +411,68 @@ def loss_notes(one: Json) -> Iterator[str]:
         yield f"KL was clamped to ±{bound} nats at {counted(one['kl_clamped'], 'token')}."
 
 
+def layout_line(one: Json) -> str:
+    """Return how a layout changes the weights of tokens, in one sentence."""
+    layout = one["layout"]
+    if layout["factor"] is None:
+        return "layout: no token in the loss"
+    low, high, factor = (number(layout[name]) for name in ("low", "high", "factor"))
+    if layout["high"] - layout["low"] < _EQUAL * layout["high"]:
+        return f"layout: every token weighs {high} × as intended"
+    moved = percent(layout["moved"])
+    return (
+        f"layout: a token weighs {low} to {high} × as intended, a factor of {factor}; {moved} of "
+        "the weight is on other tokens"
+    )
+
+
+def layout_table(one: Json) -> TextTable:
+    """Return the effective weights of tokens as parts of the intended ones."""
+    layout, rows = one["layout"], []
+    sets = [("all tokens", [layout])]
+    sets += [(f"length {part['from']} to {part['to']}", [part]) for part in layout["by_length"]]
+    sets += [(f"position {_range(part)}", [part]) for part in one.get("positions", [])]
+    sets += [(f"reward {part['reward']}", [part]) for part in layout["by_reward"]]
+    steps = layout["by_step"]
+    sets += [(f"step {part['step']}", [part]) for part in steps if 1 < len(steps) <= MOST_ROWS]
+    for label, (part,) in sets:
+        ratio = part.get("ratio") if "low" in part else part.get("weight_ratio")
+        ends = (part.get("low"), part.get("high"))
+        cells = ("–" if x is None else number(x) for x in (ratio, *ends))
+        rows.append((label, f"{part['tokens']:,}", *cells))
+    return TextTable(
+        ("weight under the layout", "tokens", "× intended", "lowest", "highest"),
+        rows,
+        notes=[*_layout_notes(one)],
+    )
+
+
+def _layout_notes(one: Json) -> Iterator[str]:
+    """Yield the layout, what is intended, and the loss under both."""
+    layout = one["layout"]
+    sizes = {
+        "micro_batch": "responses of a micro-batch",
+        "micro_batch_tokens": "tokens of a micro-batch",
+        "accumulate": "micro-batches of a rank in an update",
+        "ranks": "ranks",
+        "updates": "updates of a step",
+    }
+    chosen = [f"{layout[name]:,} {text}" for name, text in sizes.items() if name in layout]
+    counts = [
+        counted(layout[f"{name}_count"], text)
+        for name, text in (("update", "update"), ("micro_batch", "micro-batch"))
+    ]
+    yield (
+        f"{', '.join(chosen)}: {', '.join(counts)}. Responses are dealt in the order of the rows, "
+        "on which these numbers depend."
+    )
+    yield (
+        f"Denominators of {one['aggregation']} count over each {_UNITS[layout['agg_level']]}; "
+        "intended: over all responses of an update."
+    )
+    yield f"Mean policy loss of an update under the layout: {number(layout['loss'])}."
+
+
 def _parts(parts: Sequence[Json], column: str) -> TextTable:
     labels = [_range(part) if column == "position" else str(part[column]) for part in parts]
     trends = [
@@ -432,7 +504,9 @@ def _sweep(summary: Json, width: int, *, verbose: bool) -> Iterator[TextTable]:
         if any(one["clip"][branch]["tokens"] for one in configs)
     ]
     branches = ("low", "high", *more)
-    headings = ("zero grad", "", *branches, "responses", "mean loss")
+    layouts = [one["layout"] for one in configs if one["layout"]]
+    factor = ("factor",) if layouts else ()
+    headings = ("zero grad", "", *branches, "responses", *factor, "mean loss")
     largest = max(one["no_gradient"]["fraction"] for one in configs)
     losses = aligned([one["loss"]["total"] for one in configs])
     numbers = [
@@ -441,14 +515,17 @@ def _sweep(summary: Json, width: int, *, verbose: bool) -> Iterator[TextTable]:
             bar(one["no_gradient"]["fraction"], largest, BAR),
             *(percent(one["clip"][branch]["fraction"]) for branch in branches),
             percent(one["no_gradient"]["response_fraction"]),
+            *(number(layout["factor"]) for layout in [one["layout"]] if layout),
             loss,
         )
         for one, loss in zip(configs, losses, strict=True)
     ]
-    notes = (
+    notes = [
         "low, high: tokens clipped or masked below or above a bound.",
         "zero grad: tokens with zero gradient; responses: those with only such tokens.",
-    )
+    ]
+    if layouts:
+        notes.append("factor: highest over lowest weight × intended that the layout gives a token.")
     names = list(configs[0]["swept"])
     swept = [tuple(map(_value, one["swept"].values())) for one in configs]
     rows = [(*values, *row) for values, row in zip(swept, numbers, strict=True)]

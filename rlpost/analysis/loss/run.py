@@ -20,13 +20,13 @@ from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.device_choice import choose_device
 from rlpost.pipeline.loss_plan import bind_losses
 from rlpost.pipeline.options import Options
-from rlpost.pipeline.output.columns import LOSS_COLUMNS, emitted, mask_metadata
+from rlpost.pipeline.output.columns import emitted, mask_metadata
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.metadata import SEMANTICS_KEY, semantics_warnings
 from rlpost.pipeline.run import check_clash, engine_for, write_files
-from rlpost.pipeline.summary import run_summary
+from rlpost.pipeline.summary import response_facts, rollout_warnings, run_summary
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rlpost.io.paths import AnyPath
+    from rlpost.kernels.layouts import StepLayout
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.loss_totals import LossTotals
     from rlpost.pipeline.plan import Plan
@@ -48,6 +49,8 @@ def loss(
     recipe: Recipe | None = None,
     configs: Sequence[LossConfig] = (),
     options: Options | None = None,
+    layout: StepLayout | None = None,
+    emit: Sequence[str] = (),
 ) -> Json:
     """Run `rlpost.loss` on Parquet files, in one pass; return the summary as a plain mapping.
 
@@ -57,6 +60,9 @@ def loss(
         recipe: as of `rlpost.loss`.
         configs: the losses; the default is PPO's.
         options: how the run is done.
+        layout: how a trainer deals the responses of a step; None: the weights of tokens are not
+            computed, and those that are written are of an update that is one step.
+        emit: which of `LOSS_EXTRA` the output has, too.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]
@@ -68,23 +74,35 @@ def loss(
         if options.overwrite:
             check_overwritable(targets)
     with closing(source), Outputs(targets) as outputs:
-        plan = bind_losses(source, recipe, configs, write=bool(targets))
+        plan = bind_losses(source, recipe, configs, write=bool(targets), layout=layout, emit=emit)
         computed = () if "advantages" in plan.columns else emitted(plan.resolved)
-        names = (*computed, *LOSS_COLUMNS) if targets else ()
+        names = (*computed, *LOSS_COLUMNS, *emit) if targets else ()
         check_clash(plan, names)
         choice = choose_device(options.device, plan.token_bytes)
         engine = engine_for(plan, options, choice)
         with single_threaded():
             responses = engine.responses(names)
-            metadata = partial(_metadata, configs=configs, mask=mask_metadata(plan.resolved, names))
+            summaries: list[Json] = []
+            metadata = partial(
+                _metadata,
+                configs=configs,
+                layout=layout,
+                mask=mask_metadata(plan.resolved, names),
+                summaries=summaries,
+            )
             totals, rewritten = write_files(
                 engine, responses, outputs, names, metadata, purpose="loss"
             )
-        summary = summarise_losses(plan, responses, totals, configs)
+        if len(summaries) == len(source.files) == 1:  # that of the only file is that of the run
+            summary = summaries[0]
+        else:
+            with engine.clock.summary():
+                summary = summarise_losses(plan, responses, totals, configs, layout)
         stored = "advantages" in plan.columns
         warnings = [
             *(semantics_warnings(source.files, source.footers) if stored else []),
             *_lost_mask(plan, source),
+            *([] if stored else rollout_warnings(plan, response_facts(plan, responses))),
             *loss_warnings(plan, summary, totals, configs),
             *responses.notes.get("warnings", []),
         ]
@@ -113,10 +131,16 @@ def _metadata(
     totals: LossTotals,
     *,
     configs: Sequence[LossConfig],
+    layout: StepLayout | None,
     mask: dict[str, str],
+    summaries: list[Json],
 ) -> dict[str, str]:
-    """Return the metadata of a file; the same bytes for the same input and options."""
-    summary = summarise_losses(plan, responses, totals, configs)
+    """Return the metadata of a file; the same bytes for the same input and options.
+
+    Its summary is appended to `summaries`.
+    """
+    summary = summarise_losses(plan, responses, totals, configs, layout)
+    summaries.append(summary)
     recipe = {
         "rlpost.recipe": plan.resolved.recipe.model_dump_json(),
         SEMANTICS_KEY: str(SEMANTICS),

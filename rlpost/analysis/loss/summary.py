@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rlpost.analysis.loss.layout import summarise_layout
 from rlpost.display.text import counted
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.quantiles import quantiles
-from rlpost.kernels.segments import POSITION_RANGES, position_range
+from rlpost.kernels.segments import position_range
 from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
+from rlpost.pipeline.stages.loss_weights import EFFECTIVE, INTENDED
 from rlpost.pipeline.summary import (
     common_warnings,
     nonfinite,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.loss_totals import LossTotals, TokenSetTotals
@@ -48,7 +51,11 @@ Json = dict[str, Any]
 
 
 def summarise_losses(
-    plan: Plan, responses: Responses, totals: LossTotals, configs: Sequence[LossConfig]
+    plan: Plan,
+    responses: Responses,
+    totals: LossTotals,
+    configs: Sequence[LossConfig],
+    layout: StepLayout | None = None,
 ) -> Json:
     """Return the summary of an input or of one of its files.
 
@@ -59,6 +66,7 @@ def summarise_losses(
         responses: the responses that the totals are of.
         totals: by step and domain, by position and by batch.
         configs: the losses.
+        layout: how a trainer deals the responses of a step; None if that is not asked.
     """
     whole = totals.total()
     parts = _parts(responses, totals) if len(configs) == 1 else {}
@@ -77,6 +85,7 @@ def summarise_losses(
         "settings": [
             {
                 **_loss(index, config, responses, totals),
+                "layout": layout and summarise_layout(layout, index, config, responses, totals),
                 "ratio_clamped": sums.count(f"beyond {config.clamp}"),
                 "kl_clamped": sums.count(f"{config.kl_name}.clamped"),
                 **_outcomes(whole, index),
@@ -88,6 +97,7 @@ def summarise_losses(
         ],
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
+        "unit": None if read else plan.resolved.unit_facts,
         "unused_advantages": None if read else _unused_advantages(plan),
     }
 
@@ -117,11 +127,10 @@ def _parts(responses: Responses, totals: LossTotals) -> dict[str, list[_TokenPar
 def _by_position(totals: LossTotals) -> list[_TokenPart]:
     """Return the ranges of positions that have policy tokens."""
     parts = []
-    for position in range(POSITION_RANGES) if totals.positions else ():
+    for position, own in totals.at_each_position():
         first, last = position_range(position)
-        part = _TokenPart({"from": first, "to": last}, totals.at(position))
-        if part.totals.policy_tokens:
-            parts.append(part)
+        if own.policy_tokens:
+            parts.append(_TokenPart({"from": first, "to": last}, own))
     return parts
 
 
@@ -129,10 +138,9 @@ def _by_label(
     responses: Responses, totals: LossTotals, column: Literal["step", "domain"]
 ) -> list[_TokenPart]:
     """Return each step or domain, if the input has that column."""
-    return [
-        _TokenPart({column: label}, totals.over(cells))
-        for label, cells in responses.cells.by_label(column, totals.cells.keys)
-    ]
+    labels = responses.cells.by_label(column, totals.cells.keys)
+    sums = totals.over_each([cells for _, cells in labels])
+    return [_TokenPart({column: label}, own) for (label, _), own in zip(labels, sums, strict=True)]
 
 
 def _row(part: _TokenPart, index: int) -> Json:
@@ -141,9 +149,16 @@ def _row(part: _TokenPart, index: int) -> Json:
     return {
         **part.label,
         "tokens": totals.policy_tokens,
+        **_weight_ratio(totals),
         **_divergence(totals),
         **_outcomes(totals, index),
     }
+
+
+def _weight_ratio(totals: TokenSetTotals) -> Json:
+    """Return the effective weight by the intended one, of a range of positions under a layout."""
+    whole = totals.sums.total(INTENDED)
+    return {"weight_ratio": float(totals.sums.total(EFFECTIVE) / whole)} if whole else {}
 
 
 def _loss(index: int, config: LossConfig, responses: Responses, totals: LossTotals) -> Json:
@@ -384,7 +399,8 @@ def unused_options(
     """
     texts = []
     column = summary["advantages_from"]
-    fields = sorted(x for x in of_recipe if x in Recipe.model_fields and x not in _OF_EVERY_RUN)
+    known = {"correction", *Recipe.model_fields}
+    fields = sorted(x for x in of_recipe if x in known and x not in _OF_EVERY_RUN)
     if summary["estimator"] is None and fields:
         texts.append(
             f"{', '.join(map(flag_of, fields))}: without effect, since the input has advantages, "

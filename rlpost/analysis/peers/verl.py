@@ -17,6 +17,8 @@ The grid:
 - rejection by each of the eleven modes, with one bound and with two, and by three modes together
 - every estimator after rejection of tokens, and after rejection of responses
 - optimal token baselines with importance weights of tokens
+- every named preset of `RolloutCorrectionConfig`; those of the bypass mode with their loss, a mean
+  over the tokens that are left
 - `compute_advantage_for_multi_trajectories`: grpo where several rows are one rollout
 - policy losses: see `verl_losses`
 """
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,16 +37,15 @@ import torch
 
 from rlpost.analysis.peers import verl_losses
 from rlpost.analysis.peers.base import Peer, PeerCase
-from rlpost.analysis.peers.rollouts import rollouts
+from rlpost.analysis.peers.rollouts import PeerRollouts, rollouts
 from rlpost.api import enrich
 from rlpost.pipeline.options import Options
-from rlpost.recipe.presets import preset
+from rlpost.recipe.presets import correction_named, corrections, loss_preset, preset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.analysis.peers.base import Numbers
-    from rlpost.analysis.peers.rollouts import PeerRollouts
 
     Json = dict[str, Any]
 
@@ -111,6 +112,8 @@ def ours(data: PeerRollouts, options: Json, *columns: str) -> Numbers:
 def our_step(step: VerlStep) -> Numbers:
     """Return the advantages and returns that rlpost writes."""
     options = {"estimator": step.estimator, **step.options}
+    if step.estimator != "grpo":  # whose rows verl joins, in a call of its own
+        options["columns"] = {"rollout": "rollout"}
     if step.estimator == "gdpo":
         options["reward_components"] = COMPONENTS
     if step.kl:
@@ -418,6 +421,101 @@ def _correction_cases() -> Iterator[PeerCase]:
     yield case("three modes and weights", rollouts(15, turns=True), mine, config)
 
 
+def _gapped(policy: str) -> PeerRollouts:
+    """Return rollouts in which every part of a named correction matters.
+
+    Log-ratios of a response are 0; 1.2 and -1.2 in turn; 0.05 each; 0.8 at one token; 9e-4 at each
+    of 1,200 tokens; 0.5 each.
+    """
+    data, rng = rollouts(17), np.random.default_rng(17)
+    own: list[np.ndarray] = []
+    gaps: list[np.ndarray] = []
+    for row in range(len(data)):
+        kind, count = row % 6, 1200 if row % 6 == 4 else 2 * int(rng.integers(22, 36))  # noqa: PLR2004
+        alternating, one = np.resize([1.2, -1.2], count), np.arange(count) == 1
+        gaps.append(
+            [np.zeros(count), alternating, 0.05, one * 0.8, 9e-4, 0.5][kind] + np.zeros(count)
+        )
+        own.append(-2.0 - rng.exponential(1.0, count))
+    engine = [a - b for a, b in zip(own, gaps, strict=True)]
+    columns = {"infer_log_probs": engine, policy: own}
+    columns |= dict.fromkeys(("ref_log_probs", "values", "sum_pi_squared"), own)
+    masks = [np.ones(len(x), np.int64) for x in own]
+    keys = {name: data.columns[name] for name in ("prompt_id", "reward", *COMPONENTS)}
+    return PeerRollouts({"response_mask": masks, **keys, **columns})
+
+
+def _named_cases() -> Iterator[PeerCase]:
+    """Yield a case of each named preset of RolloutCorrectionConfig."""
+    for text in corrections():
+        framework, _, name = text.partition(":")
+        if framework == NAME:
+            both = (_our_loss, _their_loss) if correction_named(text).loss else (_ours, _theirs)
+            mine, theirs = (partial(function, name) for function in both)
+            case = PeerCase(f"correction {name}", mine, theirs, variant=name)
+            yield replace(case, part="loss") if correction_named(text).loss else case
+
+
+def _config(name: str) -> Any:
+    return getattr(import_module(CONFIG).RolloutCorrectionConfig, name)()
+
+
+def _ours(name: str, policy: str = "old_log_probs") -> Numbers:
+    """Return advantages, mask and weights with a named correction; weights are 1 if it has none."""
+    options = {"correction": f"{NAME}:{name}", "estimator": "reinforce_plus_plus"}
+    weighs = preset(NAME, **options).is_weight is not None
+    columns = ("advantages", "final_response_mask", *(["is_weight"] if weighs else []))
+    found = ours(_gapped(policy), options, *columns)
+    return {"is_weight": found["final_response_mask"], **found}
+
+
+def _theirs(name: str) -> Numbers:
+    step = VerlStep("reinforce_plus_plus", _gapped("old_log_probs"), correction=vars(_config(name)))
+    batch = their_batch(step).batch
+    mask = batch["response_mask"]
+    weights = batch.get("rollout_is_weights", mask) * mask
+    return {
+        "advantages": batch["advantages"] * mask,
+        "final_response_mask": mask,
+        "is_weight": weights,
+    }
+
+
+def _our_loss(name: str) -> Numbers:
+    data, chosen = _gapped("log_probs"), f"{NAME}:{name}"
+    found = _ours(name, "log_probs")
+    rows = {
+        "advantages": found["advantages"],
+        "response_mask": found["final_response_mask"],
+        "old_log_probs": data.padded("infer_log_probs"),
+        "is_weight": found["is_weight"],
+    }
+    columns = {
+        key: [x[:size].numpy() for x, size in zip(column, data.lengths, strict=True)]
+        for key, column in rows.items()
+    }
+    chosen_loss = loss_preset(NAME, correction=chosen)
+    total, gradient = verl_losses.differentiated(
+        data.with_(ref_log_probs=None, **columns),
+        chosen_loss.model_copy(update={"behaviour": "old"}),
+    )
+    recipe = preset(NAME, correction=chosen, estimator="reinforce_plus_plus")
+    number = verl_losses.reported(data, chosen_loss, recipe)["settings"][0]["batches"][0]["total"]
+    return {"loss": torch.tensor(number, dtype=torch.float64), "gradient": gradient, "own": total}
+
+
+def _their_loss(name: str) -> Numbers:
+    data = _gapped("log_probs")
+    data = data.with_(old_log_probs=data.columns["infer_log_probs"])
+    batch = their_batch(VerlStep("reinforce_plus_plus", data)).batch
+    sizes = zip(batch["advantages"], data.lengths, strict=True)
+    advantages = [x[:size].numpy().astype(np.float32) for x, size in sizes]
+    data = data.with_(advantages=advantages, ref_log_probs=None)
+    config = {"rollout_correction": _config(name)}
+    found = verl_losses.theirs(data, "bypass_mode", config, counts=False)
+    return {"loss": found["loss"], "gradient": found["gradient"], "own": found["loss"]}
+
+
 def cases() -> list[PeerCase]:
     """Return all cases."""
     return [
@@ -428,6 +526,7 @@ def cases() -> list[PeerCase]:
         *_kl_cases(),
         *_adaptive_cases(),
         *_correction_cases(),
+        *_named_cases(),
         *verl_losses.cases(),
     ]
 
@@ -436,7 +535,10 @@ def uncovered() -> list[str]:
     """Return verl's estimators and policy losses that no case covers."""
     estimators = import_module(CORE).ADV_ESTIMATOR_REGISTRY
     missing = [f"estimator {name}" for name in estimators if name not in GRID]
-    return [*missing, *verl_losses.uncovered()]
+    config = import_module(CONFIG).RolloutCorrectionConfig
+    names = [name for name, x in vars(config).items() if isinstance(x, classmethod)]
+    lacks = [name for name in names if f"{NAME}:{name}" not in corrections()]
+    return [*missing, *(f"correction {name}" for name in lacks), *verl_losses.uncovered()]
 
 
 PEER = Peer(NAME, "verl", (CORE, CORRECTION, TRAINER, verl_losses.LOSSES), cases, uncovered)

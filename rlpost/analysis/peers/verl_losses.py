@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.peers.base import Numbers
     from rlpost.analysis.peers.rollouts import PeerRollouts
     from rlpost.recipe.loss import LossOptions
+    from rlpost.recipe.recipe import Recipe
 
 Json = dict[str, Any]
 NAME = "verl"
@@ -113,9 +114,9 @@ GRID: dict[str, list[tuple[Json, Json]]] = {
     ],
 }
 """Losses; for each, sets of options: rlpost's, and those of verl's configs."""
-LEFT_OUT = {"bypass_mode": "runs vanilla or REINFORCE after a rollout correction of its own"}
+LEFT_OUT = {"bypass_mode": "is held by the cases of the named corrections"}
 _OWN_AGGREGATION = ("sapo", "geo_mean")
-_OF_POLICY_LOSS = ("clip_cov", "kl_cov", "ppo_kl_coef", "dro_beta")
+_OF_POLICY_LOSS = ("clip_cov", "kl_cov", "ppo_kl_coef", "dro_beta", "rollout_correction")
 _COUNTED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "vanilla": (("low", "high"), ("dual",)),
     "gspo": (("low", "high"), ()),
@@ -148,10 +149,7 @@ def mini_batch(seed: int, *, weights: bool = False, **options: Any) -> PeerRollo
 def ours(data: PeerRollouts, loss: str, options: Json) -> Numbers:
     """Return the loss with the preset, its gradient, and what `rlpost loss` counts."""
     chosen = loss_preset(NAME, loss=loss, **options)
-    with tempfile.TemporaryDirectory(prefix="rlpost-") as folder:
-        path = Path(folder, "mini_batch.parquet")
-        pq.write_table(data.table(), path)
-        found = loss_of_files(path, None, None, [LossConfig(chosen)], Options(device="cpu"))
+    found = reported(data, chosen)
     setting = found["settings"][0]
     clip, (batch,) = setting["clip"], setting["batches"]
     numbers = {"loss": batch["total"]}
@@ -160,11 +158,19 @@ def ours(data: PeerRollouts, loss: str, options: Json) -> Numbers:
     metrics = ("pg_clipfrac", "pg_clipfrac_lower")
     for name, states in zip(metrics, _COUNTED.get(loss, ()), strict=False):
         numbers[name] = sum(clip[state]["fraction"] for state in states)
-    gradient = {"gradient": _differentiated(data, chosen)[1]}
+    gradient = {"gradient": differentiated(data, chosen)[1]}
     return gradient | {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
 
 
-def _differentiated(data: PeerRollouts, chosen: LossOptions) -> tuple[torch.Tensor, torch.Tensor]:
+def reported(data: PeerRollouts, chosen: LossOptions, recipe: Recipe | None = None) -> Json:
+    """Return what `rlpost loss` reports."""
+    with tempfile.TemporaryDirectory(prefix="rlpost-") as folder:
+        path = Path(folder, "mini_batch.parquet")
+        pq.write_table(data.table(), path)
+        return loss_of_files(path, None, recipe, [LossConfig(chosen)], Options(device="cpu"))
+
+
+def differentiated(data: PeerRollouts, chosen: LossOptions) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the loss and its gradient at each token, padded."""
 
     def flat(name: str) -> torch.Tensor | None:

@@ -14,7 +14,7 @@ from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import ABOUT, LossOptions
-from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, loss_variants, variants
+from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, corrections, loss_variants, variants
 from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import SEMANTICS
@@ -138,6 +138,11 @@ def json_schema() -> Json:
             "type": "string",
             "enum": [*ALL_PRESETS, DEFAULT],
             "description": "Framework to compute as; fields of the file override it.",
+        },
+        "correction": {
+            "type": "string",
+            "enum": [*corrections()],
+            "description": "Named correction of a framework; fields of the file override it.",
         },
         **recipe.pop("properties"),
         "loss": {

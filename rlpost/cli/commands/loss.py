@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import LOSS, command
+from rlpost.cli.help_screen import LAYOUT, LOSS, command
 from rlpost.cli.options import (
     OutputFormat,
     option,
@@ -21,6 +21,7 @@ from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
+_NAME = 9  # characters of the longest name of a loss, and blanks
 
 EPILOG = """Examples:
 
@@ -29,6 +30,10 @@ EPILOG = """Examples:
   rlpost loss in.parquet --sweep pg_clip=0.1,0.2,0.3 --sweep loss=ppo,cispo
 
   rlpost loss in.parquet out.parquet --preset verl --format json
+
+  rlpost loss in.parquet --aggregation token-mean --micro-batch 4 --ranks 2
+
+  rlpost loss in.parquet out.parquet --emit loss_weight,loss_gradient
 """
 
 
@@ -36,7 +41,8 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
     """Print the losses and the aggregations for --list, and exit."""
     if not asked:
         return
-    from rlpost.display.tables import show_list  # noqa: PLC0415
+    from textwrap import fill  # noqa: PLC0415
+
     from rlpost.recipe.loss import (  # noqa: PLC0415
         ABOUT,
         ABOUT_AGGREGATIONS,
@@ -45,18 +51,18 @@ def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
         word,
     )
 
-    own = {*LossOptions.model_fields} - {"aggregation"}
-    rows = [
-        (
-            name,
-            f"{about} ({DEFAULTS[name]['aggregation']})",
-            ", ".join(f"{key} {word(x)}" for key, x in DEFAULTS[name].items() if key in own),
-        )
-        for name, about in ABOUT.items()
-    ]
-    show_list(("loss", "description (aggregation)", "default options"), rows, "table")
-    typer.echo()
-    show_list(("aggregation", "of token losses"), [*ABOUT_AGGREGATIONS.items()], "table")
+    own, indent = {*LossOptions.model_fields} - {"aggregation"}, " " * _NAME
+    for name, about in ABOUT.items():
+        values = {key: word(x) for key, x in DEFAULTS[name].items() if key in own}
+        if values.get("pg_clip") == values.get("pg_clip_low") == values.get("pg_clip_high"):
+            values = {key: x for key, x in values.items() if not key.startswith("pg_clip_")}
+        defaults = [f"{key} {value}" for key, value in values.items()]
+        typer.echo(f"{name:{_NAME}}{about}")
+        text = "; ".join([DEFAULTS[name]["aggregation"], *defaults])
+        typer.echo(fill(text, 80, initial_indent=indent, subsequent_indent=indent))
+    typer.echo("\nAggregation of token losses:")
+    for name, about in ABOUT_AGGREGATIONS.items():
+        typer.echo(f"{name}\n{fill(about, 80, initial_indent=indent, subsequent_indent=indent)}")
     raise typer.Exit
 
 
@@ -95,6 +101,31 @@ def loss(
             help="Compare values of a loss option in one pass; repeatable.",
         ),
     ] = None,
+    micro_batch: declared.MicroBatch = None,
+    micro_batch_tokens: Annotated[
+        int | None,
+        option("--micro-batch-tokens", metavar="INT", panel=LAYOUT, help="Or its most tokens."),
+    ] = None,
+    accumulate: Annotated[
+        int | None,
+        option(
+            "--accumulate",
+            metavar="INT",
+            panel=LAYOUT,
+            help="Micro-batches of a rank in an update (default: all).",
+        ),
+    ] = None,
+    ranks: declared.Ranks = None,
+    updates: declared.Updates = None,
+    agg_level: Annotated[
+        str | None,
+        option(
+            "--agg-level",
+            metavar="micro|rank|update|step",
+            panel=LAYOUT,
+            help="What denominators count over (default: micro).",
+        ),
+    ] = None,
     how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     overwrite: declared.Overwrite = False,
@@ -119,23 +150,33 @@ def loss(
         raise UsageError(f"--verbose and {'--quiet' if quiet else '--format json'}: one is enough")
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
+    settings, emit = settings.with_loss_columns()
+    if emit and output is None:
+        raise UsageError(f"--emit {','.join(emit)} needs OUT, the file that gets the column")
     recipe, losses = settings.recipe, settings.losses(sweep or [])
     # Torch and pyarrow take a second to import; errors of the command line come first.
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
+    from rlpost.analysis.loss.layout import layout_of  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     configs = [LossConfig(one, swept) for one, swept in losses]
+    layout = layout_of(
+        {
+            "micro_batch": micro_batch, "micro_batch_tokens": micro_batch_tokens,
+            "accumulate": accumulate, "ranks": ranks, "updates": updates, "agg_level": agg_level,
+        }
+    )  # fmt: skip
     check_summary(summary_json)
     with reporting(quiet=quiet) as reporter:
         run = Options(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
         )  # fmt: skip
         with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
-            found = loss_run.loss(own.paths, output, recipe, configs, run)
+            found = loss_run.loss(own.paths, output, recipe, configs, run, layout, emit)
             summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)

@@ -81,18 +81,9 @@ def replay(
         Path | None,
         option("--metrics", metavar="PATH", help="Compare this log: JSONL, CSV or console."),
     ] = None,
-    micro_batch: Annotated[
-        int | None,
-        option("--micro-batch", metavar="INT", panel=LOSS, help="Responses of a micro-batch."),
-    ] = None,
-    ranks: Annotated[
-        int | None,
-        option("--ranks", metavar="INT", panel=LOSS, help="Data-parallel ranks."),
-    ] = None,
-    updates: Annotated[
-        int | None,
-        option("--updates", metavar="INT", panel=LOSS, help="Optimiser updates of a step."),
-    ] = None,
+    micro_batch: declared.MicroBatch = None,
+    ranks: declared.Ranks = None,
+    updates: declared.Updates = None,
     map_metric: Annotated[
         list[str] | None,
         option(

@@ -87,7 +87,8 @@ def show_losses(losses: Sequence[Loss], how: str) -> None:
     headings = ("loss", "needs", "formula", "aggregation", "options", "source")
     rows = []
     for one in losses:
-        options = {key: x for key, x in DEFAULTS[one.name].items() if key != "aggregation"}
+        defaults = DEFAULTS.get(one.name, one.defaults)
+        options = {key: x for key, x in defaults.items() if key != "aggregation"}
         own = options if how == "json" else ", ".join(_distinct(options))
         needs = ", ".join(one.needs)
         rows.append((one.name, needs, one.formula, one.aggregation, own, one.source))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath, PathText
 
 _COLUMNS = {"reward", "response_mask"}  # of responses; a dump has neither under these names
+_DUMPED = {"trajectory_json"}  # of ART, whose dumps have a reward, but not for each response
 
 
 def is_canonical(table: AnyPath) -> bool:
@@ -21,7 +22,8 @@ def is_canonical(table: AnyPath) -> bool:
     Raises:
         ReadWriteError: it is remote and cannot be read.
     """
-    return not _COLUMNS.isdisjoint(column_names_of(table))
+    names = column_names_of(table)
+    return not _COLUMNS.isdisjoint(names) and _DUMPED.isdisjoint(names)
 
 
 def first_table(path: PathText) -> Path | None:

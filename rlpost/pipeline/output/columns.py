@@ -37,6 +37,8 @@ TYPES = {
     "is_weight": FLOATS,
     "pg_loss": FLOATS,
     "clip_state": FLAGS,
+    "loss_weight": FLOATS,
+    "loss_gradient": FLOATS,
     "final_response_mask": FLAGS,
     "response_advantage": pa.float32(),
     "response_level_rewards": pa.float32(),
@@ -53,9 +55,10 @@ _DTYPES = {
     pa.uint8(): "uint8",
     pa.bool_(): "bool",
 }
-LOSS_COLUMNS = ("pg_loss", "clip_state")
 _FINITE = frozenset(
-    name for name, kind in TYPES.items() if kind in (FLOATS, pa.float32()) and name != "pg_loss"
+    name
+    for name, kind in TYPES.items()
+    if kind in (FLOATS, pa.float32()) and name not in ("pg_loss", "loss_gradient")
 )  # a loss without a bound on its ratio may be infinite
 
 

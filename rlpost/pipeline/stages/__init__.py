@@ -104,7 +104,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             changes=frozenset({"sample_weight"}),
             after="sample_mask",
         ),
-        *([] if recipe.numerics.correction == "first" else [_filter_stage(recipe)]),
+        *([] if recipe.numerics.correction == "first" else _filter_stages(recipe)),
         Stage(
             "importance weights",
             **correction.weight_parts(recipe),
@@ -141,15 +141,20 @@ def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
     return fields_of(stages_behind(stages, column))
 
 
-def _filter_stage(recipe: Recipe) -> Stage:
-    """Return the stage of filters; they reject tokens by columns of the file, or by advantages."""
-    return Stage(
-        "filters",
-        **correction.filter_parts(recipe),
-        fields=correction.filter_fields(recipe),
-        changes=_ADVANTAGES | {"final_response_mask", "is_weight", "sample_mask"},
-        after="sample_mask" if recipe.is_filter_where == "any" else "",
-    )
+def _filter_stages(recipe: Recipe) -> list[Stage]:
+    """Return the stages of filters; they reject tokens by columns of the file, or by advantages."""
+    parts = [*correction.trimming_parts(recipe), correction.filter_parts(recipe)]
+    names = [f"tokens of batches, {part}" for part in ("leading bits", "trailing bits")]
+    return [
+        Stage(
+            name,
+            **own,
+            fields=correction.filter_fields(recipe),
+            changes=_ADVANTAGES | {"final_response_mask", "is_weight", "sample_mask"},
+            after="sample_mask" if recipe.is_filter_where == "any" else "",
+        )
+        for name, own in zip([*names[: len(parts) - 1], "filters"], parts, strict=True)
+    ]
 
 
 def _credit_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
@@ -161,7 +166,7 @@ def _credit_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     stages = [_role_stage(resolved, state)] if resolved.by_role else _advantage_parts(resolved)
     if recipe.numerics.correction == "first":
         accepted = [_of_accepted(stage) for stage in stages] if recipe.is_filter else stages
-        return [_filter_stage(recipe), *accepted]
+        return [*_filter_stages(recipe), *accepted]
     off = Stage("filters", fields=frozenset({"numerics.correction"}))
     return [*([off] if recipe.is_filter else []), *stages]
 
@@ -379,9 +384,11 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
     ]
 
 
+RATIO_ROLES = ("old_log_probs", "infer_log_probs")
+"""The roles of engine_log_ratio."""
 _LOG_RATIO = Stage(
     "engine log-ratio",
-    correction.ROLES,
+    frozenset(RATIO_ROLES),
     apply=correction.add_log_ratio,
     changes=frozenset({"engine_log_ratio"}),
     after="sample_mask",
@@ -630,13 +637,12 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the token roles that any stage of the recipe reads, besides the mask."""
+    corrected = correction.roles(resolved.recipe) if resolved.recipe.corrects else frozenset()
     if "raw_advantages" in resolved.recorded:
-        corrected = correction.ROLES if resolved.recipe.corrects else frozenset()
         return corrected | {recorded.role_of("raw_advantages")}
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
-    corrects = resolved.recipe.corrects or resolved.log_ratio
-    corrected = correction.ROLES if corrects else frozenset()
+    corrected |= {*RATIO_ROLES} if resolved.log_ratio else set()
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
     weights |= _behind(resolved.recipe)
     if "token_level_rewards" in resolved.recorded:
@@ -646,8 +652,9 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
 
 def _fields_of_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the fields that choose the roles of KL, even if it is only measured."""
-    ratio = resolved.kl or resolved.distilled
-    return frozenset({"numerics.kl_policy", *(["kl_estimator"] if ratio else [])})
+    ratio, corrects = resolved.kl or resolved.distilled, resolved.recipe.corrects
+    names = {"numerics.kl_policy", *(["kl_estimator"] if ratio else [])}
+    return frozenset(names | ({"is_policy"} if corrects else set()))
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:

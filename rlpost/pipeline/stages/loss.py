@@ -7,22 +7,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlpost.errors import DataError
 from rlpost.kernels.arrays import is_tensor, namespace, on_host
 from rlpost.kernels.codes import joint_codes, ordinals_of
-from rlpost.kernels.segments import count_true, lengths
+from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
 from rlpost.pipeline.columns import FINAL_MASK
+from rlpost.pipeline.loss_gradients import loss_gradient
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages.loss_weights import EFFECTIVE, token_weights, weight_stage
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask
+from rlpost.recipe.roles import is_read_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.kernels.arrays import Array
+    from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.config import LossConfig
     from rlpost.losses.selection import Selection
     from rlpost.pipeline.data import Batch, Responses
@@ -64,6 +69,7 @@ def stages_of_losses(
     *,
     rewarded: bool,
     rejects: bool,
+    layout: StepLayout | None = None,
 ) -> list[Stage]:
     """Return the stages between advantages and losses.
 
@@ -77,6 +83,7 @@ def stages_of_losses(
         configs: the losses.
         rewarded: the input has rewards.
         rejects: single tokens of responses may be rejected.
+        layout: of the weights of tokens; None: these are not needed.
     """
     stored = {role for role in ("advantages", "is_weight") if role in reads}
     store = partial(as_stored, resolved=resolved)
@@ -89,6 +96,11 @@ def stages_of_losses(
         )
         for role in dict.fromkeys(role for one in configs for role in one.units.values())
     ]
+    if layout is not None:
+        has_groups = resolved.grouped
+        stages.append(weight_stage(layout, configs, grouped=has_groups, rejects=rejects))
+    if any(config.loss.grouped for config in configs):
+        stages.append(Stage("whole groups", reduce=count_groups, apply=check_groups))
     named = {one.name: one for config in configs if (one := config.selection) is not None}
     if named:
         own = tuple(named.values())
@@ -127,6 +139,23 @@ def rounded(values: Array) -> Array:
     """Return float64 numbers as a file stores them, in float32."""
     xp = namespace(values)
     return xp.astype(xp.astype(values, xp.float32), xp.float64)
+
+
+def count_groups(responses: Responses) -> Responses:
+    """Add `group:rows`, the rows of each response's prompt group."""
+    group = responses["group"]
+    return responses.with_(**{"group:rows": np.bincount(group)[group]})
+
+
+def check_groups(batch: Batch) -> Batch:
+    """Return the batch; raise DataError if it has a part of a prompt group."""
+    group, rows = batch.table["group"], batch.table["group:rows"]
+    if len(group) and (np.bincount(group)[group] != rows).any():
+        raise DataError(
+            "a loss that reads `group` needs all rows of a prompt group in one file and in memory: "
+            "write each group to one file, or compute on the CPU"
+        )
+    return batch
 
 
 def map_kept_tokens(batch: Batch) -> dict[str, Array]:
@@ -196,18 +225,37 @@ def gather_selections(
     return responses.sharing(**shared)
 
 
-def add_loss(batch: Batch, *, config: LossConfig | None, rewarded: bool) -> Batch:
+def add_loss(
+    batch: Batch, *, config: LossConfig | None, rewarded: bool, emit: Sequence[str] = ()
+) -> Batch:
     """Add `pg_loss`, the loss of each token before any mean, and `clip_state`, 0 to 4.
+
+    The loss of an update is the sum of `loss_weight` times `pg_loss`, and `loss_gradient` is its
+    gradient, that of the KL loss included.
 
     Args:
         batch: all other stages were applied to it.
         config: the loss that is written; None if nothing is written.
         rewarded: the input has rewards.
+        emit: which of `LOSS_EXTRA` to add.
     """
     if config is None:
         return batch
-    surrogate = config.loss(tokens_of(batch, rewarded=rewarded), config.options)
-    return batch.with_(pg_loss=surrogate.values, clip_state=surrogate.clip)
+    tokens = tokens_of(batch, rewarded=rewarded)
+    surrogate = config.loss(tokens, config.options)
+    batch = batch.with_(pg_loss=surrogate.values, clip_state=surrogate.clip)
+    if not emit:
+        return batch
+    factor = batch.responses.get("sample_weight")
+    factor = 1.0 if factor is None else spread(rounded(factor), batch.offsets)
+    weights, of_kl = (
+        token_weights(batch.responses, tokens, config, EFFECTIVE, kl=kl) * factor
+        for kl in (False, True)
+    )
+    if "loss_gradient" in emit:
+        gradient = loss_gradient(config, tokens, weights, of_kl)
+        batch = batch.with_(loss_gradient=gradient)
+    return batch.with_(loss_weight=weights)
 
 
 def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
@@ -221,6 +269,10 @@ def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
     # An input without old log-probs is valid if all losses divide by those of the rollout engine.
     old = batch.tokens.get("old_log_probs", infer)
     assert old is not None, "a batch without log-probs of a policy before the update"
+    columns, of_rows = (
+        {role.partition(":")[2] or role: x for role, x in own.items() if is_read_by_name(role)}
+        for own in (batch.tokens, batch.responses)
+    )
     return Tokens(
         new=batch["log_probs"],
         old=old,
@@ -231,6 +283,9 @@ def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
         ref=batch.tokens.get("ref_log_probs"),
         rewards=batch.responses["reward"] if rewarded else None,
         weights=batch.tokens.get("is_weight"),
+        group=batch.responses.get("group"),
+        columns=columns,
+        of_rows=of_rows,
         in_batch=_in_batch(batch),
     )
 
@@ -250,14 +305,14 @@ def _in_batch(batch: Batch) -> InBatch | None:
     return InBatch(key, own["advantage"], own["log_prob"], floors)
 
 
-def blocks(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
+def blocks(tokens: Tokens, *, whole: bool = False) -> Iterator[tuple[slice, Tokens]]:
     """Yield the tokens in blocks of whole responses, each with the slice of its responses.
 
     On a CPU the intermediate results of a block fit into the cache, which makes a sweep fast. On a
-    GPU all tokens are one block.
+    GPU, or for a loss of whole prompt groups, all tokens are one block.
     """
     count = len(tokens.offsets) - 1
-    if is_tensor(tokens.mask):
+    if whole or is_tensor(tokens.mask):
         yield slice(0, count), tokens
         return
     start = 0

@@ -28,21 +28,32 @@ from rlpost.kernels.corrections import (
 )
 from rlpost.kernels.moments import exact_sums
 from rlpost.kernels.segments import count_true, spread
+from rlpost.kernels.trimming import (
+    LEADING,
+    Boundary,
+    Tally,
+    boundary_of,
+    cuts_of,
+    leading_codes,
+    trailing_codes,
+    up_to,
+)
 from rlpost.pipeline.stages.responses import some_left
 from rlpost.pipeline.stages.tokens import partial_mask
+from rlpost.pipeline.stages.trained_once import ONCE
+from rlpost.recipe.recipe import GAPS, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rlpost.pipeline.data import Batch, Column, Responses
-    from rlpost.recipe.recipe import Filter, Recipe
+    from rlpost.recipe.recipe import Recipe
 
 ACCEPTED = "is:accepted"
 """The column of responses with the number of policy tokens that all filters accept."""
-ROLES = frozenset({"old_log_probs", "infer_log_probs"})
-
 
 _REJECTED = "is:rejected:"
+_CUTS = "is:cuts:"
 
 
 def passed(number: int) -> str:
@@ -55,17 +66,85 @@ def rejected(number: int) -> str:
     return f"{_REJECTED}{number}"
 
 
+def trimming_parts(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return the parts of the two stages that find which tokens filters of batches reject."""
+    if not recipe.batch_filters:
+        return []
+    return [
+        {
+            "reads": roles(recipe),
+            "map": partial(map_codes, recipe=recipe, part=part),
+            "gather": partial(gather, recipe=recipe),
+        }
+        for part, gather in (("leading", gather_boundaries), ("trailing", gather_cuts))
+    ]
+
+
+def map_codes(batch: Batch, *, recipe: Recipe, part: str) -> dict[str, Array]:
+    """Return the codes of the values that each filter of a batch compares, [T] int64."""
+    batches: Array = _on_tokens(batch, "batch")
+    mapped: dict[str, Array] = {}
+    competes = batch.mask & _on_tokens(batch, "kept")
+    competes = competes & batch[ONCE] if ONCE in batch else competes
+    for number, one in recipe.batch_filters.items():
+        values = _values(batch, one, recipe)
+        if part == "leading":
+            mapped[str(number)] = leading_codes(values, batches, competes)
+        else:
+            bins = batch.shared[f"is:bins:{number}"]
+            mapped[str(number)] = trailing_codes(values, batches, competes, bins)
+    return mapped
+
+
+def gather_boundaries(
+    responses: Responses, parts: Iterable[dict[str, Column]], *, recipe: Recipe
+) -> Responses:
+    """Share the bin of each batch in which the mean of a filter's values reaches its bound."""
+    shared: dict[str, Column] = {}
+    for number, tally in _tallies(parts, recipe, LEADING).items():
+        high, batches = recipe.filters[number].high, responses.count("batch")
+        boundary = boundary_of(tally, batches, high)._asdict()
+        shared |= {f"is:{name}:{number}": column for name, column in boundary.items()}
+    return responses.sharing(**shared)
+
+
+def gather_cuts(
+    responses: Responses, parts: Iterable[dict[str, Column]], *, recipe: Recipe
+) -> Responses:
+    """Share the largest value of each batch that a filter accepts."""
+    shared: dict[str, Column] = {}
+    for number, tally in _tallies(parts, recipe, 0).items():
+        columns = (responses.shared[f"is:{name}:{number}"] for name in Boundary._fields)
+        cuts = cuts_of(tally, Boundary(*columns), recipe.filters[number].high)
+        shared[f"{_CUTS}{number}"] = cuts
+    return responses.sharing(**shared)
+
+
+def _tallies(parts: Iterable[dict[str, Column]], recipe: Recipe, dropped: int) -> dict[int, Tally]:
+    """Return the counts of the codes of each filter of batches."""
+    tallies = dict.fromkeys(recipe.batch_filters, Tally.empty())
+    for part in parts:
+        for number, tally in tallies.items():
+            tallies[number] = tally.plus(part[str(number)], dropped)
+    return tallies
+
+
 def drops_responses(recipe: Recipe, one: Filter) -> bool:
     """Return whether a filter accepts or rejects whole responses, whatever their advantages."""
     return one.by_response and recipe.is_filter_where == "any"
+
+
+def roles(recipe: Recipe) -> frozenset[str]:
+    """Return the roles that weights and filters read."""
+    return frozenset({recipe.corrected_role, "infer_log_probs"})
 
 
 def filter_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that filters read."""
     names = {"is_filter"}
     if recipe.is_filter:
-        names |= {"is_filter_where", "numerics.correction"}
-        if any(one.measure != "diff" for one in recipe.filters):
+        names |= {"is_filter_where", "is_policy", "numerics.correction"}
+        if any(one.measure not in GAPS for one in recipe.filters):
             names.add("numerics.is_filter_clamp")
     return frozenset(names)
 
@@ -74,7 +153,10 @@ def weight_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that importance weights read."""
     names, numerics = {"is_weight"}, recipe.numerics
     if recipe.is_weight is not None:
-        names |= {"is_cap", "is_floor", "is_mask", "is_normalise"}
+        names |= {"is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"}
+        names |= {"is_cap_where"} if recipe.is_cap is not None or recipe.is_floor else set()
+        if recipe.is_cap_where and Filter.of(recipe.is_cap_where).measure not in GAPS:
+            names |= {"numerics.is_filter_clamp"}
         names |= {"numerics.is_clamp", "numerics.is_observations"}
         if recipe.is_weight != "token" and numerics.is_clamp < math.inf:
             names.add("numerics.is_clamp_at")
@@ -87,9 +169,9 @@ def filter_parts(recipe: Recipe) -> dict[str, Any]:
         return {}
     reduces = recipe.rejects_responses or recipe.numerics.correction == "first"
     return {
-        "reads": ROLES,
+        "reads": roles(recipe),
         "map": partial(map_accepted_by, recipe=recipe) if reduces else None,
-        "in_first_pass": True,
+        "in_first_pass": not recipe.batch_filters,
         "reduce": partial(drop_rejected, recipe=recipe) if reduces else None,
         "apply": partial(reject, recipe=recipe),
         "uses": frozenset({"advantages", "returns", "raw_advantages"}),
@@ -101,7 +183,7 @@ def weight_parts(recipe: Recipe) -> dict[str, Any]:
     if recipe.is_weight is None:
         return {}
     return {
-        "reads": ROLES,
+        "reads": roles(recipe),
         "map": partial(map_weights, recipe=recipe) if recipe.is_normalise else None,
         "in_first_pass": True,
         "reduce": mean_weights if recipe.is_normalise else None,
@@ -117,7 +199,7 @@ def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
         if drops_responses(recipe, one)
     }
     if recipe.numerics.correction == "first":
-        accepted = [_accepted(batch, one, recipe) for one in recipe.filters]
+        accepted = [_accepted(batch, number, recipe) for number in range(len(recipe.filters))]
         chosen = batch.xp.stack([batch.mask, *accepted]).all(0)
         mapped[ACCEPTED] = count_true(chosen, batch.offsets)
     return mapped
@@ -134,8 +216,12 @@ def map_weights(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
     return {"is:total": total, "is:count": count}
 
 
-def _accepted(batch: Batch, one: Filter, recipe: Recipe) -> Array:
+def _accepted(batch: Batch, number: int, recipe: Recipe) -> Array:
     """Return which tokens a filter accepts, [T] bool."""
+    one = recipe.filters[number]
+    if one.of_batch:
+        cuts, batches = batch.shared[f"{_CUTS}{number}"], _on_tokens(batch, "batch")
+        return up_to(_values(batch, one, recipe), batches, cuts)
     inside = _inside(batch, one, recipe)
     return spread(inside, batch.offsets) if one.by_response else inside
 
@@ -212,7 +298,7 @@ def reject(batch: Batch, *, recipe: Recipe) -> Batch:
     xp, hits = batch.xp, dict[str, Array]()
     for number, one in enumerate(recipe.filters):
         if not drops_responses(recipe, one):
-            outside = ~_accepted(batch, one, recipe)
+            outside = ~_accepted(batch, number, recipe)
             hits[rejected(number)] = batch.mask & outside & _rejectable(batch, recipe)
     if not hits:
         return batch
@@ -262,13 +348,24 @@ def _rejectable(batch: Batch, recipe: Recipe) -> Array:
         advantages = spread(batch.responses["credit"], batch.offsets)
     if recipe.is_filter_where == "negative":
         return advantages < 0
-    return advantages * (batch["old_log_probs"] - batch["infer_log_probs"]) > 0
+    return advantages * (batch[recipe.corrected_role] - batch["infer_log_probs"]) > 0
 
 
 def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Array:
     """Return what a filter accepts: [T] bool, or [n] for a filter of responses."""
-    values = divergence(
-        batch["old_log_probs"],
+    values = _values(batch, one, recipe)
+    return (values >= one.low) & (values <= one.high)
+
+
+def _on_tokens(batch: Batch, name: str) -> Array:
+    """Return a column of responses at their tokens, [T]."""
+    return spread(batch.responses[name], batch.offsets)
+
+
+def _values(batch: Batch, one: Filter, recipe: Recipe) -> Array:
+    """Return what a filter compares with its bounds: [T], or [n] for a filter of responses."""
+    return divergence(
+        batch[recipe.corrected_role],
         batch["infer_log_probs"],
         batch.mask,
         batch.offsets,
@@ -276,7 +373,15 @@ def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Array:
         level=one.level,
         clamp=recipe.numerics.is_filter_clamp,
     )
-    return (values >= one.low) & (values <= one.high)
+
+
+def _outside(batch: Batch, recipe: Recipe) -> Array | None:
+    """Return the tokens on which cap and floor apply, [T] bool; None for all."""
+    if recipe.is_cap_where is None:
+        return None
+    one = Filter.of(recipe.is_cap_where)
+    inside = _inside(batch, one, recipe)
+    return ~(spread(inside, batch.offsets) if one.by_response else inside)
 
 
 def _weights(batch: Batch, recipe: Recipe) -> Weights:
@@ -284,7 +389,7 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
     assert recipe.is_weight is not None
     numerics = recipe.numerics
     logs = log_weights(
-        batch["old_log_probs"],
+        batch[recipe.corrected_role],
         batch["infer_log_probs"],
         batch.mask,
         batch.offsets,
@@ -299,4 +404,5 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
         cap=math.inf if recipe.is_cap is None else recipe.is_cap,
         floor=recipe.is_floor or 0.0,
         bounds=recipe.is_mask or (0.0, math.inf),
+        only=_outside(batch, recipe),
     )

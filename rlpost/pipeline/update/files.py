@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.formats import FORMATS
+from rlpost.formats.containers import is_dump_file
 from rlpost.formats.whole import is_whole
 from rlpost.io.locks import remove_leftovers
 from rlpost.io.own_files import is_below
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _MOST_NAMES = 20  # in the summary
-_DUMPS = {suffix for one in FORMATS.values() for suffix in one.suffixes} - {".parquet"}
 
 
 def recipe_digest(recipe: Recipe) -> str:
@@ -259,11 +258,11 @@ def _expand(text: PathText, output: Path) -> list[UpdateFile]:
                 raise UsageError(f"{output}: OUT and IN are the same directory; name another OUT")
             return _directory(path, output)
         if path.is_file():
-            return [UpdateFile(path, Path(path.name), path.suffix not in _DUMPS)]
+            return [UpdateFile(path, Path(path.name), not is_dump_file(path))]
         matches = [(file, relative_to_glob(path, file)) for file in glob_files(path)]
         if not matches:
             find_inputs([text])  # raises the error
-        return [UpdateFile(file, relative, file.suffix not in _DUMPS) for file, relative in matches]
+        return [UpdateFile(file, relative, not is_dump_file(file)) for file, relative in matches]
 
 
 def _directory(top: Path, output: Path) -> list[UpdateFile]:
@@ -276,7 +275,7 @@ def _directory(top: Path, output: Path) -> list[UpdateFile]:
             continue
         if file.suffix == ".parquet":
             tables.append(UpdateFile(file, relative, table=True))
-        elif file.suffix in _DUMPS:
+        elif is_dump_file(file):
             dumps.append(UpdateFile(file, relative, table=False))
     return tables or dumps
 

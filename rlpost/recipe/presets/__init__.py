@@ -4,6 +4,8 @@ A file has the fields of a recipe that differ from rlpost's defaults. `[estimato
 fields that differ for the framework's estimator NAME; its `estimator` is the name of rlpost's
 estimator, if that is another one. `[loss]` and `[losses.NAME]` are the same for the policy loss.
 `[source]` names the framework's repository, the commit and the release that were read.
+`[corrections]` has the named off-policy corrections: fields of a recipe, and in `loss` fields
+of the policy loss that belongs to one.
 
 `verl.toml` reproduces the framework's current code, `verl@b178a3cd.toml` that of an earlier commit.
 """
@@ -30,6 +32,8 @@ PRESETS = tuple(name for name in ALL_PRESETS if "@" not in name)
 SUPERSEDED = tuple(name for name in ALL_PRESETS if "@" in name)
 """Presets of earlier code, as NAME@COMMIT."""
 _LOSS_TABLES = ("loss", "losses")
+_OTHER_TABLES = ("source", "corrections")
+_OF_CORRECTIONS = ("correction", "is_clamp", "is_clamp_at", "is_filter_clamp", "is_observations")
 _TOML_WIDTH = 80  # characters of a comment
 
 
@@ -119,8 +123,45 @@ def values_of(name: str, values: Values | None = None) -> Values:
         UsageError: there is no such preset.
     """
     table = table_of(name)
-    recipe = {key: x for key, x in table.items() if key not in (*_LOSS_TABLES, "source")}
+    recipe = {key: x for key, x in table.items() if key not in (*_LOSS_TABLES, *_OTHER_TABLES)}
     return _with_variant(recipe, "estimator", "grpo", "estimators", values)
+
+
+class NamedCorrection(NamedTuple):
+    """A named off-policy correction of a framework."""
+
+    recipe: Values
+    """Fields of a recipe, with the framework's numerics of corrections."""
+    loss: Values
+    """Fields of the policy loss; none if it leaves the loss as it is."""
+
+
+def corrections() -> tuple[str, ...]:
+    """Return all named corrections, as FRAMEWORK:NAME."""
+    every = ((one, name) for one in PRESETS for name in table_of(one).get("corrections", ()))
+    return tuple(f"{framework}:{name}" for framework, name in every)
+
+
+def correction_named(name: str | None) -> NamedCorrection:
+    """Return one of `corrections()`; for None one without any field.
+
+    Raises:
+        UsageError: there is no such correction.
+    """
+    if name is None:
+        return NamedCorrection({}, {})
+    framework, _, own = name.partition(":")
+    if name not in corrections():
+        of_framework = [one for one in corrections() if one.startswith(f"{framework}:")]
+        every = f"there are {', '.join(of_framework or corrections())}"
+        raise UsageError(
+            no_such(f"--correction: no correction {name!r}", name, corrections(), every)
+        )
+    table = table_of(framework)
+    fields = dict(table["corrections"][own])
+    usual = {key: x for key, x in table["numerics"].items() if key in _OF_CORRECTIONS}
+    loss = fields.pop("loss", {})
+    return NamedCorrection(merged({"numerics": usual}, fields), loss)
 
 
 def usual_estimator(name: str) -> str:
@@ -143,17 +184,19 @@ def _with_variant(
     return fields
 
 
-def preset(name: str, **values: Any) -> Recipe:
+def preset(name: str, *, correction: str | None = None, **values: Any) -> Recipe:
     """Return the recipe of a framework.
 
     Args:
         name: one of PRESETS.
-        values: fields of the recipe that override the preset.
+        correction: one of `corrections()`, as `verl:decoupled_geo_rs`; it overrides the preset.
+        values: fields of the recipe that override both.
 
     Raises:
         UsageError: there is no such preset, or options exclude each other.
     """
-    return Recipe.of(values_of(name, values), f"preset {name}")
+    own = merged(correction_named(correction).recipe, values)
+    return Recipe.of(values_of(name, own), f"preset {name}")
 
 
 def loss_values_of(name: str, values: Values | None = None) -> Values:
@@ -171,17 +214,19 @@ def loss_values_of(name: str, values: Values | None = None) -> Values:
     return _with_variant(loss, "loss", "ppo", "losses", values)
 
 
-def loss_preset(name: str, **values: Any) -> LossOptions:
+def loss_preset(name: str, *, correction: str | None = None, **values: Any) -> LossOptions:
     """Return the policy loss of a framework.
 
     Args:
         name: one of PRESETS, or `default`.
-        values: fields of LossOptions that override the preset.
+        correction: one of `corrections()`, such as `verl:bypass_pg_is`; it overrides the preset.
+        values: fields of LossOptions that override both.
 
     Raises:
         UsageError: there is no such preset, or options exclude each other.
     """
-    return LossOptions.of(loss_values_of(name, values), f"preset {name}")
+    own = {**correction_named(correction).loss, **values}
+    return LossOptions.of(loss_values_of(name, own), f"preset {name}")
 
 
 def loss_variants(name: str) -> tuple[str, ...]:

@@ -70,7 +70,8 @@ def test_estimates_are_those_planted():
     found = causes(rollouts(heat=1.25)[0])["temperature"].estimate
     assert found["temperature"] == pytest.approx(1.25, abs=0.03)
     assert found["side"] == "engine"
-    assert causes(rollouts(drift=0.1, late_from=4)[0])["failed-sync"].estimate["step"] == 4
+    steps = causes(rollouts(drift=0.1, late_from=4)[0])["failed-sync"].estimate["labels"]
+    assert steps == [4, 5, 6, 7]
 
 
 def test_one_machine_without_new_weights_is_named():

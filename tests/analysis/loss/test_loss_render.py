@@ -411,9 +411,11 @@ def test_help_and_list_have_the_losses_and_their_defaults(monkeypatch):
     assert "(default: by loss, see --list)" in text
     listed = run("loss", "--list")
     assert listed.code == 0
+    lines = listed.out.splitlines()
+    assert max(map(len, lines)) <= 80
     for name, about in (ABOUT | ABOUT_AGGREGATIONS).items():
-        line = next(x for x in listed.out.splitlines() if x.split(" ")[0] == name)
-        assert about in line
+        first = next(i for i, x in enumerate(lines) if x.split(" ")[0] == name)
+        assert about in " ".join(" ".join(lines[first : first + 3]).split())
 
 
 @pytest.mark.parametrize(

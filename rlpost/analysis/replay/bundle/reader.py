@@ -17,7 +17,7 @@ from rlpost.io.locks import scratch_folder
 from rlpost.io.paths import PathText, parse_path
 from rlpost.io.staged import file_errors
 from rlpost.recipe import semantics
-from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.loss import LossOptions, is_own
 from rlpost.recipe.presets import DEFAULT, loss_values_of, values_of
 from rlpost.recipe.recipe import Recipe, load_toml
 
@@ -188,4 +188,6 @@ def _recipe_of(file: Path, path: Path) -> tuple[Recipe | None, LossOptions | Non
     except (UsageError, ValueError, TypeError, AttributeError) as error:
         text = str(error).replace(f"{file}: ", "").removeprefix(f"{where}: ")
         raise DataError(f"{where}: {text[:400]}") from None
+    if own is not None and is_own(own.loss):
+        raise DataError(f"{where}: loss {own.loss}: code that a bundle names is not imported")
     return recipe, own

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.metrics.definitions import MetricDefinition
     from rlpost.analysis.replay.metrics.dump import MeasuredResponses
-    from rlpost.analysis.replay.metrics.splits import Units
+    from rlpost.kernels.layouts import Units
 
     Numbers = NDArray[np.float64]
     Indices = NDArray[np.int64]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.metrics.aggregates import Aggregated
     from rlpost.analysis.replay.metrics.dump import DumpInput
-    from rlpost.analysis.replay.metrics.splits import UnitMeans
     from rlpost.analysis.replay.metrics.steps import MetricSeries
+    from rlpost.kernels.layouts import UnitMeans
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.recipe.loss import LossOptions
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay.metrics.aggregates import OF_ALL_TOKENS, OF_COUNTS, REDUCTIONS
-from rlpost.analysis.replay.metrics.splits import all_splits
 from rlpost.analysis.replay.metrics.sums import KL_TERMS, kl_options, kl_term
+from rlpost.kernels.layouts import all_splits
 from rlpost.losses.config import LossConfig
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.analysis.replay.metrics.splits import Split
     from rlpost.analysis.replay.metrics.sums import SumColumn
+    from rlpost.kernels.layouts import Split
     from rlpost.recipe.loss import LossOptions
 
     Flags = NDArray[np.bool_]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.formulas import ENTROPY
-from rlpost.analysis.replay.metrics.splits import ABOUT_LEVELS
 from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import kl_options
+from rlpost.kernels.layouts import ABOUT_LEVELS
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import DEFAULTS, word
 
@@ -52,7 +52,7 @@ def about_term(name: str) -> str:
 def loss_fields(loss: LossCandidate) -> dict[str, Any]:
     """Return the clip range of a loss, and the fields that differ from its defaults."""
     config = loss.config
-    values, defaults = config.resolved(), DEFAULTS[loss.options.loss]
+    values, defaults = config.resolved(), DEFAULTS.get(loss.options.loss, config.loss.defaults)
     fields = {"loss": values["loss"]}
     if values["behaviour"] == "infer" and not config.ignored(["behaviour"]):
         fields["behaviour"] = "infer"

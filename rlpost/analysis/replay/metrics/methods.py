@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
-from rlpost.analysis.replay.metrics.splits import LEVELS, Units
+from rlpost.kernels.layouts import LEVELS, Units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.metrics.aggregates import Aggregated
     from rlpost.analysis.replay.metrics.formulas import FittedFormula
-    from rlpost.analysis.replay.metrics.splits import Level, Split
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import SumColumn
+    from rlpost.kernels.layouts import Level, Split
 
     Numbers = NDArray[np.float64]
     Flags = NDArray[np.bool_]
@@ -50,7 +50,8 @@ class MetricMethod(NamedTuple):
 
     def computed(self, data: Aggregated) -> tuple[Numbers, Numbers]:
         """Return the numbers of the steps, and the aggregated absolute values, [s] each."""
-        units = [Units.by(self.split, self.level, count) for count in data.counts]
+        sizes = [np.ones(count, np.int64) for count in data.counts]
+        units = [Units.by(self.split, self.level, own) for own in sizes]
         values, magnitudes = (x[:, self.reduction] for x in data.values(units))
         at = data.index[self.column]
         added = sum(scale * values[data.index[column]] for scale, column in self.terms)

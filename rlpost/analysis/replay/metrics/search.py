@@ -12,9 +12,9 @@ from rlpost.analysis.replay.metrics.aggregates import Aggregated
 from rlpost.analysis.replay.metrics.clip_bounds import bound_changes
 from rlpost.analysis.replay.metrics.formulas import fitted, formulas_of
 from rlpost.analysis.replay.metrics.methods import BestMethod, best_method, methods_of
-from rlpost.analysis.replay.metrics.splits import LEVELS, all_means
 from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import LossCandidate
+from rlpost.kernels.layouts import LEVELS, all_means
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rlpost.analysis.replay.metrics.configurations import RunConfiguration
     from rlpost.analysis.replay.metrics.dump import DumpInput
     from rlpost.analysis.replay.metrics.formulas import FittedFormula, Formula
-    from rlpost.analysis.replay.metrics.splits import Split, UnitMeans
     from rlpost.analysis.replay.metrics.steps import MetricSeries
     from rlpost.analysis.replay.metrics.sums import SumColumn
+    from rlpost.kernels.layouts import Split, UnitMeans
 
     Numbers = NDArray[np.float64]
     Counts = NDArray[np.int64]

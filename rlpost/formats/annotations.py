@@ -1,0 +1,158 @@
+"""Annotations of prime-rl: what producers learn about a trace after it was written, beside it.
+
+`traces/annotations/PRODUCER/NNNNN.jsonl[.zst]` has updates `{version, trace_id, info, branches}`. A
+list of a branch has an entry for each of its tokens, null if unknown. Updates of a trace are
+applied in the order of their producers' names and of their lines; for each list the newest counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rlpost.errors import DataError
+from rlpost.formats.containers.streams import chunks_of, is_torn
+from rlpost.formats.records import as_record, parse_json
+from rlpost.io.compressed import RandomAccess, open_bytes
+from rlpost.io.memory_limit import memory_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from rlpost.formats.records import Record
+
+VERSION = 1
+LISTS = ("advantages", "trainer_logprobs", "entropies", "is_masked")
+"""Lists of a branch, which become fields of its nodes, with the entries of sampled tokens."""
+_LINE_BYTES = 4  # memory for a byte of a line
+_FIELDS = {"version", "trace_id", "info", "branches"}
+
+
+class _Head(msgspec.Struct):
+    """The parts of an update that place it; its lists are not built."""
+
+    trace_id: str
+    branches: list[dict[str, msgspec.Raw]] = []
+
+
+_head = msgspec.json.Decoder(_Head).decode
+
+
+class Annotations:
+    """The updates of a run's traces, by trace. Their lists are read when a trace is.
+
+    Args:
+        folder: `annotations/`, with a directory for each producer.
+
+    Raises:
+        DataError: an update is damaged, or its file has no positions.
+        ReadWriteError: a file cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lists: set[str] = set()
+        """The lists that any update has."""
+        self._places: dict[str, list[tuple[RandomAccess, int, int]]] = {}
+        self._read: set[str] = set()
+        self._most = memory_limit().room // _LINE_BYTES
+        for producer in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if producer.is_dir():
+                self._scan([*chunks_of(producer).values()])
+
+    @property
+    def unknown(self) -> list[str]:
+        """Traces that have updates, and were not read."""
+        return sorted(self._places.keys() - self._read)
+
+    def updates(self, trace: object) -> Iterator[Record]:
+        """Yield the updates of a trace, oldest first."""
+        self._read.add(str(trace))
+        for file, at, number in self._places.get(str(trace), ()):
+            where = f"{file.path}, line {number}"
+            update = as_record(where, parse_json(where, file.line_at(at, self._most)), file.path)
+            check_version(update)
+            yield update
+
+    def _scan(self, chunks: Sequence[Path]) -> None:
+        for path in chunks:
+            file, at = RandomAccess(path), 0
+            with open_bytes(path) as contents:
+                lines = iter(lambda: contents.readline(self._most + 1), b"")
+                for number, line in enumerate(lines, 1):
+                    if path == chunks[-1] and is_torn(line):
+                        break
+                    if not line.isspace():
+                        self._add(file, at, number, line)
+                    at += len(line)
+
+    def _add(self, file: RandomAccess, at: int, number: int, line: bytes) -> None:
+        try:
+            head = _head(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise DataError(f"{file.path}, line {number}: not an annotation: {error}") from None
+        self._places.setdefault(head.trace_id, []).append((file, at, number))
+        self.lists.update(name for branch in head.branches for name in LISTS if name in branch)
+
+
+def check_version(update: Record) -> None:
+    """Raise DataError for an update of an unknown version; the error names its new fields."""
+    version = update.get("version")
+    if version != VERSION:
+        new = ", ".join(sorted(update.fields.keys() - _FIELDS))
+        raise DataError(
+            f"{update.where}: `version` is {version!r}; rlpost reads annotations of {VERSION}"
+            + (f" (new fields: {new})" if new else "")
+        )
+
+
+def fold(update: Record, trace: dict[str, Any], branches: Sequence[Sequence[int]]) -> None:
+    """Write the lists and the info of an update into a trace.
+
+    A node takes a list if it has a number for each of the node's sampled tokens; `is_masked` may be
+    null there.
+
+    Args:
+        update: of this trace.
+        trace: its fields, whose nodes are changed.
+        branches: the nodes of each branch by number, root first.
+
+    Raises:
+        DataError: the update names a branch that the trace lacks, or a list of another length.
+    """
+    trace["info"] = _merged(trace.get("info"), update.fields.get("info") or {})
+    nodes = trace["nodes"]
+    for branch in update.array("branches") if update.has("branches") else ():
+        part = as_record(update.where, branch)
+        index = part.integer("index")
+        if not 0 <= index < len(branches):
+            raise DataError(
+                f"{update.where}: has branch {index} of trace {trace.get('id')!r}, which has "
+                f"{len(branches)}"
+            )
+        path = [nodes[i] for i in branches[index]]
+        tokens = sum(len(node.get("token_ids") or ()) for node in path)
+        for name in (name for name in LISTS if part.has(name)):
+            values, at = part.array(name), 0
+            if len(values) > tokens:
+                raise DataError(
+                    f"{update.where}: `{name}` of branch {index} has {len(values)} entries, and "
+                    f"the branch has {tokens} tokens"
+                )
+            for node in path:
+                mask = node.get("mask") or ()
+                span = values[at : at + len(mask)]
+                at += len(mask)
+                sampled = [x for x, keep in zip(span, mask, strict=False) if keep]
+                known = [x is not None for x in sampled]
+                whole = any(known) if name == "is_masked" else bool(known) and all(known)
+                if len(span) == len(mask) and whole:
+                    node[name] = sampled
+
+
+def _merged(old: object, new: object) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+    return new

@@ -1,0 +1,116 @@
+"""Rollouts of agents as the calls of their model: a row for each call, with its turn and branch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rlpost.errors import DataError
+from rlpost.formats.records import Record, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+TYPES: dict[str, pa.DataType] = {
+    "branch": pa.string(),
+    "turn": pa.int64(),
+    "failure": pa.string(),
+    "error": pa.string(),
+}
+"""Columns that are not canonical, which every file has: the first failure may come late."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call of a model: what it was given and what it sampled.
+
+    Args:
+        where: its position in errors.
+        prompt: ids of the whole prompt, with the history; None: not recorded.
+        sampled: ids of the answer; None: not recorded, so that the row has no tokens.
+        log_probs: of the answer, by the engine; None: not recorded.
+        values: further columns of the row.
+    """
+
+    where: str
+    prompt: Sequence[int] | None = None
+    sampled: Sequence[int] | None = None
+    log_probs: Sequence[float] | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def tokens(self) -> dict[str, Any]:
+        """Return the columns of tokens; the answer is all that the policy sampled.
+
+        Raises:
+            DataError: there is not one log-prob for each token.
+        """
+        if self.sampled is None:
+            return {}
+        if self.log_probs is not None and len(self.log_probs) != len(self.sampled):
+            raise DataError(
+                f"{self.where}: has {len(self.log_probs)} log-probs and "
+                f"{len(self.sampled)} sampled tokens; they must be equal"
+            )
+        return {
+            "prompt_token_ids": self.prompt,
+            "prompt_length": None if self.prompt is None else len(self.prompt),
+            "response_mask": [1] * len(self.sampled),
+            "response_token_ids": self.sampled,
+            "response_length": len(self.sampled),
+            "infer_log_probs": self.log_probs,
+        }
+
+
+class CallPlaces:
+    """The turns and branches of the calls of one rollout, in the order in which they were made.
+
+    The turn counts from 0. A call is of the branch whose last prompt and answer begin its prompt:
+    where the history was rewritten, and in a sub-agent, a new branch begins. Without ids of prompts
+    a rollout has one branch.
+    """
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self._ends: list[tuple[int, int]] = []  # of each branch: its length, and its hash
+
+    def next(self, call: ModelCall) -> dict[str, Any]:
+        """Return the columns of a call's place."""
+        branch = 0
+        if call.prompt is not None:
+            prompt = tuple(call.prompt)
+            begun = [i for i, (size, end) in enumerate(self._ends) if hash(prompt[:size]) == end]
+            branch = max(begun, key=lambda i: self._ends[i], default=len(self._ends))
+            sequence = (*prompt, *(call.sampled or ()))
+            self._ends[branch : branch + 1] = [(len(sequence), hash(sequence))]
+        self.turns += 1
+        return {"branch": str(branch), "turn": self.turns - 1}
+
+
+def call_rows(
+    record: Record, facts: Mapping[str, Any], calls: Iterable[ModelCall]
+) -> Iterator[Row]:
+    """Yield a row for each call of a rollout, in the order in which they were made.
+
+    A rollout without calls, such as one that failed before the first, is one row without tokens.
+
+    Args:
+        record: the rollout's, with the fields for the user's map.
+        facts: columns that are equal in all of its rows; `rollout_id` is needed.
+        calls: its calls; their own values have precedence.
+    """
+    places = CallPlaces()
+    for call in calls:
+        yield call_row(record, facts, call, places)
+    if not places.turns:
+        place = {"sample_id": facts["rollout_id"], "branch": "0", "turn": 0}
+        yield Row(record, {**facts, **place, "response_length": 0})
+
+
+def call_row(record: Record, facts: Mapping[str, Any], call: ModelCall, places: CallPlaces) -> Row:
+    """Return the next call of a rollout as a row."""
+    place = places.next(call)
+    sample = {"sample_id": f"{facts['rollout_id']}:{place['turn']}"}
+    own = Record(call.where, record.fields, record.file)
+    return Row(own, {**facts, **sample, **place, **call.values, **call.tokens()})

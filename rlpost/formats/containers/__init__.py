@@ -1,0 +1,132 @@
+"""Containers: what the records of a dump are in. A container knows nothing of their fields.
+
+A container yields `Record`s: fields, the place for errors (file and line, row, member or element)
+and the file. A layout (`rlpost.formats.base.Format`) declares the containers that it is found in,
+and turns records into rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlpost.formats.containers import archives, databases, json_text, streams, tables
+from rlpost.formats.pickles import first_texts
+from rlpost.io.compressed import COMPRESSED
+from rlpost.io.parquet.column_names import column_names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rlpost.formats.records import Record
+    from rlpost.io.paths import AnyPath
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a layout reads of a container."""
+
+    members: str = ""
+    """Glob of the files of a directory, or of the members of an archive, that have records.
+    Or the table of a database."""
+    columns: tuple[str, ...] = ()
+    """Columns of a table, `a.b` for a field of a struct; none: all."""
+
+
+EVERYTHING = Contents()
+
+
+@dataclass(frozen=True)
+class Container:
+    """One way in which records are stored.
+
+    Args:
+        name: in errors, such as "a zip archive".
+        suffixes: of its files; none: it is a directory.
+        records: yields the records of a path; `Contents` names those of a layout.
+        first: returns the fields of the first record, or their names with None; cheap, never
+            raises, and executes nothing of the file.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    records: Callable[[Path, Contents], Iterator[Record]]
+    first: Callable[[Path, Contents], Mapping[str, Any]]
+
+
+def _folder_records(folder: Path, contents: Contents) -> Iterator[Record]:
+    for file in sorted(folder.rglob(contents.members)):
+        yield from json_text.json_records(file)
+
+
+def _folder_first(folder: Path, contents: Contents) -> Mapping[str, Any]:
+    if not contents.members:
+        return {}
+    first = next((file for file in folder.rglob(contents.members) if file.is_file()), None)
+    return {} if first is None else json_text.first_fields(first)
+
+
+JSON = Container(
+    "JSON lines, a JSON array or JSON objects",
+    tuple(text + packed for text in archives.TEXTS for packed in ("", *COMPRESSED)),
+    lambda path, _: json_text.json_records(path),
+    lambda path, _: json_text.first_fields(path),
+)
+PARQUET = Container(
+    "Parquet",
+    (".parquet",),
+    lambda path, contents: tables.table_records(path, contents.columns),
+    lambda path, _: dict.fromkeys(column_names_of(path)),
+)
+PICKLE = Container(
+    "a torch.save file",
+    (".pt",),
+    lambda path, _: tables.pickle_records(path),
+    lambda path, _: dict.fromkeys(first_texts(path)),
+)
+ZIP = Container(
+    "a zip archive of JSON files",
+    (".zip",),
+    lambda path, contents: archives.zip_records(path, contents.members),
+    lambda path, contents: archives.zip_fields(path, contents.members),
+)
+SQLITE = Container(
+    "a SQLite database",
+    (".sqlite", ".db"),
+    lambda path, contents: databases.database_records(path, contents.members),
+    lambda path, contents: databases.database_fields(path, contents.members),
+)
+STREAM = Container(
+    "a directory of numbered files of JSON lines",
+    (),
+    lambda path, _: streams.stream_records(path),
+    lambda path, _: streams.stream_fields(path),
+)
+FOLDER = Container("a directory of JSON files", (), _folder_records, _folder_first)
+
+FILES = (JSON, PARQUET, PICKLE, ZIP, SQLITE)
+
+
+def container_of(path: AnyPath) -> Container | None:
+    """Return the container of a file by its name, or of a directory; None of other files.
+
+    A directory is a stream if it has a numbered file of JSON lines.
+    """
+    for container in FILES:
+        if path.name.endswith(container.suffixes):
+            return container
+    if isinstance(path, Path) and path.is_dir():
+        return STREAM if streams.chunks_of(path) else FOLDER
+    return None
+
+
+def is_dump_file(path: AnyPath) -> bool:
+    """Return whether a file's name is that of a container, except Parquet."""
+    return any(path.name.endswith(one.suffixes) for one in FILES if one is not PARQUET)
+
+
+def without_suffixes(path: Path) -> Path:
+    """Return a path without the suffix of its container: `a/0.jsonl.zst` is `a/0`."""
+    suffixes = (suffix for one in FILES for suffix in one.suffixes if path.name.endswith(suffix))
+    return path.with_name(path.name.removesuffix(max(suffixes, key=len, default="")))

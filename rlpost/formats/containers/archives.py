@@ -1,0 +1,91 @@
+"""Zip archives whose members are files of JSON text."""
+
+from __future__ import annotations
+
+import zipfile
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Any
+
+from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
+from rlpost.formats.containers.json_text import first_fields_of, records_of
+from rlpost.io.memory_limit import memory_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from rlpost.formats.records import Record
+
+
+TEXTS = (".jsonl", ".ndjson", ".json")
+"""Suffixes of JSON text."""
+_MEMBER_BYTES = 600  # of memory, for an entry of the directory
+_LEAST_ENTRY = 46  # bytes of an entry in the file
+_TAIL = (1 << 16) + 22  # bytes: the end of an archive, with the longest comment
+
+
+def zip_records(path: Path, pattern: str = "") -> Iterator[Record]:
+    """Yield the objects of the members of an archive, in its order.
+
+    Args:
+        path: the archive.
+        pattern: of the names of members; empty: all with a suffix of JSON text.
+
+    Raises:
+        DataError: the archive is damaged or encrypted, or a member's record is bad.
+        NotEnoughMemoryError: the directory of the archive does not fit into memory.
+        ReadWriteError: it cannot be read.
+    """
+    with _opened(path) as archive:
+        for name in members_of(archive, pattern):
+            with archive.open(name) as member:
+                yield from records_of(member, path / name, f"{path}, member {name}")
+
+
+def zip_fields(path: Path, pattern: str = "") -> Mapping[str, Any]:
+    """Return the fields of the first record of an archive; empty without one. Never raises."""
+    try:
+        with _opened(path) as archive:
+            for name in members_of(archive, pattern):
+                with archive.open(name) as member:
+                    return first_fields_of(member, path / name)
+    except (DataError, NotEnoughMemoryError, ReadWriteError):
+        pass
+    return {}
+
+
+def members_of(archive: zipfile.ZipFile, pattern: str) -> Iterator[str]:
+    """Yield the names of members with JSON text that match a pattern; empty: all."""
+    for name in archive.namelist():
+        if fnmatch(name, pattern) if pattern else name.endswith(TEXTS):
+            yield name
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        _check_directory(path)
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise DataError(f"{path}: a zip archive that is damaged or encrypted: {error}") from None
+    except OSError as error:
+        raise ReadWriteError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _check_directory(path: Path) -> None:
+    """Raise NotEnoughMemoryError if an archive has more members than fit into memory.
+
+    The size of the directory, which the end of the archive states, bounds their number.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(size - _TAIL, 0))
+        tail = file.read()
+    at = max(tail.rfind(b"PK\x05\x06"), 0)
+    stated = int.from_bytes(tail[at + 12 : at + 16], "little")
+    entries = min(stated, size) // _LEAST_ENTRY
+    memory_limit().check(
+        _MEMBER_BYTES * entries, f"{path}: a zip archive of up to {entries:,} members"
+    )

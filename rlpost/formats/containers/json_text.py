@@ -1,0 +1,246 @@
+"""JSON text: lines, one array, or objects one after another; plain, gzip or zstd."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
+
+from rlpost.errors import DataError, NotEnoughMemoryError
+from rlpost.formats.records import Record, as_record, integer_of, parse_json
+from rlpost.io.compressed import open_bytes
+from rlpost.io.memory_limit import memory_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path, PurePath
+
+    from rlpost.io.memory_limit import MemoryLimit
+
+
+MOST_SNIFFED = 64 << 20
+"""Most bytes of a first record that a sniff reads."""
+_BLOCK = 1 << 20
+_TEXT_BYTES, _VALUE_BYTES = 4, 100  # memory for a byte of JSON, and for one of its values
+_SPACE: Any = re.compile(r"\s*")
+_VALUES = (b",", b"[", b"{", b":")
+_MOST_VALUE_BYTES = _TEXT_BYTES + _VALUE_BYTES
+
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def json_records(path: Path) -> Iterator[Record]:
+    """Yield the objects of a file of JSON text; its first bytes show how they are written.
+
+    - Lines, each an object. A file of any size streams. Empty lines are skipped.
+    - One array of objects, which is read into memory.
+    - Objects one after another, over any number of lines, such as `json.dump(..., indent=2)`
+      writes them; they stream.
+
+    NaN and Infinity, which Python's json writes although JSON lacks them, are read. Of a field that
+    an object has twice, the last value counts, as in Python.
+
+    Raises:
+        DataError: a record is not JSON, is incomplete, or is not an object; the record is named.
+            Or compressed data is damaged or ends early.
+        NotEnoughMemoryError: a record, or the array, does not fit into the memory of the run.
+        ReadWriteError: the file cannot be read.
+    """
+    with open_bytes(path) as file:
+        yield from records_of(file, path, str(path))
+
+
+def records_of(file: IO[bytes], path: PurePath, where: str) -> Iterator[Record]:
+    """Yield the objects of an open file of JSON text.
+
+    Args:
+        file: its contents.
+        path: where layouts look for what the name or the folder of the file contains.
+        where: its name in errors.
+    """
+    for text, place in _texts(file, where):
+        if isinstance(text, bytes):
+            yield as_record(place, parse_json(place, text), path)
+        else:
+            yield as_record(place, text, path)
+
+
+def json_fields(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the fields of each record, as JSON text (`msgspec.Raw`) where that is possible.
+
+    This is four times as fast as `json_records`, for a pass that needs names and types only.
+
+    Raises:
+        DataError, NotEnoughMemoryError, ReadWriteError: as `json_records`.
+    """
+    with open_bytes(path) as file:
+        for text, place in _texts(file, str(path)):
+            if not isinstance(text, bytes):
+                yield as_record(place, text, path).fields
+                continue
+            try:
+                if not text.isascii():
+                    text.decode()  # the decoder checks only texts that it returns
+                yield _decode_fields(text)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                yield as_record(place, parse_json(place, text), path).fields
+
+
+def _texts(file: IO[bytes], where: str) -> Iterator[tuple[Any, str]]:
+    """Yield each record, as the bytes of its line or as a value, and its position."""
+    limit, number = memory_limit(), 0
+    for number, line in _numbered_lines(file, where, limit):  # noqa: B007
+        if not line.isspace():
+            break
+    else:
+        return
+    begin = line.lstrip()[:1]
+    if begin == b"[":
+        yield from _array(file, line, where, limit)
+    elif begin == b"{" and _continues(line):
+        yield from _objects(file, line, number, where, limit)
+    else:
+        yield line, f"{where}, line {number}"
+        for later, text in _numbered_lines(file, where, limit, number):
+            if not text.isspace():
+                yield text, f"{where}, line {later}"
+
+
+def _numbered_lines(
+    file: IO[bytes], where: str, limit: MemoryLimit, last: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    most = limit.room // _TEXT_BYTES
+    for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), last + 1):
+        if len(line) > most:
+            place = f"{where}, line {number}: {len(line):,} bytes of it and more"
+            limit.check(_TEXT_BYTES * len(line), place)
+        check_fits(limit, f"{where}, line {number}", line)
+        yield number, line
+
+
+def check_fits(limit: MemoryLimit, where: str, text: bytes) -> None:
+    """Raise NotEnoughMemoryError if the values of a JSON text do not fit."""
+    if _MOST_VALUE_BYTES * len(text) > limit.room:  # counting takes a tenth of the time of parsing
+        values = sum(map(text.count, _VALUES))
+        needed = _TEXT_BYTES * len(text) + _VALUE_BYTES * values
+        limit.check(needed, f"{where}: {len(text):,} bytes with {values:,} values")
+
+
+def _continues(line: bytes) -> bool:
+    """Return whether an object goes on after its line, or another one follows on the line."""
+    text = line.strip()
+    if text.endswith((b"{", b"[", b",")):
+        return True
+    if b"}{" not in text and b"} {" not in text:
+        return False
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        return "trailing characters" in str(error)
+    except RecursionError:
+        return False
+    return False
+
+
+def _array(
+    file: IO[bytes], head: bytes, where: str, limit: MemoryLimit
+) -> Iterator[tuple[Any, str]]:
+    name = f"{where}: one JSON array, not one object per line (jq -c '.[]')"
+    parts, size = [head], len(head)
+    while block := file.read(_BLOCK):
+        parts.append(block)
+        size += len(block)
+        limit.check(_TEXT_BYTES * size, name)
+    text = b"".join(parts)
+    check_fits(limit, name, text)
+    for i, value in enumerate(parse_json(where, text)):
+        yield value, f"{where}, element {i} of the array"
+
+
+def _objects(
+    file: IO[bytes], head: bytes, line: int, where: str, limit: MemoryLimit
+) -> Iterator[tuple[Any, str]]:
+    """Yield objects that stand one after another, and the lines at which they begin."""
+    decode, skip_space = json.JSONDecoder(parse_int=integer_of).raw_decode, _SPACE.match
+    utf8 = codecs.getincrementaldecoder("utf-8")()
+    text, at, ended, more = "", 0, False, head
+    while True:
+        try:
+            text = text[at:] + utf8.decode(more, final=not more)
+        except UnicodeDecodeError:
+            raise DataError(f"{where}, line {line} or later: not UTF-8 text") from None
+        at, ended = 0, not more
+        limit.check(_TEXT_BYTES * len(text), f"{where}, line {line}: an object without an end")
+        while True:
+            begin = skip_space(text, at).end()
+            line, at = line + text.count("\n", at, begin), begin
+            if at == len(text):
+                break
+            try:
+                value, end = decode(text, at)
+            except json.JSONDecodeError as error:
+                if not ended:
+                    break
+                place = line + text.count("\n", at, error.pos)
+                raise DataError(
+                    f"{where}, line {line}: not JSON: {error.msg} on line {place}; repair or "
+                    "remove the object"
+                ) from None
+            except RecursionError:
+                raise DataError(f"{where}, line {line}: nested too deeply to read") from None
+            if end == len(text) and not ended and not isinstance(value, dict):
+                break  # a number may go on
+            yield value, f"{where}, line {line}"
+            line, at = line + text.count("\n", at, end), end
+        if ended:
+            return
+        more = file.read(max(_BLOCK, len(text) - at))  # doubles: an object is parsed a few times
+
+
+def first_fields(path: Path) -> Mapping[str, Any]:
+    """Return the fields of a file's first record; empty without a record. Never raises."""
+    try:
+        stat = path.stat()
+        return _first_fields(path, stat.st_size, stat.st_mtime_ns)
+    except (OSError, ValueError):
+        return {}
+
+
+@lru_cache(maxsize=64)
+def _first_fields(path: Path, size: int, modified: int) -> Mapping[str, Any]:  # noqa: ARG001
+    try:
+        with open_bytes(path) as file:
+            return first_fields_of(file, path)
+    except DataError:
+        return {}
+
+
+class _Beginning:
+    """The first bytes of a file, which ends there for its readers."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._left = MOST_SNIFFED
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def readline(self, size: int) -> bytes:
+        data = self._file.readline(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+def first_fields_of(file: IO[bytes], path: PurePath) -> Mapping[str, Any]:
+    """Return the fields of the first record of an open file; empty if there is none."""
+    beginning: Any = _Beginning(file)
+    try:
+        return next((one.fields for one in records_of(beginning, path, str(path))), {})
+    except (DataError, NotEnoughMemoryError):
+        return {}

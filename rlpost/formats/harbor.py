@@ -1,0 +1,229 @@
+"""Harbor: trials (`result.json` with the trajectories beside it), and ATIF trajectories alone.
+
+A trial is one rollout of its task. The ids and log-probs of its calls are in the result's rollout
+details, or else in the steps of its trajectories.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rlpost.formats.base import Format, Version
+from rlpost.formats.calls import TYPES, ModelCall, call_rows
+from rlpost.formats.containers import FOLDER, JSON, Contents
+from rlpost.formats.containers.json_text import json_records
+from rlpost.formats.keys import text_key
+from rlpost.formats.reading import check_version
+from rlpost.formats.records import as_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record, Row
+
+_TRIAL = {"trial_name", "task_name", "agent_info", "config"}
+_BUDGET = {
+    "AgentTimeoutError", "ContextWindowExceededError", "OutputTokenExceededError",
+    "ContextLengthExceededError", "OutputLengthExceededError",
+}  # fmt: skip
+"""Exceptions at a limit of the agent: the response is truncated, and its reward is valid."""
+_VALID = {*_BUDGET, "AgentSafetyRefusalError", "ContentPolicyViolationError"}
+
+
+def _is_harbor(fields: Mapping[str, Any]) -> bool:
+    """Return whether the fields are those of a trial's result, or of a trajectory."""
+    atif = str(fields.get("schema_version")).startswith("ATIF-v") and "steps" in fields
+    return atif or fields.keys() >= _TRIAL
+
+
+def trial_of(trajectory: Path) -> Path | None:
+    """Return the `result.json` of the trial that a trajectory is part of; None of another file."""
+    folder = trajectory.parent
+    if folder.name != "agent" or trajectory.name == "result.json":
+        return None
+    top = folder.parents[2] if folder.parents[1].name == "steps" else folder.parent
+    return top / "result.json" if (top / "result.json").is_file() else None
+
+
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
+    for record in records:
+        file = Path(record.file)
+        if "schema_version" in record:
+            result = trial_of(file)
+            trial = next(json_records(result)) if result else None
+            trajectories = [record]
+        else:
+            trial = record
+            files = [*file.parent.glob("agent/trajectory*.json"),
+                     *file.parent.glob("steps/*/agent/trajectory*.json")]  # fmt: skip
+            trajectories = [next(json_records(one)) for one in sorted(files)]
+        every = [part for one in trajectories for part in _with_subagents(one)]
+        steps = [call for one in every for call in _step_calls(one)]
+        detailed = [] if trial is None else list(_detailed_calls(trial, steps, options))
+        yield from call_rows(record, _facts(trial, every, options), detailed or steps)
+
+
+def _with_subagents(trajectory: Record) -> Iterator[Record]:
+    """Yield a trajectory of a known version, and those that it contains."""
+    check_version(trajectory, FORMAT)
+    yield trajectory
+    for i, one in enumerate(trajectory.fields.get("subagent_trajectories") or ()):
+        where = f"{trajectory.where}, sub-agent {i}"
+        yield from _with_subagents(as_record(where, one, trajectory.file))
+
+
+def _step_calls(trajectory: Record) -> Iterator[ModelCall]:
+    """Yield the calls of a trajectory's agent, except copies of those of another trajectory."""
+    role = trajectory.nested("agent").fields.get("name")
+    for i, step in enumerate(trajectory.array("steps")):
+        one = as_record(f"{trajectory.where}, step {i + 1}", step, trajectory.file)
+        no_call = one.fields.get("llm_call_count") == 0 or one.fields.get("is_copied_context")
+        if one.get("source") != "agent" or no_call:
+            continue
+        metrics = one.fields.get("metrics") or {}
+        yield ModelCall(
+            one.where,
+            metrics.get("prompt_token_ids"),
+            metrics.get("completion_token_ids"),
+            metrics.get("logprobs"),
+            {"response": _text(one.get("message")), "agent_role": role},
+        )
+
+
+def _text(message: Any) -> str:
+    """Return the text of a message, which may have parts of other kinds."""
+    parts = message if isinstance(message, list) else [{"text": message}]
+    return "".join(part.get("text") or "" for part in parts)
+
+
+def _detailed_calls(
+    trial: Record, steps: list[ModelCall], options: ReadOptions
+) -> Iterator[ModelCall]:
+    """Yield the calls in the rollout details, with the texts of steps that sampled the same.
+
+    The last call of each step of a trial of several steps has the step's reward.
+    """
+    texts = {tuple(call.sampled): call.values for call in steps if call.sampled}
+    single = [trial] if trial.has("agent_result") else []
+    parts = [as_record(f"{trial.where}, step result {i}", one, trial.file)
+             for i, one in enumerate(trial.fields.get("step_results") or ())]  # fmt: skip
+    for part in single or parts:
+        context = part.fields.get("agent_result") or {}
+        calls: list[ModelCall] = []
+        for i, detail in enumerate(context.get("rollout_details") or ()):
+            one = as_record(f"{part.where}, rollout detail {i}", detail, trial.file)
+            sampled = one.fields.get("completion_token_ids") or []
+            prompts = one.fields.get("prompt_token_ids") or [None] * len(sampled)
+            log_probs = one.fields.get("logprobs") or [None] * len(sampled)
+            if not len(sampled) == len(prompts) == len(log_probs):
+                raise one.error("logprobs", log_probs, f"a list of {len(sampled)} calls")
+            calls += [
+                ModelCall(one.where, prompt, ids, own, texts.get(tuple(ids), {}))
+                for prompt, ids, own in zip(prompts, sampled, log_probs, strict=True)
+            ]
+        if calls and not single:
+            values = {**calls[-1].values, "turn_reward": _reward(part, options)}
+            calls[-1] = replace(calls[-1], values=values)
+        yield from calls
+
+
+def _reward(part: Record, options: ReadOptions) -> float | None:
+    """Return the reward of a verifier's result: `reward`, or the only one; the map sets others.
+
+    Raises:
+        DataError: there are several, none of which is called `reward`.
+    """
+    rewards = (part.fields.get("verifier_result") or {}).get("rewards") or {}
+    name = "reward" if "reward" in rewards or not rewards else next(iter(rewards))
+    if "reward" in options.map:
+        return None
+    if len(rewards) > 1 and name != "reward":
+        tip = "one called `reward`, or --map reward=verifier_result.rewards.NAME,"
+        raise part.error("verifier_result.rewards", rewards, tip)
+    return rewards.get(name)
+
+
+def _facts(
+    trial: Record | None, trajectories: list[Record], options: ReadOptions
+) -> dict[str, Any]:
+    first = trajectories[0] if trajectories else None
+    asked = next(
+        (_text(one["message"]) for one in (first.array("steps") if first else ())
+         if one.get("source") == "user"), None
+    )  # fmt: skip
+    facts: dict[str, Any] = {"prompt": asked}
+    if trial is None:
+        assert first is not None
+        names = ("session_id", "trajectory_id")
+        rollout = next((first.fields[x] for x in names if first.has(x)), first.where)
+        return {**facts, "rollout_id": rollout, "prompt_id": text_key(asked or "")}
+    parts = [trial.fields, *(trial.fields.get("step_results") or ())]
+    errors = [one["exception_info"] for one in parts if one.get("exception_info")]
+    kinds = [one["exception_type"] for one in errors]
+    span = trial.fields.get("agent_execution") or {}
+    return {
+        **facts,
+        "rollout_id": trial.get("id"),
+        "prompt_id": trial.get("task_name"),
+        "domain": trial.fields.get("source"),
+        "agent_role": trial.nested("agent_info").fields.get("name"),
+        "reward": _reward(trial, options),
+        "truncated": not _BUDGET.isdisjoint(kinds),
+        "failure": next((kind for kind in kinds if kind not in _VALID), None),
+        "error": errors[0].get("exception_message") if errors else None,
+        "seconds": _seconds(span.get("started_at"), span.get("finished_at")),
+    }
+
+
+def _seconds(start: str | None, end: str | None) -> float | None:
+    if not start or not end:
+        return None
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
+FORMAT = Format(
+    name="harbor",
+    title="Harbor trials (result.json) and ATIF trajectories (trajectory.json)",
+    containers=(JSON, FOLDER),
+    contents=Contents(members="*__*/result.json"),
+    roles=(
+        "group", "reward", "mask", "infer_log_probs", "domain", "truncated", "branch",
+        "turn_reward", "agent_role", "failure",
+    ),
+    missing_roles={
+        "reward": "trajectories have no rewards; result.json of their trials has them",
+        "domain": "the task has no source",
+        "truncated": "trajectories do not contain why they ended; result.json does",
+        "mask": "the agent recorded no token ids: set its option collect_rollout_details",
+        "infer_log_probs": "the agent recorded no log-probs: set its option "
+        "collect_rollout_details",
+        "log_probs": "Harbor has no trainer",
+        "old_log_probs": "Harbor has no trainer",
+        "ref_log_probs": "Harbor has no trainer",
+        "values": "Harbor has no critic",
+        "batch": "Harbor has no training steps",
+    },
+    sniff=_is_harbor,
+    rows=_rows,
+    types={**TYPES, "turn_reward": pa.float64(), "seconds": pa.float64()},
+    version=Version("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
+    part_of=trial_of,
+    options=("map",),
+    source="harbor 0.25.0 models/trial/result.py, models/trajectories; ATIF 1.0 to 1.8",
+    fields={
+        "prompt_id": "task_name", "reward": "verifier_result.rewards", "domain": "source",
+        "response_mask": "rollout_details (all sampled tokens)", "truncated": "exception_info",
+        "response_token_ids": "rollout_details.completion_token_ids, or metrics of steps",
+        "prompt_token_ids": "rollout_details.prompt_token_ids, or metrics of steps",
+        "infer_log_probs": "rollout_details.logprobs, or metrics of steps",
+        "failure": "exception_info of which the reward is not valid",
+        "turn_reward": "step_results.verifier_result.rewards",
+    },
+    note="Each call of the model is one response; --unit rollout counts a trial once.",
+)  # fmt: skip

@@ -1,0 +1,144 @@
+"""NeMo-Gym: `rollouts.jsonl` of `gym eval run`, with `rollouts_failures.jsonl` beside it.
+
+A record is one rollout: the verified response, whose output has an item for each call of the model.
+The failures have a record for each attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rlpost.formats.base import Format
+from rlpost.formats.calls import TYPES, ModelCall, call_rows
+from rlpost.formats.containers import JSON
+from rlpost.formats.containers.json_text import json_records
+from rlpost.formats.records import as_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rlpost.formats.base import ReadOptions
+    from rlpost.formats.records import Record, Row
+
+_TASK, _ROLLOUT, _CLASS = "_ng_task_index", "_ng_rollout_index", "_ng_failure_class"
+_SIDECAR = "_failures"
+_SAMPLED = "generation_token_ids"
+_OWN = frozenset({
+    "responses_create_params", "response", "reward", "mask_sample", "agent_ref", "error_message",
+    "instance_config",
+    _TASK, _ROLLOUT, _CLASS, "_ng_failure_terminal",
+})  # fmt: skip
+
+
+def _is_rollouts(fields: Mapping[str, Any]) -> bool:
+    """Return whether the fields are those of a rollout, or of one that failed."""
+    return fields.keys() >= {_TASK, _ROLLOUT, "response"}
+
+
+def rollouts_of(failures: Path) -> Path | None:
+    """Return the file of rollouts beside a file of failures; None of another file."""
+    if not failures.stem.endswith(_SIDECAR):
+        return None
+    file = failures.with_name(failures.stem.removesuffix(_SIDECAR) + failures.suffix)
+    return file if file.is_file() else None
+
+
+def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
+    file = None
+    for record in records:
+        file = Path(record.file)
+        yield from _rollout(record, 0)
+    beside = file and file.with_name(f"{file.stem}{_SIDECAR}{file.suffix}")
+    if beside and beside.is_file():
+        for attempt, record in enumerate(json_records(beside), 1):
+            yield from _rollout(record, attempt)
+
+
+def _rollout(record: Record, attempt: int) -> Iterator[Row]:
+    """Yield the calls of a rollout; a failed attempt is a rollout of its own."""
+    get = record.fields.get
+    task, failure = record.integer(_TASK), get(_CLASS)
+    rollout = f"{task}:{record.integer(_ROLLOUT)}"
+    masked = get("mask_sample") or (get("instance_config") or {}).get("mask_sample")
+    facts = {
+        "prompt_id": str(task),
+        "rollout_id": rollout if failure is None else f"{rollout}:failure {attempt}",
+        "reward": get("reward") if failure else record.number("reward"),
+        "agent_role": (get("agent_ref") or {}).get("name"),
+        "sample_loss_mask": 0.0 if masked else 1.0,
+        "failure": failure,
+        "error": get("error_message"),
+    }
+    yield from call_rows(record, facts, () if failure else _calls(record))
+
+
+def _calls(record: Record) -> list[ModelCall]:
+    """Return the items of the output that the model sampled; one without ids has all texts."""
+    response = record.nested("response")
+    items = [
+        as_record(f"{response.where}, output item {i}", item, record.file)
+        for i, item in enumerate(response.array("output"))
+    ]
+    calls = [
+        ModelCall(
+            one.where,
+            one.array("prompt_token_ids"),
+            one.array(_SAMPLED),
+            one.array("generation_log_probs"),
+            {"response": _text(one)},
+        )
+        for one in items
+        if one.has(_SAMPLED)
+    ]
+    calls = calls or [ModelCall(response.where, values={"response": "".join(map(_text, items))})]
+    cut = response.fields.get("incomplete_details") or {}
+    ends = ["stop"] * (len(calls) - 1) + [cut.get("reason") or "stop"]
+    return [
+        replace(call, values={**call.values, "finish_reason": end})
+        for call, end in zip(calls, ends, strict=True)
+    ]
+
+
+def _text(item: Record) -> str:
+    """Return the text of a message, or the arguments of a tool call; none of another item."""
+    if item.fields.get("type") == "function_call":
+        return item.text("arguments")
+    content = item.fields.get("content") or [] if item.fields.get("role") == "assistant" else []
+    return "".join(part.get("text") or "" for part in content)
+
+
+_NONE = "NeMo-Gym has no trainer"
+
+FORMAT = Format(
+    name="nemo-gym",
+    title="NeMo-Gym rollouts.jsonl, with rollouts_failures.jsonl beside it",
+    containers=(JSON,),
+    roles=("group", "reward", "mask", "infer_log_probs", "truncated", "sample_mask", "branch",
+           "agent_role", "failure"),
+    missing_roles={
+        "mask": "the model server returned no token ids: set return_token_id_information",
+        "infer_log_probs": "the model server returned no log-probs",
+        "batch": "NeMo-Gym has no training steps",
+        **dict.fromkeys(("log_probs", "old_log_probs", "ref_log_probs", "values"), _NONE),
+    },
+    sniff=_is_rollouts,
+    rows=_rows,
+    own=_OWN,
+    integers=False,  # scores of the environment: their types differ between files
+    types={**TYPES, "sample_loss_mask": pa.float64()},
+    part_of=rollouts_of,
+    options=("map",),
+    source="nemo-gym 0.4.0 rollout_collection.py, base_resources_server.py, openai_utils.py",
+    fields={
+        "prompt_id": _TASK, "rollout_id": f"{_TASK} and {_ROLLOUT}", "reward": "reward",
+        "sample_loss_mask": "mask_sample", "failure": _CLASS, "agent_role": "agent_ref.name",
+        "response_mask": f"{_SAMPLED} (all)", "truncated": "incomplete_details",
+        "response_token_ids": _SAMPLED, "prompt_token_ids": "prompt_token_ids",
+        "infer_log_probs": "generation_log_probs",
+    },
+    note="Each call of the model is one response; --unit rollout counts a rollout once.",
+)  # fmt: skip

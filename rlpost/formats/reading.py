@@ -1,0 +1,114 @@
+"""A dump as record batches: container -> records -> layout -> rows -> batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from rlpost.errors import DataError, UsageError
+from rlpost.formats.containers import JSON, PARQUET, container_of
+from rlpost.formats.containers.json_text import json_fields
+from rlpost.formats.fields import apply_map
+from rlpost.formats.records import describe, first_names
+from rlpost.formats.rows import OtherFields, infer_other_fields, record_batches
+from rlpost.io.parquet.inputs import InputFile
+from rlpost.io.parquet.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rlpost.formats.base import Format, ReadOptions
+    from rlpost.formats.records import Record, Row
+
+
+def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Yield a dump as record batches of canonical columns and of others under their names.
+
+    Batches may differ in their columns: a column that a batch lacks is null there.
+
+    Raises:
+        UsageError: the layout is not found in this container.
+        DataError: a record is bad, or of an unknown version; the error names it.
+        NotEnoughMemoryError: a record does not fit into the memory of the run.
+        ReadWriteError: a file cannot be read.
+    """
+    check_container(path, layout)
+    if layout.read is not None:
+        return layout.read(path, options)
+    others = _kept_fields(path, layout, options)
+    rows = layout_rows(records_of(path, layout), layout, options, others)
+    kept = {} if others is None else others.column_types
+    typed = {**layout.types, **kept}.items()
+    types = {name: kind for name, kind in typed if name not in options.omitted_columns}
+    in_all = {x: kind for x, kind in types.items() if x in kept or not pa.types.is_nested(kind)}
+    return OtherFields(in_all).add_missing_columns(record_batches(rows, options, types))
+
+
+def check_container(path: Path, layout: Format) -> None:
+    """Raise UsageError if a layout is not found in the container of a path."""
+    container = container_of(path)
+    if container not in layout.containers:
+        needed = " or ".join(one.name for one in layout.containers)
+        what = container.name if container else "of an unknown kind"
+        raise UsageError(f"{path}: is {what}; {layout.name} dumps are {needed}")
+
+
+def records_of(path: Path, layout: Format) -> Iterator[Record]:
+    """Yield the records of a dump, after a layout split them."""
+    container = container_of(path)
+    assert container is not None
+    for record in container.records(path, layout.contents):
+        if layout.version is not None:
+            check_version(record, layout)
+        if layout.split is None:
+            yield record
+        else:
+            yield from layout.split(record)
+
+
+def check_version(record: Record, layout: Format) -> None:
+    """Raise DataError if a record is of a version that the layout lacks."""
+    version = layout.version
+    assert version is not None
+    stored = record.fields.get(version.field, version.known[0])
+    if stored in version.known:
+        return
+    known = ", ".join(map(str, version.known))
+    new, lost = record.fields.keys() - version.fields, version.fields - record.fields.keys()
+    texts = [f"new: {first_names(sorted(new))}"] if new and version.fields else []
+    texts += [f"missing: {first_names(sorted(lost))}"] if lost else []
+    raise DataError(
+        f"{record.where}: `{version.field}` is {describe(stored)}; rlpost reads {known} of "
+        f"{layout.name}" + (f" (fields {'; '.join(texts)})" if texts else ""),
+    )
+
+
+def _kept_fields(path: Path, layout: Format, options: ReadOptions) -> OtherFields | None:
+    """Return the fields that a layout keeps under their names, with types of the whole dump."""
+    if layout.own is None:
+        return None
+    skip = {*layout.own, *options.omitted_columns}
+    container = container_of(path)
+    if container is PARQUET:
+        return OtherFields.of_schema(Source([InputFile(path, Path(path.name))]).schemas[0], skip)
+    fields = (
+        json_fields(path)
+        if container is JSON and layout.split is None
+        else (record.fields for record in records_of(path, layout))
+    )
+    return infer_other_fields(fields, skip, integers=layout.integers)
+
+
+def layout_rows(
+    records: Iterator[Record], layout: Format, options: ReadOptions, others: OtherFields | None
+) -> Iterator[Row]:
+    """Yield the rows of records, with kept fields and the user's map."""
+    assert layout.rows is not None
+    for row in layout.rows(records, options):
+        if others is not None:
+            row.values |= others.values(row.record.fields)
+        apply_map(row, options.map)
+        row.record = row.record.position  # its values are many times the row's
+        yield row

@@ -1,0 +1,156 @@
+"""The weight of each token in the loss of an optimiser update."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS
+from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.layouts import Dealt, weights_in
+from rlpost.kernels.segments import count_true, spread
+from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages.tokens import kept_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.kernels.arrays import Array
+    from rlpost.kernels.layouts import StepLayout
+    from rlpost.losses.config import LossConfig
+    from rlpost.losses.tokens import Tokens
+    from rlpost.pipeline.data import Batch, Responses
+
+EFFECTIVE, INTENDED = "effective weight", "intended weight"
+LOSS_TOKENS, POSITIVE_TOKENS = "tokens in the loss", "those with A > 0"
+UPDATE, MICRO_BATCH = "update", "micro-batch"
+"""Columns of responses besides their weights."""
+SIGNED = (" if A > 0", " if A <= 0")
+"""How names end that are by the sign of the advantage."""
+
+
+def weight_name(config: LossConfig, kind: str, *, kl: bool = False) -> str:
+    """Return the column of responses that has the weights of a loss, or of its KL loss.
+
+    Losses with the same name have the same weights. Means by sign have two columns: see `SIGNED`.
+    """
+    options = config.options
+    words = (
+        kind,
+        aggregation_of(config, kl),
+        options.agg_rows,
+        options.agg_norm,
+        options.agg_length,
+    )
+    return " ".join(map(str, words))
+
+
+def signs_of(how: str) -> tuple[str, ...]:
+    """Return the endings of the names of an aggregation's weights."""
+    return SIGNED if how == BY_SIGN else ("",)
+
+
+def weight_stage(
+    layout: StepLayout, configs: Sequence[LossConfig], *, grouped: bool, rejects: bool
+) -> Stage:
+    """Return the stage that adds the weight of a token of each response.
+
+    Args:
+        layout: how the responses of each step are dealt.
+        configs: the losses.
+        grouped: the input has prompt groups.
+        rejects: single tokens of responses may be rejected.
+    """
+    ways = {weight_name(one, "", kl=kl): (one, kl) for one in configs for kl in (False, True)}
+    by_sign = any(aggregation_of(*way) == BY_SIGN for way in ways.values())
+    return Stage(
+        "tokens in the loss",
+        map=map_tokens if rejects or by_sign else None,
+        reduce=partial(add_weights, layout=layout, ways=ways, grouped=grouped),
+        uses=frozenset({"advantages"}) if by_sign else frozenset(),
+    )
+
+
+def aggregation_of(config: LossConfig, kl: bool) -> str:  # noqa: FBT001 - of a pair
+    """Return the aggregation of a loss, or of its KL loss."""
+    return config.kl_aggregation if kl else config.aggregation
+
+
+def map_tokens(batch: Batch) -> dict[str, Array]:
+    """Return the tokens of each response that no mask drops, and those of them with A > 0, [n]."""
+    kept = kept_mask(batch)
+    numbers = {"kept_tokens": count_true(kept, batch.offsets)}
+    if "advantages" in batch:
+        numbers["positive_tokens"] = count_true(kept & (batch["advantages"] > 0), batch.offsets)
+    return numbers
+
+
+def add_weights(
+    responses: Responses,
+    *,
+    layout: StepLayout,
+    ways: Mapping[str, tuple[LossConfig, bool]],
+    grouped: bool,
+) -> Responses:
+    """Add the effective and the intended weight of a token of each response, for each loss.
+
+    The intended loss is the aggregation over all responses of an update. The gradient of an update
+    under the layout is the mean of its units, over each of which the denominators count.
+
+    Args:
+        responses: all of the input.
+        layout: how the responses of each step are dealt, in the order of the rows.
+        ways: by the name of weights without their kind: a loss that has them, and whether those
+            are of its KL loss.
+        grouped: the input has prompt groups.
+    """
+    kept = np.where(responses["kept"], responses["tokens"], 0)
+    tokens = responses.columns.get("kept_tokens", kept)
+    positive = responses.columns.get("positive_tokens", tokens)
+    dealt = Dealt.of(layout, responses["batch"], responses["length"])
+    columns: dict[str, Any] = {LOSS_TOKENS: tokens, POSITIVE_TOKENS: positive}
+    columns |= {UPDATE: dealt.update, MICRO_BATCH: dealt.micro}
+    for name, way in ways.items():
+        options, how = way[0].options, aggregation_of(*way)
+        group = responses[OF_UNITS[how]] if how in OF_UNITS else None
+        if group is not None and grouped:
+            group = joint_codes(responses["group"], group)
+        weigh = partial(
+            weights_in,
+            how=how,
+            responses=tokens,
+            lengths=responses["length"],
+            group=group,
+            count_rows=options.agg_rows,
+            norm=options.agg_norm,
+            length=options.agg_length,
+        )
+        counts = (
+            {"": tokens}
+            if how != BY_SIGN
+            else dict(zip(SIGNED, (positive, tokens - positive), strict=True))
+        )
+        for sign, count in counts.items():
+            columns[f"{EFFECTIVE}{name}{sign}"] = weigh(dealt.unit, count) * dealt.scale
+            columns[f"{INTENDED}{name}{sign}"] = weigh(dealt.update, count)
+    return responses.with_(**columns)
+
+
+def token_weights(
+    columns: Mapping[str, Array], tokens: Tokens, config: LossConfig, kind: str, *, kl: bool = False
+) -> Array:
+    """Return the weight of each token, [T]; 0 if masked out.
+
+    Args:
+        columns: [n] each, of responses, with the weights.
+        tokens: of these responses.
+        config: the loss.
+        kind: `EFFECTIVE` or `INTENDED`.
+        kl: of its KL loss.
+    """
+    name, how = weight_name(config, kind, kl=kl), aggregation_of(config, kl)
+    rows = [spread(columns[f"{name}{sign}"], tokens.offsets) for sign in signs_of(how)]
+    weights = rows[0] if len(rows) == 1 else tokens.xp.where(tokens.advantage_positive, *rows)
+    return tokens.xp.where(tokens.mask, weights, 0.0)

@@ -1,0 +1,170 @@
+"""Containers: the same records wherever they are stored, and damage as errors with its place."""
+
+import gzip
+import json
+import zipfile
+from unittest import mock
+
+import format_writers as writers
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import rlpost
+from rlpost.errors import DataError, NotEnoughMemoryError, UsageError
+from rlpost.formats.containers import archives, json_text, streams
+from rlpost.formats.whole import is_whole
+from rlpost.io import compressed
+from rlpost.io.memory_limit import MemoryLimit
+
+ROWS = [{"step": 1, "group": f"g{i // 4}", "reward": i / 3, "text": "a}\n{é" * (i % 5)}
+        for i in range(200)]  # fmt: skip
+LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+
+
+def archive(path, members):
+    with zipfile.ZipFile(path, "w") as out:
+        for name, data in members.items():
+            out.writestr(name, data)
+    return path.read_bytes()
+
+
+def containers(folder):
+    pretty = "\n".join(json.dumps(row, indent=2, ensure_ascii=False) for row in ROWS).encode()
+    halves = LINES[: LINES.index(b"\n", len(LINES) // 2) + 1]
+    return {
+        "lines.jsonl": LINES,
+        "named.json": LINES,
+        "array.json": json.dumps(ROWS).encode(),
+        "objects.json": pretty,
+        "joined.jsonl": b"".join(json.dumps(row).encode() for row in ROWS),
+        "gzip.jsonl.gz": gzip.compress(LINES[:999]) + gzip.compress(LINES[999:]),
+        "frames.jsonl.zst": writers.seekable(LINES, table=False),
+        "seekable.jsonl.zst": writers.seekable(LINES),
+        "objects.json.zst": pa.compress(pretty, "zstd", asbytes=True),
+        "archive.zip": archive(
+            folder / "a", {"0.jsonl": halves, "readme.txt": b"x", "1/1.jsonl": LINES[len(halves) :]}
+        ),
+    }
+
+
+def test_every_container_has_the_same_rows(tmp_path):
+    tables = {}
+    for name, data in containers(tmp_path).items():
+        (tmp_path / name).write_bytes(data)
+        rlpost.convert(tmp_path / name, tmp_path / "out.parquet", "jsonl", overwrite=True)
+        tables[name] = pq.read_table(tmp_path / "out.parquet")
+    assert all(table.equals(tables["lines.jsonl"]) for table in tables.values())
+    assert tables["lines.jsonl"]["text"].to_pylist() == [row["text"] for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    "data", [writers.seekable(LINES), writers.seekable(LINES, table=False), gzip.compress(LINES)]
+)
+def test_compressed_data_that_ends_early_is_an_error_and_not_whole(tmp_path, data):
+    path = tmp_path / ("a.jsonl.gz" if data[:2] == b"\x1f\x8b" else "a.jsonl.zst")
+    path.write_bytes(data)
+    assert is_whole(path, table=False)
+    for size in (3, 700, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:size])
+        assert not is_whole(path, table=False), size
+        with pytest.raises(DataError, match=r"a\.jsonl\.\w+: damaged"):
+            [*json_text.json_records(path)]
+
+
+def test_lines_of_a_seekable_file_are_read_at_their_positions(tmp_path):
+    path, plain = tmp_path / "a.zst", tmp_path / "a"
+    path.write_bytes(writers.seekable(LINES, 777))
+    plain.write_bytes(LINES)
+    for file in (compressed.RandomAccess(path), compressed.RandomAccess(plain)):
+        at = 0
+        for line in LINES.splitlines(keepends=True):
+            assert file.line_at(at, 1 << 20) == line
+            at += len(line)
+    with compressed.open_bytes(path, 5000) as file:
+        assert file.read() == LINES[5000:]
+    (tmp_path / "b.zst").write_bytes(writers.seekable(LINES, table=False))
+    with pytest.raises(DataError, match="without a table of frames"):
+        compressed.RandomAccess(tmp_path / "b.zst")
+
+
+@pytest.mark.parametrize("at", [-9, -9 - 8, -9 - 8 * 12])
+def test_a_wrong_table_of_frames_is_an_error(tmp_path, at):
+    data = bytearray(writers.seekable(LINES))
+    data[at] ^= 1
+    (tmp_path / "a.zst").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.zst: damaged: its (table|zstd frames)"):
+        compressed.frames_of(tmp_path / "a.zst")
+
+
+def test_an_archive_of_too_many_members_is_an_error_before_they_are_listed(tmp_path):
+    """The end of the archive states the size of its directory, which is not read."""
+    path = tmp_path / "a.zip"
+    data = bytearray(archive(path, {"0.jsonl": LINES}))
+    at = data.rfind(b"PK\x05\x06")
+    data[at + 12 : at + 16] = (60 << 20).to_bytes(4, "little")
+    data[at:at] = bytes(60 << 20)
+    path.write_bytes(data)
+    limit = MemoryLimit(512 << 20, "512MB")
+    with (
+        mock.patch.object(archives, "memory_limit", return_value=limit),
+        pytest.raises(NotEnoughMemoryError, match="zip archive of up to 1,36"),
+    ):
+        [*archives.zip_records(path)]
+
+
+def test_a_line_of_200_mb_is_read_or_is_an_error_of_memory(tmp_path):
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(pa.compress(b'{"a": "' + b"x" * (200 << 20) + b'"}\n', "zstd", asbytes=True))
+    (record,) = json_text.json_records(path)
+    assert len(record.fields["a"]) == 200 << 20
+    limit = MemoryLimit(300 << 20, "300MB")
+    with (
+        mock.patch.object(json_text, "memory_limit", return_value=limit),
+        pytest.raises(NotEnoughMemoryError, match=r"a\.jsonl\.zst, line 1"),
+    ):
+        [*json_text.json_records(path)]
+
+
+def test_the_last_of_two_equal_keys_counts_in_both_passes(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"group": "g", "reward": 1, "reward": 2, "x": "a", "x": 3}\n')
+    rlpost.convert(path, tmp_path / "o.parquet", "jsonl")
+    (row,) = pq.read_table(tmp_path / "o.parquet").to_pylist()
+    assert (row["reward"], row["x"]) == (2.0, 3)
+
+
+def test_the_error_of_an_object_has_its_first_line(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{\n "a": 1\n}\n{\n "a": 2,\n "b": x\n}\n')
+    with pytest.raises(DataError, match=r"a\.json, line 4: not JSON: .* line 6"):
+        [*json_text.json_records(path)]
+
+
+def test_a_layout_in_a_container_that_it_is_not_found_in_is_an_error(tmp_path):
+    path = tmp_path / "a.zip"
+    archive(path, {"1.jsonl": LINES})
+    with pytest.raises(UsageError, match=r"a\.zip: is a zip archive .*; verl dumps are JSON lines"):
+        rlpost.convert(path, tmp_path / "o.parquet", "verl")
+
+
+def test_a_stream_prefers_plain_files_and_leaves_out_a_line_that_is_not_written_yet(tmp_path):
+    cut = LINES.index(b"\n", 5000) + 1
+    (tmp_path / "00000.jsonl.zst").write_bytes(writers.seekable(LINES[:cut]))
+    (tmp_path / "00000.jsonl").write_bytes(LINES[:cut])
+    (tmp_path / "00001.jsonl").write_bytes(LINES[cut:-7])
+    records = [*streams.stream_records(tmp_path)]
+    assert [record.fields for record in records] == ROWS[:-1]
+    assert records[-1].file.name == "00001.jsonl"
+    (tmp_path / "00000.jsonl").write_bytes(LINES[: cut - 7])  # only the last file is written to
+    with pytest.raises(DataError, match=r"00000\.jsonl, line \d+: not JSON"):
+        [*streams.stream_records(tmp_path)]
+
+
+def test_an_unknown_version_is_an_error_that_names_the_field(tmp_path):
+    dump = writers.slime_train(tmp_path, writers.made())
+    stored = torch.load(dump)
+    torch.save({**stored, "format_version": 3}, dump)
+    with pytest.raises(DataError, match=r"`format_version` is 3; rlpost reads 2 of slime-train"):
+        rlpost.convert(dump, tmp_path / "o.parquet")

@@ -1,0 +1,205 @@
+"""Files of agents that their packages' own writers made (tests/written), against their objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from runs import run
+
+from rlpost.errors import DataError
+from rlpost.formats import FORMATS, detect
+from rlpost.formats.convert import convert
+
+WRITTEN = Path(__file__).parents[1] / "written"
+
+
+def rows_of(source: Path, folder: Path) -> list[dict]:
+    """The rows of a file, whose roles are those that its format declares."""
+    summary = convert(source, folder / "out.parquet")
+    layout = FORMATS[summary["format"]]
+    carried = {"response_token_ids", "prompt_token_ids", "policy_version", "rollout", "turn"}
+    assert {*summary["roles"]} - carried <= {*layout.roles}
+    assert {*layout.roles} <= {*summary["roles"], *layout.missing_roles}
+    return pq.read_table(folder / "out.parquet").to_pylist()
+
+
+def truth_of(name: str) -> list[dict]:
+    return [json.loads(line) for line in (WRITTEN / name / "truth.jsonl").read_text().splitlines()]
+
+
+def edited(source: Path, folder: Path, edit) -> Path:
+    """The first line of a file of JSON lines, with its object edited."""
+    record = json.loads(source.read_text().splitlines()[0])
+    edit(record)
+    (folder / source.name).write_text(json.dumps(record) + "\n")
+    return folder / source.name
+
+
+def advantages_of(source: Path, folder: Path, *words: object) -> list[list[float]]:
+    out = folder / "advantages.parquet"
+    ran = run("advantages", source, out, "--estimator", "grpo", "--unit", "rollout", *words)
+    assert ran.code == 0, ran.err
+    return pq.read_table(out)["advantages"].to_pylist()
+
+
+def test_verifiers_traces(tmp_path):
+    source = WRITTEN / "verifiers" / "traces.jsonl"
+    assert detect(source).name == "prime-rl"
+    rows = rows_of(source, tmp_path)
+    trained = [one for one in truth_of("verifiers") if one["rollout"] != "judged"]
+    assert [row["rollout_id"] for row in rows] == [*(x["rollout"] for x in trained), "early"]
+    for row, one in zip(rows[:-1], trained, strict=True):
+        begin = one["mask"].index(True)
+        assert row["prompt_token_ids"] == one["token_ids"][:begin]
+        assert row["response_token_ids"] == one["token_ids"][begin:]
+        assert row["response_mask"] == one["mask"][begin:]
+        assert np.allclose(row["infer_log_probs"], one["logprobs"][begin:], rtol=0, atol=1e-7)
+        assert row["loss_weights.echo"] == one["loss_weights"][begin:]
+        assert row["is_content"] == one["is_content"][begin:]
+        own = (row["reward"], row["truncated"], row["failure"], row["seconds"])
+        assert own == (one["reward"], one["truncated"], one["failure"], one["seconds"])
+    places = [
+        (row["branch"], row["turn"], row["agent_role"], row["policy_version"]) for row in rows
+    ]
+    solver = ("solver", 5)
+    assert places[:3] == [("0", 1, *solver), ("0", 1, *solver), ("1", 2, *solver)]
+    early = rows[-1]
+    assert (early["response_token_ids"], early["failure"]) == ([], "TimeoutError")
+    assert early["error"] == "sandbox of early"
+    gains = advantages_of(source, tmp_path)
+    assert [round(x[0], 4) if x else 0 for x in gains] == [0.7071, -0.7071, -0.7071, 0, 0]
+
+
+def test_traces_of_another_version_are_an_error(tmp_path):
+    def later(episode: dict) -> None:
+        episode["traces"][0]["version"] = 2
+
+    source = edited(WRITTEN / "verifiers" / "traces.jsonl", tmp_path, later)
+    with pytest.raises(DataError, match="`version` is 2"):
+        convert(source, tmp_path / "out.parquet")
+
+
+def check_calls(rows: list[dict], calls: list) -> None:
+    """Rows of one rollout against its calls: text, ids of prompt and answer, log-probs."""
+    assert [row["turn"] for row in rows] == [*range(len(calls))]
+    for row, (text, prompt, ids, log_probs) in zip(rows, calls, strict=True):
+        assert row["response"] in (text, None)
+        assert (row["prompt_token_ids"], row["response_token_ids"]) == (prompt, ids)
+        assert row["response_mask"] == [1] * len(ids)
+        assert np.allclose(row["infer_log_probs"], log_probs, rtol=0, atol=1e-7)
+
+
+def test_trials_of_harbor(tmp_path):
+    source = WRITTEN / "harbor" / "job"
+    assert detect(source).name == "harbor"
+    rows = rows_of(source, tmp_path)
+    for one in truth_of("harbor"):
+        own = [row for row in rows if row["rollout_id"] == one["rollout"]]
+        if one["calls"]:
+            check_calls(own, one["calls"])
+        for row in own:
+            assert (row["reward"], row["seconds"]) == (one["reward"], one["seconds"])
+            assert (row["failure"] is None) == one["reward_valid"]
+            assert row["truncated"] == (one["exception"] == "AgentTimeoutError")
+    assert [row["branch"] for row in rows] == ["0", "0", "1", "2", "0", "0", "0"]
+    assert (rows[-1]["failure"], rows[-1]["error"]) == (
+        "EnvironmentStartTimeoutError",
+        "no sandbox",
+    )
+    gains = advantages_of(source, tmp_path)
+    assert [round(x[0], 4) if x else 0 for x in gains] == [*[1.1547] * 4, -0.5773, -0.5773, 0]
+
+
+@pytest.mark.parametrize("minor", [0, 8])
+def test_trajectories_alone_of_every_version(minor, tmp_path):
+    source = WRITTEN / "harbor" / "job" / "fix-git__1" / "agent" / "trajectory.json"
+    text = source.read_text().replace("ATIF-v1.8", f"ATIF-v1.{minor}")
+    (tmp_path / "in.json").write_text(text)
+    rows = rows_of(tmp_path / "in.json", tmp_path)
+    check_calls(rows, truth_of("harbor")[0]["calls"][:3])
+    assert {row["agent_role"] for row in rows} == {"terminus-2"}
+    (tmp_path / "new.json").write_text(text.replace(f"v1.{minor}", "v2.0"))
+    with pytest.raises(DataError, match="`schema_version` is"):
+        convert(tmp_path / "new.json", tmp_path / "new.parquet")
+
+
+def test_trajectories_of_art(tmp_path):
+    source = WRITTEN / "art" / "trajectories" / "train" / "0007.parquet"
+    assert detect(source).name == "art"
+    rows = rows_of(source, tmp_path)
+    for one in truth_of("art"):
+        own = [row for row in rows if row["rollout_id"] == one["rollout"]]
+        check_calls(own, [call[:4] for call in one["calls"]])
+        assert [row["finish_reason"] for row in own] == [call[4] for call in one["calls"]]
+        keys = {
+            (row["step"], row["prompt_id"], row["reward"], row["policy_version"]) for row in own
+        }
+        assert keys == {(7, one["group"], one["reward"], one["version"])}
+    assert [row["branch"] for row in rows] == ["0", "0", "0", "1", "0", "0", "0"]
+    assert (rows[0]["failure"], rows[0]["error"]) == ("TimeoutError", "no answer")
+    gains = advantages_of(source, tmp_path)
+    half = round(0.5**0.5, 4)
+    assert [round(x[0], 4) if x else 0 for x in gains] == [0, *[half] * 3, -half, half, -half]
+
+
+def test_trajectories_of_art_of_another_version_are_an_error(tmp_path):
+    table = pq.read_table(WRITTEN / "art" / "trajectories" / "train" / "0007.parquet")
+    later = pa.array([3] * len(table), pa.int16())
+    pq.write_table(table.set_column(0, "format_version", later), tmp_path / "in.parquet")
+    with pytest.raises(DataError, match="`format_version` is 3"):
+        convert(tmp_path / "in.parquet", tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("name", ["sample.jsonl", "capture.sqlite", "capture.parquet"])
+def test_captures_of_tinker(name, tmp_path):
+    source = WRITTEN / "tinker" / name
+    assert detect(source).name == "tinker-capture"
+    files = {*source.parent.iterdir()}
+    rows = rows_of(source, tmp_path)
+    truth = truth_of("tinker")
+    assert {*source.parent.iterdir()} == files
+    for row, one in zip(rows, truth, strict=True):
+        assert (
+            row["rollout_id"]
+            == f"run/1/train/rollout/{one['step']}/{one['group']}/{one['trajectory']}"
+        )
+        keys = (row["step"], row["prompt_id"], row["finish_reason"], row["policy_version"])
+        assert keys == (one["step"], one["group"], one["stop"], 12)
+        assert (row["run_attempt"], row["split"], row["purpose"]) == (1, "train", "rollout")
+        assert row["prompt_token_ids"] == one["prompt"]
+        assert row["response_token_ids"] == one["tokens"]
+        assert row["infer_log_probs"] == one["log_probs"]
+    places = [(row["branch"], row["turn"]) for row in rows]
+    assert places == [("0", 0), ("0", 0), ("0", 1), ("1", 2), ("0", 0), ("0", 0)]
+    ran = run("advantages", source, tmp_path / "a.parquet", "--estimator", "grpo")
+    assert (ran.code, "the capture has no rewards" in ran.err) == (3, True)
+
+
+def test_rollouts_of_nemo_gym_with_the_failures_beside_them(tmp_path):
+    source = WRITTEN / "nemo_gym" / "rollouts.jsonl"
+    assert detect(source).name == "nemo-gym"
+    rows = rows_of(source, tmp_path)
+    for one in truth_of("nemo_gym"):
+        own = [row for row in rows if row["rollout_id"] == one["rollout"]]
+        check_calls(
+            own, [[row["response"], *call] for row, call in zip(own, one["calls"], strict=True)]
+        )
+        facts = {(row["prompt_id"], row["reward"], row["sample_loss_mask"]) for row in own}
+        assert facts == {(one["task"], one["reward"], float(not one["masked"]))}
+    assert [row["response"] for row in rows[:2]] == ['{"x": 6}', "13"]
+    assert [row["finish_reason"] for row in rows[:4]] == ["stop"] * 3 + ["max_output_tokens"]
+    assert [row["failure_reason"] for row in rows[:3]] == [None, None, "wrong_answer"]
+    failed = [(row["rollout_id"], row["failure"], row["error"]) for row in rows[-2:]]
+    assert failed == [(f"0:3:failure {i}", "sandbox_error", "no box") for i in (1, 2)]
+    gains = advantages_of(source, tmp_path)
+    assert [round(x[0], 4) if x else 0 for x in gains] == [0.7071, 0.7071, -0.7071, *[0] * 4]
+    (tmp_path / "run").mkdir()
+    for file in source.parent.glob("rollouts*.jsonl"):
+        (tmp_path / "run" / file.name).write_bytes(file.read_bytes())
+    convert(tmp_path / "run", tmp_path / "folder")
+    assert pq.read_table(tmp_path / "folder").num_rows == len(rows)
