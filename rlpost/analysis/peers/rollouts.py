@@ -3,7 +3,8 @@
 Rewards are multiples of 1/8, so that sums and means of equal rewards are exact in float32, which
 some frameworks compute in. All other numbers are random. Groups of 1 to 5 responses are shuffled.
 One group has equal rewards, one only zeros, and one of 4 has rewards that differ by 4e-6 alone, for
-which ε of a standard deviation matters.
+which ε of a standard deviation matters. Frameworks read neither `rollout_id`, by which two rows of a group
+are one rollout, nor `failure`: presets that ignore them must set so.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ def rollouts(
     def tokens(scale: float = 1.0) -> list[np.ndarray]:
         return [rng.normal(0.0, scale, length) for length in lengths]
 
+    places = [int((groups[:i] == group).sum()) for i, group in enumerate(groups)]
     added = {"token_rewards": tokens(0.2)} if process else {}
     old = [-rng.exponential(apart, length) for length in lengths]
     return PeerRollouts(
@@ -148,6 +150,8 @@ def rollouts(
             "right": _rewards(rng, groups),
             "form": _rewards(rng, groups),
             "step": np.repeat(np.arange(steps), number // steps),
+            "rollout_id": np.array([f"{groups[i]}-{place // 2}" for i, place in enumerate(places)]),
+            "failure": np.arange(number) % 3 == 0,
             **added,
         }
     )

@@ -104,6 +104,8 @@ class VerlStep:
 def ours(data: PeerRollouts, options: Json, *columns: str) -> Numbers:
     """Return what rlpost writes with the preset, padded."""
     recipe = preset(NAME, emit=columns, **options)
+    if options["estimator"] == "grpo":  # the preset's joins rows as verl does, in another call
+        data = data.with_(rollout_id=None)
     table, _ = enrich(data.table(), recipe, Options(device="cpu"))
     return {name: data.ragged(table[name]) for name in columns}
 
