@@ -33,7 +33,9 @@ def table(name):
         "prompt_id": [f"p{n}" for n in row // 4],
         "step": row // 12,
         "domain": ["math" if n // 4 % 2 else "code" for n in row],
-        "traj_id" if "rollout" in ESTIMATORS[name].roles else "trajectory": [f"t{n}" for n in row // 2],
+        "traj_id" if "rollout" in ESTIMATORS[name].roles else "trajectory": [
+            f"t{n}" for n in row // 2
+        ],
         "turn": row % 2,
         "state_id": [f"s{n}" for n in row % 2],
         "reward": rng.uniform(0.5, 2, ROWS),
