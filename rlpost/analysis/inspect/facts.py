@@ -154,6 +154,8 @@ def inspect_source(
     expectations = expectations_of(expect)
     _check_names(ignore, expects=bool(expectations))
     columns = _columns(source, columns_map, reward_components)
+    mapped: Unit | None = "rollout" if columns.is_mapped("rollout") else None
+    chosen = unit or mapped
     unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=unit, components=reward_components
@@ -179,6 +181,7 @@ def inspect_source(
         turns=turn_kinds(rows),
         repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
+        chosen_unit=chosen,
         failures=failure_facts(reading, pass_threshold, rollout_reward if by_rollout else None),
         expectations=expectations,
         evidence=evidence,
