@@ -220,6 +220,38 @@ def dppo_kl(row: Row, low=0.05, high=0.05, most=20.0, clamp=20.0) -> Found:
     return found
 
 
+def mask_pg(row: Row, low=0.2, high=0.2, most=3.0, clamp=20.0) -> Found:
+    """xtuner/v1/rl/loss/loss_fn.py:86, commit 981e372."""
+    found = []
+    for t in range(len(row)):
+        ratio = stopped(row, t, clamp)
+        state = DUAL if ratio > most else outside(ratio, 1 - low, 1 + high)
+        weight = 0.0 if ratio > most else clip(ratio, 1 - low, 1 + high)
+        found.append((weighted(row, t, weight), state, ratio))
+    return found
+
+
+def rollout_is(row: Row, low=0.2, high=0.2, clamp=20.0) -> Found:
+    """skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py:825."""
+    ratios = [stopped(row, t, clamp) for t in range(len(row))]
+    return [
+        (weighted(row, t, x if 1 - low < x < 1 + high else 0.0), outside(x, 1 - low, 1 + high), x)
+        for t, x in enumerate(ratios)
+    ]
+
+
+def vespo(row: Row, k=(2.0, 3.0), lam=(3.0, 2.0), clamp=20.0) -> Found:
+    """TRL 1.16.0, trl/trainer/grpo_trainer.py:2972; k and λ if A >= 0, and otherwise."""
+    total = math.fsum(math.log(stopped(row, t, clamp)) for t in range(len(row)))
+    total = clip(total, math.log(1e-8), 20.0)
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        power, decay = k[advantage < 0], lam[advantage < 0]
+        weight = math.exp(decay + power * total - decay * math.exp(total))
+        found.append((weighted(row, t, weight), NONE, math.exp(total)))
+    return found
+
+
 def covariances(rows: Sequence[Row]) -> list[list[float]]:
     """(A - mean A)(log π - mean log π), with means over all tokens of all rows."""
     center = mean([x for row in rows for x in row.advantages])

@@ -45,11 +45,14 @@ ABOUT = {
     "dppo": "masks tokens whose probability moved too far along the advantage",
     "ipo": "masks tokens whose probability moved too far in any direction",
     "ref_kl": "dppo with the log ratio to the reference as the advantage",
-    "dppo_tv": "truncated weights; masks tokens whose probability moved too far along A",
+    "dppo_tv": "truncated weights; masks tokens whose π moved too far along A",
     "dppo_kl": "truncated weights; masks tokens whose binary KL is too high, along A",
     "dro": "plain policy gradient with a penalty on the squared log ratio",
     "clip_cov": "ppo; drops some tokens of high covariance of advantage and log-prob",
-    "kl_cov": "surrogate of the ratio, with a KL penalty on tokens of high covariance",
+    "kl_cov": "surrogate of the ratio; KL penalty on tokens of high covariance",
+    "vespo": "smooth weights of whole responses, by the product of their ratios",
+    "mask_pg": "clipped importance weights; 0 for tokens of a high ratio",
+    "rollout_is": "importance weights; 0 for tokens outside the bounds",
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
@@ -172,6 +175,28 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ratio_clamp": "never",
         "aggregation": "token-mean",
     },
+    "vespo": {
+        "vespo_k_pos": 2.0,
+        "vespo_lambda_pos": 3.0,
+        "vespo_k_neg": 3.0,
+        "vespo_lambda_neg": 2.0,
+        "aggregation": "token-mean",
+    },
+    "mask_pg": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "dual_clip": 3.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
+    "rollout_is": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
 }
 
 
@@ -268,7 +293,7 @@ class LossOptions(OptionModel):
     pg_clip_high: Bound | None = None
     """ε above 1, in place of pg_clip; never: no upper bound."""
     dual_clip: DualClip | None = None
-    """Upper bound on the ratio if A < 0; twice: 1 + 2·pg_clip."""
+    """Upper bound on r if A < 0 (mask_pg: any A); twice: 1 + 2·ε."""
     ratio_clamp: Bound | None = None
     """Bound on |log ratio| before exp, nats; never: no bound."""
     ratio_cap: Bound | None = None
@@ -318,6 +343,14 @@ class LossOptions(OptionModel):
     """Seed of the choice by clip_cov, and of ties of kl_cov."""
     kl_cov_coef: NonNegative | None = None
     """Coefficient of |log ratio| of selected tokens in kl_cov."""
+    vespo_k_pos: NonNegative | None = None
+    """Power k of the ratio in vespo if A ≥ 0."""
+    vespo_lambda_pos: Positive | None = None
+    """Decay λ by the ratio in vespo if A ≥ 0."""
+    vespo_k_neg: NonNegative | None = None
+    """Power k of the ratio in vespo if A < 0."""
+    vespo_lambda_neg: Positive | None = None
+    """Decay λ by the ratio in vespo if A < 0."""
 
     aggregation: Aggregation | None = None
     """Aggregation of token losses to one number."""

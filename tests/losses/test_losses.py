@@ -113,6 +113,24 @@ CASES = {
         {"low": 0.002, "high": 0.01, "most": 1.05},
     ),
     "dro": ({"loss": "dro", "dro_beta": 0.7}, slow.kimi15, {"tau": 0.7}),
+    "mask_pg": ({"loss": "mask_pg"}, slow.mask_pg, {}),
+    "mask_pg narrow": (
+        {"loss": "mask_pg", "pg_clip_low": 0.1, "pg_clip_high": 0.05, "dual_clip": 1.1},
+        slow.mask_pg,
+        {"low": 0.1, "high": 0.05, "most": 1.1},
+    ),
+    "rollout_is": ({"loss": "rollout_is"}, slow.rollout_is, {}),
+    "rollout_is narrow": (
+        {"loss": "rollout_is", "pg_clip_low": 0.1, "pg_clip_high": 0.05},
+        slow.rollout_is,
+        {"low": 0.1, "high": 0.05},
+    ),
+    "vespo": ({"loss": "vespo"}, slow.vespo, {}),
+    "vespo shape": (
+        {"loss": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
+        slow.vespo,
+        {"k": (1.0, 3.0), "lam": (3.0, 0.5)},
+    ),
     "kl_cov": ({"loss": "kl_cov"}, slow.kl_cov, {}),
     "kl_cov third": (
         {"loss": "kl_cov", "cov_share": 0.34, "kl_cov_coef": 0.3},

@@ -32,6 +32,11 @@ _CLIPS_NOTHING = {
     "dro": "This loss clips nothing; it penalises the squared log ratio.",
     "kl_cov": "This loss clips nothing; it penalises |log r| of the selected tokens.",
     "sapo": "This loss clips nothing; its gate reduces the gradient as the ratio leaves 1.",
+    "vespo": "This loss clips nothing; its weight falls as the ratio of the response leaves 1.",
+}
+_MASKS_ANY_SIGN = {
+    "mask_pg": "A masked token has zero gradient; a clipped one keeps a bounded weight.",
+    "rollout_is": "A clipped token has zero gradient, for any sign of A.",
 }
 # The symbols of options in formulas, except those of the clip range.
 _SYMBOLS = {
@@ -52,6 +57,10 @@ _SYMBOLS = {
     "cov_high": "high",
     "cov_share": "share",
     "cov_seed": "seed",
+    "vespo_k_pos": "k",
+    "vespo_lambda_pos": "λ",
+    "vespo_k_neg": "k if A < 0",
+    "vespo_lambda_neg": "λ if A < 0",
 }
 BAR = 10  # characters
 _EQUAL = 1e-9
@@ -295,7 +304,11 @@ def branch_labels(one: Json) -> dict[str, str]:
     }
     if name in SELECTING:
         labels["selected"] = SELECTING[name]
-    return labels | ({"dual": "clipped by the dual clip"} if clip["dual"]["tokens"] else {})
+    return labels | (
+        {"dual": "masked, ratio > c" if name == "mask_pg" else "clipped by the dual clip"}
+        if clip["dual"]["tokens"]
+        else {}
+    )
 
 
 def reason_labels(one: Json) -> dict[str, str]:
@@ -336,6 +349,8 @@ def _clip_note(one: Json) -> str:
     elif not clip["any"]["tokens"]:
         moved = "probability changed by more than" if name in MASKING else "ratio is beyond"
         text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."
+    elif name in _MASKS_ANY_SIGN:
+        text = _MASKS_ANY_SIGN[name]
     elif name in MASKING and options.get("square_coef"):
         text = "A masked token loses -A·r and keeps the gradient of κ(log r)²."
     elif name in MASKING:
