@@ -28,6 +28,7 @@ class Row:
     ref: list[float]
     advantages: list[float]
     reward: float
+    group: int = 0
 
     def __len__(self) -> int:
         return len(self.new)
@@ -308,7 +309,26 @@ def clip_cov_all(rows: Sequence[Row], low=0.2, high=0.2, floor=1.0, ceiling=5.0)
     ]
 
 
-OF_BATCHES = (kl_cov, clip_cov_all)
+def real(rows: Sequence[Row], tau=0.5) -> list[Found]:
+    """ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py:1090 to 1122; not of empty rows."""
+    found = []
+    for row in rows:
+        own = [one for one in rows if one.group == row.group and len(one)]
+        scores = [mean([x - y for x, y in zip(one.new, one.old, strict=True)]) for one in own]
+        sides = [mean(one.advantages) > 0 for one in own]
+        loss = 0.0
+        if any(sides) and not all(sides):
+            terms = [
+                (side, math.exp(s / tau * (-1) ** side))
+                for s, side in zip(scores, sides, strict=True)
+            ]
+            loss = sum(math.log(1 + sum(x for y, x in terms if y == side)) for side in (0, 1))
+        ratio = math.exp(mean([x - y for x, y in zip(row.frozen, row.old, strict=True)]))
+        found.append([(loss, NONE, ratio)] * len(row))
+    return found
+
+
+OF_BATCHES = (kl_cov, clip_cov_all, real)
 """Losses that get all rows of a batch, and return a list for each."""
 
 

@@ -53,6 +53,7 @@ ABOUT = {
     "vespo": "smooth weights of whole responses, by the product of their ratios",
     "mask_pg": "clipped importance weights; 0 for tokens of a high ratio",
     "rollout_is": "importance weights; 0 for tokens outside the bounds",
+    "real": "classifies the responses of a prompt group by their mean log ratios",
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
@@ -190,6 +191,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ratio_clamp": 20.0,
         "aggregation": "token-mean",
     },
+    "real": {"real_tau": 0.5, "aggregation": "prompt-mean"},
     "rollout_is": {
         "pg_clip": 0.2,
         "pg_clip_low": 0.2,
@@ -343,6 +345,8 @@ class LossOptions(OptionModel):
     """Seed of the choice by clip_cov, and of ties of kl_cov."""
     kl_cov_coef: NonNegative | None = None
     """Coefficient of |log ratio| of selected tokens in kl_cov."""
+    real_tau: Positive | None = None
+    """Temperature τ of the scores in real."""
     vespo_k_pos: NonNegative | None = None
     """Power k of the ratio in vespo if A ≥ 0."""
     vespo_lambda_pos: Positive | None = None

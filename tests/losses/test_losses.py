@@ -125,6 +125,8 @@ CASES = {
         slow.rollout_is,
         {"low": 0.1, "high": 0.05},
     ),
+    "real": ({"loss": "real"}, slow.real, {}),
+    "real hard": ({"loss": "real", "real_tau": 0.1}, slow.real, {"tau": 0.1}),
     "vespo": ({"loss": "vespo"}, slow.vespo, {}),
     "vespo shape": (
         {"loss": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
@@ -144,6 +146,7 @@ CASES = {
     ),
 }  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES)
+each_by_response = pytest.mark.parametrize("case", [x for x in CASES if not x.startswith("real")])
 
 
 @st.composite
@@ -168,6 +171,7 @@ def batches(draw, *, width=None):
         infer=torch.from_numpy(old + rng.normal(0, 0.1, total)),
         ref=torch.from_numpy(old + rng.normal(0, width, total)),
         rewards=torch.from_numpy(rng.choice([-1.0, 0.0, 1.0], len(sizes))),
+        group=torch.from_numpy(rng.integers(0, 2, len(sizes))),
     )
 
 
@@ -179,7 +183,7 @@ def rows_of(tokens, new=None):
         own = tokens.mask[start:stop]
         names = (moved, tokens.new, tokens.old, tokens.ref, tokens.advantages)
         parts = [column[start:stop][own].tolist() for column in names]
-        found.append(slow.Row(*parts, float(tokens.rewards[row])))
+        found.append(slow.Row(*parts, float(tokens.rewards[row]), int(tokens.group[row])))
     return found
 
 
@@ -303,7 +307,7 @@ def test_a_clipped_token_of_ppo_like_losses_has_zero_gradient(tokens):
         assert bool(((found.gradient == 0) | (found.clip == NONE)).all())
 
 
-@every_case
+@each_by_response
 @settings(max_examples=10)
 @given(tokens=batches())
 def test_chunks_of_whole_responses_give_the_same_bits(case, tokens):
@@ -316,7 +320,7 @@ def test_chunks_of_whole_responses_give_the_same_bits(case, tokens):
             assert torch.equal(all_of_it[start:stop], piece)
 
 
-@every_case
+@each_by_response
 def test_bits_do_not_depend_on_the_position_in_a_tensor(case):
     """Vector instructions take several tokens at once, and may round them otherwise than one."""
     rng, count = np.random.default_rng(7), 101
@@ -381,7 +385,7 @@ def test_at_a_ratio_of_one_the_loss_is_minus_the_advantage(tokens):
 def test_at_a_ratio_of_one_all_gradients_are_the_plain_policy_gradient(tokens):
     rewards = torch.ones_like(tokens.rewards)
     plain = replace(level(tokens), rewards=rewards)
-    for loss in set(LOSSES) - {"geo_mean", "ref_kl", "clip_cov"}:
+    for loss in set(LOSSES) - {"geo_mean", "ref_kl", "clip_cov", "real"}:
         torch.testing.assert_close(gradient(plain, loss=loss), -tokens.masked_advantages, **EXACT)
 
 
@@ -678,7 +682,7 @@ def test_a_loss_declares_the_roles_that_it_reads(name):
     new, old, advantages, ref = columns
     ones, ends = torch.ones(2, dtype=torch.bool), torch.tensor([0, 2])
     rewards = torch.ones(1)  # topr reads them in place of the advantage's sign
-    tokens = Recorded(new, old, advantages, ones, ends, ref=ref, rewards=rewards)
+    tokens = Recorded(new, old, advantages, ones, ends, ref=ref, rewards=rewards, group=ends[:1])
     loss = LOSSES[name]
     object.__setattr__(tokens, "chosen", ones)
     tokens.__dict__["seen"] = set()

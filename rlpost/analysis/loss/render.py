@@ -32,6 +32,7 @@ _CLIPS_NOTHING = {
     "dro": "This loss clips nothing; it penalises the squared log ratio.",
     "kl_cov": "This loss clips nothing; it penalises |log r| of the selected tokens.",
     "sapo": "This loss clips nothing; its gate reduces the gradient as the ratio leaves 1.",
+    "real": "This loss clips nothing; the gradient of a response falls as its score is right.",
     "vespo": "This loss clips nothing; its weight falls as the ratio of the response leaves 1.",
 }
 _MASKS_ANY_SIGN = {
@@ -57,6 +58,7 @@ _SYMBOLS = {
     "cov_high": "high",
     "cov_share": "share",
     "cov_seed": "seed",
+    "real_tau": "τ",
     "vespo_k_pos": "k",
     "vespo_lambda_pos": "λ",
     "vespo_k_neg": "k if A < 0",

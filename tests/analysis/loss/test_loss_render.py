@@ -231,7 +231,7 @@ def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
     assert f" · {name}" in " ".join(shown.split())
     assert one["formula"] in " ".join(shown.split())
     masking = name in ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
-    smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov", "vespo")
+    smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov", "vespo", "real")
     assert ("masked, π fell" in shown) == masking
     assert ("clips nothing" in shown) == smooth
     like_ppo = name in ("ppo", "gspo", "geo_mean", "clip_cov")
