@@ -29,6 +29,7 @@ class Row:
     advantages: list[float]
     reward: float
     group: int = 0
+    places: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.new)
@@ -307,6 +308,32 @@ def clip_cov_all(rows: Sequence[Row], low=0.2, high=0.2, floor=1.0, ceiling=5.0)
         ]
         for i, row in enumerate(rows)
     ]
+
+
+def fipo(row: Row, low=0.2, high=0.2, dual=math.inf, half=32.0, least=0.0, most=0.2, safety=4.0):
+    """ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py:885 to 924 and 1048 to 1060."""
+    found = []
+    for t, (loss, state, ratio) in enumerate(ppo(row, low, high, dual, math.inf)):
+        future = 0.0
+        for s in range(t, len(row)):
+            if stopped(row, s) <= dual:
+                decay = 2 ** (-(row.places[s] - row.places[t]) / half)
+                future += decay * (row.frozen[s] - row.old[s])
+        influence = clip(math.exp(future), 1 - least, 1 + most)
+        if row.advantages[t] < 0 and stopped(row, t) > safety:
+            influence = clip(influence, 0.8, 1.0)
+        found.append((loss * influence, state, ratio))
+    return found
+
+
+def oreal(row: Row, low=0.2, high=0.2, dual=3.0, positive=1.0, sft=1.0, negative=1.0) -> Found:
+    """xtuner/v1/rl/loss/oreal_loss.py:81 to 170, commit a1cd6e0, before divisions."""
+    found = []
+    for t, (loss, state, ratio) in enumerate(ppo(row, low, high, dual)):
+        up = row.advantages[t] > 0
+        total = positive * loss - sft * row.new[t] if up else negative * loss
+        found.append((total, state, ratio))
+    return found
 
 
 def real(rows: Sequence[Row], tau=0.5) -> list[Found]:

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from rlpost.errors import UsageError, no_such
-from rlpost.losses import covariance, dppo, geo_mean, pg, ppo, real, sapo, vespo, weighted
+from rlpost.losses import (
+    covariance,
+    dppo,
+    fipo,
+    geo_mean,
+    oreal,
+    pg,
+    ppo,
+    real,
+    sapo,
+    vespo,
+    weighted,
+)
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
 from rlpost.losses.kl import kl_loss
 from rlpost.recipe.loss import installed
@@ -47,6 +59,8 @@ LOSSES: dict[str, Loss] = {
         weighted.MASK_PG,
         weighted.ROLLOUT_IS,
         real.REAL,
+        fipo.FIPO,
+        oreal.OREAL,
     )
 }
 

@@ -61,9 +61,9 @@ REAL = Loss(
     "real",
     real,
     formula="log(1 + Σ e^s over A ≤ 0) + log(1 + Σ e^-s over A > 0), s = mean(log r)/τ",
-    source="ms-swift",
+    source="arXiv:2602.05630",
     of_responses=True,
     grouped=True,
 )
-"""ms-swift 4.6.0 (swift/rlhf_trainers/grpo_trainer.py:1090); there responses without policy tokens
-have s = 0 and A = 0."""
+"""As in ms-swift 4.6.0 (swift/rlhf_trainers/grpo_trainer.py:1090), where responses without policy
+tokens have s = 0 and A = 0."""

@@ -54,6 +54,8 @@ ABOUT = {
     "mask_pg": "clipped importance weights; 0 for tokens of a high ratio",
     "rollout_is": "importance weights; 0 for tokens outside the bounds",
     "real": "classifies the responses of a prompt group by their mean log ratios",
+    "fipo": "ppo, weighted by how far the rest of the response moved",
+    "oreal": "ppo with a factor for each sign of A, and imitation if A > 0",
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
@@ -192,6 +194,29 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "aggregation": "token-mean",
     },
     "real": {"real_tau": 0.5, "aggregation": "prompt-mean"},
+    "fipo": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "dual_clip": "never",
+        "fipo_half_life": 32.0,
+        "fipo_clip_low": 0.0,
+        "fipo_clip_high": 0.2,
+        "fipo_safety": 4.0,
+        "ratio_clamp": "never",
+        "aggregation": "token-mean",
+    },
+    "oreal": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "dual_clip": 3.0,
+        "oreal_positive": 1.0,
+        "oreal_sft": 1.0,
+        "oreal_negative": 1.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean-by-sign",
+    },
     "rollout_is": {
         "pg_clip": 0.2,
         "pg_clip_low": 0.2,
@@ -347,6 +372,20 @@ class LossOptions(OptionModel):
     """Coefficient of |log ratio| of selected tokens in kl_cov."""
     real_tau: Positive | None = None
     """Temperature τ of the scores in real."""
+    fipo_half_life: Positive | None = None
+    """Distance, in tokens, at which fipo halves a log ratio."""
+    fipo_clip_low: NonNegative | None = None
+    """Influence f of fipo is at least 1 minus this."""
+    fipo_clip_high: Bound | None = None
+    """Influence f of fipo is at most 1 plus this; never: no bound."""
+    fipo_safety: Bound | None = None
+    """fipo: f is in [0.8, 1] if A < 0 and the ratio is above this."""
+    oreal_positive: NonNegative | None = None
+    """Factor a of ppo in oreal if A > 0."""
+    oreal_sft: NonNegative | None = None
+    """Coefficient b of -log π in oreal, if A > 0."""
+    oreal_negative: NonNegative | None = None
+    """Factor a' of ppo in oreal otherwise."""
     vespo_k_pos: NonNegative | None = None
     """Power k of the ratio in vespo if A ≥ 0."""
     vespo_lambda_pos: Positive | None = None

@@ -127,6 +127,24 @@ CASES = {
     ),
     "real": ({"loss": "real"}, slow.real, {}),
     "real hard": ({"loss": "real", "real_tau": 0.1}, slow.real, {"tau": 0.1}),
+    "fipo": ({"loss": "fipo"}, slow.fipo, {}),
+    "fipo near": (
+        {
+            "loss": "fipo", "dual_clip": 1.5, "fipo_half_life": 2, "fipo_clip_low": 0.3,
+            "fipo_clip_high": 0.5, "fipo_safety": 1.1,
+        },
+        slow.fipo,
+        {"dual": 1.5, "half": 2, "least": 0.3, "most": 0.5, "safety": 1.1},
+    ),
+    "oreal": ({"loss": "oreal"}, slow.oreal, {}),
+    "oreal factors": (
+        {
+            "loss": "oreal", "dual_clip": 1.5, "oreal_positive": 0.5, "oreal_sft": 0.3,
+            "oreal_negative": 2.0,
+        },
+        slow.oreal,
+        {"dual": 1.5, "positive": 0.5, "sft": 0.3, "negative": 2.0},
+    ),
     "vespo": ({"loss": "vespo"}, slow.vespo, {}),
     "vespo shape": (
         {"loss": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
@@ -182,8 +200,9 @@ def rows_of(tokens, new=None):
     for row, (start, stop) in enumerate(pairwise(tokens.offsets.tolist())):
         own = tokens.mask[start:stop]
         names = (moved, tokens.new, tokens.old, tokens.ref, tokens.advantages)
+        places = own.nonzero().flatten().tolist()
         parts = [column[start:stop][own].tolist() for column in names]
-        found.append(slow.Row(*parts, float(tokens.rewards[row]), int(tokens.group[row])))
+        found.append(slow.Row(*parts, float(tokens.rewards[row]), int(tokens.group[row]), places))
     return found
 
 
@@ -385,7 +404,7 @@ def test_at_a_ratio_of_one_the_loss_is_minus_the_advantage(tokens):
 def test_at_a_ratio_of_one_all_gradients_are_the_plain_policy_gradient(tokens):
     rewards = torch.ones_like(tokens.rewards)
     plain = replace(level(tokens), rewards=rewards)
-    for loss in set(LOSSES) - {"geo_mean", "ref_kl", "clip_cov", "real"}:
+    for loss in set(LOSSES) - {"geo_mean", "ref_kl", "clip_cov", "real", "oreal"}:
         torch.testing.assert_close(gradient(plain, loss=loss), -tokens.masked_advantages, **EXACT)
 
 

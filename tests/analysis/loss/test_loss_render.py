@@ -234,7 +234,7 @@ def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
     smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov", "vespo", "real")
     assert ("masked, π fell" in shown) == masking
     assert ("clips nothing" in shown) == smooth
-    like_ppo = name in ("ppo", "gspo", "geo_mean", "clip_cov")
+    like_ppo = name in ("ppo", "gspo", "geo_mean", "clip_cov", "fipo")
     assert ("moved past the bound along A" in shown) == like_ppo
     assert ("weight truncated to 20" in shown) == (name in ("dppo_tv", "dppo_kl"))
     assert ("of the policy tokens of each batch" in shown) == (name in ("clip_cov", "kl_cov"))
