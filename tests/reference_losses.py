@@ -336,6 +336,17 @@ def oreal(row: Row, low=0.2, high=0.2, dual=3.0, positive=1.0, sft=1.0, negative
     return found
 
 
+def kimi_k2(row: Row, tau=0.1, low=0.0, high=5.0, clamp=20.0) -> Found:
+    """openpipe_art 0.5.23, art/loss.py:336 to 380."""
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        ratio = stopped(row, t, clamp)
+        shifted = advantage - tau * (row.frozen[t] - row.old[t])
+        loss = -clip(ratio, low, high) * shifted * row.new[t]
+        found.append((loss, outside(ratio, low, high), ratio))
+    return found
+
+
 def real(rows: Sequence[Row], tau=0.5) -> list[Found]:
     """ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py:1090 to 1122; not of empty rows."""
     found = []

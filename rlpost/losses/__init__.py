@@ -61,6 +61,7 @@ LOSSES: dict[str, Loss] = {
         real.REAL,
         fipo.FIPO,
         oreal.OREAL,
+        weighted.KIMI_K2,
     )
 }
 

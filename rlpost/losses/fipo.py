@@ -57,5 +57,5 @@ FIPO = Loss(
     "F = Σ over s ≥ t of γ^(s-t)·log r_s",
     source="arXiv:2603.19835",
 )
-"""As in ms-swift 4.6.0 (swift/rlhf_trainers/grpo_trainer.py:885): `fipo_decay_rate`,
-`fipo_clip_range` (low is 0 with `fipo_clip_high_only`), `fipo_safety_threshold`, and `delta` as c."""
+"""As in ms-swift 4.6.0 (swift/rlhf_trainers/grpo_trainer.py:885), whose `delta` is c, and low is 0
+with `fipo_clip_high_only`."""

@@ -40,7 +40,7 @@ def imitation(tokens: Tokens, *, oreal_sft: float) -> tuple[Array, Array]:
 OREAL = Loss(
     "oreal",
     Composition("ratio", clipped_by_sign, token_ratio, imitation),
-    formula="a·max(-A·r, -A·clip(r, 1-ε, 1+ε)) - b·log π if A > 0; a'·max(…) otherwise",
+    formula="a·L - b·log π if A > 0, else a'·L; L = max(-A·r, -A·clip(r, 1-ε, 1+ε))",
     source="XTuner",
 )
 """xtuner/v1/rl/loss/oreal_loss.py (commit a1cd6e0), with its policy loss `vanilla`. The aggregation

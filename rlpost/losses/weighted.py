@@ -75,6 +75,15 @@ def inside(tokens: Tokens, ratio: Array, *, pg_clip_low: float, pg_clip_high: fl
     return Bounded(tokens.xp.where(below | above, 0.0, ratio), clip_states(below, above))
 
 
+def towards_old(
+    tokens: Tokens, *, kimi_tau: float, tis_low: float, tis_high: float, ratio_clamp: float
+) -> tuple[Array, Array]:
+    """Return τ·stop(clip(r, tis_low, tis_high)·log r)·log π, and its gradient."""
+    weight = tokens.constant(tokens.ratio(ratio_clamp)).clip(tis_low, tis_high)
+    slope = kimi_tau * (weight * tokens.constant(tokens.log_ratio))
+    return slope * tokens.masked_log_probs, slope
+
+
 CISPO = Loss(
     "cispo",
     Composition("log_prob", clipped, token_ratio),
@@ -97,6 +106,13 @@ TOPR = Loss(
     source="arXiv:2503.14286",
 )
 """Le Roux et al.; token by token, as in ROLL."""
+KIMI_K2 = Loss(
+    "kimi_k2",
+    Composition("log_prob", truncated, token_ratio, towards_old),
+    formula="-stop(clip(r, low, high)·(A - τ·log r))·log π",
+    source="ART",
+)
+"""openpipe_art 0.5.23, art/loss.py, loss_fn with `kimi_k2_tau`, without `ppo`."""
 MASK_PG = Loss(
     "mask_pg",
     Composition("log_prob", clipped_and_masked, token_ratio),

@@ -56,6 +56,7 @@ ABOUT = {
     "real": "classifies the responses of a prompt group by their mean log ratios",
     "fipo": "ppo, weighted by how far the rest of the response moved",
     "oreal": "ppo with a factor for each sign of A, and imitation if A > 0",
+    "kimi_k2": "policy gradient with truncated weights and the advantage A - τ·log r",
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
@@ -217,6 +218,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ratio_clamp": 20.0,
         "aggregation": "token-mean-by-sign",
     },
+    "kimi_k2": {
+        "kimi_tau": 0.1,
+        "tis_low": 0.0,
+        "tis_high": 5.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
     "rollout_is": {
         "pg_clip": 0.2,
         "pg_clip_low": 0.2,
@@ -331,15 +339,15 @@ class LossOptions(OptionModel):
     cispo_mask: bool | None = None
     """Mask tokens of cispo that ppo would clip."""
     tis_low: NonNegative | None = None
-    """Lowest importance weight of tis and topr."""
+    """Lowest importance weight of tis, topr and kimi_k2."""
     tis_high: Positive | None = None
-    """Highest importance weight of tis, topr, dppo_tv and dppo_kl."""
+    """Highest importance weight (tis, topr, kimi_k2, dppo_tv, _kl)."""
     topr_positive: NonNegative | None = None
     """Weight of responses in topr if reward > 0."""
     topr_negative: NonNegative | None = None
     """Weight of the other responses in topr."""
     kimi_tau: NonNegative | None = None
-    """Coefficient τ of the squared log ratio in kimi15."""
+    """Coefficient τ: (log r)²·τ/2 in kimi15, A - τ·log r in kimi_k2."""
     sapo_tau_pos: Positive | None = None
     """Steepness τ of the gate of sapo if A > 0."""
     sapo_tau_neg: Positive | None = None

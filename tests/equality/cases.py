@@ -89,7 +89,7 @@ PRESET_LOSSES = {
 }  # fmt: skip
 LOSSES = (
     "ppo pg gspo cispo tis topr kimi15 geo_mean sapo gpg dppo ipo ref_kl dppo_tv dppo_kl dro "
-    "clip_cov kl_cov vespo mask_pg rollout_is real fipo oreal"
+    "clip_cov kl_cov vespo mask_pg rollout_is real fipo oreal kimi_k2"
 )
 LOSS_OPTIONS = {
     "ppo": "--pg-clip 0.1 --dual-clip 3",

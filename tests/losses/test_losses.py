@@ -145,6 +145,11 @@ CASES = {
         slow.oreal,
         {"dual": 1.5, "positive": 0.5, "sft": 0.3, "negative": 2.0},
     ),
+    "kimi_k2": (
+        {"loss": "kimi_k2", "kimi_tau": 0.7, "tis_low": 0.8, "tis_high": 1.3},
+        slow.kimi_k2,
+        {"tau": 0.7, "low": 0.8, "high": 1.3},
+    ),
     "vespo": ({"loss": "vespo"}, slow.vespo, {}),
     "vespo shape": (
         {"loss": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
