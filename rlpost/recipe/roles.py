@@ -99,6 +99,7 @@ ROLES: dict[str, Role] = {
     ),
     "log_probs": _role("log_probs", "tokens", "log_probs", "per_token_logps", "new_log_probs"),
     "values": _role("values", "tokens", "values", "value_preds"),
+    "new_values": _role("new_values", "tokens", "new_values"),
     "token_rewards": _role(
         "token_rewards", "tokens", "token_rewards", "process_rewards"
     ),
@@ -238,7 +239,11 @@ class ColumnMap:
 
     def unit(self, chosen: Unit | None) -> Unit:
         """Return what statistics of responses count, if the recipe leaves it open with None."""
-        return chosen or ("rollout" if self.is_mapped("rollout") else "row")
+        if chosen is not None:
+            return chosen
+        rewards = "reward" in self or any(one.startswith("component:") for one in self.columns)
+        found = "rollout" in self and "group" in self and rewards
+        return "rollout" if found or self.is_mapped("rollout") else "row"
 
     def is_mapped(self, role: str) -> bool:
         """Return whether a role has a column by a choice, not by its name."""

@@ -42,6 +42,7 @@ LOCAL = 0.5  # of 2: how far outliers are from random tokens
 PLACES = 40  # tokens of a turn; later ones are one place
 CONFIDENT = 1e-3  # of the tokens
 SHARP = 0.02  # of the entropy, that tokens are less surprising than sampling makes them
+NAMED = 0.01  # of the gap: causes that the line of a finding names beside the first
 SAMPLING = "truncated-sampling", "temperature"
 WEIGHTS = "stale-weights", "failed-sync"
 
@@ -122,11 +123,12 @@ def causes_of(tokens: ComparedTokens) -> list[Cause]:
 
 
 def likeliest(causes: Sequence[Cause]) -> str:
-    """Return `likeliest cause: temperature (98.5 % of the gap), then precision`; or nothing."""
+    """Return `likeliest cause: temperature (58 % of the gap), then stale-weights (38 %)`, or ''."""
     if not causes:
         return ""
     first, *others = causes
-    more = f", then {', '.join(one.name for one in others)}" if others else ""
+    named = [f"{one.name} ({percent(one.share)})" for one in others if one.share >= NAMED]
+    more = f", then {', '.join(named)}" if named else ""
     return f"likeliest cause: {first.name} ({percent(first.share)} of the gap){more}"
 
 
@@ -284,13 +286,17 @@ def temperature(case: Case) -> Case:
         return case
     if min(found.correlation**2, found.share) < CORRELATED:
         return case
-    side = "engine" if engine else "trainer"
+    side, value = "engine" if engine else "trainer", found.value
+    if tokens.lag is not None and tokens.entropy is None:  # which staleness would bias
+        fresh = tokens.chosen(tokens.lag == np.nanmin(tokens.lag))
+        sampled, of_fresh = (fresh.infer if engine else fresh.old), sign * fresh.d
+        least = evidence.temperature(of_fresh, sampled, None, fresh.window)
+        value = value if least is None else least.value
     text = f"log-ratio and surprisal rise together (r = {found.correlation:+.2f}): {side} "
-    text += f"log-probs are those of T = {found.value.value:.3f} ± {found.value.error:.1g} times "
-    text += "the other's"
+    text += f"log-probs are those of T = {value.value:.3f} ± {value.error:.1g} times the other's"
     case = case.named(
         "temperature", 0.0, found.value.z(1.0), text,
-        temperature=found.value.value, error=found.value.error, side=side,
+        temperature=value.value, error=value.error, side=side,
     )  # fmt: skip
     return replace(case, rest=d - sign * found.explained, exact=False)
 

@@ -13,6 +13,8 @@ from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
 from rlpost.analysis.inspect.components import component_facts
+from rlpost.analysis.inspect.critic import critic_facts
+from rlpost.analysis.inspect.entropy import entropy_facts
 from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
@@ -152,6 +154,8 @@ def inspect_source(
     expectations = expectations_of(expect)
     _check_names(ignore, expects=bool(expectations))
     columns = _columns(source, columns_map, reward_components)
+    mapped: Unit | None = "rollout" if columns.is_mapped("rollout") else None
+    chosen = unit or mapped
     unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=unit, components=reward_components
@@ -177,6 +181,7 @@ def inspect_source(
         turns=turn_kinds(rows),
         repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
+        chosen_unit=chosen,
         failures=failure_facts(reading, pass_threshold, rollout_reward if by_rollout else None),
         expectations=expectations,
         evidence=evidence,
@@ -205,6 +210,8 @@ def inspect_source(
         left_out=reading.totals.count("left_out"),
         components=component_facts(reading, stored_shares(source, reward_components)),
         failures=data.failures,
+        critic=critic_facts(reading),
+        entropy=entropy_facts(reading),
     )
 
 

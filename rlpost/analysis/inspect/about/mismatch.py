@@ -33,7 +33,7 @@ def mismatch(facts: Facts) -> Page:
         return page_of(facts, "mismatch", [], otherwise)
     page = page_of(facts, "mismatch", [_table(gap), _largest(gap), _corrections(gap)], otherwise)
     causes = _causes(gap)
-    page = replace(page, parts=[*([causes] if causes.rows else []), *page.parts])
+    page = replace(page, parts=[*page.parts, *([causes] if causes.rows else [])])
     verdict = Notice("warning" if gap.causes else "ok", likeliest(gap.causes) or _agreement(gap))
     return replace(page, verdict=verdict, next_steps=next_steps(facts, gap))
 
@@ -84,7 +84,7 @@ def _corrections(gap: Mismatch) -> TextTable | None:
     ]
     lines = []
     if gap.causes[0].name in MENDED:
-        lines = [f"remove the cause first: a correction of {gap.causes[0].name} only hides it"]
+        lines = [f"remove the first cause, {gap.causes[0].name}: a correction would only hide it"]
     headings = ("correction", "tokens", "responses", "ESS after")
     notes = ["shares that it truncates, masks or rejects; ESS: effective sample size of weights"]
     return TextTable(headings, rows, "What corrections would do", lines, notes)
