@@ -28,6 +28,8 @@ class Row:
     ref: list[float]
     advantages: list[float]
     reward: float
+    group: int = 0
+    places: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.new)
@@ -220,6 +222,38 @@ def dppo_kl(row: Row, low=0.05, high=0.05, most=20.0, clamp=20.0) -> Found:
     return found
 
 
+def mask_pg(row: Row, low=0.2, high=0.2, most=3.0, clamp=20.0) -> Found:
+    """xtuner/v1/rl/loss/loss_fn.py:86, commit 981e372."""
+    found = []
+    for t in range(len(row)):
+        ratio = stopped(row, t, clamp)
+        state = DUAL if ratio > most else outside(ratio, 1 - low, 1 + high)
+        weight = 0.0 if ratio > most else clip(ratio, 1 - low, 1 + high)
+        found.append((weighted(row, t, weight), state, ratio))
+    return found
+
+
+def rollout_is(row: Row, low=0.2, high=0.2, clamp=20.0) -> Found:
+    """skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py:825."""
+    ratios = [stopped(row, t, clamp) for t in range(len(row))]
+    return [
+        (weighted(row, t, x if 1 - low < x < 1 + high else 0.0), outside(x, 1 - low, 1 + high), x)
+        for t, x in enumerate(ratios)
+    ]
+
+
+def vespo(row: Row, k=(2.0, 3.0), lam=(3.0, 2.0), clamp=20.0) -> Found:
+    """TRL 1.16.0, trl/trainer/grpo_trainer.py:2972; k and λ if A >= 0, and otherwise."""
+    total = math.fsum(math.log(stopped(row, t, clamp)) for t in range(len(row)))
+    total = clip(total, math.log(1e-8), 20.0)
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        power, decay = k[advantage < 0], lam[advantage < 0]
+        weight = math.exp(decay + power * total - decay * math.exp(total))
+        found.append((weighted(row, t, weight), NONE, math.exp(total)))
+    return found
+
+
 def covariances(rows: Sequence[Row]) -> list[list[float]]:
     """(A - mean A)(log π - mean log π), with means over all tokens of all rows."""
     center = mean([x for row in rows for x in row.advantages])
@@ -276,7 +310,63 @@ def clip_cov_all(rows: Sequence[Row], low=0.2, high=0.2, floor=1.0, ceiling=5.0)
     ]
 
 
-OF_BATCHES = (kl_cov, clip_cov_all)
+def fipo(row: Row, low=0.2, high=0.2, dual=math.inf, half=32.0, least=0.0, most=0.2, safety=4.0):
+    """ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py:885 to 924 and 1048 to 1060."""
+    found = []
+    for t, (loss, state, ratio) in enumerate(ppo(row, low, high, dual, math.inf)):
+        future = 0.0
+        for s in range(t, len(row)):
+            if stopped(row, s) <= dual:
+                decay = 2 ** (-(row.places[s] - row.places[t]) / half)
+                future += decay * (row.frozen[s] - row.old[s])
+        influence = clip(math.exp(future), 1 - least, 1 + most)
+        if row.advantages[t] < 0 and stopped(row, t) > safety:
+            influence = clip(influence, 0.8, 1.0)
+        found.append((loss * influence, state, ratio))
+    return found
+
+
+def oreal(row: Row, low=0.2, high=0.2, dual=3.0, positive=1.0, sft=1.0, negative=1.0) -> Found:
+    """xtuner/v1/rl/loss/oreal_loss.py:81 to 170, commit a1cd6e0, before divisions."""
+    found = []
+    for t, (loss, state, ratio) in enumerate(ppo(row, low, high, dual)):
+        up = row.advantages[t] > 0
+        total = positive * loss - sft * row.new[t] if up else negative * loss
+        found.append((total, state, ratio))
+    return found
+
+
+def kimi_k2(row: Row, tau=0.1, low=0.0, high=5.0, clamp=20.0) -> Found:
+    """openpipe_art 0.5.23, art/loss.py:336 to 380."""
+    found = []
+    for t, advantage in enumerate(row.advantages):
+        ratio = stopped(row, t, clamp)
+        shifted = advantage - tau * (row.frozen[t] - row.old[t])
+        loss = -clip(ratio, low, high) * shifted * row.new[t]
+        found.append((loss, outside(ratio, low, high), ratio))
+    return found
+
+
+def real(rows: Sequence[Row], tau=0.5) -> list[Found]:
+    """ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py:1090 to 1122; not of empty rows."""
+    found = []
+    for row in rows:
+        own = [one for one in rows if one.group == row.group and len(one)]
+        scores = [mean([x - y for x, y in zip(one.new, one.old, strict=True)]) for one in own]
+        sides = [mean(one.advantages) > 0 for one in own]
+        loss = 0.0
+        if any(sides) and not all(sides):
+            terms = [
+                (side, math.exp(s / tau * (-1) ** side))
+                for s, side in zip(scores, sides, strict=True)
+            ]
+            loss = sum(math.log(1 + sum(x for y, x in terms if y == side)) for side in (0, 1))
+        ratio = math.exp(mean([x - y for x, y in zip(row.frozen, row.old, strict=True)]))
+        found.append([(loss, NONE, ratio)] * len(row))
+    return found
+
+
+OF_BATCHES = (kl_cov, clip_cov_all, real)
 """Losses that get all rows of a batch, and return a list for each."""
 
 

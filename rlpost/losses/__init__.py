@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from rlpost.errors import UsageError, no_such
-from rlpost.losses import covariance, dppo, geo_mean, pg, ppo, sapo, weighted
+from rlpost.losses import (
+    covariance,
+    dppo,
+    fipo,
+    geo_mean,
+    oreal,
+    pg,
+    ppo,
+    real,
+    sapo,
+    vespo,
+    weighted,
+)
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
 from rlpost.losses.kl import kl_loss
 from rlpost.recipe.loss import installed
@@ -43,6 +55,13 @@ LOSSES: dict[str, Loss] = {
         pg.DRO,
         covariance.CLIP_COV,
         covariance.KL_COV,
+        vespo.VESPO,
+        weighted.MASK_PG,
+        weighted.ROLLOUT_IS,
+        real.REAL,
+        fipo.FIPO,
+        oreal.OREAL,
+        weighted.KIMI_K2,
     )
 }
 

@@ -45,11 +45,18 @@ ABOUT = {
     "dppo": "masks tokens whose probability moved too far along the advantage",
     "ipo": "masks tokens whose probability moved too far in any direction",
     "ref_kl": "dppo with the log ratio to the reference as the advantage",
-    "dppo_tv": "truncated weights; masks tokens whose probability moved too far along A",
+    "dppo_tv": "truncated weights; masks tokens whose π moved too far along A",
     "dppo_kl": "truncated weights; masks tokens whose binary KL is too high, along A",
     "dro": "plain policy gradient with a penalty on the squared log ratio",
     "clip_cov": "ppo; drops some tokens of high covariance of advantage and log-prob",
-    "kl_cov": "surrogate of the ratio, with a KL penalty on tokens of high covariance",
+    "kl_cov": "surrogate of the ratio; KL penalty on tokens of high covariance",
+    "vespo": "smooth weights of whole responses, by the product of their ratios",
+    "mask_pg": "clipped importance weights; 0 for tokens of a high ratio",
+    "rollout_is": "importance weights; 0 for tokens outside the bounds",
+    "real": "classifies the responses of a prompt group by their mean log ratios",
+    "fipo": "ppo, weighted by how far the rest of the response moved",
+    "oreal": "ppo with a factor for each sign of A, and imitation if A > 0",
+    "kimi_k2": "policy gradient with truncated weights and the advantage A - τ·log r",
 }
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
@@ -172,6 +179,59 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ratio_clamp": "never",
         "aggregation": "token-mean",
     },
+    "vespo": {
+        "vespo_k_pos": 2.0,
+        "vespo_lambda_pos": 3.0,
+        "vespo_k_neg": 3.0,
+        "vespo_lambda_neg": 2.0,
+        "aggregation": "token-mean",
+    },
+    "mask_pg": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "dual_clip": 3.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
+    "real": {"real_tau": 0.5, "aggregation": "prompt-mean"},
+    "fipo": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "dual_clip": "never",
+        "fipo_half_life": 32.0,
+        "fipo_clip_low": 0.0,
+        "fipo_clip_high": 0.2,
+        "fipo_safety": 4.0,
+        "ratio_clamp": "never",
+        "aggregation": "token-mean",
+    },
+    "oreal": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "dual_clip": 3.0,
+        "oreal_positive": 1.0,
+        "oreal_sft": 1.0,
+        "oreal_negative": 1.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean-by-sign",
+    },
+    "kimi_k2": {
+        "kimi_tau": 0.1,
+        "tis_low": 0.0,
+        "tis_high": 5.0,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
+    "rollout_is": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
 }
 
 
@@ -268,7 +328,7 @@ class LossOptions(OptionModel):
     pg_clip_high: Bound | None = None
     """ε above 1, in place of pg_clip; never: no upper bound."""
     dual_clip: DualClip | None = None
-    """Upper bound on the ratio if A < 0; twice: 1 + 2·pg_clip."""
+    """Upper bound on r if A < 0 (mask_pg: any A); twice: 1 + 2·ε."""
     ratio_clamp: Bound | None = None
     """Bound on |log ratio| before exp, nats; never: no bound."""
     ratio_cap: Bound | None = None
@@ -279,15 +339,15 @@ class LossOptions(OptionModel):
     cispo_mask: bool | None = None
     """Mask tokens of cispo that ppo would clip."""
     tis_low: NonNegative | None = None
-    """Lowest importance weight of tis and topr."""
+    """Lowest importance weight of tis, topr and kimi_k2."""
     tis_high: Positive | None = None
-    """Highest importance weight of tis, topr, dppo_tv and dppo_kl."""
+    """Highest importance weight (tis, topr, kimi_k2, dppo_tv, _kl)."""
     topr_positive: NonNegative | None = None
     """Weight of responses in topr if reward > 0."""
     topr_negative: NonNegative | None = None
     """Weight of the other responses in topr."""
     kimi_tau: NonNegative | None = None
-    """Coefficient τ of the squared log ratio in kimi15."""
+    """Coefficient τ: (log r)²·τ/2 in kimi15, A - τ·log r in kimi_k2."""
     sapo_tau_pos: Positive | None = None
     """Steepness τ of the gate of sapo if A > 0."""
     sapo_tau_neg: Positive | None = None
@@ -318,6 +378,30 @@ class LossOptions(OptionModel):
     """Seed of the choice by clip_cov, and of ties of kl_cov."""
     kl_cov_coef: NonNegative | None = None
     """Coefficient of |log ratio| of selected tokens in kl_cov."""
+    real_tau: Positive | None = None
+    """Temperature τ of the scores in real."""
+    fipo_half_life: Positive | None = None
+    """Distance, in tokens, at which fipo halves a log ratio."""
+    fipo_clip_low: NonNegative | None = None
+    """Influence f of fipo is at least 1 minus this."""
+    fipo_clip_high: Bound | None = None
+    """Influence f of fipo is at most 1 plus this; never: no bound."""
+    fipo_safety: Bound | None = None
+    """fipo: f is in [0.8, 1] if A < 0 and the ratio is above this."""
+    oreal_positive: NonNegative | None = None
+    """Factor a of ppo in oreal if A > 0."""
+    oreal_sft: NonNegative | None = None
+    """Coefficient b of -log π in oreal, if A > 0."""
+    oreal_negative: NonNegative | None = None
+    """Factor a' of ppo in oreal otherwise."""
+    vespo_k_pos: NonNegative | None = None
+    """Power k of the ratio in vespo if A ≥ 0."""
+    vespo_lambda_pos: Positive | None = None
+    """Decay λ by the ratio in vespo if A ≥ 0."""
+    vespo_k_neg: NonNegative | None = None
+    """Power k of the ratio in vespo if A < 0."""
+    vespo_lambda_neg: Positive | None = None
+    """Decay λ by the ratio in vespo if A < 0."""
 
     aggregation: Aggregation | None = None
     """Aggregation of token losses to one number."""

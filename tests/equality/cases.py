@@ -84,12 +84,12 @@ PRESETS = {
 PRESET_LOSSES = {
     "open-instruct": "ppo cispo", "openrlhf": "ppo gspo", "prime-rl": "dppo",
     "roll": "ppo cispo", "slime": "ppo cispo", "nemo-rl": "ppo",
-    "trl": "grpo bnpo dapo dr_grpo gspo luspo sapo cispo",
+    "trl": "grpo bnpo dapo dr_grpo gspo luspo sapo cispo vespo",
     "verl": "ppo vanilla gspo cispo geo_mean sapo gpg dppo_tv dppo_kl dro clip_cov kl_cov",
 }  # fmt: skip
 LOSSES = (
     "ppo pg gspo cispo tis topr kimi15 geo_mean sapo gpg dppo ipo ref_kl dppo_tv dppo_kl dro "
-    "clip_cov kl_cov"
+    "clip_cov kl_cov vespo mask_pg rollout_is real fipo oreal kimi_k2"
 )
 LOSS_OPTIONS = {
     "ppo": "--pg-clip 0.1 --dual-clip 3",
@@ -108,6 +108,7 @@ LOSS_OPTIONS = {
     "dro": "--dro-beta 0.4",
     "clip_cov": "--cov-share 0.05 --cov-low 0.1 --cov-seed 3",
     "kl_cov": "--cov-share 0.05 --kl-cov-coef 0.3",
+    "vespo": "--vespo-k-pos 1 --vespo-lambda-neg 0.5",
 }
 GAE = "--estimator gae --kl-coef 0.1 --whiten-advantages"
 MASKED = "--estimator grpo --kl-coef 0.1 --kl-estimator k3 --reward-clip 0.8"

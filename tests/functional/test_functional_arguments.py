@@ -67,7 +67,7 @@ CALLS = [
     *(
         w("policy_loss", "log_probs", "old", "values", "offsets", "mask", loss=loss)
         for loss in LOSSES
-        if loss != "ref_kl"  # it asks for the reference; below it has it
+        if loss not in ("ref_kl", "real")  # they need the reference and the groups: see below
     ),
 ]
 
@@ -200,6 +200,8 @@ def test_a_loss_that_needs_reference_log_probs_reports_their_absence():
     with pytest.raises(UsageError, match=r"ref_kl.* needs ref_log_probs="):
         F.policy_loss(*args, loss="ref_kl")
     assert F.policy_loss(*args, loss="ref_kl", ref_log_probs=tensors["ref"]).loss != 0
+    with pytest.raises(UsageError, match=r"units="):
+        F.policy_loss(*args, loss="real", aggregation="token-mean")
 
 
 def test_masked_nan_does_not_reach_gradients():

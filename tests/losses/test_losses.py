@@ -113,6 +113,49 @@ CASES = {
         {"low": 0.002, "high": 0.01, "most": 1.05},
     ),
     "dro": ({"loss": "dro", "dro_beta": 0.7}, slow.kimi15, {"tau": 0.7}),
+    "mask_pg": ({"loss": "mask_pg"}, slow.mask_pg, {}),
+    "mask_pg narrow": (
+        {"loss": "mask_pg", "pg_clip_low": 0.1, "pg_clip_high": 0.05, "dual_clip": 1.1},
+        slow.mask_pg,
+        {"low": 0.1, "high": 0.05, "most": 1.1},
+    ),
+    "rollout_is": ({"loss": "rollout_is"}, slow.rollout_is, {}),
+    "rollout_is narrow": (
+        {"loss": "rollout_is", "pg_clip_low": 0.1, "pg_clip_high": 0.05},
+        slow.rollout_is,
+        {"low": 0.1, "high": 0.05},
+    ),
+    "real": ({"loss": "real"}, slow.real, {}),
+    "real hard": ({"loss": "real", "real_tau": 0.1}, slow.real, {"tau": 0.1}),
+    "fipo": ({"loss": "fipo"}, slow.fipo, {}),
+    "fipo near": (
+        {
+            "loss": "fipo", "dual_clip": 1.5, "fipo_half_life": 2, "fipo_clip_low": 0.3,
+            "fipo_clip_high": 0.5, "fipo_safety": 1.1,
+        },
+        slow.fipo,
+        {"dual": 1.5, "half": 2, "least": 0.3, "most": 0.5, "safety": 1.1},
+    ),
+    "oreal": ({"loss": "oreal"}, slow.oreal, {}),
+    "oreal factors": (
+        {
+            "loss": "oreal", "dual_clip": 1.5, "oreal_positive": 0.5, "oreal_sft": 0.3,
+            "oreal_negative": 2.0,
+        },
+        slow.oreal,
+        {"dual": 1.5, "positive": 0.5, "sft": 0.3, "negative": 2.0},
+    ),
+    "kimi_k2": (
+        {"loss": "kimi_k2", "kimi_tau": 0.7, "tis_low": 0.8, "tis_high": 1.3},
+        slow.kimi_k2,
+        {"tau": 0.7, "low": 0.8, "high": 1.3},
+    ),
+    "vespo": ({"loss": "vespo"}, slow.vespo, {}),
+    "vespo shape": (
+        {"loss": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
+        slow.vespo,
+        {"k": (1.0, 3.0), "lam": (3.0, 0.5)},
+    ),
     "kl_cov": ({"loss": "kl_cov"}, slow.kl_cov, {}),
     "kl_cov third": (
         {"loss": "kl_cov", "cov_share": 0.34, "kl_cov_coef": 0.3},
@@ -126,6 +169,7 @@ CASES = {
     ),
 }  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES)
+each_by_response = pytest.mark.parametrize("case", [x for x in CASES if not x.startswith("real")])
 
 
 @st.composite
@@ -150,6 +194,7 @@ def batches(draw, *, width=None):
         infer=torch.from_numpy(old + rng.normal(0, 0.1, total)),
         ref=torch.from_numpy(old + rng.normal(0, width, total)),
         rewards=torch.from_numpy(rng.choice([-1.0, 0.0, 1.0], len(sizes))),
+        group=torch.from_numpy(rng.integers(0, 2, len(sizes))),
     )
 
 
@@ -160,8 +205,9 @@ def rows_of(tokens, new=None):
     for row, (start, stop) in enumerate(pairwise(tokens.offsets.tolist())):
         own = tokens.mask[start:stop]
         names = (moved, tokens.new, tokens.old, tokens.ref, tokens.advantages)
+        places = own.nonzero().flatten().tolist()
         parts = [column[start:stop][own].tolist() for column in names]
-        found.append(slow.Row(*parts, float(tokens.rewards[row])))
+        found.append(slow.Row(*parts, float(tokens.rewards[row]), int(tokens.group[row]), places))
     return found
 
 
@@ -285,7 +331,7 @@ def test_a_clipped_token_of_ppo_like_losses_has_zero_gradient(tokens):
         assert bool(((found.gradient == 0) | (found.clip == NONE)).all())
 
 
-@every_case
+@each_by_response
 @settings(max_examples=10)
 @given(tokens=batches())
 def test_chunks_of_whole_responses_give_the_same_bits(case, tokens):
@@ -298,7 +344,7 @@ def test_chunks_of_whole_responses_give_the_same_bits(case, tokens):
             assert torch.equal(all_of_it[start:stop], piece)
 
 
-@every_case
+@each_by_response
 def test_bits_do_not_depend_on_the_position_in_a_tensor(case):
     """Vector instructions take several tokens at once, and may round them otherwise than one."""
     rng, count = np.random.default_rng(7), 101
@@ -363,7 +409,7 @@ def test_at_a_ratio_of_one_the_loss_is_minus_the_advantage(tokens):
 def test_at_a_ratio_of_one_all_gradients_are_the_plain_policy_gradient(tokens):
     rewards = torch.ones_like(tokens.rewards)
     plain = replace(level(tokens), rewards=rewards)
-    for loss in set(LOSSES) - {"geo_mean", "ref_kl", "clip_cov"}:
+    for loss in set(LOSSES) - {"geo_mean", "ref_kl", "clip_cov", "real", "oreal"}:
         torch.testing.assert_close(gradient(plain, loss=loss), -tokens.masked_advantages, **EXACT)
 
 
@@ -660,7 +706,7 @@ def test_a_loss_declares_the_roles_that_it_reads(name):
     new, old, advantages, ref = columns
     ones, ends = torch.ones(2, dtype=torch.bool), torch.tensor([0, 2])
     rewards = torch.ones(1)  # topr reads them in place of the advantage's sign
-    tokens = Recorded(new, old, advantages, ones, ends, ref=ref, rewards=rewards)
+    tokens = Recorded(new, old, advantages, ones, ends, ref=ref, rewards=rewards, group=ends[:1])
     loss = LOSSES[name]
     object.__setattr__(tokens, "chosen", ones)
     tokens.__dict__["seen"] = set()

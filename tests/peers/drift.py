@@ -19,9 +19,6 @@ from peers.environments import FRAMEWORKS, environment, run
 
 from rlpost.analysis.peers import PEERS
 
-LEFT_OUT = {"trl": ["policy loss vespo"]}
-"""What a preset does not cover on purpose."""
-
 
 def verdict(name: str) -> dict | str:
     """The JSON of `rlpost presets --verify`, or why there is none."""
@@ -34,24 +31,16 @@ def verdict(name: str) -> dict | str:
 
 
 def lines(name: str, found: dict | str) -> tuple[bool, list[str]]:
-    """Whether a preset drifted, and what is printed; the first line is the verdict.
-
-    What a preset leaves out on purpose is no drift.
-    """
+    """Whether a preset drifted, and what is printed; the first line is the verdict."""
     if isinstance(found, str):
         return True, [f"{name}: not compared", f"  {found}"]
     what = f"{name} {found['version']} (the preset: {found['release'] or 'a commit'})"
     differs = [f"  {one['case']}: {one['difference']}" for one in found["different"]]
-    lacks = [f"  not covered: {one}" for one in new(name, found["uncovered"])]
+    lacks = [f"  not covered: {one}" for one in found["uncovered"]]
     if not differs and not lacks:
         return False, [f"{what}: {found['cases']} cases, no drift"]
     text = f"{what}: drifted, {len(differs)} of {found['cases']} cases differ"
     return True, [text, *differs, *lacks]
-
-
-def new(name: str, uncovered: list[str]) -> list[str]:
-    """What a preset does not cover, without what it leaves out on purpose."""
-    return [one for one in uncovered if one not in LEFT_OUT.get(name, [])]
 
 
 def main(names: list[str]) -> int:

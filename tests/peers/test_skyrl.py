@@ -7,7 +7,7 @@ side is `enrich` and `functional.policy_loss`.
 
 Equal, by rlpost's options: grpo, rloo, maxrl, reinforce++ and gae; the KL penalty by k1, k2, k3 and
 abs; the last step of a trajectory as its reward; regular, dual_clip, gspo, cispo, sapo, dppo,
-importance_sampling, clip_cov and kl_cov with four reductions; truncated weights and masks.
+importance_sampling, rollout_is, clip_cov and kl_cov with four reductions; truncated weights, masks.
 
 Where SkyRL differs:
 
@@ -20,8 +20,7 @@ Where SkyRL differs:
 - sequence_mean and prompt_mean divide by all responses and prompts (`agg_rows`).
 - dppo has a gradient through the ratio: binary_tv is rlpost's `dppo` without its square; binary_kl
   has the gradient of `dppo_kl`, and another loss.
-- importance_sampling is ppo without a clip; rollout_is, which drops tokens whose ratio is outside
-  the range for any sign of the advantage, and cross_entropy have no loss in rlpost.
+- importance_sampling is ppo without a clip; cross_entropy has no loss in rlpost.
 """
 
 from importlib.util import find_spec
@@ -274,12 +273,12 @@ LOSSES = {
         {"dppo": ("DPPOConfig", {"delta_low": 0.05, "delta_high": 0.1})},
     ),
     "importance_sampling": ({"loss": "ppo", **NEVER}, {}),
+    "rollout_is": ({"loss": "rollout_is", "behaviour": "infer", **SIDES[0]}, SIDES[1]),
 }
 APART = {
     "clip_cov": "test_clip_cov",
     "kl_cov": "test_kl_cov",
     "cross_entropy": "of supervised fine-tuning",
-    "rollout_is": "rlpost has no loss that drops tokens outside a range of the ratio",
 }
 
 

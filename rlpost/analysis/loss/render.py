@@ -32,6 +32,13 @@ _CLIPS_NOTHING = {
     "dro": "This loss clips nothing; it penalises the squared log ratio.",
     "kl_cov": "This loss clips nothing; it penalises |log r| of the selected tokens.",
     "sapo": "This loss clips nothing; its gate reduces the gradient as the ratio leaves 1.",
+    "real": "This loss clips nothing; the gradient of a response falls as its score is right.",
+    "vespo": "This loss clips nothing; its weight falls as the ratio of the response leaves 1.",
+}
+_CLIP_NOTES = {
+    "oreal": "A clipped token has no policy gradient; if A > 0, it keeps that of -log π.",
+    "mask_pg": "A masked token has zero gradient; a clipped one keeps a bounded weight.",
+    "rollout_is": "A clipped token has zero gradient, for any sign of A.",
 }
 # The symbols of options in formulas, except those of the clip range.
 _SYMBOLS = {
@@ -52,6 +59,18 @@ _SYMBOLS = {
     "cov_high": "high",
     "cov_share": "share",
     "cov_seed": "seed",
+    "fipo_half_life": "half-life",
+    "fipo_clip_low": "low",
+    "fipo_clip_high": "high",
+    "fipo_safety": "safety",
+    "oreal_positive": "a",
+    "oreal_sft": "b",
+    "oreal_negative": "a'",
+    "real_tau": "τ",
+    "vespo_k_pos": "k",
+    "vespo_lambda_pos": "λ",
+    "vespo_k_neg": "k if A < 0",
+    "vespo_lambda_neg": "λ if A < 0",
 }
 BAR = 10  # characters
 _EQUAL = 1e-9
@@ -295,7 +314,11 @@ def branch_labels(one: Json) -> dict[str, str]:
     }
     if name in SELECTING:
         labels["selected"] = SELECTING[name]
-    return labels | ({"dual": "clipped by the dual clip"} if clip["dual"]["tokens"] else {})
+    return labels | (
+        {"dual": "masked, ratio > c" if name == "mask_pg" else "clipped by the dual clip"}
+        if clip["dual"]["tokens"]
+        else {}
+    )
 
 
 def reason_labels(one: Json) -> dict[str, str]:
@@ -303,7 +326,7 @@ def reason_labels(one: Json) -> dict[str, str]:
     name, zero = one["options"]["loss"], one["no_gradient"]
     no_advantage = "π = π_ref" if name == "ref_kl" else "A = 0"
     labels = {"zero_advantage": f"zero gradient: {no_advantage}"}
-    if zero["clipped"] or name in ("ppo", "gspo", "geo_mean", "clip_cov"):
+    if zero["clipped"] or name in ("ppo", "gspo", "geo_mean", "clip_cov", "fipo", "oreal"):
         how = "masked" if name in MASKING else "clipped"
         labels["clipped"] = f"zero gradient: {how}{' or selected' * (name == 'clip_cov')}"
     return labels | ({"other": "zero gradient: other"} if zero["other"] else {})
@@ -324,7 +347,7 @@ def outcome_notes(one: Json) -> Iterator[str]:
         )
     if options.get("cispo_mask") and one["clip"]["any"]["tokens"]:
         yield "The other clipped tokens keep a gradient with a bounded weight."
-    if name in ("ppo", "gspo") and one["clip"]["dual"]["tokens"]:
+    if name in ("ppo", "gspo", "fipo", "oreal") and one["clip"]["dual"]["tokens"]:
         yield "The dual clip also stops the gradient if A < 0 and the ratio is above c."
 
 
@@ -336,6 +359,8 @@ def _clip_note(one: Json) -> str:
     elif not clip["any"]["tokens"]:
         moved = "probability changed by more than" if name in MASKING else "ratio is beyond"
         text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."
+    elif name in _CLIP_NOTES:
+        text = _CLIP_NOTES[name]
     elif name in MASKING and options.get("square_coef"):
         text = "A masked token loses -A·r and keeps the gradient of κ(log r)²."
     elif name in MASKING:

@@ -97,6 +97,12 @@ LOSSES: list[tuple[str | None, Json, Json]] = [
     ),
     ("cispo", {}, {}),
     ("cispo", {"epsilon_high": 1.5}, {"pg_clip_high": 1.5}),
+    ("vespo", {}, {}),
+    (
+        "vespo",
+        {"vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
+        {"vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
+    ),
 ]
 """The preset's losses (None: the default), with options of GRPOConfig and of rlpost."""
 

@@ -21,7 +21,7 @@ from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
-_NAME = 9  # characters of the longest name of a loss, and blanks
+_NAME = 11  # characters of the longest name of a loss, and blanks
 
 EPILOG = """Examples:
 

@@ -90,7 +90,7 @@ def show_losses(losses: Sequence[Loss], how: str) -> None:
         defaults = DEFAULTS.get(one.name, one.defaults)
         options = {key: x for key, x in defaults.items() if key != "aggregation"}
         own = options if how == "json" else ", ".join(_distinct(options))
-        needs = ", ".join(one.needs)
+        needs = ", ".join((*one.needs, *["group"] * one.grouped))
         rows.append((one.name, needs, one.formula, one.aggregation, own, one.source))
     _show_catalogue("losses", headings, rows, how)
 

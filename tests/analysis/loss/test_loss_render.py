@@ -231,14 +231,14 @@ def test_every_loss_has_notes_of_its_own(tmp_path, monkeypatch, name):
     assert f" · {name}" in " ".join(shown.split())
     assert one["formula"] in " ".join(shown.split())
     masking = name in ("dppo", "ipo", "ref_kl", "dppo_tv", "dppo_kl")
-    smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov")
+    smooth = name in ("pg", "gpg", "kimi15", "sapo", "dro", "kl_cov", "vespo", "real")
     assert ("masked, π fell" in shown) == masking
     assert ("clips nothing" in shown) == smooth
-    like_ppo = name in ("ppo", "gspo", "geo_mean", "clip_cov")
+    like_ppo = name in ("ppo", "gspo", "geo_mean", "clip_cov", "fipo")
     assert ("moved past the bound along A" in shown) == like_ppo
     assert ("weight truncated to 20" in shown) == (name in ("dppo_tv", "dppo_kl"))
     assert ("of the policy tokens of each batch" in shown) == (name in ("clip_cov", "kl_cov"))
-    assert ("only its weight is bounded" in shown) == (name in ("cispo", "tis", "topr"))
+    assert ("only its weight is bounded" in shown) == (name in ("cispo", "tis", "topr", "kimi_k2"))
     assert "too low" not in shown
 
 
