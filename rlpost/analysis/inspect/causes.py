@@ -405,7 +405,9 @@ def failed_sync(case: Case) -> Case:
         chosen = np.isin(codes, larger)
         others = (codes >= 0) & ~chosen
         found = evidence.size_ratio(case.rest, chosen, others, tokens.alike, tokens.window)
-        if found is not None and _is_larger(found, OTHER_WEIGHTS):
+        # The geometric mean can be larger by tokens that hardly differ, which explains nothing.
+        explains = _size(case.rest[chosen]) > _size(case.rest[others])
+        if found is not None and explains and _is_larger(found, OTHER_WEIGHTS):
             names, times = [labels[code] for code in larger], float(np.exp(found.value))
             text = f"{column} {_listed(names)}: tokens differ by {times:.3g} times as much as "
             text += "elsewhere (geometric mean)"
