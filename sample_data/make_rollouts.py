@@ -1,12 +1,13 @@
-"""Generator of the sample data: rollouts of a tiny transformer, in two Parquet files.
+"""Generator of the sample data: rollouts of a tiny transformer, in three Parquet files.
 
 One model learns two tasks by imitation. Its training is short, so that only some answers are right.
 Then each task trains its own copy with a critic for a few GRPO steps. A step samples from a
 bfloat16 copy of the weights (the rollout engine). It scores the responses in float32 (the trainer)
 with the policy and with the frozen imitation model, updates the policy, scores again, and writes a
-row group.
+row group. The third file is of the first task; its critic learns faster, and is recorded before and
+after each update.
 
-``python sample_data/make_rollouts.py [--out DIR]`` takes about three minutes on one CPU core. It
+``python sample_data/make_rollouts.py [--out DIR]`` takes about four minutes on one CPU core. It
 always writes the same bytes on the same machine with the same library versions.
 """
 
@@ -35,7 +36,7 @@ from tasks import (
 )
 from tiny_model import Episode, Limits, Policy, rollout, score
 from torch import Tensor
-from training import POLICY_RATE, Batch, imitate, improve, warm_up_critic
+from training import CRITIC_RATE, POLICY_RATE, Batch, imitate, improve, warm_up_critic
 
 SEED = 20250
 STEPS, GROUP, DIFFICULTY_SAMPLES = 4, 8, 16
@@ -56,6 +57,8 @@ class Task:
     prompts: int
     judge: Callable[[Problem, Episode], list[Row]]
     columns: dict[str, pa.DataType]
+    value_rate: float = POLICY_RATE
+    """Learning rate of the critic."""
 
 
 def judge_arithmetic(problem: Problem, episode: Episode) -> list[Row]:
@@ -106,6 +109,10 @@ SHARED_COLUMNS = {
     "values": list_of(pa.float32()),
     "sum_pi_squared": list_of(pa.float32()),
 }
+CRITIC_COLUMNS = (
+    "prompt_id", "step", "domain", "finish_reason", "reward", "response_tokens", "response_mask",
+    "old_log_probs", "values",
+)  # fmt: skip
 TASKS = (
     Task(
         "arithmetic",
@@ -114,7 +121,7 @@ TASKS = (
         Limits(turns=1, turn_tokens=30),
         16,
         judge_arithmetic,
-        {"reward_correct": pa.float64(), "reward_format": pa.float64()},
+        SHARED_COLUMNS | {"reward_correct": pa.float64(), "reward_format": pa.float64()},
     ),
     Task(
         "calculator",
@@ -123,13 +130,25 @@ TASKS = (
         Limits(turns=4, turn_tokens=9, tool=calculator),
         8,
         judge_calculator,
-        {
+        SHARED_COLUMNS
+        | {
             "traj_id": pa.string(),
             "turn": pa.int32(),
             "state_id": pa.string(),
             "step_score": pa.float64(),
             "episode_score": pa.float64(),
         },
+    ),
+    Task(
+        "critic",
+        "Values of a critic before and after its update, and entropies. One row is one response.",
+        arithmetic_problem,
+        Limits(turns=1, turn_tokens=30),
+        8,
+        judge_arithmetic,
+        {name: kind for name, kind in SHARED_COLUMNS.items() if name in CRITIC_COLUMNS}
+        | {"new_values": list_of(pa.float32()), "entropy": list_of(pa.float32())},
+        value_rate=CRITIC_RATE,
     ),
 )
 
@@ -209,7 +228,10 @@ class Run:
         batch = Batch.of(trial.episodes, trial.rewards, group=DIFFICULTY_SAMPLES)
         misfit = warm_up_critic(self.policy, batch)
         log(f"{task.name}: imitation fails {failed.mean():.0%}, critic's mean square {misfit:.3f}")
-        self.optimizer = torch.optim.AdamW(self.policy.parameters(), POLICY_RATE)
+        value = [*self.policy.value.parameters()]
+        others = [p for p in self.policy.parameters() if not any(p is one for one in value)]
+        groups = [{"params": others}, {"params": value, "lr": task.value_rate}]
+        self.optimizer = torch.optim.AdamW(groups, POLICY_RATE)
 
     def step(self, step: int) -> list[Row]:
         """Sample, score, update, score again."""
@@ -250,6 +272,8 @@ class Run:
             "ref_log_probs": ref.log_probs,
             "log_probs": new.log_probs,
             "values": old.values,
+            "new_values": new.values,
+            "entropy": old.entropy,
             "sum_pi_squared": old.sum_pi_squared,
         }
 
@@ -261,7 +285,7 @@ def write(run: Run, path: Path) -> None:
         "made_by": f"sample_data/make_rollouts.py, seed {SEED}",
         "vocabulary": json.dumps(VOCABULARY),
     }
-    schema = pa.schema(SHARED_COLUMNS | run.task.columns, metadata=about)
+    schema = pa.schema(run.task.columns, metadata=about)
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=9) as writer:
         for step in range(STEPS):
             writer.write_table(pa.Table.from_pylist(run.step(step), schema))

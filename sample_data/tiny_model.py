@@ -74,13 +74,16 @@ class Scores:
     log_probs: Tensor
     values: Tensor
     sum_pi_squared: Tensor
+    entropy: Tensor
 
 
 def score(policy: Policy, tokens: Tensor) -> Scores:
     """Teacher-forced scores of right-padded tokens [N, S]."""
     log_pi, values = policy(tokens[:, :-1])
     chosen = log_pi.gather(-1, tokens[:, 1:, None]).squeeze(-1)
-    return Scores(chosen, values, log_pi.detach().exp().square().sum(-1))
+    constant = log_pi.detach()
+    pi = constant.exp()
+    return Scores(chosen, values, pi.square().sum(-1), -(pi * constant).sum(-1))
 
 
 def padded(rows: Sequence[Sequence[float]]) -> Tensor:

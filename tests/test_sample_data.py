@@ -352,3 +352,19 @@ def test_trajectories_of_a_group_share_states():
 def test_different_prompts_lead_to_the_same_state():
     prompts = frame("calculator").group_by("state_id").agg(pl.col("prompt").n_unique())
     assert prompts["prompt"].max() > 1
+
+
+# The critic
+
+
+def test_the_critic_learns_from_the_returns_of_the_batch():
+    rows = pl.read_parquet(FOLDER / "critic.parquet").explode(
+        "response_tokens", "response_mask", "old_log_probs", "values", "new_values", "entropy"
+    )
+    error = {name: rows["reward"] - rows[name] for name in ("values", "new_values")}
+    squares = {name: (one**2).mean() for name, one in error.items()}
+    assert squares["new_values"] < squares["values"] < rows["reward"].var()
+    assert correlation(rows["values"], rows["reward"]) > 0.3
+    assert rows["entropy"].min() >= 0
+    assert rows["entropy"].max() <= math.log(22)
+    assert abs(rows["entropy"].mean() + rows["old_log_probs"].mean()) < 0.05

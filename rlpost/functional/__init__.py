@@ -25,13 +25,16 @@ from rlpost.functional.tokens import (
     place_rewards,
     response_rewards,
     to_tokens,
+    value_loss,
     whiten,
 )
 from rlpost.kernels.corrections import Weights
+from rlpost.kernels.values import ValueLoss
 
 __all__ = [
     "Credit",
     "PolicyLoss",
+    "ValueLoss",
     "Weights",
     "accepted_tokens",
     "aggregate",
@@ -52,5 +55,6 @@ __all__ = [
     "response_rewards",
     "rloo",
     "to_tokens",
+    "value_loss",
     "whiten",
 ]

@@ -2,8 +2,8 @@
 
 The mask is 0 on observation tokens too. Padding may be at the left, at the right or in between, and
 may have any value. Names, options and errors are those of rlpost.functional. The functions of
-rewards and groups are not here: their numbers are [N] for padded arrays, too. `whiten` and `kl`
-work on any shape.
+rewards and groups are not here: their numbers are [N] for padded arrays, too. `whiten`, `kl`
+and `value_loss` work on any shape.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlpost.estimators import Credit
 from rlpost.functional import policy, tokens
 from rlpost.functional.arguments import check_arrays, of_any_library
 from rlpost.functional.policy import PolicyLoss
-from rlpost.functional.tokens import kl, whiten
+from rlpost.functional.tokens import kl, value_loss, whiten
 from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights
 
@@ -37,6 +37,7 @@ __all__ = [
     "policy_loss",
     "response_rewards",
     "to_tokens",
+    "value_loss",
     "whiten",
 ]
 

@@ -28,6 +28,8 @@ from rlpost.kernels.kl import token_kl
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import add_at, add_segment_sums, last_true, spread
 from rlpost.kernels.trimming import smallest
+from rlpost.kernels.values import ValueLoss
+from rlpost.kernels.values import value_loss as _value_loss
 from rlpost.recipe.recipe import Filter, Level
 
 if TYPE_CHECKING:
@@ -402,6 +404,55 @@ def importance_weights(
     weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds)
     values = xp.astype(xp.where(kept, weights.values, 0.0), old_log_probs.dtype)
     return Weights(values, weights.truncated & kept, weights.masked & kept)
+
+
+@of_any_library
+def value_loss(
+    values: Array,
+    old_values: Array,
+    returns: Array,
+    mask: Array | None = None,
+    *,
+    clip: float = math.inf,
+    delta: float = math.inf,
+) -> ValueLoss:
+    """Return the loss of a critic's values against returns, plain or clipped.
+
+        d = V - R,  d' = clip(V, V_old ± clip) - R
+        loss = max(h(d), h(d')),  h(d) = d²/2 if |d| < delta, else delta·(|d| - delta/2)
+
+    `aggregate` makes one number of it.
+
+    Args:
+        values: values V of the critic that is trained; any shape, ragged or padded.
+        old_values: values of the critic before the update; the same shape.
+        returns: returns R, which the values estimate, such as those of `gae`; the same shape.
+        mask: the same shape; None for all tokens.
+        clip: half-width of the range around the old value, 0 or more; inf for no clip.
+        delta: of the Huber loss h, over 0; inf for d²/2.
+
+    Returns:
+        ValueLoss: `loss`, its `gradient` by V, and whether the loss is that of the `clipped` value,
+        each of the same shape; 0 and false where the mask is 0. The loss is differentiable.
+
+    Raises:
+        UsageError: a shape or a dtype is wrong, or an option is out of its range.
+
+    Source: verl 0.9.1, compute_value_loss (clip 0.5); areal 1.0.4, ppo_critic_loss_fn (clip 0.5;
+    its `huber` has delta 10); xtuner, value_loss (clip 0.2). torchrl's `smooth_l1` has delta 1.
+
+    >>> values, old = torch.tensor([1.0, 0.5]), torch.tensor([0.0, 0.5])
+    >>> value_loss(values, old, torch.tensor([2.0, 0.0]), clip=0.5).loss
+    tensor([1.1250, 0.1250])
+    """
+    numbers(clip=clip, delta=delta)
+    if clip < 0 or delta <= 0:
+        raise UsageError(f"clip={clip}, delta={delta}: clip is 0 or more, delta is over 0")
+    every = floats(values=values, old_values=old_values, returns=returns)
+    kept, xp = mask_of(every[0], mask), namespace(every[0])
+    # Masked elements may be NaN, which a product with 0 would pass on to the gradient.
+    inside = (xp.where(kept, one, 0.0) for one in every)
+    return _value_loss(*inside, clip=clip, delta=delta)
 
 
 @of_any_library

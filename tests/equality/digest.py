@@ -87,6 +87,7 @@ ADDED = {
     *("signal", "pass_rate", "critic", "computes", "new_columns"),  # what trains anything
     "seconds.summary",  # of a loss: the time of its summary
     "layout",  # of a loss: the weights of tokens under micro-batches and ranks
+    "entropy",  # of the policy, by position, step and domain
     *("unit", "rollouts"),  # what statistics of responses count, and how many rollouts there are
     *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
     *("estimate.column", "estimate.labels"),  # of a failed sync, by step as by machine

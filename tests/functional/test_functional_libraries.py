@@ -27,6 +27,7 @@ CALLS = {
     "place_rewards": ([REWARDS, OFFSETS, MASK], {}),
     "to_tokens": ([REWARDS, OFFSETS, MASK], {}),
     "whiten": ([TOKENS[0], MASK], {}),
+    "value_loss": ([*TOKENS, MASK], {"clip": 0.2, "delta": 0.3}),
     "kl": ([*TOKENS[:2], MASK], {"kl_estimator": "k3"}),
     "accepted_tokens": ([*TOKENS[:2], OFFSETS, MASK], {"filters": ["batch:k2::0.1"]}),
     "importance_weights": ([*TOKENS[:2], OFFSETS, MASK], {"level": "segment"}),

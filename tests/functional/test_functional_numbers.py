@@ -103,6 +103,7 @@ ARGUMENTS = {
     "gae": (*ragged(2), OFFSETS, MASK),
     "discounted_returns": (*ragged(1), OFFSETS, MASK),
     "whiten": (*ragged(1), MASK),
+    "value_loss": (*ragged(3), MASK),
     "kl": (*ragged(2), MASK),
     "importance_weights": (*ragged(2), OFFSETS, MASK),
     "accepted_tokens": (*ragged(2), OFFSETS, MASK),

@@ -20,6 +20,7 @@ from rlpost.kernels import corrections
 from rlpost.kernels.divergence import chi_square, confident_disagreement, kl_terms
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.segments import PositionSegments, cut_segments, policy_segments
+from rlpost.kernels.values import value_loss
 from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.losses.base import call
 from rlpost.recipe.loss import LossOptions
@@ -103,6 +104,7 @@ def test_other_formulas_of_tokens():
     check(chi_square, OLD)
     check(confident_disagreement, OLD, np.abs(REF))
     check(token_weights, OLD, VALUES**2, BOUNDS, REF, otb_is_cap=2.0)
+    check(value_loss, VALUES, OLD, REF, clip=0.2, delta=0.3)
     check(policy_segments, MASK, BOUNDS)
     check(cut_segments, MASK, BOUNDS)
     check(lambda values, offsets: PositionSegments.of(offsets).sum(values), OLD, BOUNDS)

@@ -206,9 +206,9 @@ def set_by(values: dict[str, Any]) -> set[str]:
     return found
 
 
-LEFT = {"kl_loss_coef", "agg_length", "agg_norm", "loss", "kl_loss_aggregation"}
-"""A run's own choices: the coefficient, and what seq-mean-token-sum-norm divides by; and the
-aggregation of the KL loss, which is that of the loss."""
+LEFT = {"kl_loss_coef", "agg_length", "agg_norm", "loss", "kl_loss_aggregation", "loss_options"}
+"""A run's own choices: the coefficient, options of its own loss, and what seq-mean-token-sum-norm
+divides by; and the aggregation of the KL loss, which is that of the loss."""
 
 
 @every_case

@@ -186,6 +186,11 @@ def _add_jumps(role: str, block: Block, totals: TokenTotals) -> None:
     inside = (edges - 2 >= block.offsets[row]) & (edges + 1 < block.offsets[row + 1])
     # Where both sides are 0, observations have no log-prob and the policy is certain: no jump.
     edges = edges[inside & (np.minimum(values[edges], values[edges - 1]) < -LOG_PROB_ROUNDING)]
+    # The other column may lie on the mask; then the two are compared with each other, not here.
+    observed, policy = edges - mask[edges].astype(bool), edges - ~mask[edges].astype(bool)
+    for other in {*LOG_PROBS[:2]} & block.values.keys() - {role}:
+        lies = (block.values[other][observed] == 0) & (block.values[other][policy] < 0)
+        edges, observed, policy = edges[~lies], observed[~lies], policy[~lies]
     if not len(edges):
         return
     sign = np.where(mask[edges], -1.0, 1.0)

@@ -13,6 +13,8 @@ from rlpost._version import __version__
 from rlpost.analysis.inspect.advantages import advantage_facts
 from rlpost.analysis.inspect.alignment import ENDS, mask_facts, shifts_of
 from rlpost.analysis.inspect.components import component_facts
+from rlpost.analysis.inspect.critic import critic_facts
+from rlpost.analysis.inspect.entropy import entropy_facts
 from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
@@ -205,6 +207,8 @@ def inspect_source(
         left_out=reading.totals.count("left_out"),
         components=component_facts(reading, stored_shares(source, reward_components)),
         failures=data.failures,
+        critic=critic_facts(reading),
+        entropy=entropy_facts(reading),
     )
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlpost.analysis.findings import Finding
+
+if TYPE_CHECKING:
+    from rlpost.analysis.inspect.token_model import CriticFacts, EntropyFacts
 
 SCHEMA_VERSION = 1
 Json = dict[str, Any]
@@ -566,6 +569,10 @@ class Facts:
     """Of the reward components that the user names."""
     failures: FailureFacts | None = None
     """None without a column that names them."""
+    critic: CriticFacts | None = None
+    """None without values and rewards."""
+    entropy: EntropyFacts | None = None
+    """None without entropies and log-probs."""
     schema_version: int = SCHEMA_VERSION
 
     def failing(self, fail_on: Severity | None) -> list[InputFinding]:

@@ -14,6 +14,8 @@ from rlpost.analysis.inspect import columns as decode
 from rlpost.analysis.inspect.advantages import advantage_rows
 from rlpost.analysis.inspect.columns import Block
 from rlpost.analysis.inspect.components import total_of
+from rlpost.analysis.inspect.critic import critic_names, critic_rows
+from rlpost.analysis.inspect.entropy import entropy_names, entropy_rows, policy_role
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, PassResult
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
@@ -140,7 +142,7 @@ def _rows(chunk: RowChunk, source: Source, reading: PassResult) -> dict[str, Any
             for role in dict.fromkeys((selection.lists, *selection.tokens))
         }
         rows |= _labels_of_tokens(column, selection, lists)
-        rows |= _tokens(lists, reading, rows.get("batch"))
+        rows |= _tokens(lists, reading, rows)
     if selection.lengths is not None:
         rows["tokens"] = decode.numbers_of(*column(selection.lengths))
     if selection.text is not None:
@@ -206,6 +208,10 @@ def _labels_of_tokens(
     }
     if selection.entropy is not None:
         lists["entropy"] = decode.lists_of(*column(selection.entropy))
+    if selection.advantages is not None:
+        array, location = column(selection.advantages)
+        if is_list(array.type):
+            lists["advantages"] = decode.lists_of(array, location)
     if selection.version is not None:
         array, location = column(selection.version)
         if is_list(array.type):
@@ -216,9 +222,15 @@ def _labels_of_tokens(
 
 
 def _tokens(
-    lists: dict[str, ListColumn], reading: PassResult, steps: pl.Series | None
+    lists: dict[str, ListColumn], reading: PassResult, others: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """Return numbers per response of its tokens; the reading gets totals."""
+    """Return numbers per response of its tokens; the reading gets totals.
+
+    Args:
+        lists: by role.
+        reading: the pass.
+        others: numbers and keys of the responses, [n] each.
+    """
     selection, totals = reading.selection, reading.totals
     assert selection.lists is not None
     lengths = lists[selection.lists].lengths
@@ -245,21 +257,29 @@ def _tokens(
         block = _block_of(good, own, mask, {role: lists[role] for role in fitting})
     numbers = {**tokens.add_tokens(block, totals), **alignment.end_rows(block)}
     alignment.add_shifts(block, totals)
+    extra: dict[str, NDArray[Any]] = {
+        name: _values_like(lists[name], own, good)
+        for name in ("entropy", "version", "advantages")
+        if name in lists
+    }
     if {"old_log_probs", "infer_log_probs"} <= values.keys():
-        extra: dict[str, NDArray[Any]] = {
-            name: _values_like(lists[name], own, good)
-            for name in ("entropy", "version")
-            if name in lists
-        }
-        reading.sample.add(block, reading.sample.rows + np.flatnonzero(good), extra)
+        of_sample = {name: one for name, one in extra.items() if name != "advantages"}
+        reading.sample.add(block, reading.sample.rows + np.flatnonzero(good), of_sample)
     reading.sample.rows += len(lengths)
-    if steps is not None:
-        alignment.add_step_shifts(block, steps.filter(pl.Series(good)), totals)
+    if "batch" in others:
+        alignment.add_step_shifts(block, others["batch"].filter(pl.Series(good)), totals)
+    exact: dict[str, NDArray[np.float64]] = {}
+    if "values" in values and "reward" in others:
+        exact |= critic_rows(block, others["reward"][good], totals, reading.critic)
+    if "entropy" in extra or policy_role(selection.tokens) in values:
+        exact |= entropy_rows(selection, block, extra, totals, reading.entropies)
     for role in selection.tokens:
         rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
     for name in ("kl", "k3", "compared", "log_ratio", *FIRSTS):
         if name in numbers or _has_both(name, selection.tokens):
             rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
+    wanted = [*critic_names(selection), *entropy_names(selection)]
+    rows |= {name: _to_all_rows(exact.get(name), good, np.float64) for name in wanted}
     return rows
 
 

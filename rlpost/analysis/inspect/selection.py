@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rlpost.analysis.inspect.statistics import GrowingHistogram, TokenTotals
+from rlpost.analysis.inspect.statistics import BinnedSums, GrowingHistogram, TokenTotals
 from rlpost.analysis.inspect.token_sample import TokenSample
 from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 LOG_PROBS = ("old_log_probs", "infer_log_probs", "ref_log_probs", "log_probs")
-TOKEN_ROLES = (*LOG_PROBS, "values", "token_rewards")
+TOKEN_ROLES = (*LOG_PROBS, "values", "new_values", "token_rewards")
 LOG_PROB_PAIRS = (
     ("old_log_probs", "infer_log_probs"),
     ("old_log_probs", "ref_log_probs"),
@@ -65,7 +65,7 @@ COMBINED: dict[str, tuple[str, ...]] = {
     "keys": KEYS,
     "log-probs": LOG_PROBS,
     "mask or log-probs": ("mask", *LOG_PROBS),
-    "values or token_rewards": ("values", "token_rewards"),
+    "values or token_rewards": ("values", "new_values", "token_rewards"),
     "truncated or lengths": ("truncated", "lengths"),
     "response texts or log-probs": ("response texts", "infer_log_probs", "old_log_probs"),
     "rollout ids or turns": ("rollout ids", "turns"),
@@ -124,7 +124,7 @@ class ColumnSelection:
     version: str | None = None
     """The column of policy versions, a number or a list per row, if both log-probs are read."""
     entropy: str | None = None
-    """The column of entropies, if both log-probs are read."""
+    """The column of entropies."""
 
     @cached_property
     def contents(self) -> frozenset[str]:
@@ -225,6 +225,7 @@ def select_columns(
     if not with_tokens:
         return ColumnSelection(columns, lists, (), None, unusable, with_tokens=False, **rows)
     advantages = _advantages(source, columns)
+    rows["entropy"] = _fitting(source, columns.columns.get("entropy"), _is_numbers)
     if {"old_log_probs", "infer_log_probs"} <= {*roles}:
         rows |= _of_mismatch(source, columns)
     return ColumnSelection(
@@ -277,17 +278,19 @@ def _advantages(source: Source, columns: ColumnMap) -> str | None:
 
 def _of_mismatch(source: Source, columns: ColumnMap) -> dict[str, Any]:
     """Return the columns that explain why rollout engine and trainer differ."""
-
-    def fitting(name: str | None, *fits: Callable[[pa.DataType], bool]) -> bool:
-        kinds = [*_types(source, name)] if name in source.columns else []
-        return bool(kinds) and all(any(fit(kind) for fit in fits) for kind in kinds)
-
-    version, entropy = (columns.columns.get(role) for role in ("policy_version", "entropy"))
+    version = columns.columns.get("policy_version")
     return {
-        "machines": tuple(x for x in MACHINES if fitting(x, _is_text, pa.types.is_integer)),
-        "version": version if fitting(version, is_number, _is_numbers) else None,
-        "entropy": entropy if fitting(entropy, _is_numbers) else None,
+        "machines": tuple(
+            x for x in MACHINES if _fitting(source, x, _is_text, pa.types.is_integer)
+        ),
+        "version": _fitting(source, version, is_number, _is_numbers),
     }
+
+
+def _fitting(source: Source, name: str | None, *fits: Callable[[pa.DataType], bool]) -> str | None:
+    """Return the column if all of its types fit; None otherwise."""
+    kinds = [*_types(source, name)] if name in source.columns else []
+    return name if kinds and all(any(fit(kind) for fit in fits) for kind in kinds) else None
 
 
 def _kept(source: Source, columns: ColumnMap) -> str | None:
@@ -345,5 +348,7 @@ class PassResult:
     totals: TokenTotals = field(default_factory=TokenTotals)
     advantages: GrowingHistogram = field(default_factory=GrowingHistogram)
     sample: TokenSample = field(default_factory=TokenSample)
+    critic: BinnedSums = field(default_factory=BinnedSums)
+    entropies: BinnedSums = field(default_factory=BinnedSums)
     files: list[str] = field(default_factory=list)
     """Paths of the files, by `file` of `rows`."""

@@ -6,12 +6,16 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import Histogram, Spread
+from rlpost.kernels.moments import add_digits, exact_digits, round_digits, zero_digits
+from rlpost.kernels.quantiles import BINS as BINS_OF_VALUES
+from rlpost.kernels.quantiles import bins_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,6 +122,8 @@ class TokenTotals:
     tables: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     steps: dict[Label, dict[str, float]] = field(default_factory=dict)
     buffers: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    digits: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    """By name, exact sums by key; see `rlpost.kernels.moments`."""
 
     def buffer(self, name: str, size: int) -> NDArray[np.float64]:
         """Return an array to write into; its memory is reused, since new pages cost time."""
@@ -142,6 +148,24 @@ class TokenTotals:
         wide[: len(values)] += values
         self.tables[name] = wide
 
+    def add_exact(
+        self, name: str, values: NDArray[np.float64], keys: NDArray[np.int64] | None = None
+    ) -> None:
+        """Add finite numbers, [n], to the sums of their keys, [n]; without keys, to one sum.
+
+        The sums are exact, so they do not depend on chunks or order.
+        """
+        keys = np.zeros(len(values), np.int64) if keys is None else keys
+        before = self.digits.get(name, zero_digits(1))
+        count = max(int(keys.max(initial=0)) + 1, len(before))
+        wide = np.concatenate([before, zero_digits(count - len(before))])
+        self.digits[name] = add_digits(wide, exact_digits(values, keys, count))
+
+    def exact_means(self, name: str, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the sum of each key over its count, [keys], rounded once; 0 of no numbers."""
+        digits = self.digits.get(name, zero_digits(len(counts)))
+        return round_digits(digits, counts.clip(1))
+
     def add_of_step(self, step: Label, name: str, value: float) -> None:
         """Add to a sum of one step."""
         sums = self.steps.setdefault(step, {})
@@ -159,6 +183,52 @@ class TokenTotals:
         """Return one sum over another; None if the latter is 0."""
         base = self.total(of)
         return self.total(name) / base if base else None
+
+
+_UNITS = 46  # binary digits behind the point
+_COARSE = 12
+_LARGEST = 2.0**22
+
+
+class BinnedSums:
+    """Sums of numbers by the bin of a value, in fixed memory, which do not depend on chunks.
+
+    Numbers are rounded to multiples of 2⁻⁴⁶ and clamped to ±2²², so that their sums are integers.
+    """
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(BINS_OF_VALUES, np.int64)
+        """Numbers in each bin of `rlpost.kernels.quantiles`."""
+        self._parts: dict[str, NDArray[np.int64]] = {}
+
+    def add(self, by: NDArray[np.floating[Any]], **values: NDArray[np.float64]) -> None:
+        """Add finite numbers, [n] each, to the bins of `by`, [n]."""
+        bins = bins_of(by)
+        self.counts += np.bincount(bins, minlength=BINS_OF_VALUES)
+        for name, numbers in values.items():
+            inside = np.clip(numbers, -_LARGEST, _LARGEST)
+            coarse = np.rint(inside * 2.0**_COARSE)
+            fine = np.rint((inside - coarse * 2.0**-_COARSE) * 2.0**_UNITS)
+            # Of half a million numbers, both sums are below 2⁵³: float64 has them exactly.
+            sums = [np.bincount(bins, part, BINS_OF_VALUES) for part in (coarse, fine)]
+            before = self._parts.get(name, np.zeros((2, BINS_OF_VALUES), np.int64))
+            self._parts[name] = before + np.array(sums).astype(np.int64)
+
+    def mean(self, name: str, bins: slice) -> float:
+        """Return the mean of the numbers in a range of bins, rounded once; 0 of none."""
+        coarse, fine = (int(part) for part in self._parts[name][:, bins].sum(1))
+        count = max(int(self.counts[bins].sum()), 1)
+        return ((coarse << (_UNITS - _COARSE)) + fine) / (count << _UNITS)
+
+    def parts(self, most: int) -> list[slice]:
+        """Return at most so many ranges of whole bins with about the same count of numbers."""
+        below = np.concatenate([[0], self.counts.cumsum()])
+        targets = below[-1] * np.arange(1, most) / most
+        after = np.searchsorted(below, targets)
+        nearer = targets - below[after - 1] < below[after] - targets
+        ends = [0, *(after - nearer).tolist(), len(self.counts)]
+        spans = [slice(a, b) for a, b in pairwise(ends) if a < b]
+        return [span for span in spans if self.counts[span].any()]
 
 
 _HALF = 1 << 14  # bins on either side of 0

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import Bucket, Mismatch, TokenColumn
+from rlpost.analysis.inspect.positions import bucket_bounds
 from rlpost.analysis.inspect.selection import LOG_PROB_PAIRS
 from rlpost.analysis.inspect.statistics import quantiles_of
 from rlpost.analysis.segments import kept_offsets, segment_sums
@@ -146,7 +147,7 @@ def _add_by_position(
     values: Mapping[str, NDArray[np.float64]], offsets: NDArray[np.int64], totals: TokenTotals
 ) -> dict[str, NDArray[np.float64]]:
     """Add sums over buckets of positions; return those of each response, [n, k]."""
-    bounds = bucket_bounds(offsets)
+    bounds = _bounds(offsets)
     width = bounds.shape[1] - 1
     flat = np.append(bounds[:, :-1].reshape(-1), offsets[-1])
     cells = {name: segment_sums(one, flat).reshape(-1, width) for name, one in values.items()}
@@ -157,7 +158,7 @@ def _add_by_position(
     return cells
 
 
-def bucket_bounds(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def _bounds(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the first token of each bucket of each response, and the last end, [n, k + 1].
 
     Buckets are the positions 0 to 127, 128 to 255, 256 to 511 and so on, each twice as long, up to
@@ -167,8 +168,7 @@ def bucket_bounds(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     edges = [0]
     while (edges[-1] * 2 or FIRST_BUCKET) < longest:
         edges.append(edges[-1] * 2 or FIRST_BUCKET)
-    starts = np.minimum(offsets[:-1, None] + np.array(edges), offsets[1:, None])
-    return np.concatenate([starts, offsets[1:, None]], axis=1)
+    return bucket_bounds(offsets, edges)
 
 
 def reference_kl(policy: Block, totals: TokenTotals) -> Rows:

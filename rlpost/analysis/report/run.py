@@ -9,7 +9,7 @@ from rlpost._version import __version__
 from rlpost.analysis.inspect.about.checks import verdict
 from rlpost.analysis.inspect.facts import inspect_source
 from rlpost.analysis.replay.stages import STAGES
-from rlpost.analysis.report import clipping, sections
+from rlpost.analysis.report import clipping, critics, sections
 from rlpost.analysis.report.charts import drawn
 from rlpost.analysis.report.examples import REASONS, Groups, chosen, evidence_rows, examples, scales
 from rlpost.analysis.report.page import all_plain, cut, page_of, plain, table_data
@@ -156,6 +156,8 @@ def data_of(
         sections.distributions(facts),
         sections.groups(facts),
         sections.engine(facts),
+        critics.critic(facts),
+        critics.entropy(facts),
         clipping.section(index.source, clips),
         replayed,
         sections.checks(facts),

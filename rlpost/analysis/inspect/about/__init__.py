@@ -17,6 +17,8 @@ from rlpost.analysis.inspect.about import (  # noqa: F401 # isort: skip
     lengths,
     log_probs,
     mismatch,
+    entropy,
+    critic,
     advantages,
     masks,
     failures,
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
     from rlpost.display.page import Page
 
+NEEDED = {
+    "mismatch": LOG_PROB_PAIRS[0],
+    "critic": ("values", "reward"),
+    "entropy": ("entropy or old_log_probs or log_probs or infer_log_probs",),
+}
+"""By topic, the roles without which it is an error to ask for it."""
 __all__ = ["TOPICS", "about", "check_name", "needs_input"]
 
 
@@ -59,19 +67,20 @@ def about(name: str, facts: Facts | None) -> Page:
         facts: of the input; None: the explanation of a check, or the list of checks.
 
     Raises:
-        DataError: `mismatch` of an input without both log-probs.
+        DataError: the input lacks a column without which the topic has nothing.
     """
     if name in FINDINGS:
         return check_page(name, facts)
-    if name == "mismatch" and facts is not None:
-        _check_both_log_probs(facts)
+    if name in NEEDED and facts is not None:
+        _check_columns(name, facts)
     return list_page() if facts is None else TOPICS[name].run(facts)
 
 
-def _check_both_log_probs(facts: Facts) -> None:
-    """Raise DataError if the log-probs of rollout engine or trainer have no column."""
-    missing = [role for role in LOG_PROB_PAIRS[0] if role not in facts.roles]
+def _check_columns(name: str, facts: Facts) -> None:
+    """Raise DataError if a role that the topic needs has no column."""
+    roles = {*facts.roles} | ({"reward"} if facts.components else set())
+    missing = [role for role in NEEDED[name] if roles.isdisjoint(role.split(" or "))]
     if missing:
-        text = f"{facts.inputs[0]}: no column for {' and '.join(missing)}, so nothing is compared"
-        flags = " ".join(f"--map {role}=COLUMN" for role in missing)
-        raise DataError(text, tip=f"name the log-probs of engine and trainer: {flags}")
+        text = f"{facts.inputs[0]}: no column for {' and '.join(missing)}, which {name} needs"
+        flags = " ".join(f"--map {role.split(' or ')[0]}=COLUMN" for role in missing)
+        raise DataError(text, tip=f"name the columns: {flags}")
