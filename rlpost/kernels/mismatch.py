@@ -252,10 +252,14 @@ def size_ratio(
     common = own * other / np.maximum(own + other, 1)
     if min((one * (common > 0)).sum() for one in (own, other)) < _LEAST:
         return None
-    weight = np.zeros(len(d))
+    value, noise = 0.0, np.zeros(len(d))
     for flags, counts, sign in ((chosen, own, 1), (others, other, -1)):
-        weight[flags] = sign * (common / np.maximum(counts, 1))[strata[flags]]
-    return ratio_of_sums(weight * size, np.full(len(d), common.sum() / len(d)), window)
+        means = sums_of(size[flags], strata[flags], count) / np.maximum(counts, 1)
+        weight = sign * common / np.maximum(counts, 1)
+        noise[flags] = weight[strata[flags]] * (size[flags] - means[strata[flags]])
+        value += sign * float(common @ means / common.sum())
+    error = ratio_of_sums(noise, np.full(len(d), common.sum() / len(d)), window).error
+    return Estimate(value, error)
 
 
 def larger_labels(d: Floats, labels: Codes) -> Codes:

@@ -433,6 +433,10 @@ class LossOptions(OptionModel):
     kl_loss_clamp_at: Literal["estimate", "product"] = "estimate"
     """kl_loss_clamp bounds the estimate, or its product with the ratio."""
 
+    def __hash__(self) -> int:
+        """Return a hash of all but the table of own options, which has none."""
+        return hash(tuple(x for name, x in self.__dict__.items() if name != "loss_options"))
+
     @field_validator("loss")
     @classmethod
     def _listed(cls, name: str) -> str:

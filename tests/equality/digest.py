@@ -90,6 +90,7 @@ ADDED = {
     "entropy",  # of the policy, by position, step and domain
     *("unit", "rollouts"),  # what statistics of responses count, and how many rollouts there are
     *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
+    *("estimate.column", "estimate.labels"),  # of a failed sync, by step as by machine
 }
 
 # Columns that were added on purpose, likewise.
@@ -101,6 +102,7 @@ REMOVED = {
     "plan.json.warnings",  # of state files that were of other semantics, which are an error
     "scratch",  # what passes stored of tokens, which are computed again
     "groups.zero_variance",  # of summaries: `signal.groups.equal_rewards`
+    "estimate.step",  # of a failed sync: `estimate.labels`
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

@@ -100,6 +100,21 @@ def test_sizes_are_compared_among_like_tokens():
     assert size_ratio(d, own, ~own, own.astype(np.int64), rows) is None
 
 
+def test_the_error_of_a_size_ratio_is_its_spread_in_any_unit():
+    steps, rows, log_prob = np.repeat(np.arange(5), 400), np.arange(2000) // 20, -np.ones(2000)
+    later, strata = steps > 0, quantile_bins(log_prob, 4)
+    found = []
+    for seed in range(100):
+        random = np.random.default_rng(seed)
+        of_rows = np.repeat(random.normal(0, 0.5, 100), 20)
+        d = np.where(later, 0.3, 0.01) * np.exp(of_rows + random.normal(size=2000))
+        found.append(size_ratio(d, later, ~later, strata, rows))
+    in_bits = size_ratio(d / np.log(2), later, ~later, strata, rows)
+    assert in_bits.error == pytest.approx(found[-1].error, rel=1e-2)
+    spread = np.std([one.value for one in found])
+    assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.2)
+
+
 def test_labels_above_the_widest_gap():
     random = np.random.default_rng(0)
     step = np.repeat(np.arange(10), 2000)

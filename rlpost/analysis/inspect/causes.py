@@ -411,7 +411,9 @@ def failed_sync(case: Case) -> Case:
         chosen = np.isin(codes, larger)
         others = (codes >= 0) & ~chosen
         found = evidence.size_ratio(case.rest, chosen, others, tokens.alike, tokens.window)
-        if found is not None and _is_larger(found, OTHER_WEIGHTS):
+        # The geometric mean can be larger by tokens that hardly differ, which explains nothing.
+        explains = _size(case.rest[chosen]) > _size(case.rest[others])
+        if found is not None and explains and _is_larger(found, OTHER_WEIGHTS):
             names, times = [labels[code] for code in larger], float(np.exp(found.value))
             text = f"{column} {_listed(names)}: tokens differ by {times:.3g} times as much as "
             text += "elsewhere (geometric mean)"
@@ -483,14 +485,18 @@ ADVICE = {
     "replay the sampling mask in the trainer (vLLM `return_sampling_mask`)",
     "stale-weights": "bound the policy's age (verl `async_training.staleness_threshold`, prime-rl "
     "`max_off_policy_steps`, AReaL `max_head_offpolicyness`), or correct it with --is-weight",
-    "failed-sync": "compare checksums of the weights on engine and trainer after each update, and "
-    "restart engines that are behind",
+    "failed-sync": "compare checksums of the weights on engine and trainer after each update (vLLM "
+    "`POST /weight_checker`, SGLang `POST /weights_checker`, slime `--check-weight-update-equal`), "
+    "restart engines that are behind, and compute in the engine's precision (TRL `bf16=True`): "
+    "small updates of float32 weights round away in bfloat16",
     "precision": "use one precision on both sides: log-softmax and logits in float32 (vLLM "
     "`dtype`; NeMo-RL `policy.precision`; fp16 has 8 times finer steps than bf16)",
     "shift": "shift one column by one token; the first engine log-prob is of the first sampled "
     "token",
-    "template": "send the engine's token ids to the trainer instead of text, and compare BOS and "
-    "chat template of both",
+    "template": "send the engine's token ids to the trainer instead of text, and use one BOS and "
+    "one chat template (vLLM and SGLang `--chat-template`, verl "
+    "`actor_rollout_ref.model.custom_chat_template`, prime-rl `tokenizer.chat_template`, NeMo-RL "
+    "`policy.tokenizer.chat_template`)",
     "few-tokens": "look at the tokens below: routed experts (replay the routing: verl "
     "`router_replay.mode`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or "
     "mask them with --is-mask",

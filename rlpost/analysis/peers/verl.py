@@ -425,16 +425,17 @@ def _gapped(policy: str) -> PeerRollouts:
     """Return rollouts in which every part of a named correction matters.
 
     Log-ratios of a response are 0; 1.2 and -1.2 in turn; 0.05 each; 0.8 at one token; 9e-4 at each
-    of 1,200 tokens; 0.5 each.
+    of 1,200 tokens; 0.5 each; 0.4 at one token.
     """
     data, rng = rollouts(17), np.random.default_rng(17)
     own: list[np.ndarray] = []
     gaps: list[np.ndarray] = []
     for row in range(len(data)):
-        kind, count = row % 6, 1200 if row % 6 == 4 else 2 * int(rng.integers(22, 36))  # noqa: PLR2004
+        kind, count = row % 7, 1200 if row % 7 == 4 else 2 * int(rng.integers(22, 36))  # noqa: PLR2004
         alternating, one = np.resize([1.2, -1.2], count), np.arange(count) == 1
         gaps.append(
-            [np.zeros(count), alternating, 0.05, one * 0.8, 9e-4, 0.5][kind] + np.zeros(count)
+            [np.zeros(count), alternating, 0.05, one * 0.8, 9e-4, 0.5, one * 0.4][kind]
+            + np.zeros(count)
         )
         own.append(-2.0 - rng.exponential(1.0, count))
     engine = [a - b for a, b in zip(own, gaps, strict=True)]

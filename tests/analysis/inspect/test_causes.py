@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -72,6 +73,17 @@ def test_estimates_are_those_planted():
     assert found["side"] == "engine"
     steps = causes(rollouts(drift=0.1, late_from=4)[0])["failed-sync"].estimate["labels"]
     assert steps == [4, 5, 6, 7]
+
+
+def test_an_engine_that_keeps_its_first_weights_is_a_failed_sync():
+    """martingale's published case, in a dump that `tests.bench.mismatch.first_weights` writes."""
+    dump = Path(__file__).parents[2] / "bench/mismatch/first_weights.parquet"
+    gap = rlpost.inspect(dump).mismatch
+    assert gap.k1 == pytest.approx(0.41, abs=0.005)
+    assert gap.max_abs == pytest.approx(7.47, abs=0.005)
+    assert (gap.causes[0].name, gap.causes[0].sure) == ("failed-sync", "high")
+    assert gap.causes[0].share > 0.99
+    assert gap.causes[0].estimate["labels"] == [1, 2, 3, 4, 5]
 
 
 def test_one_machine_without_new_weights_is_named():
