@@ -194,6 +194,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "ratio_clamp": 20.0,
         "aggregation": "token-mean",
     },
+    "rollout_is": {
+        "pg_clip": 0.2,
+        "pg_clip_low": 0.2,
+        "pg_clip_high": 0.2,
+        "ratio_clamp": 20.0,
+        "aggregation": "token-mean",
+    },
     "real": {"real_tau": 0.5, "aggregation": "prompt-mean"},
     "fipo": {
         "pg_clip": 0.2,
@@ -222,13 +229,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "kimi_tau": 0.1,
         "tis_low": 0.0,
         "tis_high": 5.0,
-        "ratio_clamp": 20.0,
-        "aggregation": "token-mean",
-    },
-    "rollout_is": {
-        "pg_clip": 0.2,
-        "pg_clip_low": 0.2,
-        "pg_clip_high": 0.2,
         "ratio_clamp": 20.0,
         "aggregation": "token-mean",
     },

@@ -65,7 +65,7 @@ def test_estimators_of_tokens(name, options):
     check(formula, BOUNDS, **columns)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [x for x in CASES if not x.startswith("real")])  # numpy
 def test_losses(case):
     options = LossOptions.of(CASES[case][0] | {"kl_loss_coef": 0.1})
     loss = loss_named(options.loss)
