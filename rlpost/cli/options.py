@@ -241,6 +241,7 @@ CorrectionName = Annotated[
     str | None,
     option(
         "--correction",
+        common=False,
         metavar="FRAMEWORK:NAME",
         panel=CORRECTION,
         variable=True,
@@ -274,14 +275,23 @@ Verbose = Annotated[
 ]
 MicroBatch = Annotated[
     int | None,
-    option("--micro-batch", metavar="INT", panel=LAYOUT, help="Responses of a micro-batch."),
+    option(
+        "--micro-batch",
+        metavar="INT",
+        panel=LAYOUT,
+        common=False,
+        help="Responses of a micro-batch.",
+    ),
 ]
 Ranks = Annotated[
-    int | None, option("--ranks", metavar="INT", panel=LAYOUT, help="Data-parallel ranks.")
+    int | None,
+    option("--ranks", metavar="INT", panel=LAYOUT, common=False, help="Data-parallel ranks."),
 ]
 Updates = Annotated[
     int | None,
-    option("--updates", metavar="INT", panel=LAYOUT, help="Optimiser updates of a step."),
+    option(
+        "--updates", metavar="INT", panel=LAYOUT, common=False, help="Optimiser updates of a step."
+    ),
 ]
 Device = Annotated[
     str,

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.inspect.model import InputFacts, RoleFacts
     from rlpost.analysis.inspect.reading import ChunkUser
-    from rlpost.analysis.inspect.selection import PassResult
+    from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.display.reporter import Reporter
     from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap, Unit
@@ -154,16 +154,12 @@ def inspect_source(
     expectations = expectations_of(expect)
     _check_names(ignore, expects=bool(expectations))
     columns = _columns(source, columns_map, reward_components)
-    mapped: Unit | None = "rollout" if columns.is_mapped("rollout") else None
-    chosen = unit or mapped
+    chosen = unit or ("rollout" if columns.is_mapped("rollout") else None)
     unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=unit, components=reward_components
     )
-    if selection.lists is not None and columns.how.get(LENGTH) == "map":
-        raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
-    if selection.lengths is None:
-        columns = columns.without([LENGTH])
+    columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)
     reading = read(source, selection, [*beside, *([segments] if segments else [])], reporter)
     rows, by_rollout = reading.rows, unit == "rollout"
@@ -273,6 +269,13 @@ def _unit(source: Source, columns: ColumnMap, chosen: Unit | None, reward: Rollo
     if lacking := {role: "--unit rollout" for role in needed if role not in columns}:
         raise absent(source, columns, lacking, lacks_of(source))
     return unit
+
+
+def _with_lengths(columns: ColumnMap, selection: ColumnSelection) -> ColumnMap:
+    """Return the columns, with that of lengths only if it is read; raises if it was chosen."""
+    if selection.lists is not None and columns.how.get(LENGTH) == "map":
+        raise without_effect(f"--map {LENGTH}={columns.column(LENGTH)}")
+    return columns if selection.lengths is not None else columns.without([LENGTH])
 
 
 def _mismatch(reading: PassResult) -> Mismatch | None:

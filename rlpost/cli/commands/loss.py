@@ -104,7 +104,13 @@ def loss(
     micro_batch: declared.MicroBatch = None,
     micro_batch_tokens: Annotated[
         int | None,
-        option("--micro-batch-tokens", metavar="INT", panel=LAYOUT, help="Or its most tokens."),
+        option(
+            "--micro-batch-tokens",
+            metavar="INT",
+            panel=LAYOUT,
+            common=False,
+            help="Or its most tokens.",
+        ),
     ] = None,
     accumulate: Annotated[
         int | None,
@@ -112,6 +118,7 @@ def loss(
             "--accumulate",
             metavar="INT",
             panel=LAYOUT,
+            common=False,
             help="Micro-batches of a rank in an update (default: all).",
         ),
     ] = None,
@@ -123,6 +130,7 @@ def loss(
             "--agg-level",
             metavar="micro|rank|update|step",
             panel=LAYOUT,
+            common=False,
             help="What denominators count over (default: micro).",
         ),
     ] = None,
