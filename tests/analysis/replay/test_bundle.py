@@ -73,7 +73,7 @@ RECIPES = {
     "rollouts": (
         CALCULATOR,
         "group",
-        {"rollout_reward": "mean"},
+        {"columns": {"rollout": "traj_id"}, "rollout_reward": "mean"},
     ),
 }
 
