@@ -80,7 +80,7 @@ def test_the_variable_is_named_if_it_set_the_value(command, name, path, tmp_path
 def test_flags_and_fields_are_each_others_inverse():
     for name in {*FIELDS["advantages"], *FIELDS["loss"]}:
         assert field_of(flag_of(name)) == name
-    assert set(FLAGS) <= set(rlpost.Recipe.model_fields)
+    assert {*FLAGS} <= {*rlpost.Recipe.model_fields, *FIELDS["loss"], "loss_options"}
 
 
 CONFLICTS = {

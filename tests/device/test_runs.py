@@ -212,6 +212,14 @@ FUNCTIONS = {
     "place_rewards": lambda x: F.place_rewards(x["rewards"], x["offsets"], x["mask"]),
     "to_tokens": lambda x: F.to_tokens(x["rewards"], x["offsets"], x["mask"]),
     "whiten": lambda x: F.whiten(x["a"], x["mask"]),
+    "value_loss": lambda x: F.value_loss(x["a"], x["b"], x["new"], x["mask"], clip=0.2).values,
+    "accepted_tokens": lambda x: F.accepted_tokens(
+        x["old"], x["infer"], x["offsets"], x["mask"], filters=["token:ratio:0.8:1.2"]
+    ),
+    "padded.value_loss": lambda x: P.value_loss(x["p"], x["q"], x["q"], x["padded_mask"]).values,
+    "padded.accepted_tokens": lambda x: P.accepted_tokens(
+        x["p"], x["q"], x["padded_mask"], filters=["token:ratio:0.8:1.2"]
+    ),
     "kl": lambda x: F.kl(x["new"], x["old"], x["mask"], kl_estimator="k3"),
     "importance_weights": lambda x: F.importance_weights(
         x["old"], x["infer"], x["offsets"], x["mask"], level="segment", cap=1.2
@@ -244,7 +252,7 @@ FUNCTIONS = {
 
 
 def test_all_functions_are_here():
-    classes = {"Credit", "PolicyLoss", "Weights", "padded"}
+    classes = {"Credit", "PolicyLoss", "ValueLoss", "Weights", "padded"}
     every = {*F.__all__} - classes | {f"padded.{name}" for name in P.__all__}
     assert every == {*FUNCTIONS}
 

@@ -34,6 +34,10 @@ CALLS = {
     "policy_loss": (F.policy_loss, {"offsets": OFFSETS, "mask": MASK, "kl_loss_coef": 0.1},
                     ("log_probs", "old_log_probs", "advantages", "infer_log_probs",
                      "ref_log_probs", "is_weight")),
+    "accepted_tokens": (F.accepted_tokens, {"offsets": OFFSETS, "mask": MASK},
+                        ("old_log_probs", "infer_log_probs")),
+    "padded.accepted_tokens": (P.accepted_tokens, {"mask": WIDE},
+                               ("old_log_probs", "infer_log_probs")),
     "whiten": (F.whiten, {"mask": MASK}, ("values",)),
     "padded.kl": (P.kl, {"mask": WIDE}, ("log_probs", "ref_log_probs")),
     "padded.importance_weights": (P.importance_weights, {"mask": WIDE},
@@ -195,7 +199,7 @@ FIELDS = [
     for model in MODELS
     for name, field in model.model_fields.items()
     if "bool" not in str(field.annotation)
-    and name != "options"  # of a user's own estimator: any of them may be a switch
+    and name not in ("options", "loss_options")  # of a user's own: any of them may be a switch
 ]
 
 
