@@ -212,11 +212,11 @@ FUNCTIONS = {
     "place_rewards": lambda x: F.place_rewards(x["rewards"], x["offsets"], x["mask"]),
     "to_tokens": lambda x: F.to_tokens(x["rewards"], x["offsets"], x["mask"]),
     "whiten": lambda x: F.whiten(x["a"], x["mask"]),
-    "value_loss": lambda x: F.value_loss(x["a"], x["b"], x["new"], x["mask"], clip=0.2).values,
+    "value_loss": lambda x: F.value_loss(x["a"], x["b"], x["new"], x["mask"], clip=0.2).loss,
     "accepted_tokens": lambda x: F.accepted_tokens(
         x["old"], x["infer"], x["offsets"], x["mask"], filters=["token:ratio:0.8:1.2"]
     ),
-    "padded.value_loss": lambda x: P.value_loss(x["p"], x["q"], x["q"], x["padded_mask"]).values,
+    "padded.value_loss": lambda x: P.value_loss(x["p"], x["q"], x["q"], x["padded_mask"]).loss,
     "padded.accepted_tokens": lambda x: P.accepted_tokens(
         x["p"], x["q"], x["padded_mask"], filters=["token:ratio:0.8:1.2"]
     ),
