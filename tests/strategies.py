@@ -230,6 +230,14 @@ ESSENTIALS: dict[str, dict[str, object]] = {
 # These normalise by themselves, within groups.
 SELF_NORMALISED = ("gdpo", "grpo_passk", "gigpo", "mt_grpo")
 
+JOINING = ("mt_grpo", "turn_credit")
+OF_RESPONSES = (
+    "kl_target", "difficulty_mask", "drop_zero_variance", "drop_single", "drop_truncated",
+    "max_len_mask", "error_max_len_clip", "mask_before_norm", "difficulty_weight", "length_weight",
+    "overlong_penalty",
+)  # fmt: skip
+"""What counts rollouts where rows are joined; the references here count rows."""
+
 # Mean and deviation of reward normalisation. Left out are pairs where equal rewards are far from
 # the mean that is taken from them: they would be divided by next to nothing.
 SCOPES = (
@@ -303,6 +311,8 @@ def recipes(
 def fitting(options: dict[str, object]) -> dict[str, object]:
     """The options with what their estimator needs, and without what it does not take."""
     name = str(options["estimator"])
+    if name in JOINING:
+        options = {k: v for k, v in options.items() if k not in OF_RESPONSES}
     if name in SELF_NORMALISED:
         options = {k: v for k, v in options.items() if k not in ("norm_mean", "norm_std")}
     return {**ESSENTIALS.get(name, {}), **options}
