@@ -14,6 +14,7 @@ import msgspec
 
 from rlpost.errors import DataError
 from rlpost.formats.containers import SQLITE
+from rlpost.formats.containers.streams import is_torn
 from rlpost.io.compressed import codec_of, open_bytes
 from rlpost.io.parquet.footer import EncryptedError, FooterError, read_footer_bytes
 from rlpost.io.ranges import close_file, open_file, read_at
@@ -71,7 +72,7 @@ def _is_decompressed(path: Path) -> bool | None:
                 last = line if line.strip() else last
     except DataError:
         return False
-    return _is_line(last)
+    return not is_torn(last)
 
 
 def _has_footer(file: OpenFile, size: int) -> bool:
@@ -105,15 +106,4 @@ def _has_last_line(file: OpenFile, size: int) -> bool:
         begin = max(size - max(_BLOCK, len(data)), 0)
         data, size = read_at(file, size - begin, begin) + data, begin
     last = data.strip().rpartition(b"\n")[2]
-    return bool(last) and (data.endswith((b"\n", b"\r")) or _is_line(last))
-
-
-def _is_line(line: bytes) -> bool:
-    """Return whether a line has its end, or is JSON without it."""
-    if line.endswith(b"\n"):
-        return True
-    try:
-        msgspec.json.decode(line, type=msgspec.Raw)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
+    return bool(last) and (data.endswith((b"\n", b"\r")) or not is_torn(last))

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlpost.analysis.inspect.causes import causes_of
 from rlpost.analysis.inspect.model import Correction, RatioHistogram
+from rlpost.analysis.inspect.positions import span_text
 from rlpost.kernels.corrections import divergence, importance_weights, log_weights
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.recipe.recipe import Filter
@@ -122,7 +123,7 @@ def _by_position(tokens: ComparedTokens, edges: list[float]) -> list[RatioHistog
     while first <= tokens.since.max():
         end = max(first * 4, 1)
         own = (tokens.since >= first) & (tokens.since < end)
-        label = f"{first:,}" if end == first + 1 else f"{first:,} to {end - 1:,}"
+        label = span_text(first, end)
         found += _histogram("position", label, d[own], edges)
         first = end
     return found

@@ -29,8 +29,15 @@ class PositionSums(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The positions, such as `4 to 15`."""
-        return f"{self.first:,}" + (f" to {self.end - 1:,}" if self.end > self.first + 1 else "")
+        """The positions, see `span_text`."""
+        return span_text(self.first, self.end)
+
+
+def span_text(first: int, end: int | None) -> str:
+    """Return `4 to 15` for the positions 4 <= position < 16; without an end `4 on`."""
+    if end is None:
+        return f"{first:,} on"
+    return f"{first:,}" if end == first + 1 else f"{first:,} to {end - 1:,}"
 
 
 def add_by_position(

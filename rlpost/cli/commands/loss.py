@@ -109,7 +109,7 @@ def loss(
             metavar="INT",
             panel=LAYOUT,
             common=False,
-            help="Or its most tokens.",
+            help="Most tokens of a micro-batch, in place of --micro-batch.",
         ),
     ] = None,
     accumulate: Annotated[

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
+from rlpost.analysis.inspect.positions import span_text
 from rlpost.display.page import Notice
 from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, number, percent
@@ -90,7 +91,11 @@ def _calibration(found: CriticFacts) -> TextTable:
 
 def _positions(found: CriticFacts) -> TextTable:
     places = [found.first, *found.by_position[1:], found.last]
-    labels = ["first token", *(f"{x.first:,} on" for x in found.by_position[1:]), "last token"]
+    labels = [
+        "first token",
+        *(span_text(x.first, x.end) for x in found.by_position[1:]),
+        "last token",
+    ]
     return _wide(
         "by position", labels,
         mean_value=[one.value for one in places], mean_return=[one.returns for one in places],

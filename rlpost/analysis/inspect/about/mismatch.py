@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.analysis.inspect.about.log_probs import clamped_lines
 from rlpost.analysis.inspect.causes import likeliest
+from rlpost.analysis.inspect.positions import span_text
 from rlpost.display.charts import bar
 from rlpost.display.page import Notice
 from rlpost.display.tables import TextTable
@@ -106,7 +107,7 @@ def _table(gap: Mismatch) -> TextTable:
     sizes, k3 = (aligned([getattr(one, n) for one in buckets]) for n in ("mean_abs", "k3"))
     rows = [
         (
-            f"{one.first:,} to {one.end - 1:,}" if one.end else f"{one.first:,} on",
+            span_text(one.first, one.end or None),
             f"{one.tokens:,}",
             sizes[i],
             k3[i],
