@@ -34,6 +34,7 @@ _BODY = (-5.0, -0.3)  # log-probs of tokens that are neither nearly certain nor 
 _OUTLIER = 6.0  # times the 90 % quantile of |d|
 _PLAUSIBLE = 0.1, 10.0  # temperatures
 _TINY = 1e-5  # nats: of float32 kernels
+_FARTHER = 2.0  # times: a mean ratio's distance from 1, to that of the sampled column
 _LEAST = 64  # tokens of a quantile or a mean of squares
 
 
@@ -103,6 +104,36 @@ def mean_ratio(d: Floats, window: Codes) -> Estimate:
     """
     ratio = np.exp(np.clip(d, -20.0, 20.0))
     return ratio_of_sums(ratio, np.ones_like(ratio), window)
+
+
+@dataclass(frozen=True)
+class SampledColumn:
+    """The column of log-probs that tokens were sampled from."""
+
+    engine: bool
+    """Whether it is the engine's, whose mean inverse ratio is nearer to 1."""
+    forward: Estimate
+    """Mean of trainer / engine: 1 if tokens were sampled from the engine's log-probs."""
+    backward: Estimate
+    """Mean of engine / trainer: 1 if they were sampled from the trainer's."""
+
+    @property
+    def z(self) -> float:
+        """How sure it is that tokens were not sampled from the other; 0 if neither is near 1."""
+        near, far = (self.forward, self.backward) if self.engine else (self.backward, self.forward)
+        return far.z(1.0) if abs(np.log(far.value)) > _FARTHER * abs(np.log(near.value)) else 0.0
+
+
+def sampled_column(d: Floats, window: Codes) -> SampledColumn:
+    """Return which column tokens were sampled from.
+
+    Args:
+        d: [t] log-ratios trainer - engine.
+        window: [t] codes of the windows.
+    """
+    forward, backward = mean_ratio(d, window), mean_ratio(-d, window)
+    engine = abs(np.log(forward.value)) <= abs(np.log(backward.value))
+    return SampledColumn(bool(engine), forward, backward)
 
 
 @dataclass(frozen=True)
