@@ -39,7 +39,7 @@ def mismatch(facts: Facts) -> Page:
     if gap is None:
         return page_of(facts, "mismatch", [], otherwise)
     page = page_of(facts, "mismatch", [_table(gap), _largest(gap), _corrections(gap)], otherwise)
-    causes = _causes(gap)
+    causes = causes_table(gap)
     page = replace(page, parts=[*page.parts, *([causes] if causes.rows else [])])
     verdict = Notice("warning" if gap.causes else "ok", likeliest(gap.causes) or _agreement(gap))
     return replace(page, verdict=verdict, next_steps=next_steps(facts, gap))
@@ -61,7 +61,7 @@ def next_steps(facts: Facts, gap: Mismatch) -> list[str]:
     return [f"rlpost advantages {facts.inputs[0]} OUT {best.options}"] if best else []
 
 
-def _causes(gap: Mismatch) -> TextTable:
+def causes_table(gap: Mismatch) -> TextTable:
     """Return the causes, small ones in one row, and what they leave: shares add up to 100 %."""
     known = [one for one in gap.causes if one.name != UNKNOWN]
     small = [one for one in known if one.share < NAMED and gap.unexplained is not None]
