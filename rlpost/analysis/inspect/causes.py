@@ -276,6 +276,8 @@ def few_tokens(case: Case) -> Case:
     if any(_clusters(tail.tokens, codes) for codes in labels):
         return case
     text += f", the others by {others:.3g} (root mean square)"
+    if case.has("truncated-sampling") and not case.exact:
+        case = _with_kept_mass(case, ~tail.tokens)
     return case.without(
         ~tail.tokens, "few-tokens", count**0.5, text, tokens=count / total, nats=nats
     )
@@ -291,15 +293,24 @@ def truncated_sampling(case: Case) -> Case:
     mass = evidence.mean_ratio(d, tokens.window)
     if 1 - mass.value < MISSING_MASS or -mass.z(1.0) < LEAST_Z:
         return case
+    case = case.named("truncated-sampling", 0.0, mass.z(1.0), "")
+    case = _with_kept_mass(case, np.ones(len(d), np.bool_))
+    return replace(case, rest=np.maximum(d, 0.0), exact=False)  # it makes no token likelier
+
+
+def _with_kept_mass(case: Case, keep: Flags) -> Case:
+    """Return the case with the mass that truncated sampling kept, of some of its tokens."""
+    d = case.tokens.d[keep]
+    mass = evidence.mean_ratio(d, evidence.codes_of(case.tokens.window[keep]))
     lower = 100 * float((d < 0).mean())
     text = f"the trainer gives {mass.value:.4f} ± {mass.error:.1g} of its probability to what was "
     text += f"sampled from; engine log-probs are higher in {lower:.3g} % of tokens"
     edge = float(np.quantile(np.exp(np.minimum(d, 0.0)), 0.01))
-    case = case.named(
-        "truncated-sampling", 0.0, mass.z(1.0), text,
-        kept_mass=mass.value, error=mass.error, lowest_mass=edge,
-    )  # fmt: skip
-    return replace(case, rest=np.maximum(d, 0.0), exact=False)  # it makes no token likelier
+    numbers = {"kept_mass": mass.value, "error": mass.error, "lowest_mass": edge}
+    estimate = {name: _rounded(value) for name, value in numbers.items()}
+    return case.changed(
+        "truncated-sampling", lambda one: replace(one, evidence=text, estimate=estimate)
+    )
 
 
 def temperature(case: Case) -> Case:
@@ -493,13 +504,13 @@ def remainder(case: Case) -> Case:
     tokens, size, share = case.tokens, case.size, case.share
     if size < LEAST_GAP or not case.exact:
         return case
-    sides = {"engine": tokens.infer, "trainer": tokens.old}
+    sides: dict[Side, Floats] = {"engine": tokens.infer, "trainer": tokens.old}
     grids = {side: grid for side, values in sides.items() if (grid := evidence.grid_of(values))}
     if grids:
         text = " and ".join(f"{side} log-probs are in {grid}" for side, grid in grids.items())
         text = f"{text}; Δ is {size:.3g} nats"
-        change: Side = "either" if len(grids) > 1 else "engine" if "engine" in grids else "trainer"
-        return case.named("precision", share, SURE_Z, text, change, nats=size, **grids)
+        side: Side = next(iter(grids)) if len(grids) == 1 else "either"
+        return case.named("precision", share, SURE_Z, text, side, nats=size, **grids)
     if size < LARGEST_NOISE:
         text = f"noise of {size:.3g} nats (root mean square) in all positions, on both sides of 0"
         return case.named("precision", share, LEAST_Z, text, nats=size)
@@ -510,10 +521,19 @@ def remainder(case: Case) -> Case:
         text += "of tokens, everywhere"
         return case.named("failed-sync", share, LEAST_Z, text, confident_disagreement=wrong)
     if not case.has(*WEIGHTS) and (not len(lag) or lag.all()):
-        age = "" if len(lag) else "; no policy versions give their age"
-        text = f"Δ of {size:.3g} nats in all positions, too much for numerical noise{age}"
-        return case.named("stale-weights", share, 0.0, text, nats=size)
+        text = f"Δ of {size:.3g} nats in all positions, too much for numerical noise; {_ages(lag)}"
+        change: Side = "engine" if len(lag) else "either"
+        return case.named("stale-weights", share, 0.0, text, change, nats=size)
     return case.named(UNKNOWN, share, 0.0, f"{size:.3g} nats that no evidence explains", nats=size)
+
+
+def _ages(lag: Floats) -> str:
+    if not len(lag):
+        return "no policy versions give their age"
+    low, high = lag.min(), lag.max()
+    ages = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    unit = "version" if ages == "1" else "versions"
+    return f"the policy that sampled is {ages} {unit} older than the one that trains"
 
 
 def unlogged_sampling(case: Case) -> Case:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from engine_and_trainer import rollouts
@@ -160,6 +161,26 @@ def test_shares_add_up_and_small_causes_are_one_row():
     assert sum(float(text.split()[0]) for _, text in rows) == pytest.approx(100)
     assert shares_of([("shift", 1.0)], 0.0) == [("shift", "100 %")]
     assert shares_of([("other", 1.0)], 1.0) == [("unexplained", "100 %")]
+
+
+def test_few_tokens_do_not_change_the_kept_mass():
+    table, kept = rollouts(top_p=0.9, few=0.01)
+    found = causes(table)
+    assert {*found} == {"truncated-sampling", "few-tokens"}
+    assert found["truncated-sampling"].estimate["kept_mass"] == pytest.approx(kept, abs=0.01)
+
+
+def test_a_policy_that_is_always_one_version_old_is_the_side_to_change():
+    table = rollouts(drift=0.1, late_from=0)[0]
+    table = table.filter(pc.equal(table["step"], 0))
+    table = table.set_column(
+        table.schema.get_field_index("policy_version"),
+        "policy_version",
+        pa.array(np.full(len(table), -1)),
+    )
+    found = causes(table)["stale-weights"]
+    assert (found.change, found.sure) == ("engine", "low")
+    assert "1 version older" in found.evidence
 
 
 def test_one_machine_without_new_weights_is_named():
