@@ -194,7 +194,8 @@ class TextTable:
             yield from _without_blanks(beneath, out, options)
             for line in self.row_notes[i].split("\n") if i in self.row_notes else ():
                 note = hanging(Text(printable_line(line), style="dim"))
-                yield Padding(note, (0, 0, 0, _INDENT), expand=False)
+                below = Padding(note, (0, 0, 0, _INDENT), expand=False)
+                yield from _without_blanks(below, out, options)
 
     def _row(self, row: Row, widths: Mapping[int, int], gap: int) -> Table:
         """Return the cells of a row that are side by side."""

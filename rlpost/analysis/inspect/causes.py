@@ -334,13 +334,13 @@ def temperature(case: Case) -> Case:
         sampled, of_fresh = (fresh.infer if engine else fresh.old), sign * fresh.d
         least = evidence.temperature(of_fresh, sampled, None, fresh.window)
         value = value if least is None else least.value
-    text = f"log-ratio and surprisal rise together (r = {found.correlation:+.2f}): {side} "
+    text = f"log-ratio and surprisal correlate (r = {found.correlation:+.2f}): {side} "
     text += f"log-probs are those of T = {value.value:.3f} ± {value.error:.1g} times the other's; "
     text += f"mean ratio trainer / engine {_plus(origin.forward)}, engine / trainer "
     text += _plus(origin.backward)
     if change != "either":
-        text += f": tokens were sampled from {side} log-probs; {change} logits divided by "
-        text += f"{value.value:.3f} give the same ones"
+        text += f": tokens were sampled from {side} log-probs; divide {change} logits by "
+        text += f"{value.value:.3f}"
     case = case.named(
         "temperature", 0.0, found.value.z(1.0), text, change,
         temperature=value.value, error=value.error, side=side,
@@ -403,10 +403,10 @@ def within_contexts(case: Case) -> Case:
     whole = float(evidence.capped_squares(case.tokens.d).mean())
     pairs, left = _pairs_of_contexts(case), 0.0
     if pairs is None:
-        text = "what is beside it is unknown: too few responses share a prompt"
+        text = "causes beside it are unknown: too few responses share a prompt"
     else:
         case, left = pairs, min(pairs.size**2 / whole, 1.0)
-        text = f"what is beside it is judged by the first tokens of {len(case.rest):,} pairs of "
+        text = f"causes beside it are judged by the first tokens of {len(case.rest):,} pairs of "
         text += f"responses with one {case.tokens.context}"
     shares = {one.name: case.share * (1 - left) for one in sampling}
     if len(shares) > 1:

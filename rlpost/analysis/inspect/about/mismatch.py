@@ -72,7 +72,7 @@ def causes_table(gap: Mismatch) -> TextTable:
     notes = dict(enumerate(map(_note, large)))
     others = sum(one.share for one in small)
     if small:
-        notes[len(rows)] = f"{', '.join(one.name for one in small)}: each below {percent(NAMED)}"
+        notes[len(rows)] = f"{', '.join(one.name for one in small)}: each below {100 * NAMED:g} %"
         rows.append(("others", percent(others), "", ""))
     left = round(1 - sum(round(share, 3) for share in (*(x.share for x in large), others)), 3)
     if left > 0 and gap.unexplained is not None:
