@@ -193,9 +193,9 @@ class TextTable:
             beneath = self._below(row, below, label=len(below) > 1 or not widths)
             yield from _without_blanks(beneath, out, options)
             for line in self.row_notes[i].split("\n") if i in self.row_notes else ():
-                note = hanging(Text(printable_line(line), style="dim"))
-                below = Padding(note, (0, 0, 0, _INDENT), expand=False)
-                yield from _without_blanks(below, out, options)
+                text = hanging(Text(printable_line(line), style="dim"))
+                note = Padding(text, (0, 0, 0, _INDENT), expand=False)
+                yield from _without_blanks(note, out, options)
 
     def _row(self, row: Row, widths: Mapping[int, int], gap: int) -> Table:
         """Return the cells of a row that are side by side."""

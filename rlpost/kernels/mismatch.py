@@ -35,6 +35,7 @@ _OUTLIER = 6.0  # times the 90 % quantile of |d|
 _PLAUSIBLE = 0.1, 10.0  # temperatures
 _TINY = 1e-5  # nats: of float32 kernels
 _FARTHER = 2.0  # times: a mean ratio's distance from 1, to that of the sampled column
+_MOST_RATIO = np.log(5.0)
 _LEAST = 64  # tokens of a quantile or a mean of squares
 
 
@@ -116,12 +117,8 @@ class SampledColumn:
     """Mean of trainer / engine: 1 if tokens were sampled from the engine's log-probs."""
     backward: Estimate
     """Mean of engine / trainer: 1 if they were sampled from the trainer's."""
-
-    @property
-    def z(self) -> float:
-        """How sure it is that tokens were not sampled from the other; 0 if neither is near 1."""
-        near, far = (self.forward, self.backward) if self.engine else (self.backward, self.forward)
-        return far.z(1.0) if abs(np.log(far.value)) > _FARTHER * abs(np.log(near.value)) else 0.0
+    z: float
+    """How sure it is that tokens were not sampled from the other; 0 if neither is near 1."""
 
 
 def sampled_column(d: Floats, window: Codes) -> SampledColumn:
@@ -132,8 +129,12 @@ def sampled_column(d: Floats, window: Codes) -> SampledColumn:
         window: [t] codes of the windows.
     """
     forward, backward = mean_ratio(d, window), mean_ratio(-d, window)
-    engine = abs(np.log(forward.value)) <= abs(np.log(backward.value))
-    return SampledColumn(bool(engine), forward, backward)
+    near, far = (abs(np.log(one.value)) for one in (forward, backward))
+    engine = bool(near <= far)
+    sure = max(near, far) > _FARTHER * min(near, far)
+    # Capped ratios have a lower mean, so one above 1 is evidence, which no outlier blurs.
+    capped = mean_ratio(np.minimum(-d if engine else d, _MOST_RATIO), window)
+    return SampledColumn(engine, forward, backward, capped.z(1.0) if sure else 0.0)
 
 
 @dataclass(frozen=True)
