@@ -134,6 +134,17 @@ def unexplained(causes: Sequence[Cause]) -> float:
     return max(0.0, 1.0 - sum(one.share for one in causes if one.name != UNKNOWN))
 
 
+def percentages(shares: Sequence[float]) -> list[str]:
+    """Return shares as percentages that add up as the shares do: their running sum is rounded.
+
+    >>> percentages([0.6595, 0.3405]), percentages([0.9996, 0.0004])
+    (['66.0 %', '34.0 %'], ['>99.9 %', '<0.1 %'])
+    """
+    parts = np.round(np.diff(np.round(np.cumsum([0.0, *shares]), 3)), 3).tolist()
+    both = zip(parts, shares, strict=True)
+    return [percent(part if 0 < part < 1 else share) for part, share in both]
+
+
 def likeliest(causes: Sequence[Cause]) -> str:
     """Return `likeliest cause: temperature (58 % of the gap), then stale-weights (38 %)`, or ''."""
     known = [one for one in causes if one.name != UNKNOWN]
@@ -142,11 +153,16 @@ def likeliest(causes: Sequence[Cause]) -> str:
     first, *others = known
     if not first.share:
         return f"both sides agree, but tokens were not sampled from these log-probs: {first.name}"
-    named = [f"{one.name} ({percent(one.share)})" for one in others if one.share >= NAMED]
+    shares = percentages([one.share for one in known])
+    named = [
+        f"{one.name} ({text})"
+        for one, text in zip(others, shares[1:], strict=True)
+        if one.share >= NAMED
+    ]
     more = f", then {', '.join(named)}" if named else ""
     if (rest := unexplained(causes)) >= NAMED:
         more += f"; {percent(rest)} unexplained"
-    return f"likeliest cause: {first.name} ({percent(first.share)} of the gap){more}"
+    return f"likeliest cause: {first.name} ({shares[0]} of the gap){more}"
 
 
 @dataclass(frozen=True)
@@ -450,7 +466,8 @@ def stale_weights(case: Case) -> Case:
         return case
     sizes = [f"{size:.3g} at lag {lag:g}" for lag, size in found.by_lag.items()]
     shown = sizes if len(sizes) <= 4 else [*sizes[:2], *sizes[-1:]]  # noqa: PLR2004
-    text = f"the gap grows with the policy's age: {', '.join(shown)} (root mean square, nats)"
+    text = f"the gap grows with the policy's age: {', '.join(shown)} (root mean square"
+    text += ", nats)" if case.exact else " of what the causes before it leave, nats)"
     name = "stale-weights"
     if tokens.stuck is not None:
         name = "failed-sync"

@@ -159,6 +159,9 @@ def test_shares_add_up_and_small_causes_are_one_row():
         "temperature", "stale-weights", "others", "unexplained"
     ]  # fmt: skip
     assert sum(float(text.split()[0]) for _, text in rows) == pytest.approx(100)
+    assert shares_of([("shift", 0.6595), ("template", 0.3405)], 0.0) == [
+        ("shift", "66.0 %"), ("template", "34.0 %")
+    ]  # fmt: skip
     assert shares_of([("shift", 1.0)], 0.0) == [("shift", "100 %")]
     assert shares_of([("other", 1.0)], 1.0) == [("unexplained", "100 %")]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.analysis.inspect.about.log_probs import clamped_lines
-from rlpost.analysis.inspect.causes import NAMED, UNKNOWN, likeliest
+from rlpost.analysis.inspect.causes import NAMED, UNKNOWN, likeliest, percentages
 from rlpost.analysis.inspect.positions import span_text
 from rlpost.display.charts import bar
 from rlpost.display.page import Notice
@@ -23,6 +23,7 @@ BAR = 16  # characters
 MENDED = ("temperature", "truncated-sampling", "failed-sync", "shift", "template")
 """Causes to remove: a correction only hides them."""
 LEAST_ESS = 0.5
+LEAST_LEFT = 5e-4  # less is rounding
 _SIDES = {
     "engine": "engine",
     "trainer": "trainer",
@@ -66,18 +67,19 @@ def causes_table(gap: Mismatch) -> TextTable:
     known = [one for one in gap.causes if one.name != UNKNOWN]
     small = [one for one in known if one.share < NAMED and gap.unexplained is not None]
     large = [one for one in known if one not in small]
+    others, left = sum(one.share for one in small), gap.unexplained or 0.0
+    shares = percentages([*(one.share for one in large), others, left])
     rows: list[tuple[str, ...]] = [
-        (one.name, percent(one.share), one.sure, _SIDES[one.change]) for one in large
+        (one.name, share, one.sure, _SIDES[one.change])
+        for one, share in zip(large, shares, strict=False)
     ]
     notes = dict(enumerate(map(_note, large)))
-    others = sum(one.share for one in small)
     if small:
         notes[len(rows)] = f"{', '.join(one.name for one in small)}: each below {100 * NAMED:g} %"
-        rows.append(("others", percent(others), "", ""))
-    left = round(1 - sum(round(share, 3) for share in (*(x.share for x in large), others)), 3)
-    if left > 0 and gap.unexplained is not None:
+        rows.append(("others", shares[-2], "", ""))
+    if left >= LEAST_LEFT:
         notes |= {len(rows): _note(one) for one in gap.causes if one.name == UNKNOWN}
-        rows.append(("unexplained", percent(left), "", ""))
+        rows.append(("unexplained", shares[-1], "", ""))
     lines = []
     if gap.sampled < gap.tokens:
         lines = [f"estimated from {gap.sampled:,} of {gap.tokens:,} policy tokens"]
