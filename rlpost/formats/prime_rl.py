@@ -16,7 +16,7 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.formats.annotations import Annotations, fold
-from rlpost.formats.base import Format, has
+from rlpost.formats.base import Format, IndexBounds, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
@@ -54,6 +54,15 @@ _VERSION = 1
 """Of the schema of traces that verifiers 0.4 writes."""
 
 
+_INDEX = IndexBounds(
+    names={"prompt_id": "group", "domain": "env"},
+    of_trace=frozenset({"reward", "stop_condition"}),
+    others=frozenset({"truncated"}),
+    single=lambda fields: len(fields.get("trace_ids") or ()) == 1,
+)
+"""Of an episode, whose reward in the index is the mean over its traces."""
+
+
 _EXPORT_LISTS = {
     "token_ids": "response_token_ids",
     "inference_logprobs": "infer_log_probs",
@@ -89,6 +98,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             evaluated += 1
             continue
         keys = _episode_keys(record, step_key_of(record.file))
+        scalars = {} if options.where is None else _scalars(record)
         for trace in _traces(record):
             _annotate(trace, notes)
             if not _field(trace, "agent", "trainable", default=True):
@@ -96,10 +106,29 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
             made = (_branch_row(trace, facts, *branch, notes.lists) for branch in _branches(trace))
             rows = [row for row in made if row is not None]
-            yield from rows
             if not rows and facts["failure"]:
-                yield from call_rows(trace, facts, ())
+                rows = [*call_rows(trace, facts, ())]
+            for row in rows:
+                row.scalars = scalars
+            yield from rows
     _note(options, notes, evaluated)
+
+
+def _scalars(record: Record) -> dict[str, Any]:
+    """Return what a condition on rows may name of an episode, as the index of a stream does."""
+    traces = record.fields.get("traces")
+    kinds = [_field(one, "info", "kind") for one in _traces(record)] if traces else []
+    kind = next((kind for kind in kinds if kind in ("train", "eval")), None)
+    work = _field(record, "run", "work", "type") or _field(record, "run", "type")
+    return {
+        "id": record.fields.get("id"),
+        "kind": kind or work or "eval",
+        "env": _field(record, "env", "name") or _field(record, "env", "id"),
+        "group": _field(record, "group", "id"),
+        "ok": record.fields.get("ok"),
+        "num_errors": len(record.fields.get("errors") or ()),
+        **{name: x for name, x in record.scalars.items() if name not in _INDEX.of_trace},
+    }
 
 
 def _failure(episode: Record, trace: Record) -> dict[str, Any]:
@@ -134,7 +163,7 @@ def _note(options: ReadOptions, notes: Annotations | None, evaluated: int) -> No
     if evaluated:
         episodes = counted(evaluated, "episode")
         options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
-    if notes is not None and (unknown := notes.unknown):
+    if options.where is None and notes is not None and (unknown := notes.unknown):
         options.stats.warnings.append(
             f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
             f"such as {unknown[0]}"
@@ -415,6 +444,7 @@ TRACES = Format(
     rows=_trace_rows,
     types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
     options=("map",),
+    index=_INDEX,
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
     "(chunks.py at 551bfc39, update.py at 65a18584)",
     fields={

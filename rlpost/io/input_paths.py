@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlpost.errors import RlpostError
@@ -24,11 +24,24 @@ class InputPaths:
     paths: Sequence[PathText]
     names: Mapping[str, str] = field(default_factory=dict)
     """Temporary path -> the dump, URL or table that it is made of."""
+    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Temporary path -> the number of each of its rows in what it is made of, if it has not all."""
 
     def made_of(self, others: InputPaths) -> InputPaths:
         """Return these paths, if they are made of the others, with the names of both."""
         own = {path: without_paths(name, others.names) for path, name in self.names.items()}
-        return InputPaths(self.paths, {**others.names, **own})
+        return InputPaths(self.paths, {**others.names, **own}, self.rows)
+
+    def row(self, path: str, row: int) -> int:
+        """Return the number of a row of a temporary file in what it is made of."""
+        return int(self.rows[path][row]) if path in self.rows else row
+
+    def named(self, text: str) -> str:
+        """Return a text with the names and rows of inputs in place of temporary ones."""
+        for path in self.rows:
+            pattern = re.compile(rf"(?<={re.escape(path)})(, row |:)(\d+)\b")
+            text = pattern.sub(lambda match, of=path: f"{match[1]}{self.row(of, int(match[2]))}", text)
+        return without_paths(text, self.names)
 
 
 def without_paths(value: T, names: Mapping[str, str]) -> T:
@@ -53,9 +66,9 @@ def _named(value: Any, names: list[tuple[str, str]]) -> Any:
 
 
 @contextmanager
-def naming_errors(names: Mapping[str, str]) -> Iterator[None]:
+def naming_errors(paths: InputPaths) -> Iterator[None]:
     """Raise the block's errors with names in place of temporary paths; more may be added in it."""
     try:
         yield
     except RlpostError as error:
-        raise error.reworded(partial(without_paths, names=names)) from None
+        raise error.reworded(paths.named) from None
