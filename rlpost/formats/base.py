@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
+from rlpost.formats.attempts import StepAttempts
 from rlpost.formats.containers import EVERYTHING, Contents, container_of
 from rlpost.recipe.roles import ROLES
 
@@ -85,6 +86,10 @@ class ReadStats:
     """Records whose token lists the layout changed."""
     warnings: list[str] = field(default_factory=list)
     """What of a dump has no row, and what the user should check."""
+    attempts: StepAttempts = field(default_factory=StepAttempts)
+    """The attempts of a run that wrote each step."""
+    replaced: int = 0
+    """Rows that were left out because a later attempt wrote their step again."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
 

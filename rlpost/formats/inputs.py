@@ -175,6 +175,7 @@ def convert_dumps(
         file = CanonicalFile(staged)
         write_dumps(file, dumps, ReadOptions(where=where), SilentReporter())
         if file.rows:
+            file.complete(dumps[0].format)
             staged.publish()
     return file
 

@@ -91,6 +91,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
     A trace that failed before its first policy token is a row without tokens.
     """
     notes, evaluated = None, 0
+    runs: dict[object, int] = {}
     for record in records:
         if notes is None:
             notes = Annotations(Path(record.file).parent.parent / "annotations")
@@ -99,6 +100,9 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             continue
         keys = _episode_keys(record, step_key_of(record.file))
         scalars = {} if options.where is None else _scalars(record)
+        if _is_stream(record):  # a relaunch continues the stream, with an id of its own
+            run = _field(record, "run", "id")
+            keys["run_attempt"] = runs.setdefault(run, len(runs) + 1)
         for trace in _traces(record):
             _annotate(trace, notes)
             if not _field(trace, "agent", "trainable", default=True):
@@ -431,7 +435,7 @@ TRACES = Format(
     beside=("annotations/*", "*.index.jsonl", "live/*"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
-        "domain", "truncated", "branch", "agent_role", "failure",
+        "domain", "truncated", "branch", "agent_role", "failure", "run_attempt",
     ),
     missing_roles={
         "log_probs": _NO_LOG_PROBS,
@@ -439,6 +443,7 @@ TRACES = Format(
         "token_exports/ always contains them",
         "ref_log_probs": "the run had no reference model",
         "values": "prime-rl has no critic",
+        "run_attempt": "only the stream of a run has its relaunches",
     },
     sniff=_is_traces,
     rows=_trace_rows,
@@ -454,6 +459,7 @@ TRACES = Format(
         "domain": "env.name", "truncated": "finish_reason and stop_condition",
         "agent_role": "agent.name", "policy_version": "run.work.policy.start",
         "failure": "the type of the last error", "turn": "the branch's last sampled message",
+        "run_attempt": "the order of run.id in the stream",
     },
     note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
 )  # fmt: skip

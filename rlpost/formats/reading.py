@@ -38,11 +38,20 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
     """
     check_container(path, layout)
     if options.where is None:
-        return _batches(path, layout, options, None)
+        return _with_attempts(_batches(path, layout, options, None), options)
     from rlpost.formats.matching import DumpFilter  # noqa: PLC0415 - imports polars
 
     kept = DumpFilter(options.where, path)
-    return kept.batches(_batches(path, layout, options, kept))
+    return kept.batches(_with_attempts(_batches(path, layout, options, kept), options))
+
+
+def _with_attempts(
+    batches: Iterator[pa.RecordBatch], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, after the attempts of their steps are recorded."""
+    for batch in batches:
+        options.stats.attempts.add(batch)
+        yield batch
 
 
 def _batches(

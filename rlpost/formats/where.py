@@ -36,7 +36,7 @@ FUNCTIONS = (
 """Functions of one row. Others are of several rows (`sum`), of lists, or of files."""
 _WORDS = ("and", "or", "not", "in", "between", "like", "ilike", "when", "then", "else", "case")
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
-_RESERVED = re.compile(rf"({_QUOTED.pattern})|\b(group|values)\b")
+_RESERVED = re.compile(rf"({_QUOTED.pattern})|\b(group|offset|values)\b")
 """Quoted parts, and roles whose names are words of SQL."""
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _COMPARISONS = {

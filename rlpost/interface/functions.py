@@ -17,6 +17,7 @@ from rlpost.interface.inputs import (
     Inputs,
     OpenInputs,
     condition,
+    of_steps,
     open_inputs,
     path_names,
     table_paths,
@@ -69,6 +70,7 @@ def advantages(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
+    steps: str | None = None,
     progress: Progress = None,
 ) -> Summary:
     """Post-process the rewards of rollouts and write them enriched with advantages.
@@ -79,6 +81,7 @@ def advantages(
         output: the enriched file; with several input files, a directory.
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed; with `update=True`, only files that are new or were changed.
+        steps: which steps are computed, `FIRST:END` without END, whole; None: all.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
             terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
 
@@ -96,13 +99,18 @@ def advantages(
 
     _check_recipe(recipe)
     options = options or Options()
+    kept = of_steps(steps, recipe or Recipe(), options)
     if options.update:
         with _reporting(options, progress=progress) as run:
             return Summary(api.advantages(_files_of_update(inputs), output, recipe, run))
-    with _opened(inputs, output, options, progress=progress) as (own, run):
+    with _opened(inputs, output, options, where=kept, progress=progress) as (own, run):
+        if kept is not None:
+            api.check_steps(own.paths, recipe or Recipe(), run, kept.matches.condition)
         if options.resume and own.names:
             raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
-        return Summary(own.result(api.advantages(own.paths, output, recipe, run)))
+        summary = own.result(api.advantages(own.paths, output, recipe, run))
+        selected = {} if kept is None else {"steps_read": kept.matches.as_json()}
+        return Summary(summary | selected)
 
 
 @overload

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rlpost.display.reporter import Reporter
     from rlpost.formats.where import Where
     from rlpost.io.paths import RemotePath
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.recipe import Recipe
 
 Input = Union[str, Path, ArrowStream, "pl.LazyFrame"]
 Inputs = Input | Sequence[Input]
@@ -100,6 +102,24 @@ def condition(text: str | None, columns_map: Mapping[str, str] | None) -> Where 
     from rlpost.formats.where import Where  # noqa: PLC0415 - imports polars
 
     return Where(text, columns_map or {})
+
+
+def of_steps(text: str | None, recipe: Recipe, options: Options) -> Where | None:
+    """Return the condition of `--steps`; raise UsageError for options that need whole inputs."""
+    if text is None:
+        return None
+    unfit = {
+        "--update": (options.update, "compares whole files"),
+        "--resume": (options.resume, "continues whole files"),
+        f"--engine {options.engine}": (options.engine != "local", "reads files where they are"),
+    }
+    for flag, (is_set, why) in unfit.items():
+        if is_set:
+            tip = "rlpost convert and hive partitions (step=300/) divide an input into files"
+            raise UsageError(f"--steps {text}: excludes {flag}, which {why}", tip=tip)
+    from rlpost.formats import where  # noqa: PLC0415 - imports polars
+
+    return where.of_steps(text, recipe.columns)
 
 
 @contextmanager
