@@ -137,12 +137,13 @@ def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
 
 def _attempt_warnings(options: ReadOptions) -> list[str]:
     """Return the warnings about steps that several attempts of a run wrote."""
-    stats, where = options.stats, options.where
+    stats = options.stats
     texts = [replaced_text(stats.replaced)] if stats.replaced else []
-    if where is not None and stats.attempts.several and where.matches.episodes:
+    skipped = options.where is not None and options.where.matches.episodes_skipped
+    if skipped and stats.attempts.several and options.attempts == "newest":
         texts.append(
-            "the run was restarted, and its attempts are compared by the episodes that were "
-            "opened: convert without --where if a step of a later attempt may have none"
+            "attempts of the run are compared by the episodes that were opened: a step of which "
+            "those of the newest attempt were skipped keeps an older one (--attempts all keeps all)"
         )
     return texts
 

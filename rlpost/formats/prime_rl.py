@@ -28,7 +28,7 @@ from rlpost.formats.layout import (
     response_start,
     spread_over_mask,
 )
-from rlpost.formats.records import Row, as_record
+from rlpost.formats.records import Row, as_record, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:
@@ -233,17 +233,17 @@ def _seconds(span: dict[str, Any]) -> float | None:
 
 
 def _reward(trace: Record) -> float | None:
-    """Return the sum of score · weight; None if scoring did not run."""
+    """Return the sum of score · weight, rounded once; None if scoring did not run."""
     rewards = trace.nested("rewards")
-    total, scored = 0.0, False
+    parts = []
     for name, part in rewards.fields.items():
         if isinstance(part, dict):
             one = rewards.nested(name)
             weight = one.number("weight") if "weight" in one else 1.0
-            total, scored = total + one.number("score") * weight, True
+            parts.append(one.number("score") * weight)
         elif part is not None:
-            total, scored = total + rewards.number(name), True
-    return total if scored else None
+            parts.append(rewards.number(name))
+    return rounded_sum(parts) if parts else None
 
 
 def _branch_row(

@@ -7,6 +7,7 @@ condition on these scalars decides which records can match; only those are read.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rlpost.formats.where import Where
 
 _OWN = ("where", "trace_ids")  # of a row, no scalars of the index
-_ROUNDING = 1e-9  # by which sums in another order differ, relative to 1 + |x|
+_ROUNDING = 1e-9  # relative, by which a sum that the index has may differ from the reader's
 _LINE_BYTES = 4  # memory for a byte of a line
 
 
@@ -122,16 +123,15 @@ class StreamIndex:
             _note(where, text)
 
     def _count(self, where: Where, possible: NDArray[np.bool_]) -> None:
+        """Count the records that are skipped; the size of the last one of a chunk is unknown."""
         sizes = np.zeros(len(self.rows), np.int64)
         order = sorted(range(len(self.rows)), key=lambda i: _place(self.rows[i]))
-        for i, after in zip(order, [*order[1:], None], strict=True):
-            row = self.rows[i]
-            following = None if after is None else self.rows[after]
-            if following is not None and following["chunk"] == row["chunk"]:
-                sizes[i] = following["offset"] - row["offset"]
+        for i, after in pairwise(order):
+            (chunk, begin), (other, end) = _place(self.rows[i]), _place(self.rows[after])
+            sizes[i] = end - begin if chunk == other else 0
         matches = where.matches
         matches.episodes += len(self.rows)
-        matches.episodes_opened += int(possible.sum())
+        matches.episodes_skipped += int((~possible).sum())
         matches.bytes_skipped += int(sizes[~possible].sum())
 
 
@@ -140,11 +140,11 @@ def _place(row: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _widened(values: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Return bounds of what the rows have, which may be computed in another order."""
+    """Return bounds of what the rows have, which may be rounded otherwise."""
     if not values.dtype.is_numeric():
         return values, values.clone()
     numbers = values.cast(pl.Float64)
-    room = _ROUNDING * (1 + numbers.abs())
+    room = _ROUNDING * numbers.abs()
     return numbers - room, numbers + room
 
 

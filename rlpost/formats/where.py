@@ -57,7 +57,7 @@ class Matches:
     condition: str
     """As typed, with its flag."""
     rows: int = 0
-    """Rows that it was applied to; of an index, those of the episodes that were opened."""
+    """Rows of the input; without those of episodes that an index excludes."""
     matched: int = 0
     row_groups: int = 0
     row_groups_skipped: int = 0
@@ -67,7 +67,8 @@ class Matches:
     """Bytes of these row groups, or of the episodes that an index excludes."""
     episodes: int = 0
     """Episodes of an index."""
-    episodes_opened: int = 0
+    episodes_skipped: int = 0
+    """Of these, those that it excludes."""
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -83,8 +84,8 @@ class Matches:
         if self.row_groups:
             parts.append(f"skipped {skipped} ({size(self.bytes_skipped)})")
         if self.episodes:
-            opened = f"{self.episodes_opened:,} of {counted(self.episodes, 'episode')}"
-            parts.append(f"opened {opened} (skipped {size(self.bytes_skipped)})")
+            skipped = f"{self.episodes_skipped:,} of {counted(self.episodes, 'episode')}"
+            parts.append(f"skipped {skipped} ({size(self.bytes_skipped)})")
         return "; ".join([*parts, *self.notes])
 
 
@@ -132,14 +133,16 @@ class Where:
     def columns(self, columns: Iterable[str], roles: Mapping[str, str]) -> dict[str, str | None]:
         """Return the column of each name; None if there is none.
 
-        A role that the user maps comes first, then a column of that name, then a role.
+        A role that the user maps comes first, then a column of that name, then a role. A name of
+        `--steps` is a role.
 
         Args:
             columns: of the input.
             roles: role -> column.
         """
         mapped = {role: column for role, column in self.chosen.items() if column != "none"}
-        by_name = {**roles, **{name: name for name in columns}}
+        own = {name: name for name in columns}
+        by_name = {**own, **roles} if self.flag == "--steps" else {**roles, **own}
         by_name |= {role: column for role, column in mapped.items() if column in by_name}
         return {name: by_name.get(name) for name in self.names}
 

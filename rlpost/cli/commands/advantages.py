@@ -244,7 +244,7 @@ def _show_plan(
         on_cluster = None if run.engine == "local" else lambda: AUTO
         choice = choose_device(run.device, plan.token_bytes, on_cluster)
         page = plan_page(plan, target, choice.facts(), overwrite=run.overwrite, verbose=verbose)
-    show_page(page, "table")
+    show_page(replace(page, title=own.named(page.title)), "table")
 
 
 @contextmanager
