@@ -215,7 +215,7 @@ def write_all(
                 file.complete(dumps[0].format)
             else:
                 staged.drop(file.target)
-        if not any(file.rows for file in files):
+        if options.where is not None and not any(file.rows for file in files):
             raise options.where.no_match([one.path for dumps in plan.values() for one in dumps])
         staged.publish()
     return [file for file in files if file.rows]

@@ -36,6 +36,9 @@ from rlpost.recipe.roles import kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rlpost.formats.dumps import Dump
     from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath, PathText
@@ -79,7 +82,7 @@ def canonical_inputs(
             raise UsageError(f"{beside}: exists already", tip="--overwrite replaces it")
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
         names: dict[str, str] = {}
-        rows: dict[str, Sequence[int]] = {}
+        rows: dict[str, NDArray[np.int64]] = {}
         with _staging(beside) as folder, naming_errors(InputPaths((), names, rows)):
             names |= _names(folder, local.paths) if dumps else {}
             named = partial(without_paths, names=local.names)
@@ -162,9 +165,7 @@ def _is_dump(path: PathText) -> bool:
     return container_of(location) is not ZIP or detect(location) is not None  # or a bundle
 
 
-def convert_dumps(
-    dumps: Sequence[Dump], target: Path, where: Where | None = None
-) -> CanonicalFile:
+def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = None) -> CanonicalFile:
     """Convert dumps to one file, and return it; it is not written if no row matches."""
     common_format(dumps)
     try:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from rlpost.errors import UsageError
 from rlpost.formats.where import role_columns
-from rlpost.io.arrow import CellLocation, without_dictionary
-from rlpost.io.finish_reasons import truncations
+from rlpost.io.arrow import CellLocation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from rlpost.formats.records import Row
@@ -91,19 +89,14 @@ class DumpFilter:
         names = [name for name in batch.schema.names if not name.startswith(_FIELD)]
         roles, values = role_columns(names), {}
         self._known |= {*names, *roles}
-        for name, column in self._where.columns(names, roles).items():
-            column = column or _FIELD + name
-            if column not in batch.schema.names:
-                values[name] = pl.Series([None] * batch.num_rows)
-                continue
-            self._missing.discard(name)
-            array = without_dictionary(batch.column(column))
-            if pa.types.is_nested(array.type):
-                raise self._where.error(f"{name} is {array.type}; a scalar is needed")
-            if name != column and name == "truncated" and not pa.types.is_boolean(array.type):
+        for name, found in self._where.columns(names, roles).items():
+            column = found or _FIELD + name
+            if column in batch.schema.names:
+                self._missing.discard(name)
                 place = CellLocation(str(self._path), 0, column)
-                array = pa.array(truncations(array, place).truncated)
-            values[name] = pl.Series(pl.from_arrow(array))
+                values[name] = self._where.values(name, batch.column(column), place)
+            else:
+                values[name] = pl.Series([None] * batch.num_rows)
         return values
 
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import ReadWriteError, UsageError
-from rlpost.io.arrow import CellLocation, is_list, is_string, without_dictionary
-from rlpost.io.finish_reasons import truncations
+from rlpost.io.arrow import CellLocation, is_list, is_string
 from rlpost.io.input_paths import InputPaths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import CHUNK_TOKENS, Source, partition_types
@@ -27,6 +26,7 @@ from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from rlpost.formats.where import Where
@@ -39,9 +39,7 @@ _GROUP_BYTES = 64 << 20  # of a row group that is written, in memory
 _ROWS = 1 << 16  # of a chunk of scalars
 
 
-def select_rows(
-    paths: Sequence[PathText], where: Where, folder: Path, but: Path
-) -> InputPaths:
+def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path) -> InputPaths:
     """Return Parquet inputs with the rows that match; an input whose rows all match is unchanged.
 
     Args:
@@ -101,16 +99,8 @@ def _columns(source: Source, where: Where) -> dict[str, str]:
             )
         if column is None:
             raise where.unknown(name, {*source.columns, *roles}, source.name)
-        for schema in source.schemas:
-            if column in schema.names and _is_nested(schema.field(column).type):
-                kind = schema.field(column).type
-                raise where.error(f"{name} is {kind} in {source.name}; a scalar is needed")
         columns[name] = column
     return columns
-
-
-def _is_nested(kind: pa.DataType) -> bool:
-    return is_list(kind) or pa.types.is_nested(kind)
 
 
 def _matching(source: Source, file: int, columns: Mapping[str, str], where: Where) -> Rows:
@@ -129,25 +119,22 @@ def _matching(source: Source, file: int, columns: Mapping[str, str], where: Wher
     read = sorted({*columns.values()})
     kept = {*np.flatnonzero(possible).tolist()}
     for chunk in source.read_file(file, read, _ROWS, "", kept):
-        values = _values(source, chunk, columns)
+        values = _values(source, chunk, columns, where)
         parts.append(chunk.first_row + np.flatnonzero(where.matching(values)))
     rows = np.concatenate(parts)
     matches.matched += len(rows)
     return rows
 
 
-def _values(source: Source, chunk: RowChunk, columns: Mapping[str, str]) -> dict[str, pl.Series]:
-    """Return the values of a chunk by name; a role of flags is true or false."""
-    values: dict[str, pl.Series] = {}
-    for name, column in columns.items():
-        array = without_dictionary(chunk.table.column(column))
-        if name != column and name == "truncated" and not pa.types.is_boolean(array.type):
-            place = CellLocation(str(source.files[chunk.file].path), chunk.first_row, column)
-            array = pa.array(truncations(array, place).truncated)
-        series = pl.from_arrow(array)
-        assert isinstance(series, pl.Series)
-        values[name] = series.rename(name)
-    return values
+def _values(
+    source: Source, chunk: RowChunk, columns: Mapping[str, str], where: Where
+) -> dict[str, pl.Series]:
+    """Return the values of a chunk by name."""
+    path, first = str(source.files[chunk.file].path), chunk.first_row
+    return {
+        name: where.values(name, chunk.table.column(column), CellLocation(path, first, column))
+        for name, column in columns.items()
+    }
 
 
 def _bounds(

@@ -1,7 +1,7 @@
 """Indexes of streams: a line for each record, with its place and scalars about it.
 
-`stream.index.jsonl` beside `stream/` has `line, chunk, offset, id` and what the writer summarised. A
-condition on these scalars decides which records can match; only those are read.
+`stream.index.jsonl` beside `stream/` has `line, chunk, offset, id`, and what the writer summarised.
+A condition on these scalars decides which records can match; only those are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlpost.io.compressed import RandomAccess, codec_of, frames_of, open_bytes
 from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -179,35 +179,50 @@ class _Chunk:
             rows: of the index, by offset.
             possible: whether each may match.
         """
-        begin, line = 0, 0
         if rows and (codec_of(self.path) is None or frames_of(self.path)):
-            file = RandomAccess(self.path)
-            for line, (row, opened) in enumerate(zip(rows, possible, strict=True), 1):
-                if opened or line == len(rows):  # where the last one ends, others may begin
-                    text = file.line_at(row["offset"], self._most)
-                    record = self._record(row, line, text)
-                    begin = row["offset"] + len(text)
-                    if opened:
-                        yield record
-            rows = ()
-        by_offset = {row["offset"]: (row, own) for row, own in zip(rows, possible, strict=bool(rows))}
+            end = yield from self._at_places(rows, possible)
+            yield from self._after(end, len(rows), {})
+        else:
+            places = zip(rows, possible, strict=True)
+            yield from self._after(0, 0, {row["offset"]: (row, own) for row, own in places})
+
+    def _at_places(
+        self, rows: Sequence[Mapping[str, Any]], possible: Sequence[bool]
+    ) -> Generator[Record, None, int]:
+        """Yield the records that are possible; return where the last of all ends."""
+        file, end = RandomAccess(self.path), 0
+        for line, (row, opened) in enumerate(zip(rows, possible, strict=True), 1):
+            if opened or line == len(rows):
+                text = file.line_at(row["offset"], self._most)
+                record = self._record(row, line, text)
+                end = row["offset"] + len(text)
+                if opened:
+                    yield record
+        return end
+
+    def _after(
+        self, begin: int, line: int, places: dict[int, tuple[Mapping[str, Any], bool]]
+    ) -> Iterator[Record]:
+        """Yield the records from a position on, those at these places if they are possible."""
         for offset, number, text in self._lines(begin, line):
-            row, opened = by_offset.pop(offset, (None, True))
-            self.unindexed += row is None
-            if row is not None:
+            if offset in places:
+                row, opened = places.pop(offset)
                 record = self._record(row, number, text)
+                if opened:
+                    yield record
             else:
+                self.unindexed += 1
                 place = f"{self.path}, line {number}"
-                record = as_record(place, parse_json(place, text), self.path)
-            if opened:
-                yield record
-        for row, _ in by_offset.values():
+                yield as_record(place, parse_json(place, text), self.path)
+        for row, _ in places.values():
             raise DataError(f"{_at(row, self.path)} no record begins")
 
     def _lines(self, begin: int, line: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield the lines from a position on: position, number, bytes."""
         with open_bytes(self.path, begin) as file:
-            for number, text in enumerate(iter(lambda: file.readline(self._most + 1), b""), line + 1):
+            for number, text in enumerate(
+                iter(lambda: file.readline(self._most + 1), b""), line + 1
+            ):
                 if self._live and is_torn(text):
                     return
                 if not text.isspace():

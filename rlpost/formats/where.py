@@ -15,14 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
+from rlpost.display.text import counted, size
 from rlpost.errors import DataError, UsageError, no_such
+from rlpost.io.arrow import without_dictionary
+from rlpost.io.finish_reasons import truncations
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
+
+    from rlpost.io.arrow import CellLocation
 
     Bounds = Mapping[str, tuple[pl.Series, pl.Series]]
 
@@ -77,8 +83,6 @@ class Matches:
 
     def line(self) -> str:
         """Return `12 of 512 rows match --where ok; 3 of 4 row groups (1.2 MB) were skipped`."""
-        from rlpost.display.text import counted, size  # noqa: PLC0415 - rich
-
         parts = [f"{self.matched:,} of {counted(self.rows, 'row')} match {self.condition}"]
         skipped = f"{self.row_groups_skipped:,} of {counted(self.row_groups, 'row group')}"
         if self.row_groups:
@@ -145,6 +149,21 @@ class Where:
         by_name = {**own, **roles} if self.flag == "--steps" else {**roles, **own}
         by_name |= {role: column for role, column in mapped.items() if column in by_name}
         return {name: by_name.get(name) for name in self.names}
+
+    def values(self, name: str, column: pa.Array, place: CellLocation) -> pl.Series:
+        """Return the values of a name; a finish reason by the name of its role is true or false.
+
+        Raises:
+            UsageError: the column has lists or objects.
+        """
+        array = without_dictionary(column)
+        if name != place.column and name == "truncated":
+            array = pa.array(truncations(array, place).truncated)
+        if pa.types.is_nested(array.type):
+            raise self.error(f"{name} is {array.type} in {place.path}; a scalar is needed")
+        series = pl.from_arrow(array)
+        assert isinstance(series, pl.Series)
+        return series
 
     def matching(self, values: Mapping[str, pl.Series]) -> NDArray[np.bool_]:
         """Return which rows match, [n]; a row for which the condition is null does not.

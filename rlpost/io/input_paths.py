@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlpost.errors import RlpostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from rlpost.io.paths import PathText
 
@@ -24,7 +28,7 @@ class InputPaths:
     paths: Sequence[PathText]
     names: Mapping[str, str] = field(default_factory=dict)
     """Temporary path -> the dump, URL or table that it is made of."""
-    rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rows: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """Temporary path -> the number of each of its rows in what it is made of, if it has not all."""
 
     def made_of(self, others: InputPaths) -> InputPaths:
@@ -39,9 +43,12 @@ class InputPaths:
     def named(self, text: str) -> str:
         """Return a text with the names and rows of inputs in place of temporary ones."""
         for path in self.rows:
-            pattern = re.compile(rf"(?<={re.escape(path)})(, row |:)(\d+)\b")
-            text = pattern.sub(lambda match, of=path: f"{match[1]}{self.row(of, int(match[2]))}", text)
+            place = rf"(?<={re.escape(path)})(, row |:)(\d+)\b"
+            text = re.sub(place, partial(self._named_row, path), text)
         return without_paths(text, self.names)
+
+    def _named_row(self, path: str, found: re.Match[str]) -> str:
+        return f"{found[1]}{self.row(path, int(found[2]))}"
 
 
 def without_paths(value: T, names: Mapping[str, str]) -> T:

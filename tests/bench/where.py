@@ -18,17 +18,17 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "support")]
 
-from format_writers import seekable
-from indexed_stream import episode, index_row, write_index
+from format_writers import seekable  # noqa: E402
+from indexed_stream import episode, index_row, write_index  # noqa: E402
 
-import rlpost
+import rlpost  # noqa: E402
 
 TOKENS, CHUNK, FRAME, ENVIRONMENTS = 400, 20_000, 4 << 20, 100
 
 
 def episodes(count: int):
     """Yield each episode, and its line."""
-    chance = random.Random(0)
+    chance = random.Random(0)  # noqa: S311
     for i in range(count):
         one = episode(
             i, reward=float(chance.random() < 0.4), step=i // 512, env=f"env{i % ENVIRONMENTS}"

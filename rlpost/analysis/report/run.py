@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +75,8 @@ def build(
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. Before that, a sample of recorded columns is compared with
     the recipe; `named` is how the user typed it, and `by_user` what replaces the code and the
-    tokenizer of a recipe in metadata. `made_of` has the rows of temporary files, and `shown` returns the statistics with the names of
-    inputs in place of temporary files.
+    tokenizer of a recipe in metadata. `made_of` is what temporary files are made of, and `shown`
+    returns the statistics with the names of inputs in place of temporary files.
     """
     every = columns_map or {}
     columns_map = {
