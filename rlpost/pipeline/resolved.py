@@ -184,6 +184,12 @@ class ResolvedRecipe:
         """The rollout of each row is known, and may have several rows."""
         return self.unit == "rollout" or "rollout" in self.estimator.needs
 
+    def counts_by_name(self, columns: ColumnMap) -> bool:
+        """Return whether rollouts count because a column has a name of the role, by no choice."""
+        chosen = self.recipe.unit is not None or columns.is_mapped("rollout")
+        joins = self.recipe.scan == "rollout" or self.estimator.joins_rollouts
+        return self.unit == "rollout" and not chosen and not joins
+
     @property
     def joins(self) -> bool:
         """Scans run over the rows of a rollout."""

@@ -34,7 +34,7 @@ from rlpost.pipeline.stages.rewards import (
 )
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.stages.units import unit_table
-from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
+from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts, one_id
 from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
@@ -739,15 +739,20 @@ def rollout_warnings(plan: Plan, facts: ResponseFacts) -> list[str]:
 
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
-    """Return the warning of rows that are turns, each of which groups count as a response."""
+    """Return the warning of rows that count as others than they look: as turns or as rollouts."""
+    columns, estimator = plan.columns.columns, plan.resolved.estimator
+    if plan.resolved.unit == "rollout":
+        alike = facts.turns.of_groups if plan.resolved.counts_by_name(plan.columns) else 0
+        return ["; ".join(one_id(columns["rollout"], alike))] if alike else []
     rows, evidence = facts.turns.turns
     if not rows:
         return []
-    columns, estimator = plan.columns.columns, plan.resolved.estimator
     by, rollout = columns.get(TURN), "COLUMN"
     if evidence == BY_ID:
         by = rollout = columns[ROLLOUT]
     advice = f"--map rollout={rollout} counts a rollout once"
+    if plan.resolved.recipe.unit == "row" and evidence == BY_ID:
+        advice = "--unit rollout counts a rollout once"
     if compares_rows(estimator):
         advice = f"estimator {estimator.name} needs one row of each rollout"
     text = (
