@@ -54,7 +54,11 @@ CASES = {
         "columns": {"rollout": "trajectory"},
         "rollout_reward": "mean",
     },
-    "states of the batch": {"estimator": "gigpo", "numerics": {"states": "batch"}},
+    "states of the batch": {
+        **ESSENTIALS["gigpo"],
+        "estimator": "gigpo",
+        "numerics": {"states": "batch"},
+    },
     "length penalty": {"estimator": "raw", "group_length_penalty": (0.1, 0.1, 0.1)},
     "gdpo on tokens": {
         **ESSENTIALS["gdpo"],

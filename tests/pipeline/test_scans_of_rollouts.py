@@ -67,7 +67,8 @@ def session_turns(rows, rewards, gamma, lam, at):
 
 
 def written(rows, table=None, **options):
-    recipe = rlpost.Recipe(scan="rollout", **BY_TRAJECTORY, **options)
+    own = BY_TRAJECTORY if table is None else {}
+    recipe = rlpost.Recipe(scan="rollout", **own, **options)
     data = to_table(rows) if table is None else table
     return rlpost.enrich(data, recipe)[0]["advantages"].combine_chunks().flatten().to_numpy()
 
