@@ -312,8 +312,8 @@ class Collector:
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         if "branch" in codes:  # in the order of their names
             codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
-        coded = {"rollout", "branch", "agent_role", "state_id", UNKNOWN_REASON, FAILURE}
-        columns |= {n: code for n, code in codes.items() if n in coded or is_read_by_name(n)}
+        ids = {"rollout", "branch", "agent_role", "state_id", UNKNOWN_REASON, FAILURE}
+        columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own
         if by_rollout:
@@ -321,10 +321,9 @@ class Collector:
         kept = ("agent_role", UNKNOWN_REASON, FAILURE)
         others = {name: labels[name] for name in kept if name in labels}
         labels = {"step": steps, "batch": batches, "domain": domains} | others
-        ids = codes.get(ROLLOUT, codes["rollout"] if by_rollout else None)
-        turn = columns.pop(TURN, None)
-        if ids is not None or turn is not None:
-            columns["turn_evidence"] = turn_evidence(columns["group"], ids, turn)
+        rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
+        if rollout is not None or turn is not None:
+            columns["turn_evidence"] = turn_evidence(columns["group"], rollout, turn)
         return Responses(columns, labels, cells=cells)
 
 

@@ -184,11 +184,11 @@ class ResolvedRecipe:
         """The rollout of each row is known, and may have several rows."""
         return self.unit == "rollout" or "rollout" in self.estimator.needs
 
-    def counts_by_name(self, columns: ColumnMap) -> bool:
-        """Return whether rollouts count because a column has a name of the role, by no choice."""
-        chosen = self.recipe.unit is not None or columns.is_mapped("rollout")
-        joins = self.recipe.scan == "rollout" or self.estimator.joins_rollouts
-        return self.unit == "rollout" and not chosen and not joins
+    @property
+    def can_count_rows(self) -> bool:
+        """Rollouts count, and no estimator or scan needs to know which rows are of one."""
+        needed = self.recipe.scan == "rollout" or "rollout" in self.estimator.needs
+        return self.unit == "rollout" and not needed
 
     @property
     def joins(self) -> bool:

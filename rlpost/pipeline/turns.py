@@ -96,16 +96,16 @@ NO_TURNS = TurnCounts()
 _BITS = (_SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED)
 
 
-def one_id(column: str, rows: int) -> tuple[str, str]:
-    """Return the warning and the advice if rollouts count by an id that all rows of a group have.
+def one_id(groups: str, column: str) -> tuple[str, str]:
+    """Return the warning and the advice if groups have one rollout each.
 
     Args:
+        groups: which ones, with a verb.
         column: of the ids.
-        rows: how many rows share one.
     """
-    what = f"each group counts as one rollout: its rows have one `{column}`, {rows:,} in all"
-    prompt = "--unit row if it is an id of a prompt or step"
-    return what, f"{prompt}, --unit rollout if each prompt has one rollout of several turns"
+    what = f"{groups} one rollout: is `{column}` the id of a step or of a prompt?"
+    row = "--unit row counts each row"
+    return what, f"{row}, --unit rollout confirms one rollout of several turns"
 
 
 def turn_evidence(group: Codes, rollout: Codes | None, turn: Codes | None) -> Evidence:

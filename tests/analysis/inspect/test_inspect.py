@@ -109,7 +109,9 @@ def test_footers_have_bytes_codecs_and_types(sample):
 
 
 def test_files_written_by_rlpost_show_the_estimator(sample, tmp_path):
-    rlpost.advantages(sample, tmp_path / "a.parquet", Recipe(estimator="rloo", rollout_reward="last"))
+    rlpost.advantages(
+        sample, tmp_path / "a.parquet", Recipe(estimator="rloo", rollout_reward="last")
+    )
     (file,) = stored([tmp_path / "a.parquet"])[0].files
     assert (file.rlpost["version"], file.rlpost["estimator"]) == (rlpost.__version__, "rloo")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--footer"]).stdout

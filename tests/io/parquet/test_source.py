@@ -22,9 +22,7 @@ SAMPLE = Path(__file__).parents[3] / "sample_data" / "calculator.parquet"
 
 
 GRPO = rlpost.Recipe(rollout_reward="last")
-GAE = rlpost.Recipe(
-    estimator="gae", kl_coef=0.1, whiten_advantages=True, rollout_reward="last"
-)
+GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True, rollout_reward="last")
 COLUMNS = ["response_mask", "reward"]
 
 

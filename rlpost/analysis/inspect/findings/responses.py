@@ -142,21 +142,18 @@ def turns_as_responses(data: CheckInput) -> Result:
     selection, flags = data.reading.selection, data.turns > 0
     if selection.rollout_counts:
         return _one_id(data)
-    count, by_id = int(flags.sum()), bool((data.turns == BY_ID).any())
-    if not count or (by_id and data.chosen_unit == "row"):
+    count = int(flags.sum())
+    if not count or data.chosen_unit == "row":
         return None
     by, rollout = selection.turn, "COLUMN"
-    if by_id:
+    if (data.turns == BY_ID).any():
         by = rollout = selection.rollout or ""
-    differ = ""
-    if rollout != "COLUMN" and len(_differing(data)):
-        differ = " (with --rollout-reward last, sum or mean: rewards within a rollout differ)"
     return Problem(
         82,
         f"{count:,} of {counted(data.count, 'response')} look like turns of a rollout (by `{by}`), "
         "but each counts as a response of its group, so long rollouts weigh more",
-        f"count a rollout once: --map rollout={rollout}, here and in `rlpost advantages`"
-        f"{differ}; the estimators gigpo and step_reinforce use turns",
+        f"count a rollout once: --map rollout={rollout}, here and in `rlpost advantages`; the "
+        "estimators gigpo and step_reinforce use turns",
         count, data.count, data.examples(flags, "turn", "reward"),
     )  # fmt: skip
 
@@ -170,7 +167,7 @@ def _one_id(data: CheckInput) -> Result:
     evidence = turn_evidence(group, codes_of(rows, ["rollout"]), None)
     if not (count := TurnCounts.of(evidence).of_groups):
         return None
-    what, advice = one_id(column, count)
+    what, advice = one_id("all groups with several rows have", column)
     flags = pl.Series(evidence > 0)
     return Problem(82, what, advice, count, data.count, data.examples(flags, "turn", "reward"))
 
