@@ -217,8 +217,8 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
         f"rows of one `{data.reading.selection.rollout}` have different rewards in "
         f"{counted(len(rollouts), 'rollout')}: `rlpost advantages` rejects them, and statistics of "
         "groups here are of their mean",
-        "choose the reward of a rollout with --rollout-reward last, sum or mean; or count rows with "
-        "--unit row",
+        "choose the reward of a rollout with --rollout-reward last, sum or mean; or count rows "
+        "with --unit row",
         len(rollouts), data.count, evidence,
     )  # fmt: skip
 
