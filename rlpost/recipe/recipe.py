@@ -434,7 +434,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     tokenizer: str | None = None
     """Tokenizer that counts the tokens of response texts: a file or Hub name."""
     unit: Literal["row", "rollout"] | None = None
-    """Count rows or rollouts in statistics of responses (default: rollouts if mapped)."""
+    """Count rows or rollouts in statistics of responses (default: rollouts if they have ids)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
     failures: Literal["drop", "keep", "zero"] = "drop"
