@@ -32,7 +32,7 @@ from rlpost.kernels.segments import (
     spread,
 )
 from rlpost.losses.config import behaviour_of
-from rlpost.losses.kl import clamped, estimated, kl_loss
+from rlpost.losses.kl import KlLoss
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
 from rlpost.pipeline.stages.loss_weights import EFFECTIVE, INTENDED, SIGNED, signs_of, token_weights
@@ -388,11 +388,10 @@ class _TokenBlock:
             return
         for config in {config.kl_name: config for config in reversed(self.configs)}.values():
             name, options = config.kl_name, config.options
-            values = kl_loss(self.tokens, options)
-            total = self._of_responses(values)
-            self._add_numerator(name, values, total, config.kl_aggregation)
-            hits = clamped(estimated(self.tokens, options), options)
-            self._add_rows(f"{name}.clamped", count_true(hits, self.tokens.offsets), BY_CELL)
+            kl = KlLoss(self.tokens, options)
+            total = self._of_responses(kl.values)
+            self._add_numerator(name, kl.values, total, config.kl_aggregation)
+            self._add_rows(f"{name}.clamped", count_true(kl.clamped, self.tokens.offsets), BY_CELL)
 
     def add_log_probs(self) -> None:
         """Add the signs of wrong log-probs: positive ones, and log ratios beyond a clamp.

@@ -12,10 +12,10 @@ from rlpost.kernels.arrays import is_tensor, namespace, on_host
 from rlpost.kernels.codes import joint_codes, ordinals_of
 from rlpost.kernels.segments import count_true, lengths, spread
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
+from rlpost.losses.kl import KlLoss
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
 from rlpost.pipeline.columns import FINAL_MASK
-from rlpost.pipeline.loss_gradients import loss_gradient
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.loss_weights import EFFECTIVE, token_weights, weight_stage
@@ -253,7 +253,10 @@ def add_loss(
         for kl in (False, True)
     )
     if "loss_gradient" in emit:
-        gradient = loss_gradient(config, tokens, weights, of_kl)
+        gradient = config.loss.gradient(tokens, config.options, surrogate, weights)
+        if config.options.kl_loss_coef > 0:
+            of_kl = of_kl * KlLoss(tokens, config.options).gradient
+            gradient = gradient + config.options.kl_loss_coef * of_kl
         batch = batch.with_(loss_gradient=gradient)
     return batch.with_(loss_weight=weights)
 
