@@ -235,6 +235,7 @@ def loss(
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
+    against: Mapping[str, Any] | None = None,
     emit: Sequence[str] = (),
     micro_batch: int | None = None,
     micro_batch_tokens: int | None = None,
@@ -255,6 +256,8 @@ def loss(
         options: how the run is done.
         sweep: options of the loss with several values each; every combination is computed, in one
             pass. It excludes `output`.
+        against: values of swept options: the gradient of a setting is compared with that of the one
+            that differs from it in these alone. None: with that of the first.
         emit: `loss_weight`, `loss_gradient` or both, which the output then has, too.
         micro_batch: responses of a micro-batch, for the weight of each token in the gradient of an
             optimiser update. Responses are dealt in the order of the rows.
@@ -292,7 +295,7 @@ def loss(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = [LossConfig(LossOptions(**chosen.model_dump() | point), point) for point in points]
     with _opened(inputs, output, options, progress=progress) as (own, run):
-        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit)
+        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit, against)
         return LossSummary(own.result(summary))
 
 

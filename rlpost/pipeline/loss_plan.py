@@ -49,6 +49,7 @@ def bind_losses(
     write: bool,
     layout: StepLayout | None = None,
     emit: Sequence[str] = (),
+    bases: Sequence[int] = (),
 ) -> Plan:
     """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
     columns = columns_of_rows(source, recipe, results=True)
@@ -66,7 +67,8 @@ def bind_losses(
         own |= columns_by_name(source, recipe, flag, parameters, ("ratio", "log_ratio", *LOG_PROBS))
     how = columns.how | dict.fromkeys(own, "name")
     columns = replace(columns, columns=columns.columns | own, how=how)
-    return loss_plan(source, columns, recipe, configs, write=write, layout=layout, emit=emit)
+    of_tokens = {"layout": layout, "emit": emit, "bases": bases}
+    return loss_plan(source, columns, recipe, configs, write=write, **of_tokens)
 
 
 def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
@@ -106,6 +108,7 @@ def loss_plan(
     write: bool,
     layout: StepLayout | None = None,
     emit: Sequence[str] = (),
+    bases: Sequence[int] = (),
 ) -> Plan:
     """Bind policy losses to an input; the recipe computes advantages if the input has none.
 
@@ -118,6 +121,7 @@ def loss_plan(
         write: the plan writes the loss and the clip state of tokens, of the first config.
         layout: how responses are dealt, for the weights of tokens; None: these are not computed.
         emit: other columns of the loss that it writes.
+        bases: as of `count_losses`.
 
     Raises:
         DataError: a role that is needed has no column, or one of another type.
@@ -149,11 +153,11 @@ def loss_plan(
         ]
     units = [role for one in configs for role in one.units.values()]
     grouped = any(config.loss.grouped for config in configs)
-    rows = (*rows, *(["group"] if units or grouped else []), *units)
+    rows = (*rows, *(["group"] if units or grouped or bases else []), *units)
     rows = (*rows, *(role for role in own if role not in of_tokens))
     written = configs[0] if write else None
     last = partial(add_loss, config=written, rewarded=rewarded, emit=emit)
-    of_weights = layout or (StepLayout() if emit else None)
+    of_weights = layout or (StepLayout() if emit or bases else None)
     between = stages_of_losses(
         reads, resolved, configs, rewarded=rewarded, rejects=rejects, layout=of_weights
     )
@@ -164,7 +168,13 @@ def loss_plan(
         (*stages, *between, Stage("loss", reads | of_tokens, apply=last, uses=STORED)),
         length_role,
         tuple(dict.fromkeys(role for role in rows if role in columns)),
-        partial(count_losses, configs=configs, rewarded=rewarded, layout=layout is not None),
+        partial(
+            count_losses,
+            configs=configs,
+            rewarded=rewarded,
+            layout=layout is not None,
+            bases=bases,
+        ),
         whole_files=grouped,
         no_totals=LossTotals(len(configs)),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,15 @@ from rlpost.losses.config import behaviour_of
 from rlpost.losses.kl import KlLoss
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
-from rlpost.pipeline.stages.loss_weights import EFFECTIVE, INTENDED, SIGNED, signs_of, token_weights
+from rlpost.pipeline.stages.loss_weights import (
+    EFFECTIVE,
+    INTENDED,
+    SIGNED,
+    signs_of,
+    token_weights,
+    update_gradient,
+    weight_name,
+)
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Integers
-    from rlpost.losses.base import Tokens
+    from rlpost.losses.base import Surrogate, Tokens
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
 
@@ -76,6 +84,15 @@ class TokenSetTotals:
         return int(self.kinds[0, :OUTSIDE].sum())
 
 
+class ResponseGradients(NamedTuple):
+    """How much each of n responses adds to the gradients of losses."""
+
+    group: Integers
+    """[n] codes of prompt groups."""
+    sizes: Numbers
+    """[configs, n]: Σ |∂L/∂log π| over the tokens of the response."""
+
+
 @dataclass(frozen=True)
 class LossTotals:
     """The totals of losses by cell (step and domain), by range of positions and by batch.
@@ -91,6 +108,8 @@ class LossTotals:
     """Its counts are kinds, [configs, KINDS]."""
     batches: ExactTotals = ExactTotals()  # noqa: RUF009
     """The sums that the loss of a batch is computed from."""
+    responses: tuple[ResponseGradients, ...] = ()
+    """Of some responses each; empty if the gradients of losses are not compared."""
 
     def __add__(self, other: LossTotals) -> LossTotals:
         return LossTotals(
@@ -98,13 +117,13 @@ class LossTotals:
             self.cells + other.cells,
             self.positions + other.positions,
             self.batches + other.batches,
+            self.responses + other.responses,
         )
 
     def compact(self) -> LossTotals:
         """Return the same totals, faster to read."""
-        return LossTotals(
-            self.configs, self.cells.compact(), self.positions.compact(), self.batches.compact()
-        )
+        parts = (self.cells.compact(), self.positions.compact(), self.batches.compact())
+        return LossTotals(self.configs, *parts, self.responses)
 
     def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
@@ -162,7 +181,12 @@ def _by_kind(counts: Integers) -> Integers:
 
 
 def count_losses(
-    batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool, layout: bool = False
+    batch: Batch,
+    *,
+    configs: Sequence[LossConfig],
+    rewarded: bool,
+    layout: bool = False,
+    bases: Sequence[int] = (),
 ) -> Counted:
     """Compute the totals of a batch that has advantages and log-probs.
 
@@ -170,9 +194,11 @@ def count_losses(
         batch: of whole responses.
         configs: the losses. The totals have details by cell and position only if there is one.
         rewarded: the input has rewards.
-        layout: responses have the weights of a layout.
+        layout: the losses under the layout that responses have weights of are computed, too.
+        bases: the index of the loss with whose gradient that of each loss is compared; empty: no
+            gradient is. Responses then have weights.
     """
-    keys = {BY_CELL: batch.table["cell"], BY_BATCH: batch.table["batch"]}
+    keys = {name: batch.table[name] for name in (BY_CELL, BY_BATCH, "group")}
     if len(configs) > 1:
         keys[BY_CELL] = np.zeros_like(keys[BY_CELL])
     present, local = np.unique(keys[BY_CELL], return_inverse=True)
@@ -186,12 +212,13 @@ def count_losses(
     counted = []
     for rows, part in blocks(tokens, whole=any(one.loss.grouped for one in configs)):
         own = None if weights is None else weights[rows]
-        block = _TokenBlock(part, own, local[rows], len(present), configs)
+        block = _TokenBlock(part, own, local[rows], len(present), configs, bases)
         for how, role in units.items():
             block.add_units(how, *(batch.responses[f"{role}:{x}"][rows] for x in _OF_UNIT))
         block.add_ratios(both=both)
-        layouts = [name for name in batch.responses if layout and name.startswith(_WEIGHTS)]
-        block.add_losses({name: batch.responses[name][rows] for name in layouts})
+        layouts = [name for name in batch.responses if name.startswith(_WEIGHTS)]
+        of_rows = {name: batch.responses[name][rows] for name in layouts}
+        block.add_losses(of_rows, layout=layout)
         block.add_kl_losses()
         block.add_log_probs()
         counted.append(block)
@@ -219,6 +246,7 @@ def _totals_of(
     for index, config in enumerate(configs):
         _check_finite(numbers, index, config, behaviour_of(configs))
     kinds, positions = numbers["kinds"], ExactTotals()
+    sizes = [x for name, x in numbers.items() if name.endswith(_SIZE)]
     if len(configs) == 1:
         of_places = kinds.sum(1).swapaxes(0, 1)[np.unique(keys[BY_POSITION])]
         positions = _exact(numbers, BY_POSITION, keys, of_places)
@@ -227,6 +255,7 @@ def _totals_of(
         _exact(numbers, BY_CELL, keys, kinds.sum(2).swapaxes(0, 1), numbers["bins"]),
         positions,
         _exact(numbers, BY_BATCH, keys),
+        (ResponseGradients(keys["group"], np.stack(sizes)),) if sizes else (),
     )
 
 
@@ -258,7 +287,7 @@ def _check_finite(
         )
 
 
-_WEIGHTS = (EFFECTIVE, INTENDED)
+_WEIGHTS, _SIZE = (EFFECTIVE, INTENDED), ".size"
 _OF_UNIT = ("tokens", "first")
 """The columns of responses about their prompts or rollouts, from the stages of losses."""
 
@@ -272,6 +301,7 @@ class _TokenBlock:
         local: [n] int64 in [0, cells): the cell of each response.
         cells: how many cells the batch has.
         configs: the losses.
+        bases: as of `count_losses`.
     """
 
     def __init__(
@@ -281,9 +311,10 @@ class _TokenBlock:
         local: Array,
         cells: int,
         configs: Sequence[LossConfig],
+        bases: Sequence[int] = (),
     ) -> None:
         self.tokens, self.weights, self.local, self.cells = tokens, weights, local, cells
-        self.configs, self.behaviour = configs, behaviour_of(configs)
+        self.configs, self.bases, self.behaviour = configs, bases, behaviour_of(configs)
         self.base = tokens.with_engine_as_old if self.behaviour == "infer" else tokens
         self.detailed = len(configs) == 1
         self.positions = POSITION_RANGES if self.detailed else 1
@@ -292,6 +323,9 @@ class _TokenBlock:
         self.xp = namespace(tokens.mask)
         self.unit_tokens: dict[str, Array] = {"seq-mean-token-mean": self.count}
         """By aggregation: the tokens of the response, prompt or rollout, [n]."""
+        self._base_gradients: dict[int, Array] = {}
+        self._kl_losses: dict[str, KlLoss] = {}
+        self._token_weights: dict[str, Array] = {}
         self.numbers: dict[str, Array] = {}
         """By key, part and name: `cell.sum:k3` are the sums of `k3`, which are added by cell."""
 
@@ -340,21 +374,24 @@ class _TokenBlock:
         self._add_rows("advantage.count", self.count, BY_CELL)
         self._add_span("advantage", tokens.masked_advantages)
 
-    def add_losses(self, weights: Mapping[str, Array]) -> None:
+    def add_losses(self, weights: Mapping[str, Array], *, layout: bool) -> None:
         """Add the loss of each config, the tokens that it clips, and those with zero gradient.
 
         Args:
-            weights: of a layout, by column of responses; empty without one.
+            weights: of tokens, by column of responses.
+            layout: add the losses under the layout that the weights are of.
         """
         tokens, first_kinds = self.tokens, self._first_kinds()
         shared = first_kinds + self._signs(tokens.advantage_positive, tokens.advantage_negative)
         shape = (len(self.configs), self.cells, self.positions, KINDS)
-        kinds, size = [], self.cells * self.positions * KINDS
-        for index, config in enumerate(self.configs):
+        kinds, size = {}, self.cells * self.positions * KINDS
+        order = sorted(range(len(self.configs)), key=lambda index: index not in self.bases)
+        for index in order:  # bases first
+            config = self.configs[index]
             surrogate = config.loss(tokens, config.options)
             total = self._add(f"{index}.value", surrogate.values)
             self._add_numerator(f"{index}.policy", surrogate.values, total, config.aggregation)
-            if weights:
+            if layout:
                 self._add_weights(index, config, surrogate.values, weights)
             moves = surrogate.gradient != 0
             live = segment_any(self.stretches.any(moves), self.stretches.rows)
@@ -367,8 +404,10 @@ class _TokenBlock:
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            kinds.append(count_codes(signs + self._state(surrogate.clip, moves), size))
-        self.kinds = self.xp.stack(kinds).reshape(shape)
+            kinds[index] = count_codes(signs + self._state(surrogate.clip, moves), size)
+            if self.bases:
+                self._add_gradient(index, surrogate, weights)
+        self.kinds = self.xp.stack([kinds[index] for index in sorted(order)]).reshape(shape)
 
     def _add_weights(
         self, index: int, config: LossConfig, values: Array, weights: Mapping[str, Array]
@@ -382,13 +421,40 @@ class _TokenBlock:
             for kind, of_tokens in own.items():
                 self._add_rows(kind, self.stretches.sum(of_tokens), BY_POSITION)
 
+    def _add_gradient(self, index: int, surrogate: Surrogate, weights: Mapping[str, Array]) -> None:
+        """Add the size of the gradient of an update, its square, and its product with its base."""
+        own, base = self._gradient(index, surrogate, weights), self.bases[index]
+        self._add_rows(f"{index}{_SIZE}", self._of_responses(abs(own)), BY_CELL)
+        self._add_rows(f"{index}.squares", self._of_responses(own * own), BY_CELL)
+        if index in self.bases:
+            self._base_gradients[index] = own
+        if base != index:
+            product = self._of_responses(own * self._base_gradients[base])
+            self._add_rows(f"{index}.product", product, BY_CELL)
+
+    def _gradient(self, index: int, surrogate: Surrogate, weights: Mapping[str, Array]) -> Array:
+        """Return the gradient of the loss of an update by the log-prob of each token, [T]."""
+        config = self.configs[index]
+        for kl in (False, True):
+            name = weight_name(config, EFFECTIVE, kl=kl)
+            if name not in self._token_weights:
+                own = token_weights(weights, self.tokens, config, EFFECTIVE, kl=kl)
+                if self.weights is not None:
+                    own = own * spread(self.weights, self.tokens.offsets)
+                self._token_weights[name] = own
+        both = (self._token_weights[weight_name(config, EFFECTIVE, kl=kl)] for kl in (False, True))
+        return update_gradient(config, self.tokens, surrogate, (*both,), self._kl_loss(config))
+
+    def _kl_loss(self, config: LossConfig) -> KlLoss:
+        """Return the KL losses of a config, computed once for all that have the same."""
+        return self._kl_losses.setdefault(config.kl_name, KlLoss(self.tokens, config.options))
+
     def add_kl_losses(self) -> None:
         """Add the KL losses from the reference policy, and the tokens whose KL is clamped."""
         if self.tokens.ref is None:
             return
         for config in {config.kl_name: config for config in reversed(self.configs)}.values():
-            name, options = config.kl_name, config.options
-            kl = KlLoss(self.tokens, options)
+            name, kl = config.kl_name, self._kl_loss(config)
             total = self._of_responses(kl.values)
             self._add_numerator(name, kl.values, total, config.kl_aggregation)
             self._add_rows(f"{name}.clamped", count_true(kl.clamped, self.tokens.offsets), BY_CELL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rlpost.analysis.loss.choosing import summarise_gradients
 from rlpost.analysis.loss.layout import summarise_layout
 from rlpost.display.text import counted
 from rlpost.kernels.divergence import effective_sample_size
@@ -56,6 +57,7 @@ def summarise_losses(
     totals: LossTotals,
     configs: Sequence[LossConfig],
     layout: StepLayout | None = None,
+    bases: Sequence[int] = (),
 ) -> Json:
     """Return the summary of an input or of one of its files.
 
@@ -67,7 +69,9 @@ def summarise_losses(
         totals: by step and domain, by position and by batch.
         configs: the losses.
         layout: how a trainer deals the responses of a step; None if that is not asked.
+        bases: as of `count_losses`.
     """
+    gradients = summarise_gradients(plan, bases, configs, responses, totals)
     whole = totals.total()
     parts = _parts(responses, totals) if len(configs) == 1 else {}
     sums = whole.sums
@@ -89,6 +93,7 @@ def summarise_losses(
                 "ratio_clamped": sums.count(f"beyond {config.clamp}"),
                 "kl_clamped": sums.count(f"{config.kl_name}.clamped"),
                 **_outcomes(whole, index),
+                "gradient": gradients[index],
                 **{
                     name: [_row(part, index) for part in of_kind] for name, of_kind in parts.items()
                 },

@@ -18,7 +18,12 @@ from rlpost.losses.tokens import InBatch, Tokens
 from rlpost.pipeline.columns import FINAL_MASK
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
-from rlpost.pipeline.stages.loss_weights import EFFECTIVE, token_weights, weight_stage
+from rlpost.pipeline.stages.loss_weights import (
+    EFFECTIVE,
+    token_weights,
+    update_gradient,
+    weight_stage,
+)
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask
 from rlpost.recipe.roles import is_read_by_name
@@ -253,10 +258,8 @@ def add_loss(
         for kl in (False, True)
     )
     if "loss_gradient" in emit:
-        gradient = config.loss.gradient(tokens, config.options, surrogate, weights)
-        if config.options.kl_loss_coef > 0:
-            of_kl = of_kl * KlLoss(tokens, config.options).gradient
-            gradient = gradient + config.options.kl_loss_coef * of_kl
+        kl = KlLoss(tokens, config.options)
+        gradient = update_gradient(config, tokens, surrogate, (weights, of_kl), kl)
         batch = batch.with_(loss_gradient=gradient)
     return batch.with_(loss_weight=weights)
 

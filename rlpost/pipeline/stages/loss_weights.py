@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from rlpost.kernels.arrays import Array
     from rlpost.kernels.layouts import StepLayout
+    from rlpost.losses.base import Surrogate
     from rlpost.losses.config import LossConfig
+    from rlpost.losses.kl import KlLoss
     from rlpost.losses.tokens import Tokens
     from rlpost.pipeline.data import Batch, Responses
 
@@ -154,3 +156,26 @@ def token_weights(
     rows = [spread(columns[f"{name}{sign}"], tokens.offsets) for sign in signs_of(how)]
     weights = rows[0] if len(rows) == 1 else tokens.xp.where(tokens.advantage_positive, *rows)
     return tokens.xp.where(tokens.mask, weights, 0.0)
+
+
+def update_gradient(
+    config: LossConfig,
+    tokens: Tokens,
+    surrogate: Surrogate,
+    weights: tuple[Array, Array],
+    kl: KlLoss,
+) -> Array:
+    """Return the derivative of the loss of an update by the log-prob of each token, [T].
+
+        ∂/∂log π of Σ weight · loss + coefficient · Σ KL weight · KL loss
+
+    Args:
+        config: the loss; its KL loss counts if its coefficient is above 0.
+        tokens: of whole responses.
+        surrogate: the losses of these tokens.
+        weights: [T] of the policy loss, and of the KL loss.
+        kl: the KL losses.
+    """
+    gradient = config.loss.gradient(tokens, config.options, surrogate, weights[0])
+    coefficient = config.options.kl_loss_coef
+    return gradient if not coefficient else gradient + coefficient * (weights[1] * kl.gradient)
