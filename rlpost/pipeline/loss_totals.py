@@ -8,7 +8,8 @@ add up exactly, so that results do not depend on chunks and workers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +46,7 @@ from rlpost.pipeline.stages.loss_weights import (
     weight_name,
 )
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
+from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from rlpost.losses.base import Surrogate, Tokens
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
+    from rlpost.pipeline.variants import Variant
 
     Numbers = NDArray[Any]
 
@@ -110,6 +113,8 @@ class LossTotals:
     """The sums that the loss of a batch is computed from."""
     responses: tuple[ResponseGradients, ...] = ()
     """Of some responses each; empty if the gradients of losses are not compared."""
+    others: tuple[LossTotals, ...] = ()
+    """Those of the other variants, if these are of the first one."""
 
     def __add__(self, other: LossTotals) -> LossTotals:
         return LossTotals(
@@ -118,12 +123,14 @@ class LossTotals:
             self.positions + other.positions,
             self.batches + other.batches,
             self.responses + other.responses,
+            tuple(one + more for one, more in zip(self.others, other.others, strict=True)),
         )
 
     def compact(self) -> LossTotals:
         """Return the same totals, faster to read."""
         parts = (self.cells.compact(), self.positions.compact(), self.batches.compact())
-        return LossTotals(self.configs, *parts, self.responses)
+        others = tuple(one.compact() for one in self.others)
+        return LossTotals(self.configs, *parts, self.responses, others)
 
     def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
@@ -180,6 +187,12 @@ def _by_kind(counts: Integers) -> Integers:
     return counts.reshape(-1, SIGNS, FLAT, CLIPS)
 
 
+def no_losses(variants: Sequence[Variant]) -> LossTotals:
+    """Return the totals of no responses."""
+    first, *others = (LossTotals(len(one.indices)) for one in variants)
+    return replace(first, others=tuple(others))
+
+
 def count_losses(
     batch: Batch,
     *,
@@ -198,8 +211,59 @@ def count_losses(
         bases: the index of the loss with whose gradient that of each loss is compared; empty: no
             gradient is. Responses then have weights.
     """
+    variants, counted = variants_of(configs), dict[str, Counted]()
+    gradients: dict[int, dict[int, Array]] = defaultdict(dict)
+    # The base of a setting is in its variant, or all bases are in one.
+    for variant in sorted(variants, key=lambda one: {*bases}.isdisjoint(one.indices)):
+        counted[variant.prefix] = _count_variant(
+            variant, batch, configs, bases, gradients, rewarded=rewarded, layout=layout
+        )
+    if not variants[1:]:
+        return counted[""]
+    numbers = {
+        f"{prefix}{name}": x for prefix, own in counted.items() for name, x in own.numbers.items()
+    }
+
+    def totals(fetched: Mapping[str, Numbers]) -> LossTotals:
+        parts: list[LossTotals] = []
+        for variant in variants:
+            own = counted[variant.prefix]
+            named = {name: fetched[f"{variant.prefix}{name}"] for name in own.numbers}
+            parts.append(own.totals(named))
+        return replace(parts[0], others=tuple(parts[1:]))
+
+    return Counted(numbers, totals)
+
+
+class _Pairs(NamedTuple):
+    """The settings whose gradients are multiplied, by their numbers among all."""
+
+    indices: Sequence[int]
+    """The number of each loss."""
+    bases: Sequence[int]
+    """By number, the one whose gradient its own is multiplied with; empty for none."""
+    gradients: dict[int, Array]
+    """By number, those of bases, [T]."""
+
+
+def _count_variant(
+    variant: Variant,
+    batch: Batch,
+    configs: Sequence[LossConfig],
+    bases: Sequence[int],
+    gradients: dict[int, dict[int, Array]],
+    *,
+    rewarded: bool,
+    layout: bool,
+) -> Counted:
+    """Compute the totals of the settings of a variant; arguments of `count_losses`.
+
+    `gradients` are those of bases, by the first response of a block.
+    """
+    detailed, whole = len(configs) == 1, any(one.loss.grouped for one in configs)
+    batch, configs = variant.batch(batch), [configs[index] for index in variant.indices]
     keys = {name: batch.table[name] for name in (BY_CELL, BY_BATCH, "group")}
-    if len(configs) > 1:
+    if not detailed:
         keys[BY_CELL] = np.zeros_like(keys[BY_CELL])
     present, local = np.unique(keys[BY_CELL], return_inverse=True)
     weights = batch.responses.get("sample_weight")
@@ -209,16 +273,18 @@ def count_losses(
     units = {how: role for config in configs for how, role in config.units.items()}
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
+    of_weights = [name for name in batch.responses if name.startswith(_WEIGHTS)]
     counted = []
-    for rows, part in blocks(tokens, whole=any(one.loss.grouped for one in configs)):
+    for rows, part in blocks(tokens, whole=whole):
         own = None if weights is None else weights[rows]
-        block = _TokenBlock(part, own, local[rows], len(present), configs, bases)
+        block = _TokenBlock(part, own, local[rows], len(present), configs, detailed=detailed)
         for how, role in units.items():
             block.add_units(how, *(batch.responses[f"{role}:{x}"][rows] for x in _OF_UNIT))
         block.add_ratios(both=both)
-        layouts = [name for name in batch.responses if name.startswith(_WEIGHTS)]
-        of_rows = {name: batch.responses[name][rows] for name in layouts}
-        block.add_losses(of_rows, layout=layout)
+        of_rows = {name: batch.responses[name][rows] for name in of_weights}
+        shared = gradients[rows.start] if variant.prefix else {}
+        pairs = _Pairs(variant.indices, bases, shared)
+        block.add_losses(of_rows, pairs, layout=layout)
         block.add_kl_losses()
         block.add_log_probs()
         counted.append(block)
@@ -232,11 +298,16 @@ def count_losses(
         }
     numbers["kinds"] = xp.stack([block.kinds for block in counted]).sum(0)
     numbers["bins"] = xp.stack([block.bins for block in counted]).sum(0)
-    return Counted(numbers, partial(_totals_of, keys=keys, configs=configs))
+    totals = partial(_totals_of, keys=keys, configs=configs, detailed=detailed)
+    return Counted(numbers, totals)
 
 
 def _totals_of(
-    numbers: Mapping[str, Numbers], *, keys: Mapping[str, Integers], configs: Sequence[LossConfig]
+    numbers: Mapping[str, Numbers],
+    *,
+    keys: Mapping[str, Integers],
+    configs: Sequence[LossConfig],
+    detailed: bool,
 ) -> LossTotals:
     """Return the totals of numbers.
 
@@ -247,7 +318,7 @@ def _totals_of(
         _check_finite(numbers, index, config, behaviour_of(configs))
     kinds, positions = numbers["kinds"], ExactTotals()
     sizes = [x for name, x in numbers.items() if name.endswith(_SIZE)]
-    if len(configs) == 1:
+    if detailed:
         of_places = kinds.sum(1).swapaxes(0, 1)[np.unique(keys[BY_POSITION])]
         positions = _exact(numbers, BY_POSITION, keys, of_places)
     return LossTotals(
@@ -301,7 +372,7 @@ class _TokenBlock:
         local: [n] int64 in [0, cells): the cell of each response.
         cells: how many cells the batch has.
         configs: the losses.
-        bases: as of `count_losses`.
+        detailed: with sums by cell and position.
     """
 
     def __init__(
@@ -311,19 +382,19 @@ class _TokenBlock:
         local: Array,
         cells: int,
         configs: Sequence[LossConfig],
-        bases: Sequence[int] = (),
+        *,
+        detailed: bool,
     ) -> None:
         self.tokens, self.weights, self.local, self.cells = tokens, weights, local, cells
-        self.configs, self.bases, self.behaviour = configs, bases, behaviour_of(configs)
+        self.configs, self.behaviour = configs, behaviour_of(configs)
         self.base = tokens.with_engine_as_old if self.behaviour == "infer" else tokens
-        self.detailed = len(configs) == 1
+        self.detailed = detailed
         self.positions = POSITION_RANGES if self.detailed else 1
         self.stretches = PositionSegments.of(tokens.offsets)
         self.count = count_true(tokens.mask, tokens.offsets)
         self.xp = namespace(tokens.mask)
         self.unit_tokens: dict[str, Array] = {"seq-mean-token-mean": self.count}
         """By aggregation: the tokens of the response, prompt or rollout, [n]."""
-        self._base_gradients: dict[int, Array] = {}
         self._kl_losses: dict[str, KlLoss] = {}
         self._token_weights: dict[str, Array] = {}
         self.numbers: dict[str, Array] = {}
@@ -374,18 +445,19 @@ class _TokenBlock:
         self._add_rows("advantage.count", self.count, BY_CELL)
         self._add_span("advantage", tokens.masked_advantages)
 
-    def add_losses(self, weights: Mapping[str, Array], *, layout: bool) -> None:
+    def add_losses(self, weights: Mapping[str, Array], pairs: _Pairs, *, layout: bool) -> None:
         """Add the loss of each config, the tokens that it clips, and those with zero gradient.
 
         Args:
             weights: of tokens, by column of responses.
+            pairs: whose gradients are compared.
             layout: add the losses under the layout that the weights are of.
         """
         tokens, first_kinds = self.tokens, self._first_kinds()
         shared = first_kinds + self._signs(tokens.advantage_positive, tokens.advantage_negative)
         shape = (len(self.configs), self.cells, self.positions, KINDS)
         kinds, size = {}, self.cells * self.positions * KINDS
-        order = sorted(range(len(self.configs)), key=lambda index: index not in self.bases)
+        order = sorted(range(len(self.configs)), key=lambda x: pairs.indices[x] not in pairs.bases)
         for index in order:  # bases first
             config = self.configs[index]
             surrogate = config.loss(tokens, config.options)
@@ -405,8 +477,9 @@ class _TokenBlock:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
             kinds[index] = count_codes(signs + self._state(surrogate.clip, moves), size)
-            if self.bases:
-                self._add_gradient(index, surrogate, weights)
+            if pairs.bases:
+                gradient = self._gradient(index, surrogate, weights)
+                self._add_gradient(index, gradient, pairs)
         self.kinds = self.xp.stack([kinds[index] for index in sorted(order)]).reshape(shape)
 
     def _add_weights(
@@ -421,16 +494,17 @@ class _TokenBlock:
             for kind, of_tokens in own.items():
                 self._add_rows(kind, self.stretches.sum(of_tokens), BY_POSITION)
 
-    def _add_gradient(self, index: int, surrogate: Surrogate, weights: Mapping[str, Array]) -> None:
+    def _add_gradient(self, index: int, gradient: Array, pairs: _Pairs) -> None:
         """Add the size of the gradient of an update, its square, and its product with its base."""
-        own, base = self._gradient(index, surrogate, weights), self.bases[index]
-        self._add_rows(f"{index}{_SIZE}", self._of_responses(abs(own)), BY_CELL)
-        self._add_rows(f"{index}.squares", self._of_responses(own * own), BY_CELL)
-        if index in self.bases:
-            self._base_gradients[index] = own
-        if base != index:
-            product = self._of_responses(own * self._base_gradients[base])
-            self._add_rows(f"{index}.product", product, BY_CELL)
+        number = pairs.indices[index]
+        base = pairs.bases[number]
+        if number in pairs.bases:
+            pairs.gradients[number] = gradient
+        sums = {_SIZE: abs(gradient), ".squares": gradient * gradient}
+        if base != number:
+            sums[".product"] = gradient * pairs.gradients[base]
+        for name, values in sums.items():
+            self._add_rows(f"{index}{name}", self._of_responses(values), BY_CELL)
 
     def _gradient(self, index: int, surrogate: Surrogate, weights: Mapping[str, Array]) -> Array:
         """Return the gradient of the loss of an update by the log-prob of each token, [T]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,13 +11,17 @@ from rlpost.errors import UsageError, no_such
 from rlpost.io.arrow import CellLocation, key
 from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.kernels.divergence import effective_sample_size
+from rlpost.pipeline.variants import variants_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from fractions import Fraction
+
+    from numpy.typing import NDArray
 
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.loss_totals import LossTotals
+    from rlpost.pipeline.loss_totals import LossTotals, TokenSetTotals
     from rlpost.pipeline.plan import Plan
 
 Json = dict[str, Any]
@@ -58,12 +62,40 @@ def _word(value: Any) -> str:
         return str(value)
 
 
+class SettingPlace(NamedTuple):
+    """Where the numbers of a setting are."""
+
+    at: int
+    """Its index among those of its variant."""
+    responses: Responses
+    """As the variant sees them."""
+    totals: LossTotals
+    """Of the variant."""
+    whole: TokenSetTotals
+    """Those of all tokens."""
+
+    def sum(self, name: str) -> Fraction:
+        """Return a sum of the setting over all tokens."""
+        return self.whole.sums.total(f"{self.at}.{name}")
+
+
+def places_of(
+    configs: Sequence[LossConfig], responses: Responses, totals: LossTotals
+) -> list[SettingPlace]:
+    """Return where the numbers of each setting are."""
+    places = {}
+    for variant, own in zip(variants_of(configs), (totals, *totals.others), strict=True):
+        seen, whole = variant.responses(responses), own.total()
+        for index, number in enumerate(variant.indices):
+            places[number] = SettingPlace(index, seen, own, whole)
+    return [places[number] for number in sorted(places)]
+
+
 def summarise_gradients(
     plan: Plan,
     bases: Sequence[int],
     configs: Sequence[LossConfig],
-    responses: Responses,
-    totals: LossTotals,
+    places: Sequence[SettingPlace],
 ) -> list[Json | None]:
     """Return for each setting what its gradient is; None for each if they are not compared.
 
@@ -72,69 +104,65 @@ def summarise_gradients(
     """
     if not bases:
         return [None for _ in configs]
-    whole = totals.total()
-    sums, tokens = whole.sums, whole.policy_tokens
-    squares = [sums.total(f"{index}.squares") for index in range(len(configs))]
-    groups = _groups(plan, responses, totals)
+    squares = [place.sum("squares") for place in places]
     norms = [math.sqrt(square) for square in squares]
-    cosines = [1.0 if norm else None for norm in norms]
-    for index, base in enumerate(bases):
-        if index != base and norms[index] and norms[base]:
-            cosine = float(sums.total(f"{index}.product")) / norms[index] / norms[base]
-            cosines[index] = max(-1.0, min(1.0, cosine))
-    return [
-        {
-            "norm": norms[index],
-            "ess": effective_sample_size(tokens, sums.total(f"{index}.size"), squares[index]),
-            "against": dict(configs[base].swept),
-            "cosine": cosines[index] if norms[base] else None,
-            "groups": groups[index] if groups else None,
-        }
-        for index, base in enumerate(bases)
-    ]
-
-
-def _groups(plan: Plan, responses: Responses, totals: LossTotals) -> list[Json]:
-    """Return for each setting the prompt groups of the largest gradients; [] without groups."""
-    if "group" not in plan.columns:
-        return []
-    codes = np.concatenate([part.group for part in totals.responses])
-    sizes = np.concatenate([part.sizes for part in totals.responses], axis=1)
-    present, first = np.unique(responses["group"], return_index=True)
-    own = [_by_group(codes, values, len(present)) for values in sizes]
-    top = [np.argsort(-of_groups, kind="stable")[:TOP] for of_groups in own]
-    ids = _ids(plan, {int(first[group]) for groups in top for group in groups})
-    steps, labels = responses["step"], responses.labels["step"]
-    summaries = []
-    for of_groups, groups in zip(own, top, strict=True):
-        whole = math.fsum(of_groups)
-        one_percent = math.ceil(len(present) / 100)
-        largest = math.fsum(np.sort(of_groups)[-one_percent:])
+    groups = _groups(plan, places) if "group" in plan.columns else [None for _ in places]
+    summaries: list[Json | None] = []
+    for index, (base, place) in enumerate(zip(bases, places, strict=True)):
+        cosine = 1.0 if norms[index] else None
+        if index != base and norms[index]:
+            product = float(place.sum("product")) / norms[index]
+            cosine = max(-1.0, min(1.0, product / norms[base])) if norms[base] else None
+        tokens, size = place.whole.policy_tokens, place.sum("size")
         summaries.append(
             {
-                "count": len(present),
-                "one_percent": {
-                    "groups": one_percent,
-                    "share": largest / whole if whole else None,
-                },
-                "top": [
-                    {
-                        "group": ids[int(first[group])],
-                        "step": labels[steps[first[group]]],
-                        "share": float(of_groups[group]) / whole,
-                    }
-                    for group in groups
-                    if of_groups[group] > 0
-                ],
+                "norm": norms[index],
+                "ess": effective_sample_size(tokens, size, squares[index]),
+                "against": dict(configs[base].swept),
+                "cosine": cosine,
+                "groups": groups[index],
             }
         )
     return summaries
 
 
-def _by_group(codes: np.ndarray[Any, Any], values: np.ndarray[Any, Any], count: int) -> Any:
-    """Return the sums of values by group, [count]; the order of the responses does not matter."""
+def _groups(plan: Plan, places: Sequence[SettingPlace]) -> list[Json | None]:
+    """Return for each setting the prompt groups of the largest gradients."""
+    responses = places[0].responses  # all variants have the same groups
+    present, first = np.unique(responses["group"], return_index=True)
+    sizes = [_by_group(place, len(present)) for place in places]
+    top = [np.argsort(-own, kind="stable")[:TOP] for own in sizes]
+    ids = _ids(plan, {int(first[group]) for groups in top for group in groups})
+    steps, one_percent = responses["step"], math.ceil(len(present) / 100)
+
+    def facts(own: NDArray[np.float64], groups: NDArray[np.int64]) -> Json:
+        whole = math.fsum(own)
+        largest = math.fsum(np.sort(own)[-one_percent:])
+        named = [group for group in groups.tolist() if own[group] > 0]
+        return {
+            "count": len(present),
+            "one_percent": {"groups": one_percent, "share": largest / whole if whole else None},
+            "top": [
+                {
+                    "group": ids[int(first[group])],
+                    "step": responses.labels["step"][steps[first[group]]],
+                    "share": float(own[group]) / whole,
+                }
+                for group in named
+            ],
+        }
+
+    return [facts(own, groups) for own, groups in zip(sizes, top, strict=True)]
+
+
+def _by_group(place: SettingPlace, count: int) -> NDArray[np.float64]:
+    """Return Σ |∂L/∂log π| of each prompt group, [count]; the order of responses is no matter."""
+    parts = place.totals.responses
+    codes = np.concatenate([part.group for part in parts])
+    values = np.concatenate([part.sizes[place.at] for part in parts])
     order = np.lexsort((values, codes))
-    return np.bincount(codes[order], values[order], count)
+    sums: NDArray[np.float64] = np.bincount(codes[order], values[order], count).astype(np.float64)
+    return sums
 
 
 def _ids(plan: Plan, rows: Collection[int]) -> dict[int, Any]:

@@ -47,7 +47,10 @@ def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
         return [_percent(_at(one, keys)) for one in configs]
 
     more = [x for x in ("dual", "selected") if any(one["clip"][x]["tokens"] for one in configs)]
-    columns = {"zero grad": share("no_gradient", "fraction")}
+    columns = {}
+    if len({one["tokens"] for one in configs}) > 1:
+        columns["tokens"] = [f"{one['tokens']:,}" for one in configs]
+    columns["zero grad"] = share("no_gradient", "fraction")
     columns |= {side: share("clip", side, "fraction") for side in ("low", "high", *more)}
     columns["ESS"] = share("gradient", "ess")
     columns["cosine"] = aligned([one["gradient"]["cosine"] for one in configs])
@@ -75,6 +78,8 @@ def _percent(share: float | None) -> str:
 
 def _notes(configs: Sequence[Json]) -> Iterator[str]:
     """Yield what the columns are."""
+    if len({one["tokens"] for one in configs}) > 1:
+        yield "tokens: policy tokens that the correction accepts, of which the shares are."
     yield "low, high: tokens clipped or masked below or above a bound."
     yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of each policy token."
     yield "ESS: effective sample size of |g|, (Σ|g|)²/(nΣg²) of the n policy tokens."

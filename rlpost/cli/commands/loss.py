@@ -98,7 +98,7 @@ def loss(
             panel=LOSS,
             metavar="NAME=VALUE,...",
             complete=completion.sweeps,
-            help="Compare values of a loss option in one pass; repeatable.",
+            help="Compare values of a loss option, or correction; repeatable.",
         ),
     ] = None,
     against: Annotated[
@@ -181,7 +181,7 @@ def loss(
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
-    configs = [LossConfig(one, swept) for one, swept in losses]
+    configs = [LossConfig(*one) for one in losses]
     base = None if against is None else name_values(against.split(","), "--against")
     layout = layout_of(
         {

@@ -109,3 +109,72 @@ def test_the_table_of_a_sweep_names_the_groups_that_dominate(tmp_path):
     for one in summary_of(path, "--sweep", "pg_clip=0.1,0.2")["settings"]:
         for group in one["gradient"]["groups"]["top"]:
             assert group["group"] in shown
+
+
+CORRECTIONS = ("none", "verl:decoupled_seq_is_rs", "verl:bypass_pg_is")
+LAYOUT = ("--micro-batch", 3, "--ranks", 2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--preset", "verl", "--estimator", "grpo", *LAYOUT),  # filters before the estimator
+        ("--whiten-advantages", "--aggregation", "prompt-mean"),
+        ("--estimator", "rloo", "--loss", "clip_cov", "--cov-low", 0, "--cov-share", 0.1),
+    ],
+    ids=["verl", "whitened", "selected"],
+)
+def test_settings_of_a_sweep_of_corrections_are_single_runs(tmp_path, words):
+    table = dump(80, with_advantages=False)
+    table = table.set_column(
+        table.schema.get_field_index("infer_log_probs"), "infer_log_probs",
+        pa.array([[x - 0.05 * (len(row) % 3) for x in row] for row in
+                  table["old_log_probs"].to_pylist()], table["old_log_probs"].type),
+    )  # fmt: skip
+    path = save(table, tmp_path / "in.parquet")
+    sweep = ("--sweep", f"correction={','.join(CORRECTIONS)}", "--sweep", "kl_loss_coef=0,0.2")
+    swept = summary_of(path, *words, *sweep, "--against", "correction=none")["settings"]
+    gradients = []
+    for one in swept:
+        name, coef = one["swept"].values()
+        own = () if name == "none" else ("--correction", name)
+        own = (*words, *own, "--kl-loss-coef", coef)
+        (single,) = summary_of(path, *own)["settings"]
+        for key in {*single} - {"gradient", "swept", "positions", "steps", "domains"}:
+            assert one[key] == single[key], (name, key)
+        out = tmp_path / f"{len(gradients)}.parquet"
+        assert run("loss", path, out, "--emit", "loss_gradient", *own).code == 0
+        of_tokens = pl.read_parquet(out)["loss_gradient"].explode(empty_as_null=False)
+        gradients.append(of_tokens.to_numpy().astype(float))
+    assert len({one["tokens"] for one in swept}) > 1
+    for one, own, base in zip(swept, gradients, gradients[:2] * 3, strict=True):
+        cosine = own @ base / math.sqrt((own @ own) * (base @ base))
+        assert one["gradient"]["cosine"] == pytest.approx(cosine, rel=1e-4)
+        assert one["gradient"]["against"]["correction"] == "none"
+
+
+def test_a_sweep_of_corrections_from_python_is_that_of_the_command(tmp_path):
+    path = save(dump(with_advantages=False), tmp_path / "in.parquet")
+    recipe = rlpost.Recipe(is_weight="token")
+    sweep = {"correction": [None, "verl:decoupled_geo_rs"], "is_cap": [1.5, 2.0]}
+    found = rlpost.loss(path, recipe=recipe, sweep=sweep).settings
+    words = ("--sweep", "correction=none,verl:decoupled_geo_rs", "--sweep", "is_cap=1.5,2")
+    for one, other in zip(found, summary_of(path, "--is-weight", "token", *words)["settings"],
+                          strict=True):  # fmt: skip
+        same = {*one} - {"swept", "gradient"}
+        assert {name: one[name] for name in same} == {name: other[name] for name in same}
+        assert one["gradient"]["ess"] == other["gradient"]["ess"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--sweep", "correction=none,verl:decoupled_geo_rs"), "--map advantages=none"),
+        (("--sweep", "correction=none,verl:other"), "verl:other"),
+        (("--sweep", "is_cap=1,2", "--map", "advantages=none"), "--is-weight"),
+    ],
+)
+def test_a_sweep_of_corrections_that_has_no_effect_is_an_error(tmp_path, words, text):
+    ran = run("loss", save(dump(8), tmp_path / "in.parquet"), *words)
+    assert ran.code == 2
+    assert text in ran.err
