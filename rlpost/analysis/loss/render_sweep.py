@@ -69,7 +69,7 @@ def _at(one: Json, keys: Sequence[str]) -> Any:
 
 
 def _top(one: Json) -> float:
-    return sum(group["share"] for group in one["gradient"]["groups"]["top"])
+    return float(sum(group["share"] for group in one["gradient"]["groups"]["top"]))
 
 
 def _percent(share: float | None) -> str:
