@@ -134,42 +134,34 @@ def loss_plan(
         raise UsageError(ErrorPart(text, tip="--map advantages=none computes them anew"))
     components = tuple(f"component:{name}" for name in recipe.reward_components or ())
     rewarded = "reward" in columns or bool(components)
-    named = [role for role in columns.columns if is_read_by_name(role)]
-    of_tokens = frozenset(role for role in named if kind_of(role) == "tokens")
-    units = [role for one in configs for role in one.units.values()]
-    grouped = any(config.loss.grouped for config in configs)
-    stages: list[Stage] = []
-    reads = frozenset(role for role in LOG_PROBS if role in columns)
-    before: list[_BeforeLosses] = []
     last = partial(add_loss, config=configs[0] if write else None, rewarded=rewarded, emit=emit)
     weighed = layout or (StepLayout() if emit or bases else None)
+    named = [role for role in columns.columns if is_read_by_name(role)]
+    of_tokens = frozenset(role for role in named if kind_of(role) == "tokens")
+    stages: list[Stage] = []
+    before: list[_BeforeLosses] = []
     for variant in variants:
         chosen = [configs[index] for index in variant.indices]
-        resolved = resolve_recipe(variant.recipe or recipe, columns)
-        _check_loss_roles(source, columns, resolved, chosen)
-        own = _before_losses(source, columns, resolved, reads)
+        own = _before_losses(source, columns, variant.recipe or recipe, chosen)
         between = stages_of_losses(
-            own.reads, resolved, chosen, rewarded=rewarded, rejects=own.rejects, layout=weighed
+            own.reads, own.resolved, chosen, rewarded=rewarded, rejects=own.rejects, layout=weighed
         )
         loss = Stage("loss", own.reads | of_tokens, apply=last, uses=STORED)
         stages += map(variant.stage, (*own.stages, *between, loss))
         before.append(own)
+    units = [role for one in configs for role in one.units.values()]
+    grouped = any(config.loss.grouped for config in configs)
     rows = [*before[0].rows, *components, *(["group"] if units or grouped or bases else []), *units]
-    rows = [*dict.fromkeys((*rows, *(role for role in named if role not in of_tokens)))]
+    rows += [role for role in named if role not in of_tokens]
+    how = {"rewarded": rewarded, "layout": layout is not None, "bases": bases}
     return Plan(
         source,
         columns,
-        resolve_recipe(variants[0].recipe or recipe, columns),
+        before[0].resolved,
         tuple(stages),
         before[0].length_role,
-        tuple(role for role in rows if role in columns),
-        partial(
-            count_losses,
-            configs=configs,
-            rewarded=rewarded,
-            layout=layout is not None,
-            bases=bases,
-        ),
+        tuple(dict.fromkeys(role for role in rows if role in columns)),
+        partial(count_losses, configs=configs, **how),
         whole_files=grouped,
         no_totals=no_losses(variants),
     )
@@ -178,6 +170,7 @@ def loss_plan(
 class _BeforeLosses(NamedTuple):
     """What computes or reads the advantages."""
 
+    resolved: ResolvedRecipe
     stages: Sequence[Stage]
     reads: frozenset[str]
     """Token roles that losses read."""
@@ -191,23 +184,26 @@ class _BeforeLosses(NamedTuple):
 def _before_losses(
     source: Source | TableSource,
     columns: ColumnMap,
-    resolved: ResolvedRecipe,
-    reads: frozenset[str],
+    recipe: Recipe,
+    configs: Sequence[LossConfig],
 ) -> _BeforeLosses:
-    """Return what computes the advantages, or reads those of the input."""
-    recipe = resolved.recipe
+    """Return what computes the advantages that losses need, or reads those of the input."""
+    resolved = resolve_recipe(recipe, columns)
+    _check_loss_roles(source, columns, resolved, configs)
+    reads = frozenset(role for role in LOG_PROBS if role in columns)
     if "advantages" in columns:
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
         final, masks = FINAL_MASK in columns, recipe.nonfinite == "mask"
         stages = stages_before_loss(reads, mask_nonfinite=masks, final_mask=final)
         length_role = "mask" if "mask" in columns else "log_probs"
-        return _BeforeLosses(stages, reads, length_role, _LOSS_ROWS, final)
+        return _BeforeLosses(resolved, stages, reads, length_role, _LOSS_ROWS, final)
     plan = plan_of(source, columns, resolved, RunState())
     stages = [
         replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
         for stage in plan.stages
     ]
-    return _BeforeLosses(stages, reads, plan.length_role, plan.row_roles, recipe.masks_tokens)
+    rejects = recipe.masks_tokens
+    return _BeforeLosses(resolved, stages, reads, plan.length_role, plan.row_roles, rejects)
 
 
 def _check_loss_roles(

@@ -289,17 +289,21 @@ def _count_variant(
         block.add_log_probs()
         counted.append(block)
     keys[BY_POSITION] = np.concatenate([on_host(block.stretches.places) for block in counted])
+    totals = partial(_totals_of, keys=keys, configs=configs, detailed=detailed)
+    return Counted(_joined(counted), totals)
+
+
+def _joined(counted: Sequence[_TokenBlock]) -> dict[str, Array]:
+    """Return the numbers of consecutive blocks."""
     first, *others = (block.numbers for block in counted)
-    numbers = first  # one array under several names is then copied to the host once
-    xp = batch.xp
-    if others:
+    numbers, xp = first, counted[0].xp
+    if others:  # else one array under several names is copied to the host once
         numbers = {
             name: xp.concat([x, *(one[name] for one in others)]) for name, x in first.items()
         }
     numbers["kinds"] = xp.stack([block.kinds for block in counted]).sum(0)
     numbers["bins"] = xp.stack([block.bins for block in counted]).sum(0)
-    totals = partial(_totals_of, keys=keys, configs=configs, detailed=detailed)
-    return Counted(numbers, totals)
+    return numbers
 
 
 def _totals_of(
