@@ -153,7 +153,7 @@ def loss_plan(
     grouped = any(config.loss.grouped for config in configs)
     rows = [*before[0].rows, *components, *(["group"] if units or grouped or bases else []), *units]
     rows += [role for role in named if role not in of_tokens]
-    how = {"rewarded": rewarded, "layout": layout is not None, "bases": bases}
+    how: dict[str, Any] = {"rewarded": rewarded, "layout": layout is not None, "bases": bases}
     return Plan(
         source,
         columns,

@@ -42,30 +42,20 @@ def sweep_tables(summary: Json, width: int) -> list[TextTable]:
 
 def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
     """Return the columns of numbers by heading."""
-
-    def share(*keys: str) -> list[str]:
-        return [_percent(_at(one, keys)) for one in configs]
-
     more = [x for x in ("dual", "selected") if any(one["clip"][x]["tokens"] for one in configs)]
     columns = {}
     if len({one["tokens"] for one in configs}) > 1:
         columns["tokens"] = [f"{one['tokens']:,}" for one in configs]
-    columns["zero grad"] = share("no_gradient", "fraction")
-    columns |= {side: share("clip", side, "fraction") for side in ("low", "high", *more)}
-    columns["ESS"] = share("gradient", "ess")
+    columns["zero grad"] = [percent(one["no_gradient"]["fraction"]) for one in configs]
+    for side in ("low", "high", *more):
+        columns[side] = [percent(one["clip"][side]["fraction"]) for one in configs]
+    columns["ESS"] = [_percent(one["gradient"]["ess"]) for one in configs]
     columns["cosine"] = aligned([one["gradient"]["cosine"] for one in configs])
     if configs[0]["gradient"]["groups"]:
         columns["top 3"] = [_percent(_top(one)) for one in configs]
     if configs[0]["layout"]:
         columns["factor"] = [number(one["layout"]["factor"]) for one in configs]
     return columns | {"mean loss": aligned([one["loss"]["total"] for one in configs])}
-
-
-def _at(one: Json, keys: Sequence[str]) -> Any:
-    value: Any = one
-    for key in keys:
-        value = value[key]
-    return value
 
 
 def _top(one: Json) -> float:
