@@ -235,7 +235,7 @@ def count_losses(
     return Counted(numbers, totals)
 
 
-class _Pairs(NamedTuple):
+class _GradientPairs(NamedTuple):
     """The settings whose gradients are multiplied, by their numbers among all."""
 
     indices: Sequence[int]
@@ -283,7 +283,7 @@ def _count_variant(
         block.add_ratios(both=both)
         of_rows = {name: batch.responses[name][rows] for name in of_weights}
         shared = gradients[rows.start] if variant.prefix else {}
-        pairs = _Pairs(variant.indices, bases, shared)
+        pairs = _GradientPairs(variant.indices, bases, shared)
         block.add_losses(of_rows, pairs, layout=layout)
         block.add_kl_losses()
         block.add_log_probs()
@@ -449,7 +449,9 @@ class _TokenBlock:
         self._add_rows("advantage.count", self.count, BY_CELL)
         self._add_span("advantage", tokens.masked_advantages)
 
-    def add_losses(self, weights: Mapping[str, Array], pairs: _Pairs, *, layout: bool) -> None:
+    def add_losses(
+        self, weights: Mapping[str, Array], pairs: _GradientPairs, *, layout: bool
+    ) -> None:
         """Add the loss of each config, the tokens that it clips, and those with zero gradient.
 
         Args:
@@ -498,7 +500,7 @@ class _TokenBlock:
             for kind, of_tokens in own.items():
                 self._add_rows(kind, self.stretches.sum(of_tokens), BY_POSITION)
 
-    def _add_gradient(self, index: int, gradient: Array, pairs: _Pairs) -> None:
+    def _add_gradient(self, index: int, gradient: Array, pairs: _GradientPairs) -> None:
         """Add the size of the gradient of an update, its square, and its product with its base."""
         number = pairs.indices[index]
         base = pairs.bases[number]

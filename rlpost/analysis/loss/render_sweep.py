@@ -71,7 +71,7 @@ def _notes(configs: Sequence[Json]) -> Iterator[str]:
     if len({one["tokens"] for one in configs}) > 1:
         yield "tokens: policy tokens that the correction accepts, of which the shares are."
     yield "low, high: tokens clipped or masked below or above a bound."
-    yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of each policy token."
+    yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of a policy token."
     yield "ESS: effective sample size of |g|, (Σ|g|)²/(nΣg²) of the n policy tokens."
     bases = {str(one["gradient"]["against"]): one["gradient"]["against"] for one in configs}
     names = list(configs[0]["swept"])
