@@ -54,6 +54,8 @@ EXTRA = (
 """Columns that are written only if `emit` names them."""
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 """Columns that `rlpost loss` writes."""
+SWEPT_CORRECTIONS = ("correction", "is_weight", "is_cap", "is_floor", "is_normalise", "is_policy")
+"""What a sweep of losses may vary of a recipe: a named correction, or fields of one."""
 LOSS_EXTRA = ("loss_weight", "loss_gradient")
 """Columns that it writes only if they are named."""
 ROW_COLUMNS = frozenset(
