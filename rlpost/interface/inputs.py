@@ -140,9 +140,7 @@ def table_paths(inputs: Sequence[Input]) -> Iterator[OpenInputs]:
         files = {str(folder / name): name for name in tables}
         with naming_errors(InputPaths((), files)):
             paths = [_path(one, folder / name) for one, name in zip(inputs, names, strict=True)]
-            yield OpenInputs(
-                paths, files, inputs=names, of_tables=len(tables) == len(names)
-            )
+            yield OpenInputs(paths, files, inputs=names, of_tables=len(tables) == len(names))
 
 
 def _is_canonical(path: str | Path) -> bool:
