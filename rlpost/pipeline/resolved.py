@@ -185,6 +185,16 @@ class ResolvedRecipe:
         return self.unit == "rollout" or "rollout" in self.estimator.needs
 
     @property
+    def chains_turns(self) -> bool:
+        """The rows of a rollout follow each other in a return, a scan or an estimator."""
+        return self.joins or "rollout_order" in self.estimator.needs
+
+    @property
+    def orders_rows(self) -> bool:
+        """The order of a rollout's rows can change a number."""
+        return self.has_rollouts or self.chains_turns or self.recipe.trained_once
+
+    @property
     def joins(self) -> bool:
         """Scans run over the rows of a rollout."""
         return self.recipe.scan == "rollout" and "raw_advantages" not in self.recorded

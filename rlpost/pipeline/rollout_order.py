@@ -1,0 +1,89 @@
+"""The order of a rollout's rows in the table of responses, which is made once, and its copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.rollouts import RolloutOrder, rollout_ranks
+from rlpost.pipeline.data import AGENT_ROLE
+
+if TYPE_CHECKING:
+    from rlpost.kernels.moments import Integers, Mask
+    from rlpost.pipeline.data import Column, Responses
+
+ROLLOUT_ORDER = "rollout_order"
+"""The column of Responses with the rank of each row among the rows of rollouts."""
+PLACE = ("turn", "branch", AGENT_ROLE)
+"""The roles of where a row is in its rollout."""
+
+
+def add_order(responses: Responses, *, grouped: bool) -> Responses:
+    """Add the order of the rows of each rollout; those of equal turns are by what they contain.
+
+    Args:
+        responses: of the whole input.
+        grouped: rollout ids are of a prompt group; else of a batch.
+    """
+    turn, branch, agent = (responses.columns.get(name) for name in PLACE)
+    ties = (responses[name] for name in ("tokens", "length", "reward"))
+    rollout = rollout_codes(responses, grouped=grouped)
+    ranks = rollout_ranks(rollout, turn, branch, agent, *ties)
+    return responses.with_(**{ROLLOUT_ORDER: ranks})
+
+
+def rollout_codes(responses: Responses, *, grouped: bool) -> Integers:
+    """Return the code of each row's rollout, [N]; `grouped` as in `add_order`."""
+    if "unit" in responses:
+        return responses["unit"]
+    return joint_codes(responses["group" if grouped else "batch"], responses["rollout"])
+
+
+def order_of(responses: Responses, *ties: Column) -> RolloutOrder:
+    """Return the order of the rows of units; what orders rows that are equal in all else.
+
+    The table may be a part of that to which the order was added.
+    """
+    return RolloutOrder.of(joint_codes(responses["unit"]), responses[ROLLOUT_ORDER], *ties)
+
+
+def in_last_turn(flags: Mask, order: RolloutOrder, *places: Column | None) -> Mask:
+    """Return which flags are of rows in the last turn of their rollout, [N]; all without places.
+
+    Args:
+        flags: [N] bool.
+        order: of the rows.
+        places: [N] each: turn and agent, which all rows of a turn have in common; None: unknown.
+    """
+    for column in places:
+        if column is not None:
+            flags = flags & (column == column[order.last][order.rollout])
+    return flags
+
+
+def repeated_turn(responses: Responses, *, grouped: bool) -> tuple[int, int] | None:
+    """Return the first row that has the turn of an earlier row of its rollout, with that row.
+
+    Rows in other branches, and of other agents, have turns of their own.
+    """
+    order = RolloutOrder.of(rollout_codes(responses, grouped=grouped), responses[ROLLOUT_ORDER])
+    rows = order.order[responses["valid"][order.order]]
+    same = order.rollout[rows[1:]] == order.rollout[rows[:-1]]
+    for name in PLACE:
+        if name in responses:
+            same &= responses[name][rows[1:]] == responses[name][rows[:-1]]
+    pairs = np.sort(np.stack([rows[:-1][same], rows[1:][same]]), axis=0)
+    if not pairs.size:
+        return None
+    earlier, later = pairs[:, pairs[1].argmin()].tolist()
+    return earlier, later
+
+
+def copies(responses: Responses) -> int:
+    """Return how many kept rows have turn, length and reward of another one of their rollout."""
+    if ROLLOUT_ORDER not in responses or "turn" not in responses:
+        return 0
+    ranks = responses[ROLLOUT_ORDER][responses["kept"]]
+    return len(ranks) - len(np.unique(ranks))
