@@ -1,4 +1,4 @@
-"""The order of a rollout's rows in the table of responses, which is made once, and its copies."""
+"""The order of a rollout's rows in the table of responses, which is made once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ ROLLOUT_ORDER = "rollout_order"
 """The column of Responses with the rank of each row among the rows of rollouts."""
 PLACE = ("turn", "branch", AGENT_ROLE)
 """The roles of where a row is in its rollout."""
+SAME_TURN = "same_turn"
+"""The column of Responses that is true for rows with the turn of another row, if there are any."""
 
 
 def add_order(responses: Responses, *, grouped: bool) -> Responses:
@@ -63,27 +65,18 @@ def in_last_turn(flags: Mask, order: RolloutOrder, *places: Column | None) -> Ma
     return flags
 
 
-def repeated_turn(responses: Responses, *, grouped: bool) -> tuple[int, int] | None:
-    """Return the first row that has the turn of an earlier row of its rollout, with that row.
+def repeated_turns(responses: Responses, *, grouped: bool) -> Integers:
+    """Return the rows that have the turn of an earlier row of their rollout, with that row, [2, K].
 
-    Rows in other branches, and of other agents, have turns of their own.
+    Rows in other branches, and of other agents, have turns of their own. Rows that are left out
+    have none.
     """
     order = RolloutOrder.of(rollout_codes(responses, grouped=grouped), responses[ROLLOUT_ORDER])
     rows = order.order[responses["valid"][order.order]]
-    same = order.rollout[rows[1:]] == order.rollout[rows[:-1]]
+    before, after = rows[:-1], rows[1:]
+    same = order.rollout[before] == order.rollout[after]
     for name in PLACE:
         if name in responses:
-            same &= responses[name][rows[1:]] == responses[name][rows[:-1]]
-    pairs = np.sort(np.stack([rows[:-1][same], rows[1:][same]]), axis=0)
-    if not pairs.size:
-        return None
-    earlier, later = pairs[:, pairs[1].argmin()].tolist()
-    return earlier, later
-
-
-def copies(responses: Responses) -> int:
-    """Return how many kept rows have turn, length and reward of another one of their rollout."""
-    if ROLLOUT_ORDER not in responses or "turn" not in responses:
-        return 0
-    ranks = responses[ROLLOUT_ORDER][responses["kept"]]
-    return len(ranks) - len(np.unique(ranks))
+            same &= responses[name][before] == responses[name][after]
+    pairs: Integers = np.sort(np.stack([before[same], after[same]]), axis=0)
+    return pairs[:, np.argsort(pairs[1], kind="stable")]

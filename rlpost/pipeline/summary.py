@@ -25,7 +25,7 @@ from rlpost.pipeline.failures import FailureCounts, failure_counts
 from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
-from rlpost.pipeline.rollout_order import copies
+from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
 from rlpost.pipeline.signal import GroupSignal, add_signals, group_signal
 from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import (
@@ -162,8 +162,8 @@ class ResponseFacts:
     """Responses that failed, and rows that a later attempt replaced."""
     forked: int = 0
     """Rollouts with rows of several branches that have one turn, if turns are joined."""
-    copies: int = 0
-    """Rows with turn, length and reward of another row of their rollout."""
+    same_turn: int = 0
+    """Rows with the turn, branch and agent of another row of their rollout."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -179,7 +179,7 @@ class ResponseFacts:
             self.unknown_reasons + other.unknown_reasons,
             self.failures + other.failures,
             self.forked + other.forked,
-            self.copies + other.copies,
+            self.same_turn + other.same_turn,
         )
 
     def to_json(self) -> Json:
@@ -223,7 +223,9 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         unknown_reasons=responses.label_counts(UNKNOWN_REASON),
         failures=failure_counts(responses),
         forked=_forked(plan.resolved, responses),
-        copies=copies(responses),
+        same_turn=int((responses[SAME_TURN] & responses["kept"]).sum())
+        if SAME_TURN in responses
+        else 0,
     )
 
 
@@ -742,7 +744,7 @@ def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
 def rollout_warnings(plan: Plan, facts: ResponseFacts) -> list[str]:
     """Return the warnings of rows that are not one rollout each, or no answers."""
     failures = facts.failures.warnings(plan.resolved.recipe, plan.columns)
-    return [*_turns(plan, facts), *_forks(plan, facts), *_copies(plan, facts), *failures]
+    return [*_turns(plan, facts), *_forks(plan, facts), *_same_turn(plan, facts), *failures]
 
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
@@ -781,13 +783,15 @@ def _forks(plan: Plan, facts: ResponseFacts) -> list[str]:
     return [text]
 
 
-def _copies(plan: Plan, facts: ResponseFacts) -> list[str]:
-    """Return the warning of rows that are there twice."""
-    if not facts.copies:
+def _same_turn(plan: Plan, facts: ResponseFacts) -> list[str]:
+    """Return the warning of rows that are copies, or branches without a name."""
+    if not facts.same_turn:
         return []
+    place = [f"`{plan.columns.column(role)}`" for role in PLACE if role in plan.columns]
+    branch = "" if "branch" in plan.columns else "; --map branch=COLUMN is for branches"
     text = (
-        f"{counted(facts.copies, 'row')} have `{plan.columns.column('turn')}`, tokens and reward "
-        "of another row of their rollout: they train twice if they are copies; drop the copies"
+        f"{counted(facts.same_turn, 'row')} have the {' and '.join(place)} of another row of their "
+        f"rollout: drop copies, which train twice{branch}"
     )
     return [text]
 

@@ -223,7 +223,7 @@ def warnings(**options):
 def test_rollouts_with_alternatives_of_one_turn_are_counted(options):
     (text,) = [one for one in warnings(**options) if "branch" in one]
     assert text.startswith("1 rollout ")
-    with pytest.raises(DataError, match=r"row 2: has `turn` 1, as table, row 1.*--map branch="):
+    with pytest.raises(DataError, match=r"row 1, has `turn` 1, and table, row 2, .*--map branch="):
         warnings(**options, columns={"branch": "none"})
 
 

@@ -17,7 +17,7 @@ from rlpost.errors import DataError
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.moments import exact_means, exact_sums
 from rlpost.pipeline.data import ATTEMPT, NO_REWARD
-from rlpost.pipeline.rollout_order import order_of, repeated_turn
+from rlpost.pipeline.rollout_order import SAME_TURN, order_of, repeated_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -208,19 +208,25 @@ class RowsDiffer(NamedTuple):
 def check_rows(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     """Note in `rows_differ` rows of one rollout that are of several steps, or of one turn.
 
-    Several rows of one turn, branch and agent are noted if the rows of a rollout are chained.
+    Rows of one turn, branch and agent are noted if the rows of a rollout are chained; else the
+    later ones are flagged in `same_turn`.
     """
     responses = _checked_steps(responses)
-    if not resolved.chains_turns or "rows_differ" in responses.notes:
+    if "turn" not in responses or "rows_differ" in responses.notes:
         return responses
-    rows = repeated_turn(responses, grouped=resolved.grouped)
-    if rows is None:
+    pairs = repeated_turns(responses, grouped=resolved.grouped)
+    if not pairs.size:
         return responses
+    if not resolved.chains_turns:
+        flags = np.zeros(len(responses), np.bool_)
+        flags[pairs[1]] = True
+        return responses.with_(**{SAME_TURN: flags})
+    first, second = pairs[:, 0].tolist()
     column = "turn"
-    if ATTEMPT in responses and responses[ATTEMPT][rows[0]] != responses[ATTEMPT][rows[1]]:
+    if ATTEMPT in responses and responses[ATTEMPT][first] != responses[ATTEMPT][second]:
         column = ATTEMPT
-    values = responses[column][[*rows]].tolist()
-    return responses.noting(rows_differ=RowsDiffer([*rows], values, column))
+    values = responses[column][[first, second]].tolist()
+    return responses.noting(rows_differ=RowsDiffer([first, second], values, column))
 
 
 def _checked_steps(responses: Responses) -> Responses:
