@@ -19,7 +19,7 @@ ROLLOUT_ORDER = "rollout_order"
 PLACE = ("turn", "branch", AGENT_ROLE)
 """The roles of where a row is in its rollout."""
 SAME_TURN = "same_turn"
-"""The column of Responses that is true for rows with the turn of another row, if there are any."""
+"""The column of Responses that is true for rows with the turn of an earlier row."""
 
 
 def add_order(responses: Responses, *, grouped: bool) -> Responses:
@@ -43,12 +43,9 @@ def rollout_codes(responses: Responses, *, grouped: bool) -> Integers:
     return joint_codes(responses["group" if grouped else "batch"], responses["rollout"])
 
 
-def order_of(responses: Responses, *ties: Column) -> RolloutOrder:
-    """Return the order of the rows of units; what orders rows that are equal in all else.
-
-    The table may be a part of that to which the order was added.
-    """
-    return RolloutOrder.of(joint_codes(responses["unit"]), responses[ROLLOUT_ORDER], *ties)
+def order_of(responses: Responses) -> RolloutOrder:
+    """Return the order of the rows of units; the table may be a part of the whole input's."""
+    return RolloutOrder.of(joint_codes(responses["unit"]), responses[ROLLOUT_ORDER])
 
 
 def in_last_turn(flags: Mask, order: RolloutOrder, *places: Column | None) -> Mask:

@@ -223,9 +223,7 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         unknown_reasons=responses.label_counts(UNKNOWN_REASON),
         failures=failure_counts(responses),
         forked=_forked(plan.resolved, responses),
-        same_turn=int((responses[SAME_TURN] & responses["kept"]).sum())
-        if SAME_TURN in responses
-        else 0,
+        same_turn=int((responses.columns.get(SAME_TURN, False) & responses["kept"]).sum()),
     )
 
 
@@ -790,7 +788,7 @@ def _same_turn(plan: Plan, facts: ResponseFacts) -> list[str]:
     place = [f"`{plan.columns.column(role)}`" for role in PLACE if role in plan.columns]
     branch = "" if "branch" in plan.columns else "; --map branch=COLUMN is for branches"
     text = (
-        f"{counted(facts.same_turn, 'row')} have the {' and '.join(place)} of another row of their "
+        f"{counted(facts.same_turn, 'row')} with the {' and '.join(place)} of another row of their "
         f"rollout: drop copies, which train twice{branch}"
     )
     return [text]

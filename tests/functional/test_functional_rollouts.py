@@ -11,7 +11,6 @@ from functional_rows import (
     F,
     P,
     assert_padded_equals,
-    few,
     flat,
     groups_of,
     mask_of,
@@ -21,13 +20,15 @@ from functional_rows import (
     padded_mask,
     rewards_of,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import replace
 from strategies import to_table
 
 import rlpost
 from rlpost.errors import DataError
+
+few_of_rollouts = settings(max_examples=8, deadline=None)
 
 
 def written(rows, column="advantages", **recipe):
@@ -55,7 +56,7 @@ def on_tokens(rows, credit):
     return F.to_tokens(credit, offsets_of(rows), mask_of(rows))
 
 
-@few
+@few_of_rollouts
 @given(ONE_BATCH, st.sampled_from(["return", "reward"]), st.sampled_from([1.0, 0.5]))
 def test_mt_grpo_and_turn_credit_are_those_of_the_command(rows, baseline, gamma):
     rewards, ids = outcomes(rows)
@@ -72,7 +73,7 @@ def test_mt_grpo_and_turn_credit_are_those_of_the_command(rows, baseline, gamma)
     torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
 
 
-@few
+@few_of_rollouts
 @given(ONE_BATCH)
 def test_gar_is_that_of_the_command(rows):
     hacks = torch.tensor([r.hack for r in rows])
@@ -81,7 +82,7 @@ def test_gar_is_that_of_the_command(rows):
     torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
 
 
-@few
+@few_of_rollouts
 @given(ONE_BATCH)
 def test_returns_of_turns_normalised_in_groups_are_step_reinforce(rows):
     _, ids = outcomes(rows)
@@ -93,7 +94,7 @@ def test_returns_of_turns_normalised_in_groups_are_step_reinforce(rows):
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
-@few
+@few_of_rollouts
 @given(ONE_BATCH)
 def test_rollouts_that_count_once_are_those_of_the_command(name, rows):
     rewards, ids = outcomes(rows)
@@ -113,7 +114,7 @@ SCANS = {
 
 
 @pytest.mark.parametrize("name", SCANS)
-@few
+@few_of_rollouts
 @given(ONE_BATCH)
 def test_scans_of_rows_are_those_of_the_command(name, rows):
     columns, knobs = SCANS[name]
@@ -132,7 +133,7 @@ def test_scans_of_rows_are_those_of_the_command(name, rows):
 
 
 @pytest.mark.parametrize("name", [one for one in SCANS if one != "vtrace"])
-@few
+@few_of_rollouts
 @given(ONE_BATCH)
 def test_scans_of_rollouts_are_those_of_the_command(name, rows):
     """A rollout's reward is on the last policy token of its last row that has any."""

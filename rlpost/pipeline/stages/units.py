@@ -215,9 +215,7 @@ def check_rows(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     if "turn" not in responses or "rows_differ" in responses.notes:
         return responses
     pairs = repeated_turns(responses, grouped=resolved.grouped)
-    if not pairs.size:
-        return responses
-    if not resolved.chains_turns:
+    if not pairs.size or not resolved.chains_turns:
         flags = np.zeros(len(responses), np.bool_)
         flags[pairs[1]] = True
         return responses.with_(**{SAME_TURN: flags})
