@@ -84,8 +84,8 @@ def vtrace(
     logs = {"old_log_probs": old_log_probs, "infer_log_probs": infer_log_probs}
     columns = {"rewards": rewards, "values": values, **logs}
     offsets = _offsets(mask, **columns)
-    flat = (column.reshape(-1) for column in columns.values())
-    credit = scans.vtrace(*flat, offsets, mask.reshape(-1), **options)
+    flat = {name: column.reshape(-1) for name, column in columns.items()}
+    credit = scans.vtrace(**flat, offsets=offsets, mask=mask.reshape(-1), **options)
     return Credit(*(part.reshape(mask.shape) for part in credit))
 
 

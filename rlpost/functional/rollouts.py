@@ -272,6 +272,7 @@ def gar(
     return in_groups(credit, groups, rewards, *columns)
 
 
+@of_any_library
 def per_rollout(
     function: Callable[..., Array], rewards: Array, rollouts: Ids, *columns: Ids, **options: Any
 ) -> Array:
@@ -293,6 +294,7 @@ def per_rollout(
 
     Source: agentlightning 1.0.2, compute_rollout_level_advantage.
 
+    >>> from rlpost.functional import dr_grpo
     >>> per_rollout(dr_grpo, torch.tensor([0.0, 0.0, 1.0]), ["a", "a", "b"], [7, 7, 7])
     tensor([-0.5000, -0.5000,  0.5000])
     """
@@ -311,6 +313,7 @@ def per_rollout(
     return advantages[like(codes, rewards)]
 
 
+@of_any_library
 def over_rollouts(
     function: Callable[..., Any],
     *columns: Array,
@@ -345,6 +348,7 @@ def over_rollouts(
 
     >>> rewards, offsets = torch.tensor([1.0, 2.0]), torch.tensor([0, 1, 2])
     >>> rows = {"offsets": offsets, "rollouts": ["a", "a"], "turns": torch.tensor([1, 0])}
+    >>> from rlpost.functional import discounted_returns
     >>> over_rollouts(discounted_returns, rewards, **rows)
     tensor([1., 3.])
     """

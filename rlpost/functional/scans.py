@@ -20,6 +20,7 @@ from rlpost.functional.arguments import (
     ragged,
     shares,
 )
+from rlpost.kernels.arrays import namespace
 from rlpost.kernels.scans import reverse_scan
 
 if TYPE_CHECKING:
@@ -171,9 +172,8 @@ def turn_gae(
     shares(gamma=gamma, lam=lam)
     one_of("turn_value", turn_value, ("first", "last"))
     rewards, values = floats(rewards=rewards, values=values)
-    responses = ragged(offsets, mask, rewards)
-    options = {"gamma": gamma, "lam": lam, "turn_value": turn_value}
-    return _turn_gae(rewards, values, responses.offsets, responses.mask, **options)
+    structure = ragged(offsets, mask, rewards)
+    return _turn_gae(rewards, values, *structure, gamma=gamma, lam=lam, turn_value=turn_value)
 
 
 @of_any_library
@@ -214,9 +214,9 @@ def agentic_reinforce(
     shares(gamma=gamma)
     one_of("segment_reward", segment_reward, ("sum", "last"))
     (rewards,) = floats(rewards=rewards)
-    responses = ragged(offsets, mask, rewards)
-    options = {"gamma": gamma, "segment_reward": segment_reward}
-    return _agentic_reinforce(rewards, responses.offsets, responses.mask, **options).returns
+    structure = ragged(offsets, mask, rewards)
+    credit = _agentic_reinforce(rewards, *structure, gamma=gamma, segment_reward=segment_reward)
+    return credit.returns
 
 
 @of_any_library
@@ -252,7 +252,8 @@ def vtrace(
         vtrace_c_cap: c̄ > 0.
 
     Returns:
-        Credit of advantages and returns, [T] each; 0 on observation tokens. Differentiable.
+        Credit of advantages and returns, [T] each; 0 on observation tokens. Differentiable in
+        rewards and values; the ratios are constants.
 
     Raises:
         UsageError: a shape or a dtype is wrong, or an option is out of its range.
@@ -271,4 +272,6 @@ def vtrace(
     responses = ragged(offsets, mask, columns[0])
     finite_tokens(responses.mask, responses.offsets, **logs)
     options = {"gamma": gamma, "vtrace_rho_cap": vtrace_rho_cap, "vtrace_c_cap": vtrace_c_cap}
-    return Credit(*on_policy_tokens(partial(_vtrace, **options), responses, *columns))
+    constants = (namespace(x).constant(x) for x in columns[2:])
+    function = partial(_vtrace, **options)
+    return Credit(*on_policy_tokens(function, responses, *columns[:2], *constants))

@@ -788,7 +788,7 @@ def _same_turn(plan: Plan, facts: ResponseFacts) -> list[str]:
     place = [f"`{plan.columns.column(role)}`" for role in PLACE if role in plan.columns]
     branch = "" if "branch" in plan.columns else "; --map branch=COLUMN is for branches"
     text = (
-        f"{counted(facts.same_turn, 'row')} with the {' and '.join(place)} of another row of their "
+        f"{counted(facts.same_turn, 'row')} with the {', '.join(place)} of another row of their "
         f"rollout: drop copies, which train twice{branch}"
     )
     return [text]
