@@ -33,7 +33,7 @@ _ROLES_OF_COMPUTED = {
     "tokens": (),
     "length": (),
     "cohort": ("group",),
-    "rollout_order": ("rollout", "turn"),
+    "rollout_order": ("turn", "rollout"),
     "distillation": ("teachers", "old_log_probs"),
     "position_baseline": ("group",),
 }

@@ -14,7 +14,6 @@ from rlpost.display.text import counted, most_frequent, value_list
 from rlpost.io import arrow
 from rlpost.io.finish_reasons import is_readable, plain_reasons
 from rlpost.pipeline.data import ATTEMPT, FAILURE, LEFT_OUT
-from rlpost.pipeline.rollout_order import in_last_turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,10 +103,12 @@ def failed_units(failed: Flags, order: RolloutOrder, *places: NDArray[Any] | Non
     Args:
         failed: [N], by row.
         order: of the rows of rollouts.
-        places: [N] each, as of `in_last_turn`.
+        places: [N] each, what all rows of a turn have in common: turn and agent; None: unknown.
     """
-    ends = order.rollout[in_last_turn(failed, order, *places)]
-    return np.bincount(ends, minlength=len(order.last))[order.rollout] > 0
+    for column in places:
+        if column is not None:
+            failed = failed & (column == column[order.last][order.rollout])
+    return np.bincount(order.rollout[failed], minlength=len(order.last))[order.rollout] > 0
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from rlpost.kernels.rollouts import RolloutOrder, rollout_ranks
 from rlpost.pipeline.data import AGENT_ROLE
 
 if TYPE_CHECKING:
-    from rlpost.kernels.moments import Integers, Mask
-    from rlpost.pipeline.data import Column, Responses
+    from rlpost.kernels.moments import Integers
+    from rlpost.pipeline.data import Responses
 
 ROLLOUT_ORDER = "rollout_order"
 """The column of Responses with the rank of each row among the rows of rollouts."""
@@ -46,20 +46,6 @@ def rollout_codes(responses: Responses, *, grouped: bool) -> Integers:
 def order_of(responses: Responses) -> RolloutOrder:
     """Return the order of the rows of units; the table may be a part of the whole input's."""
     return RolloutOrder.of(joint_codes(responses["unit"]), responses[ROLLOUT_ORDER])
-
-
-def in_last_turn(flags: Mask, order: RolloutOrder, *places: Column | None) -> Mask:
-    """Return which flags are of rows in the last turn of their rollout, [N]; all without places.
-
-    Args:
-        flags: [N] bool.
-        order: of the rows.
-        places: [N] each: turn and agent, which all rows of a turn have in common; None: unknown.
-    """
-    for column in places:
-        if column is not None:
-            flags = flags & (column == column[order.last][order.rollout])
-    return flags
 
 
 def repeated_turns(responses: Responses, *, grouped: bool) -> Integers:
