@@ -87,7 +87,6 @@ HOMES = {
         "losses.own",
         "pipeline.accelerators",
         "pipeline.device_transfers",
-        "pipeline.loss_gradients",
         "analysis.doctor",
         "analysis.peers",
         "training",

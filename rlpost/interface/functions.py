@@ -35,8 +35,8 @@ from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.named import NamedByUser
-from rlpost.recipe.presets import ALL_PRESETS
-from rlpost.recipe.recipe import LOSS_EXTRA, Recipe
+from rlpost.recipe.presets import ALL_PRESETS, correction_named, merged
+from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -235,6 +235,7 @@ def loss(
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
+    against: Mapping[str, Any] | None = None,
     emit: Sequence[str] = (),
     micro_batch: int | None = None,
     micro_batch_tokens: int | None = None,
@@ -253,8 +254,11 @@ def loss(
         recipe: how advantages are computed if the input has none; the default is plain GRPO.
         loss: the loss and its options, such as `rlpost.loss_preset("verl")`; the default is PPO's.
         options: how the run is done.
-        sweep: options of the loss with several values each; every combination is computed, in one
-            pass. It excludes `output`.
+        sweep: options of the loss with several values each, `correction` (a name, or None), and
+            `is_weight`, `is_cap`, `is_floor`, `is_normalise` and `is_policy` of the recipe; every
+            combination is computed, in one pass. It excludes `output`.
+        against: values of swept options: the gradient of a setting is compared with that of the one
+            that differs from it in these alone. None: with that of the first.
         emit: `loss_weight`, `loss_gradient` or both, which the output then has, too.
         micro_batch: responses of a micro-batch, for the weight of each token in the gradient of an
             optimiser update. Responses are dealt in the order of the rows.
@@ -290,10 +294,24 @@ def loss(
     )  # fmt: skip
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = [LossConfig(LossOptions(**chosen.model_dump() | point), point) for point in points]
+    configs = [LossConfig(*_swept(chosen, recipe or Recipe(), point)) for point in points]
     with _opened(inputs, output, options, progress=progress) as (own, run):
-        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit)
+        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit, against)
         return LossSummary(own.result(summary))
+
+
+def _swept(
+    loss: LossOptions, recipe: Recipe, point: dict[str, Any]
+) -> tuple[LossOptions, dict[str, Any], Recipe | None]:
+    """Return a setting of a sweep: the loss, the values that distinguish it, its own recipe."""
+    corrected = {name: x for name, x in point.items() if name in SWEPT_CORRECTIONS}
+    fields = {name: x for name, x in point.items() if name not in corrected}
+    if not corrected:
+        return LossOptions(**loss.model_dump() | fields), point, None
+    named = correction_named(corrected.pop("correction", None))
+    own = merged(recipe.model_dump(), named.recipe, corrected)
+    chosen = {**named.loss, **loss.model_dump(exclude_unset=True), **fields}
+    return LossOptions(**chosen), point, Recipe.of(own, "sweep")
 
 
 def compare(

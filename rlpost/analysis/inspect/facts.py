@@ -154,6 +154,7 @@ def inspect_source(
     expectations = expectations_of(expect)
     _check_names(ignore, expects=bool(expectations))
     columns = _columns(source, columns_map, reward_components)
+    chosen = unit or ("rollout" if columns.is_mapped("rollout") else None)
     unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=unit, components=reward_components
@@ -176,6 +177,7 @@ def inspect_source(
         turns=turn_kinds(rows),
         repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
+        chosen_unit=chosen,
         failures=failure_facts(reading, pass_threshold, rollout_reward if by_rollout else None),
         expectations=expectations,
         evidence=evidence,
