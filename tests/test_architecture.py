@@ -75,7 +75,16 @@ HOMES = {
         "ray",
         "training",
     ),
-    "polars": ("analysis.inspect", "analysis.responses", "analysis.compare", "analysis.browse"),
+    "polars": (
+        "analysis.inspect",
+        "analysis.responses",
+        "analysis.compare",
+        "analysis.browse",
+        "formats.where",  # conditions of SQL, and what reads rows under them
+        "formats.matching",
+        "formats.selected",
+        "formats.stream_index",
+    ),
     "altair": ("analysis.report",),
     "vl_convert": ("analysis.report",),
     "pydantic": ("recipe", "cli"),
