@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -86,6 +87,18 @@ class ReadStats:
     """What of a dump has no row, and what the user should check."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
+    evaluated: int = 0
+    """Records of evaluation in the dump, which have no rows."""
+    annotated: set[str] = field(default_factory=set)
+    """Records of the dump that files beside it annotate."""
+
+    def add(self, other: ReadStats) -> None:
+        """Add what was counted and found in another part of the input."""
+        self.sources |= other.sources
+        self.annotated |= other.annotated
+        self.warnings += other.warnings
+        for name in ("groups", "unchanged", "changed", "begins_with_0", "evaluated"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def count_layout(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
         """Count a record, given its lists before and after the layout was applied."""
@@ -112,6 +125,8 @@ class ReadOptions:
     """Whether a NaN or infinite reward or token number is an error; otherwise it is counted."""
     stats: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
     """Filled in by the readers; `formats.convert.convert` creates one for each conversion."""
+    beside: dict[Path, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What layouts read once of files and folders beside the dumps, such as an index."""
 
     @property
     def omitted_columns(self) -> frozenset[str]:
@@ -152,7 +167,11 @@ class Format:
     - `split` makes several records of one before that, such as a line that has a whole step.
     - `own` are the fields that `rows` reads; all others are kept under their names, with the
       type that the whole file has. None: others are dropped.
+    - `bind` replaces `rows` and `own` for a layout whose fields depend on the dump.
     - `read` replaces all of that by a reader of the layout's own.
+    - `by_record`: the rows of a record depend on it alone, so that several processes can read a
+      file. `prepare` reads what they need of files beside the dump; `finish` runs after the last
+      record of a dump, and warns about what they counted.
 
     `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
     `record.nested` raise errors that name file, line and field. `record.file` is the record's
@@ -183,6 +202,12 @@ class Format:
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
     part_of: Callable[[Path], Path | None] | None = None
     """Returns the file of a directory that reads another one, too; None if none does."""
+    by_record: bool = False
+    prepare: Callable[[Path, ReadOptions], object] | None = None
+    finish: Callable[[Path, ReadOptions], None] | None = None
+    bind: Callable[[Path, ReadOptions, Callable[[], Any]], Any] | None = None
+    """Returns a `rlpost.formats.rows.BatchReader`, given a function that returns the
+    `OtherFields` of all records."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
     options: tuple[str, ...] = ()
     """Fields of `ReadOptions` that apply to this format; others are rejected."""
@@ -192,6 +217,9 @@ class Format:
     """One line that a user of this format should read, such as a trap."""
     role_notes: Mapping[str, str] = field(default_factory=dict)
     """Role -> how its values are found, which does not apply if the map names a field."""
+
+    def __reduce__(self) -> Any:
+        return _registered, (self.name,)
 
     def fits(self, path: AnyPath) -> bool:
         """Return whether a file or directory is a dump of this format, by its first record."""
@@ -221,3 +249,9 @@ class Format:
             for role, path in options.map.items()
         }
         return {**self.fields, **options.stats.sources, **mapped}
+
+
+def _registered(name: str) -> Format:
+    """Return a format by its name, in the process that it was sent to."""
+    formats: Mapping[str, Format] = importlib.import_module("rlpost.formats").FORMATS
+    return formats[name]

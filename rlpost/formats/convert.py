@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
@@ -12,7 +13,14 @@ from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
 from rlpost.formats.base import ReadOptions, ReadStats
-from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps, write_dumps
+from rlpost.formats.dumps import (
+    Dump,
+    check_options,
+    common_format,
+    dump_reader,
+    find_dumps,
+    write_dumps,
+)
 from rlpost.formats.exported import is_exported
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
@@ -37,6 +45,7 @@ def convert(
     source: str | None = None,
     options: ReadOptions | None = None,
     *,
+    workers: int | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> Json:
@@ -47,6 +56,7 @@ def convert(
         output: as of `rlpost.convert`.
         source: as of `rlpost.convert`.
         options: roles, layout and groups that the dumps do not contain.
+        workers: as of `rlpost.convert`.
         overwrite: as of `rlpost.convert`.
         reporter: gets the number of responses; their total is unknown.
     """
@@ -57,7 +67,9 @@ def convert(
         reporter or SilentReporter(),
     )
     with fetched_inputs(paths, tables=True) as local:
-        summary = _convert(local.paths, target, source, options, reporter, overwrite=overwrite)
+        summary = _convert(
+            local.paths, target, source, options, reporter, workers=workers, overwrite=overwrite
+        )
         for key in ("inputs", "skipped_files"):
             summary[key] = without_paths(summary[key], local.names)
     return summary
@@ -70,6 +82,7 @@ def _convert(
     options: ReadOptions,
     reporter: Reporter,
     *,
+    workers: int | None,
     overwrite: bool,
 ) -> Json:
     started = time.perf_counter()
@@ -79,7 +92,7 @@ def _convert(
     check_options(dump_format, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
     exported = all(is_exported(dump.path, options) for dump in dumps)
-    files = write_all(plan, options, reporter)
+    files = write_all(plan, options, reporter, workers)
     columns = files[0].columns
     return {
         "format": dump_format.name,
@@ -181,14 +194,18 @@ def plan_targets(
 
 
 def write_all(
-    plan: dict[AnyPath, list[Dump]], options: ReadOptions, reporter: Reporter
+    plan: dict[AnyPath, list[Dump]],
+    options: ReadOptions,
+    reporter: Reporter,
+    workers: int | None = None,
 ) -> list[CanonicalFile]:
     """Write all files, and publish them when the last is complete."""
     reporter.start("convert", None)
     files: list[CanonicalFile] = []
-    with StagedFiles(plan) as staged:
+    every = [*chain.from_iterable(plan.values())]
+    with StagedFiles(plan) as staged, dump_reader(every, options, workers) as batches:
         for target, dumps in plan.items():
             files.append(CanonicalFile(staged.stage(target)))
-            write_dumps(files[-1], dumps, options, reporter)
+            write_dumps(files[-1], dumps, options, reporter, batches)
         staged.publish()
     return files

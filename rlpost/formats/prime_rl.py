@@ -81,16 +81,14 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
 
     A trace that failed before its first policy token is a row without tokens.
     """
-    notes, evaluated = None, 0
     for record in records:
-        if notes is None:
-            notes = Annotations(Path(record.file).parent.parent / "annotations")
+        notes = _annotations(Path(record.file), options)
         if _is_stream(record) and _field(record, "run", "work", "type") == "eval":
-            evaluated += 1
+            options.stats.evaluated += 1
             continue
         keys = _episode_keys(record, step_key_of(record.file))
         for trace in _traces(record):
-            _annotate(trace, notes)
+            _annotate(trace, notes, options)
             if not _field(trace, "agent", "trainable", default=True):
                 continue
             facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
@@ -99,7 +97,20 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             yield from rows
             if not rows and facts["failure"]:
                 yield from call_rows(trace, facts, ())
-    _note(options, notes, evaluated)
+
+
+def _annotations(chunk: Path, options: ReadOptions) -> Annotations:
+    """Return the annotations of the traces of a file, which are read once."""
+    folder = chunk.parent.parent / "annotations"
+    if folder not in options.beside:
+        options.beside[folder] = Annotations(folder)
+    notes: Annotations = options.beside[folder]
+    return notes
+
+
+def _annotations_of(path: Path, options: ReadOptions) -> Annotations:
+    """Return the annotations of a dump: a stream, or a file of traces."""
+    return _annotations(path / "*" if path.is_dir() else path, options)
 
 
 def _failure(episode: Record, trace: Record) -> dict[str, Any]:
@@ -119,22 +130,24 @@ def _is_stream(record: Record) -> bool:
     return record.file.parent.name == "stream"
 
 
-def _annotate(trace: Record, notes: Annotations) -> None:
+def _annotate(trace: Record, notes: Annotations, options: ReadOptions) -> None:
     """Write the annotations of a trace into its nodes."""
     fields: Any = trace.fields
     branches: list[list[int]] | None = None
     for update in notes.updates(fields.get("id")):
+        options.stats.annotated.add(str(fields.get("id")))
         if branches is None:
             branches = [path for _, path in _paths(trace)]
         fold(update, fields, branches)
 
 
-def _note(options: ReadOptions, notes: Annotations | None, evaluated: int) -> None:
+def _warn(path: Path, options: ReadOptions) -> None:
     """Record what of a stream has no row."""
-    if evaluated:
+    if evaluated := options.stats.evaluated:
         episodes = counted(evaluated, "episode")
         options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
-    if notes is not None and (unknown := notes.unknown):
+    notes = _annotations_of(path, options)
+    if unknown := sorted(notes.traces - options.stats.annotated):
         options.stats.warnings.append(
             f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
             f"such as {unknown[0]}"
@@ -413,6 +426,9 @@ TRACES = Format(
     },
     sniff=_is_traces,
     rows=_trace_rows,
+    by_record=True,
+    prepare=_annotations_of,
+    finish=_warn,
     types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
     options=("map",),
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
@@ -442,6 +458,7 @@ TOKENS = Format(
     },
     sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
     rows=_export_rows,
+    by_record=True,
     options=("map",),
     source="prime_rl trainer/rl token export, schema_version 1 (2026)",
     fields={

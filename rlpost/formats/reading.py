@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, RlpostError, UsageError
+from rlpost.formats.base import ReadStats
 from rlpost.formats.containers import JSON, PARQUET, container_of
 from rlpost.formats.containers.json_text import json_fields
 from rlpost.formats.fields import apply_map
 from rlpost.formats.records import describe, first_names
-from rlpost.formats.rows import OtherFields, infer_other_fields, record_batches
+from rlpost.formats.rows import (
+    EarlierRows,
+    OtherFields,
+    field_types,
+    infer_other_fields,
+    record_batches,
+)
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import Source
+from rlpost.io.processes import map_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Mapping
 
     from rlpost.formats.base import Format, ReadOptions
+    from rlpost.formats.containers.json_text import Lines
     from rlpost.formats.records import Record, Row
+    from rlpost.formats.rows import BatchReader
 
 
-def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+MapItems: TypeAlias = Callable[[Callable[[Any, Any], Iterator[Any]], Any, Iterator[Any]], Iterator[Any]]
+"""`rlpost.io.processes.map_here`, or the `map` of processes."""
+
+
+class Part(NamedTuple):
+    """What was read of a part of a dump."""
+
+    batches: list[pa.RecordBatch]
+    stats: ReadStats
+    where: str
+    """The first row with tokens, and its token columns; None without one."""
+    tokens: frozenset[str] | None
+    error: RlpostError | None
+
+
+def read_dump(
+    path: Path, layout: Format, options: ReadOptions, map_items: MapItems = map_here
+) -> Iterator[pa.RecordBatch]:
     """Yield a dump as record batches of canonical columns and of others under their names.
 
-    Batches may differ in their columns: a column that a batch lacks is null there.
+    Batches may differ in their columns: a column that a batch lacks is null there. The rows and
+    the batches depend on the dump alone, not on the processes that read it.
+
+    Args:
+        path: of the dump.
+        layout: its format.
+        options: what the dump does not contain.
+        map_items: yields the results of a function for the parts of the dump, in order.
 
     Raises:
         UsageError: the layout is not found in this container.
@@ -36,14 +73,74 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
     """
     check_container(path, layout)
     if layout.read is not None:
-        return layout.read(path, options)
-    others = _kept_fields(path, layout, options)
-    rows = layout_rows(records_of(path, layout), layout, options, others)
+        yield from layout.read(path, options)
+        return
+    options.stats.evaluated, options.stats.annotated = 0, set()
+    if layout.prepare is not None:
+        layout.prepare(path, options)
+    reader, earlier = _reader(path, layout, options, map_items), EarlierRows()
+    lines = lines_of(path, layout, options)
+    if lines is None:
+        yield from reader(records_of(path, layout), options, earlier)
+    else:
+        for part in map_items(_read_lines, (layout, reader, options), lines):
+            options.stats.add(part.stats)
+            if part.tokens is not None:
+                earlier.check(part.where, part.tokens)
+            if part.error is not None:
+                raise part.error
+            yield from part.batches
+    if layout.finish is not None:
+        layout.finish(path, options)
+
+
+def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[Lines] | None:
+    """Return the lines of a dump, many at a time; None if its records are read one by one."""
+    container = container_of(path)
+    if not layout.by_record or options.group_size is not None or container is None:
+        return None
+    return container.lines(path)
+
+
+def _read_lines(
+    shared: tuple[Format, BatchReader, ReadOptions], lines: Lines
+) -> Iterator[Part]:
+    """Yield one part, with the first error of its lines."""
+    layout, reader, options = shared
+    options, earlier = replace(options, stats=ReadStats()), EarlierRows()
+    batches, raised = list[pa.RecordBatch](), None
+    try:
+        batches += reader(_of_layout(lines.records(), layout), options, earlier)
+    except (DataError, UsageError) as error:
+        raised = error
+    yield Part(batches, options.stats, earlier.where, earlier.tokens, raised)
+
+
+def _reader(
+    path: Path, layout: Format, options: ReadOptions, map_items: MapItems
+) -> BatchReader:
+    """Return what makes batches of the records of a dump."""
+    if layout.bind is not None:
+        return layout.bind(path, options, lambda: _all_fields(path, layout, options, (), map_items))
+    others = _kept_fields(path, layout, options, map_items)
     kept = {} if others is None else others.column_types
     typed = {**layout.types, **kept}.items()
     types = {name: kind for name, kind in typed if name not in options.omitted_columns}
     in_all = {x: kind for x, kind in types.items() if x in kept or not pa.types.is_nested(kind)}
-    return OtherFields(in_all).add_missing_columns(record_batches(rows, options, types))
+    return partial(_layout_batches, layout, others, types, OtherFields(in_all))
+
+
+def _layout_batches(
+    layout: Format,
+    others: OtherFields | None,
+    types: Mapping[str, pa.DataType],
+    in_all: OtherFields,
+    records: Iterator[Record],
+    options: ReadOptions,
+    earlier: EarlierRows,
+) -> Iterator[pa.RecordBatch]:
+    rows = layout_rows(records, layout, options, others)
+    return in_all.add_missing_columns(record_batches(rows, options, types, earlier))
 
 
 def check_container(path: Path, layout: Format) -> None:
@@ -59,7 +156,11 @@ def records_of(path: Path, layout: Format) -> Iterator[Record]:
     """Yield the records of a dump, after a layout split them."""
     container = container_of(path)
     assert container is not None
-    for record in container.records(path, layout.contents):
+    return _of_layout(container.records(path, layout.contents), layout)
+
+
+def _of_layout(records: Iterator[Record], layout: Format) -> Iterator[Record]:
+    for record in records:
         if layout.version is not None:
             check_version(record, layout)
         if layout.split is None:
@@ -85,20 +186,43 @@ def check_version(record: Record, layout: Format) -> None:
     )
 
 
-def _kept_fields(path: Path, layout: Format, options: ReadOptions) -> OtherFields | None:
+def _kept_fields(
+    path: Path, layout: Format, options: ReadOptions, map_items: MapItems
+) -> OtherFields | None:
     """Return the fields that a layout keeps under their names, with types of the whole dump."""
     if layout.own is None:
         return None
     skip = {*layout.own, *options.omitted_columns}
-    container = container_of(path)
-    if container is PARQUET:
+    if container_of(path) is PARQUET:
         return OtherFields.of_schema(Source([InputFile(path, Path(path.name))]).schemas[0], skip)
+    return _all_fields(path, layout, options, skip, map_items)
+
+
+def _all_fields(
+    path: Path, layout: Format, options: ReadOptions, skip: Collection[str], map_items: MapItems
+) -> OtherFields:
+    """Return the fields of all records, with types of the whole dump."""
+    lines = lines_of(path, layout, options)
+    if lines is not None:
+        return OtherFields.of_parts(map_items(_types_of_lines, (layout, skip), lines))
     fields = (
         json_fields(path)
-        if container is JSON and layout.split is None
+        if container_of(path) is JSON and layout.split is None
         else (record.fields for record in records_of(path, layout))
     )
     return infer_other_fields(fields, skip, integers=layout.integers)
+
+
+def _types_of_lines(
+    shared: tuple[Format, Collection[str]], lines: Lines
+) -> Iterator[dict[str, pa.DataType]]:
+    layout, skip = shared
+    fields = (
+        lines.fields()
+        if layout.split is None
+        else (record.fields for record in _of_layout(lines.records(), layout))
+    )
+    yield field_types(fields, skip, integers=layout.integers)
 
 
 def layout_rows(

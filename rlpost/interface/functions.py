@@ -541,6 +541,7 @@ def convert(
     group_size: int | None = None,
     tokenizer: str | None = None,
     nonfinite: Literal["keep", "error"] = "keep",
+    workers: int | None = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Conversion:
@@ -556,6 +557,7 @@ def convert(
         tokenizer: counts the tokens of response texts as `response_length`, as with `--tokenizer`,
             of dumps without tokens.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
+        workers: processes that read; None: one per core, at most 8, for 64 MiB or more.
         overwrite: whether to replace existing files.
         progress: count the responses while they are converted, as of `advantages`.
 
@@ -570,9 +572,11 @@ def convert(
     paths = path_names(inputs, "convert", "dumps; `advantages` reads tables as they are")
     read = ReadOptions(dict(columns_map or {}), layout, group_size, tokenizer, nonfinite)
     with _reporting(progress=progress) as run:
-        return Conversion(
-            work.convert(paths, output, source, read, overwrite=overwrite, reporter=run.reporter)
-        )
+        summary = work.convert(
+            paths, output, source, read,
+            workers=workers, overwrite=overwrite, reporter=run.reporter,
+        )  # fmt: skip
+        return Conversion(summary)
 
 
 def export(

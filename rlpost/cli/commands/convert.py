@@ -96,6 +96,15 @@ def convert(
         Nonfinite,
         option("--nonfinite", help="NaN or infinite numbers: keep and count, or stop."),
     ] = Nonfinite.keep,
+    workers: Annotated[
+        int | None,
+        option(
+            "--workers",
+            metavar="INT",
+            min=1,
+            help="Processes that read (default: one per core, at most 8).",
+        ),
+    ] = None,
     overwrite: declared.Overwrite = False,
     listed: Annotated[
         bool, option("--list", help="List the formats; with --from NAME: all about it.")
@@ -133,6 +142,7 @@ def convert(
             group_size=group_size,
             tokenizer=tokenizer,
             nonfinite=nonfinite.value,
+            workers=workers,
             overwrite=overwrite,
             progress=reporter,
         )
