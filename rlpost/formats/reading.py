@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from rlpost.formats.base import Format, ReadOptions
-    from rlpost.formats.containers.json_text import Lines
+    from rlpost.formats.containers.json_text import LineBlock
     from rlpost.formats.records import Record, Row
     from rlpost.formats.rows import BatchReader
 
@@ -94,7 +94,7 @@ def read_dump(
         layout.finish(path, options)
 
 
-def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[Lines] | None:
+def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[LineBlock] | None:
     """Return the lines of a dump, many at a time; None if its records are read one by one."""
     container = container_of(path)
     if not layout.by_record or options.group_size is not None or container is None:
@@ -103,7 +103,7 @@ def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[Lines
 
 
 def _read_lines(
-    shared: tuple[Format, BatchReader, ReadOptions], lines: Lines
+    shared: tuple[Format, BatchReader, ReadOptions], lines: LineBlock
 ) -> Iterator[Part]:
     """Yield one part, with the first error of its lines."""
     layout, reader, options = shared
@@ -214,7 +214,7 @@ def _all_fields(
 
 
 def _types_of_lines(
-    shared: tuple[Format, Collection[str]], lines: Lines
+    shared: tuple[Format, Collection[str]], lines: LineBlock
 ) -> Iterator[dict[str, pa.DataType]]:
     layout, skip = shared
     fields = (

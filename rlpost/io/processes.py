@@ -83,9 +83,9 @@ class Processes:
             NotEnoughMemoryError: an item does not fit, although nothing else is computed.
             ReadWriteError: a process ended early.
         """
-        running: deque[Prefetcher[_Result]] = deque()
+        running: deque[Prefetcher[_Answer]] = deque()
 
-        def started() -> Iterator[Prefetcher[_Result]]:
+        def started() -> Iterator[Prefetcher[_Answer]]:
             for item in items:
                 process = self._free_process()
                 if self._closed:
@@ -116,7 +116,7 @@ class Processes:
                 self._idle.put(self._all[-1])
         return self._idle.get()
 
-    def _results(self, process: _Process, call: _Call) -> Iterator[_Result]:
+    def _results(self, process: _Process, call: _Call) -> Iterator[_Answer]:
         count = 0
         try:
             for result in process.run(call):
@@ -127,7 +127,7 @@ class Processes:
             with self._alone:
                 for number, value in enumerate(work(shared, item)):
                     if number >= count:
-                        yield _Result(value, 0)
+                        yield _Answer(value, 0)
         finally:
             self._idle.put(process)
 
@@ -135,12 +135,12 @@ class Processes:
 _Call = tuple["Callable[[Any, Any], Iterator[Any]]", Any, Any]
 
 
-class _Result(NamedTuple):
+class _Answer(NamedTuple):
     value: Any
     size: int
 
 
-def _weight(result: _Result) -> int:
+def _weight(result: _Answer) -> int:
     return result.size
 
 
@@ -167,7 +167,7 @@ class _Process:
         with suppress(OSError):  # what it has not read
             self._input.close()
 
-    def run(self, call: _Call) -> Iterator[_Result]:
+    def run(self, call: _Call) -> Iterator[_Answer]:
         """Yield the results of a call; raise its error."""
         work, shared, item = call
         try:
@@ -185,7 +185,7 @@ class _Process:
                     return
                 if kind == "error":
                     raise value
-                yield _Result(value, size)
+                yield _Answer(value, size)
         except (EOFError, OSError, ValueError):
             if self._process.poll() is None and not self._input.closed:
                 raise

@@ -19,7 +19,7 @@ from rlpost.io.parquet.column_names import column_names_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rlpost.formats.containers.json_text import Lines
+    from rlpost.formats.containers.json_text import LineBlock
     from rlpost.formats.records import Record
     from rlpost.io.paths import AnyPath
 
@@ -56,7 +56,7 @@ class Container:
     suffixes: tuple[str, ...]
     records: Callable[[Path, Contents], Iterator[Record]]
     first: Callable[[Path, Contents], Mapping[str, Any]]
-    lines: Callable[[Path], Iterator[Lines] | None] = lambda _: None
+    lines: Callable[[Path], Iterator[LineBlock] | None] = lambda _: None
 
 
 def _folder_records(folder: Path, contents: Contents) -> Iterator[Record]:

@@ -41,7 +41,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def json_records(path: Path) -> Iterator[Record]:
     """Yield the objects of a file of JSON text; its first bytes show how they are written.
 
-    - Lines, each an object. A file of any size streams. Empty lines are skipped.
+    - LineBlock, each an object. A file of any size streams. Empty lines are skipped.
     - One array of objects, which is read into memory.
     - Objects one after another, over any number of lines, such as `json.dump(..., indent=2)`
       writes them; they stream.
@@ -101,7 +101,7 @@ def _fields_of(
             yield as_record(place, parse_json(place, text), path).fields
 
 
-class Lines(NamedTuple):
+class LineBlock(NamedTuple):
     """Whole lines of a file, each an object: what one process reads of it at a time."""
 
     path: PurePath
@@ -110,7 +110,7 @@ class Lines(NamedTuple):
     text: bytes
 
     def __reduce_ex__(self, _: object) -> Any:
-        return Lines, (self.path, self.first, PickleBuffer(self.text))  # the text is not copied
+        return LineBlock, (self.path, self.first, PickleBuffer(self.text))  # the text is not copied
 
     def records(self) -> Iterator[Record]:
         """Yield the objects, as `json_records` does."""
@@ -135,7 +135,7 @@ def has_lines(path: Path) -> bool:
     return True
 
 
-def json_lines(path: Path) -> Iterator[Lines]:
+def json_lines(path: Path) -> Iterator[LineBlock]:
     """Yield the lines of a file, about `LINES_BYTES` at a time.
 
     Raises:
@@ -152,7 +152,7 @@ def json_lines(path: Path) -> Iterator[Lines]:
             if len(end) > most:
                 place = f"{path}, line {later}: {len(end):,} bytes of it and more"
                 limit.check(_TEXT_BYTES * len(end), place)
-            yield Lines(path, number, text + end)
+            yield LineBlock(path, number, text + end)
             number = later + bool(end)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from rlpost.formats.containers.json_text import Lines
+    from rlpost.formats.containers.json_text import LineBlock
     from rlpost.formats.records import Record
 
 
@@ -46,7 +46,7 @@ def stream_records(folder: Path) -> Iterator[Record]:
         yield from lines.records()
 
 
-def stream_lines(folder: Path) -> Iterator[Lines]:
+def stream_lines(folder: Path) -> Iterator[LineBlock]:
     """Yield the lines of a stream, without a last one that is not yet written.
 
     Raises:
