@@ -33,6 +33,7 @@ S = TypeVar("S")
 
 _AHEAD = 32 << 20  # bytes of the results of an item that a process computes in advance
 _PIPE = 1 << 20  # bytes: fewer switches between processes than with the default
+_GRACE = 10  # seconds from the end of a process's output to its own
 _SIZE = struct.Struct("<Q")
 _START = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import json, sys; "  # the parent's
@@ -186,13 +187,15 @@ class _Process:
                 if kind == "error":
                     raise value
                 yield _Answer(value, size)
-        except (EOFError, OSError, ValueError):
-            if self._process.poll() is None and not self._input.closed:
-                raise
+        except (EOFError, OSError, ValueError):  # it ended, or `kill` closed its files
             raise self._ended() from None
 
     def _ended(self) -> ReadWriteError:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
         return ReadWriteError(
             f"a worker process ended {how}; the system does that if memory runs out",
