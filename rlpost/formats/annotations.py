@@ -18,7 +18,7 @@ from rlpost.io.compressed import RandomAccess, open_bytes
 from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence, Set
+    from collections.abc import Iterator, KeysView, Sequence
     from pathlib import Path
 
     from rlpost.formats.records import Record
@@ -62,7 +62,7 @@ class Annotations:
                 self._scan([*chunks_of(producer).values()])
 
     @property
-    def traces(self) -> Set[str]:
+    def traces(self) -> KeysView[str]:
         """The traces that have updates."""
         return self._places.keys()
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from rlpost.formats.rows import BatchReader
 
 
-MapItems: TypeAlias = Callable[[Callable[[Any, Any], Iterator[Any]], Any, Iterator[Any]], Iterator[Any]]
+MapItems: TypeAlias = Callable[
+    [Callable[[Any, Any], Iterator[Any]], Any, Iterator[Any]], Iterator[Any]
+]
 """`rlpost.io.processes.map_here`, or the `map` of processes."""
 
 
@@ -116,9 +118,7 @@ def _read_lines(
     yield Part(batches, options.stats, earlier.where, earlier.tokens, raised)
 
 
-def _reader(
-    path: Path, layout: Format, options: ReadOptions, map_items: MapItems
-) -> BatchReader:
+def _reader(path: Path, layout: Format, options: ReadOptions, map_items: MapItems) -> BatchReader:
     """Return what makes batches of the records of a dump."""
     if layout.bind is not None:
         return layout.bind(path, options, lambda: _all_fields(path, layout, options, (), map_items))

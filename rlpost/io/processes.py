@@ -17,7 +17,7 @@ import threading
 import traceback
 from collections import deque
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from rlpost.errors import NotEnoughMemoryError, ReadWriteError, RlpostError
 from rlpost.io.memory_limit import MemoryLimit, limited_memory, memory_limit
@@ -36,7 +36,7 @@ _PIPE = 1 << 20  # bytes: fewer switches between processes than with the default
 _GRACE = 10  # seconds from the end of a process's output to its own
 _SIZE = struct.Struct("<Q")
 _START = (
-    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import json, sys; "  # the parent's
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import json, sys; "
     "sys.path[:] = json.loads(sys.stdin.buffer.readline()); "
     "from rlpost.io.processes import serve; serve()"
 )
@@ -62,7 +62,7 @@ class Processes:
         self._alone = threading.Lock()
         self._closed = False
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,7 +70,9 @@ class Processes:
         for process in self._all:
             process.kill()
 
-    def map(self, work: Callable[[S, T], Iterator[R]], shared: S, items: Iterator[T]) -> Iterator[R]:
+    def map(
+        self, work: Callable[[S, T], Iterator[R]], shared: S, items: Iterator[T]
+    ) -> Iterator[R]:
         """Yield the results of work(shared, item) for each item, in order.
 
         Memory is bounded: each process has one item, and about 32 MiB of its results.
@@ -123,7 +125,9 @@ class Processes:
             for result in process.run(call):
                 yield result
                 count += 1
-        except NotEnoughMemoryError:  # of its share; nothing else of this size is computed meanwhile
+        except (
+            NotEnoughMemoryError
+        ):  # of its share; nothing else of this size is computed meanwhile
             work, shared, item = call
             with self._alone:
                 for number, value in enumerate(work(shared, item)):

@@ -51,9 +51,7 @@ def test_the_file_is_that_of_one_process(suffix, tmp_path):
     written(source / f"a.jsonl{suffix}", map(record, range(100)))
     written(source / "b.jsonl", map(record, range(100, 103)))  # small, so read whole
     written(source / f"c.jsonl{suffix}", map(record, range(103, 200)))
-    summaries = [
-        convert([source], tmp_path / f"{n}.parquet", "jsonl", workers=n) for n in (1, 3)
-    ]
+    summaries = [convert([source], tmp_path / f"{n}.parquet", "jsonl", workers=n) for n in (1, 3)]
     one, three = ((tmp_path / f"{n}.parquet").read_bytes() for n in (1, 3))
     assert one == three
     assert summaries[0]["responses"] == 200
@@ -89,7 +87,22 @@ def test_a_frame_that_ends_early_is_an_error(tmp_path):
 
 
 def test_types_of_parts_join_as_those_of_the_whole():
-    values = [None, True, 1, 2.5, "a", [], [None], [1], [1.5], ["a"], [True], [[1]], {"b": 1}, 2**70]
+    values = [
+        None,
+        True,
+        1,
+        2.5,
+        "a",
+        [],
+        [None],
+        [1],
+        [1.5],
+        ["a"],
+        [True],
+        [[1]],
+        {"b": 1},
+        2**70,
+    ]
     rng = np.random.default_rng(0)
     for _ in range(200):
         records = [{"x": values[i]} for i in rng.integers(0, len(values), 6)]
@@ -99,7 +112,16 @@ def test_types_of_parts_join_as_those_of_the_whole():
 
 
 def test_integers_and_masks_have_the_types_of_their_values():
-    texts = ["[1,-2]", "[ ]", "[1,[2]]", "[1.5,2]", "[1e3]", f"[{2**63 - 1}]", f"[{2**64}]", "[1,null]"]
+    texts = [
+        "[1,-2]",
+        "[ ]",
+        "[1,[2]]",
+        "[1.5,2]",
+        "[1e3]",
+        f"[{2**63 - 1}]",
+        f"[{2**64}]",
+        "[1,null]",
+    ]
     for text in texts:
         raw = json_text._decode_fields(f'{{"x":{text}}}'.encode())
         assert field_types([raw], ()) == field_types([json.loads(f'{{"x":{text}}}')], ())

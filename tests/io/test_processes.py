@@ -41,6 +41,11 @@ def mistaken(_shared, item):
     return iter([item.nothing])
 
 
+def _collect(results, items):
+    for item in items:  # also those before an error
+        results.append(item)
+
+
 def test_results_are_those_of_one_process_in_order():
     items = [3, 0, 5, 1, 4, 2]
     with Processes(2) as processes:
@@ -61,8 +66,7 @@ def test_an_error_follows_the_results_before_it_and_ends_all(work, error, messag
     threads = threading.active_count()
     results = []
     with Processes(2) as processes, pytest.raises(error, match=message):
-        for result in processes.map(work, 5, iter(range(100))):
-            results.append(result)  # noqa: PERF402 - also those before the error
+        _collect(results, processes.map(work, 5, iter(range(100))))
     assert results == [0, 1, 2, 3, 4, 5]
     assert threading.active_count() == threads
 

@@ -7,7 +7,6 @@ import io
 import json
 import re
 from functools import lru_cache
-from pathlib import PurePath
 from pickle import PickleBuffer
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,7 @@ from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from pathlib import Path, PurePath
 
     from rlpost.io.memory_limit import MemoryLimit
 
@@ -86,9 +85,7 @@ def json_fields(path: Path) -> Iterator[Mapping[str, Any]]:
         yield from _fields_of(_texts(file, str(path)), path)
 
 
-def _fields_of(
-    texts: Iterator[tuple[Any, str]], path: PurePath
-) -> Iterator[Mapping[str, Any]]:
+def _fields_of(texts: Iterator[tuple[Any, str]], path: PurePath) -> Iterator[Mapping[str, Any]]:
     for text, place in texts:
         if not isinstance(text, bytes):
             yield as_record(place, text, path).fields
