@@ -19,7 +19,7 @@ from rlpost.formats.containers import FOLDER, STREAM, container_of, without_suff
 from rlpost.formats.containers.json_text import LINES_BYTES
 from rlpost.formats.exported import is_beside
 from rlpost.formats.pickles import is_cut_archive
-from rlpost.formats.reading import lines_of, read_dump
+from rlpost.formats.reading import is_sequential, lines_of, read_dump
 from rlpost.io.arrow import CellLocation
 from rlpost.io.compressed import open_bytes
 from rlpost.io.parquet.canonical import is_canonical
@@ -302,7 +302,7 @@ def dump_reader(
     """
     number = workers or min(cores(), MOST_WORKERS)
     small = workers is None and sum(dump.size for dump in dumps) < _LARGE
-    if number == 1 or small or options.group_size is not None:
+    if number == 1 or small or is_sequential(options):
         yield _batches_of(dumps, options, map_here)
         return
     with Processes(number) as processes:
@@ -346,7 +346,7 @@ def write_dumps(
     reporter: Reporter,
     batches: DumpBatches,
 ) -> None:
-    """Convert dumps into a file and complete it; the caller publishes it.
+    """Convert dumps into a file; the caller completes it if it has rows, and publishes it.
 
     Args:
         file: the file.
@@ -356,20 +356,19 @@ def write_dumps(
         batches: of `dump_reader`; those of these dumps come next.
 
     Raises:
-        DataError: a record is bad, or there is none.
+        DataError: a record is bad; or there is none, and no condition excluded any.
         ReadWriteError: reading or writing failed.
     """
     for dump in dumps:
         for batch in iter(batches.__next__, None):
             file.append(_with_lengths(batch, dump.path, options), str(dump.path))
             reporter.advance(batch.num_rows)
-    if not file.rows:
+    if not file.rows and options.where is None:
         names = ", ".join(str(dump.path) for dump in dumps)
         empty = all(is_empty(dump.path) for dump in dumps)
         files = "the file is" if len(dumps) == 1 else "the files are"
         what = f"{files} empty" if empty else "no records"
         raise DataError(f"{names}: {what}, so there is nothing to convert")
-    file.complete(dumps[0].format)
 
 
 def _with_lengths(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from rlpost.errors import DataError, RlpostError, UsageError
+from rlpost.formats.attempts import renumbered
 from rlpost.formats.base import ReadStats
-from rlpost.formats.containers import JSON, PARQUET, container_of
+from rlpost.formats.containers import JSON, PARQUET, STREAM, container_of
 from rlpost.formats.containers.json_text import json_fields
 from rlpost.formats.fields import apply_map
 from rlpost.formats.records import describe, first_names
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 
     from rlpost.formats.base import Format, ReadOptions
     from rlpost.formats.containers.json_text import LineBlock
+    from rlpost.formats.matching import DumpFilter
     from rlpost.formats.records import Record, Row
     from rlpost.formats.rows import BatchReader
+    from rlpost.formats.where import Where
 
 
 MapItems: TypeAlias = Callable[
@@ -74,32 +77,64 @@ def read_dump(
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
+    if options.where is None:
+        return _with_attempts(_batches(path, layout, options, None, map_items), options)
+    from rlpost.formats.matching import DumpFilter  # noqa: PLC0415 - imports polars
+
+    kept = DumpFilter(options.where, path)
+    return kept.batches(_with_attempts(_batches(path, layout, options, kept, map_here), options))
+
+
+def _with_attempts(
+    batches: Iterator[pa.RecordBatch], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, after the attempts of their steps are recorded."""
+    for batch in batches:
+        options.stats.attempts.add(batch)
+        yield batch
+
+
+def _batches(
+    path: Path,
+    layout: Format,
+    options: ReadOptions,
+    kept: DumpFilter | None,
+    map_items: MapItems,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a dump as record batches, with the fields that a condition on its rows names."""
     if layout.read is not None:
         yield from layout.read(path, options)
         return
-    options.stats.evaluated, options.stats.annotated = 0, set()
+    options.stats.begin_dump()
     if layout.prepare is not None:
         layout.prepare(path, options)
-    reader, earlier = _reader(path, layout, options, map_items), EarlierRows()
     lines = lines_of(path, layout, options)
+    reader, earlier = _reader(path, layout, options, map_items, kept), EarlierRows()
     if lines is None:
-        yield from reader(records_of(path, layout), options, earlier)
+        yield from reader(records_of(path, layout, options.where), options, earlier)
     else:
         for part in map_items(_read_lines, (layout, reader, options), lines):
+            numbers = options.stats.attempt_numbers(part.stats)
             options.stats.add(part.stats)
             if part.tokens is not None:
                 earlier.check(part.where, part.tokens)
             if part.error is not None:
                 raise part.error
-            yield from part.batches
+            for batch in part.batches:
+                yield renumbered(batch, numbers)
     if layout.finish is not None:
         layout.finish(path, options)
+
+
+def is_sequential(options: ReadOptions) -> bool:
+    """Return whether rows depend on those before them: on their count, or the fields they had."""
+    return options.group_size is not None or options.where is not None
 
 
 def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[LineBlock] | None:
     """Return the lines of a dump, many at a time; None if its records are read one by one."""
     container = container_of(path)
-    if not layout.by_record or options.group_size is not None or container is None:
+    if not layout.by_record or is_sequential(options) or container is None:
         return None
     return container.lines(path)
 
@@ -118,16 +153,25 @@ def _read_lines(
     yield Part(batches, options.stats, earlier.where, earlier.tokens, raised)
 
 
-def _reader(path: Path, layout: Format, options: ReadOptions, map_items: MapItems) -> BatchReader:
+def _reader(
+    path: Path,
+    layout: Format,
+    options: ReadOptions,
+    map_items: MapItems,
+    kept: DumpFilter | None,
+) -> BatchReader:
     """Return what makes batches of the records of a dump."""
     if layout.bind is not None:
-        return layout.bind(path, options, lambda: _all_fields(path, layout, options, (), map_items))
+        bound: BatchReader = layout.bind(
+            path, options, lambda: _all_fields(path, layout, options, (), map_items)
+        )
+        return bound
     others = _kept_fields(path, layout, options, map_items)
-    kept = {} if others is None else others.column_types
-    typed = {**layout.types, **kept}.items()
+    named = {} if others is None else others.column_types
+    typed = {**layout.types, **named}.items()
     types = {name: kind for name, kind in typed if name not in options.omitted_columns}
-    in_all = {x: kind for x, kind in types.items() if x in kept or not pa.types.is_nested(kind)}
-    return partial(_layout_batches, layout, others, types, OtherFields(in_all))
+    in_all = {x: kind for x, kind in types.items() if x in named or not pa.types.is_nested(kind)}
+    return partial(_layout_batches, layout, others, types, OtherFields(in_all), kept)
 
 
 def _layout_batches(
@@ -135,11 +179,12 @@ def _layout_batches(
     others: OtherFields | None,
     types: Mapping[str, pa.DataType],
     in_all: OtherFields,
+    kept: DumpFilter | None,
     records: Iterator[Record],
     options: ReadOptions,
     earlier: EarlierRows,
 ) -> Iterator[pa.RecordBatch]:
-    rows = layout_rows(records, layout, options, others)
+    rows = layout_rows(records, layout, options, others, kept)
     return in_all.add_missing_columns(record_batches(rows, options, types, earlier))
 
 
@@ -152,11 +197,19 @@ def check_container(path: Path, layout: Format) -> None:
         raise UsageError(f"{path}: is {what}; {layout.name} dumps are {needed}")
 
 
-def records_of(path: Path, layout: Format) -> Iterator[Record]:
-    """Yield the records of a dump, after a layout split them."""
+def records_of(path: Path, layout: Format, where: Where | None = None) -> Iterator[Record]:
+    """Yield the records of a dump, after a layout split them.
+
+    Those of which an index excludes that a row matches may be left out.
+    """
     container = container_of(path)
     assert container is not None
-    return _of_layout(container.records(path, layout.contents), layout)
+    records = container.records(path, layout.contents)
+    if where is not None and layout.index is not None and container is STREAM:
+        from rlpost.formats.stream_index import indexed_records  # noqa: PLC0415 - imports polars
+
+        records = indexed_records(path, layout.index, where) or records
+    return _of_layout(records, layout)
 
 
 def _of_layout(records: Iterator[Record], layout: Format) -> Iterator[Record]:
@@ -226,13 +279,19 @@ def _types_of_lines(
 
 
 def layout_rows(
-    records: Iterator[Record], layout: Format, options: ReadOptions, others: OtherFields | None
+    records: Iterator[Record],
+    layout: Format,
+    options: ReadOptions,
+    others: OtherFields | None,
+    kept: DumpFilter | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of records, with kept fields and the user's map."""
+    """Yield the rows of records, with kept fields, the user's map and what a condition names."""
     assert layout.rows is not None
     for row in layout.rows(records, options):
         if others is not None:
             row.values |= others.values(row.record.fields)
         apply_map(row, options.map)
+        if kept is not None:
+            kept.add_fields(row)
         row.record = row.record.position  # its values are many times the row's
         yield row

@@ -125,3 +125,21 @@ def test_integers_and_masks_have_the_types_of_their_values():
     for text in texts:
         raw = json_text._decode_fields(f'{{"x":{text}}}'.encode())
         assert field_types([raw], ()) == field_types([json.loads(f'{{"x":{text}}}')], ())
+
+
+def test_attempts_of_a_stream_are_numbered_over_its_parts(tmp_path):
+    stream = tmp_path / "traces" / "stream"
+    stream.mkdir(parents=True)
+    node = {"parent": None, "token_ids": [1] * 40, "mask": [True] * 40, "logprobs": [-0.5] * 40,
+            "sampled": True, "message": {"role": "assistant", "content": "a"}}  # fmt: skip
+    written(stream / "00000.jsonl", (
+        {"id": f"e{i}", "env": {"name": "sum"}, "task": {"key": "t"}, "group": {"id": "g"},
+         "run": {"id": f"r{i // 40}", "work": {"type": "train", "step": i}},
+         "traces": [{"id": f"t{i}", "nodes": [node], "rewards": {}, "task": {}}]}
+        for i in range(100)
+    ))  # fmt: skip
+    for n in (1, 3):
+        convert([stream], tmp_path / f"{n}.parquet", workers=n)
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "3.parquet").read_bytes()
+    table = pq.read_table(tmp_path / "3.parquet")
+    assert table["run_attempt"].to_pylist() == [i // 40 + 1 for i in range(100)]
