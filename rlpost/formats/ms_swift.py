@@ -103,6 +103,7 @@ FORMAT = Format(
     missing_roles=no_token_roles("ms-swift"),
     sniff=_sniff,
     rows=_rows,
+    by_record=True,
     split=_responses,
     own=_OWN,
     integers=False,

@@ -88,6 +88,7 @@ FORMAT = Format(
     },
     sniff=has(*_NEEDED),
     rows=_rows,
+    by_record=True,
     types=_TYPES,
     source="open-instruct, open_instruct/rl_utils.py, RolloutRecord (2025-12 to 2026-08)",
     options=("map",),
