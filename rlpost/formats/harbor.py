@@ -6,6 +6,7 @@ details, or else in the steps of its trajectories.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ _BUDGET = {
     "ContextLengthExceededError", "OutputLengthExceededError",
 }  # fmt: skip
 """Exceptions at a limit of the agent: the response is truncated, and its reward is valid."""
+_JOB = re.compile(r"step_(-?\d+)")
 _VALID = {*_BUDGET, "AgentSafetyRefusalError", "ContentPolicyViolationError"}
 
 
@@ -109,7 +111,7 @@ def _detailed_calls(
 
     The last call of each step of a trial of several steps has the step's reward.
     """
-    texts = {tuple(call.sampled): call.values for call in steps if call.sampled}
+    texts = {_key(call): call.values for call in steps if call.sampled}
     single = [trial] if trial.has("agent_result") else []
     parts = [as_record(f"{trial.where}, step result {i}", one, trial.file)
              for i, one in enumerate(trial.fields.get("step_results") or ())]  # fmt: skip
@@ -123,14 +125,17 @@ def _detailed_calls(
             log_probs = one.fields.get("logprobs") or [None] * len(sampled)
             if not len(sampled) == len(prompts) == len(log_probs):
                 raise one.error("logprobs", log_probs, f"a list of {len(sampled)} calls")
-            calls += [
-                ModelCall(one.where, prompt, ids, own, texts.get(tuple(ids), {}))
-                for prompt, ids, own in zip(prompts, sampled, log_probs, strict=True)
-            ]
+            own = [ModelCall(one.where, *lists) for lists in
+                   zip(prompts, sampled, log_probs, strict=True)]  # fmt: skip
+            calls += [replace(call, values=texts.get(_key(call), {})) for call in own]
         if calls and not single:
             values = {**calls[-1].values, "turn_reward": _reward(part, options)}
             calls[-1] = replace(calls[-1], values=values)
         yield from calls
+
+
+def _key(call: ModelCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(call.prompt or ()), tuple(call.sampled or ())
 
 
 def _reward(part: Record, options: ReadOptions) -> float | None:
@@ -167,8 +172,10 @@ def _facts(
     errors = [one["exception_info"] for one in parts if one.get("exception_info")]
     kinds = [one["exception_type"] for one in errors]
     span = trial.fields.get("agent_execution") or {}
+    job = _JOB.fullmatch(Path(trial.file).absolute().parents[1].name)
     return {
         **facts,
+        "step": int(job[1]) if job else None,
         "rollout_id": trial.get("id"),
         "prompt_id": trial.get("task_name"),
         "domain": trial.fields.get("source"),
@@ -194,7 +201,7 @@ FORMAT = Format(
     contents=Contents(members="*__*/result.json"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "domain", "truncated", "branch",
-        "turn_reward", "agent_role", "failure",
+        "turn_reward", "agent_role", "failure", "batch",
     ),
     missing_roles={
         "reward": "trajectories have no rewards; result.json of their trials has them",
@@ -207,7 +214,7 @@ FORMAT = Format(
         "old_log_probs": "Harbor has no trainer",
         "ref_log_probs": "Harbor has no trainer",
         "values": "Harbor has no critic",
-        "batch": "Harbor has no training steps",
+        "batch": "Harbor has no training steps, and the folder of the job is not named step_N",
     },
     sniff=_is_harbor,
     rows=_rows,
@@ -223,7 +230,7 @@ FORMAT = Format(
         "prompt_token_ids": "rollout_details.prompt_token_ids, or metrics of steps",
         "infer_log_probs": "rollout_details.logprobs, or metrics of steps",
         "failure": "exception_info of which the reward is not valid",
-        "turn_reward": "step_results.verifier_result.rewards",
+        "turn_reward": "step_results.verifier_result.rewards", "step": "the job's folder, step_N",
     },
     note="Each call of the model is one response; --unit rollout counts a trial once.",
 )  # fmt: skip
