@@ -24,6 +24,7 @@ from rlpost.formats import (
     tinker,
     trl,
     verl,
+    xtuner,
 )
 from rlpost.formats.containers import JSON, container_of
 from rlpost.formats.containers.json_text import first_fields
@@ -58,6 +59,7 @@ FORMATS: dict[str, Format] = {
         ms_swift.FORMAT,
         areal.FORMAT,
         skyrl.FORMAT,
+        xtuner.FORMAT,
         generic.JSONL,
         generic.PARQUET,
     )

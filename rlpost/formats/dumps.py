@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath, PathText
 
 
-_WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl")
+_WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl", "xtuner")
 
 
 _BLOCK = 1 << 16
