@@ -1,7 +1,7 @@
-"""Write trainers/: dumps of verl, ms-swift, AReaL, xtuner and open-instruct by their own functions.
+"""Write trainers/: dumps of verl, ms-swift, AReaL, xtuner, Relax, open-instruct by their functions.
 
     pip download --no-deps verl==0.9.1 ms_swift==4.6.0 areal==1.0.4, unpacked to FOLDER/NAME
-    xtuner at b934f46, open-instruct at ccb36c5, in FOLDER/xtuner and FOLDER/open-instruct
+    xtuner at b934f46, open-instruct at ccb36c5, Relax (2026-11), in FOLDER/NAME
     pip install torch aiofiles && python tests/written/make_trainers.py FOLDER
 
 The packages need GPUs to be imported, so each function that writes a dump is compiled from its
@@ -131,6 +131,25 @@ def xtuner() -> None:
         saved._save_trajectories(trainer, [states[:2], states[2:]], FOLDER / "xtuner" / name)
 
 
+def relax() -> None:
+    names = ("_sample_to_summary_record", "_compact_latency_trace", "_write_summary_jsonl",
+             "save_rollout_result_jsonl")  # fmt: skip
+    counts = ("image_count", "image_token_count", "multimodal_token_count")
+    given = {"get_sample_multimodal_stats": lambda _: dict.fromkeys(counts, 0), "Path": Path}
+    code = own("relax/relax/utils/training/train_dump_utils.py", *names, **given)
+    samples = [
+        types.SimpleNamespace(
+            tokens=[*map(ord, prompt + text)], response_length=len(text), prompt=prompt,
+            response=text, reward=score, status=("completed", "truncated")[i == 3], label="2",
+            group_index=i // 2, metadata={}, weight_versions=["5"], multimodal_inputs=None,
+            multimodal_train_inputs=None,
+        )
+        for i, (prompt, text, score) in enumerate(TEXTS)
+    ]  # fmt: skip
+    args = types.SimpleNamespace(rollout_result_dir=FOLDER / "relax")
+    code.save_rollout_result_jsonl(args, STEP, samples)
+
+
 def open_instruct() -> list[dict]:
     """Four samples in two packs; the trainer left sample 2 out."""
     names = ("_save_rollouts", "RolloutRecord", "_get_request_info_for_sample", "pack_sequences",
@@ -184,6 +203,7 @@ def main() -> None:
     ms_swift()
     areal()
     xtuner()
+    relax()
     truth = {"step": STEP, "texts": TEXTS, "open_instruct": open_instruct()}
     (FOLDER / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
 
