@@ -12,7 +12,7 @@ from rlpost.formats.containers import EVERYTHING, Contents, container_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sized
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
     from pathlib import Path
 
     from rlpost.formats.containers import Container
@@ -183,6 +183,8 @@ class Format:
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
     part_of: Callable[[Path], Path | None] | None = None
     """Returns the file of a directory that reads another one, too; None if none does."""
+    read_with: Callable[[Path], Iterable[Path]] = lambda _: ()
+    """Returns the files that are read with a file: if one changes, so do its rows."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
     options: tuple[str, ...] = ()
     """Fields of `ReadOptions` that apply to this format; others are rejected."""

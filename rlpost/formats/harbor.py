@@ -53,6 +53,12 @@ def trial_of(trajectory: Path) -> Path | None:
     return top / "result.json" if (top / "result.json").is_file() else None
 
 
+def trajectories_of(result: Path) -> list[Path]:
+    """Return the trajectories of a trial."""
+    folders = ("agent", "steps/*/agent")
+    return sorted(file for one in folders for file in result.parent.glob(f"{one}/trajectory*.json"))
+
+
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     for record in records:
         file = Path(record.file)
@@ -62,9 +68,7 @@ def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
             trajectories = [record]
         else:
             trial = record
-            files = [*file.parent.glob("agent/trajectory*.json"),
-                     *file.parent.glob("steps/*/agent/trajectory*.json")]  # fmt: skip
-            trajectories = [next(json_records(one)) for one in sorted(files)]
+            trajectories = [next(json_records(one)) for one in trajectories_of(file)]
         every = [part for one in trajectories for part in _with_subagents(one)]
         steps = [call for one in every for call in _step_calls(one)]
         detailed = [] if trial is None else list(_detailed_calls(trial, steps, options))
@@ -221,6 +225,7 @@ FORMAT = Format(
     types={**TYPES, "turn_reward": pa.float64(), "seconds": pa.float64()},
     version=Version("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
     part_of=trial_of,
+    read_with=trajectories_of,
     options=("map",),
     source="harbor 0.25.0 models/trial/result.py, models/trajectories; ATIF 1.0 to 1.8",
     fields={

@@ -45,6 +45,13 @@ def rollouts_of(file: Path) -> Path | None:
     return min(shards, default=None)
 
 
+def packs_of(shard: Path, step: str = "") -> Iterator[Path]:
+    """Yield the files of the trainer of the run of a shard, of one step or all."""
+    match = _SHARD.fullmatch(shard.name)
+    if match is not None:
+        yield from shard.parent.glob(f"{escape(match['run'])}_trainer_logprobs_step{step}*")
+
+
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     trained = _Trained()
     for record in records:
@@ -116,17 +123,13 @@ class _Trained:
 
 def _step_sequences(shard: Path, step: int) -> dict[int, dict[str, Any]] | None:
     """Return the lists of each sample in the packs of a step; None if the run has no packs."""
-    match = _SHARD.fullmatch(shard.name)
-    if match is None:
-        return None
-    run = f"{escape(match['run'])}_trainer_logprobs_step"
-    if not any(shard.parent.glob(f"{run}*.jsonl*")):
+    if not any(packs_of(shard)):
         return None
     return {
         sequence.integer("rollout_sample_idx"): {
             name: np.asarray(values) for name, values in _trainer_lists(sequence).items()
         }
-        for file in sorted(shard.parent.glob(f"{run}{step:06d}[_.]*"))
+        for file in sorted(packs_of(shard, f"{step:06d}[_.]"))
         for pack in json_records(file)
         for sequence in _sequences(pack)
     }
@@ -239,6 +242,7 @@ FORMAT = Format(
     rows=_rows,
     version=Version("logprob_token_offset", (1,)),
     part_of=rollouts_of,
+    read_with=packs_of,
     types=_TYPES,
     source="open-instruct, open_instruct/rl_utils.py, RolloutRecord (2025-12 to 2026-08), and "
     "_save_trainer_logprobs (commit ccb36c5, 2026-06)",

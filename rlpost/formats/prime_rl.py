@@ -76,6 +76,11 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
+def annotations_beside(chunk: Path) -> Path:
+    """Return the folder of the annotations of a chunk's traces, which need not exist."""
+    return chunk.parent.parent / "annotations"
+
+
 def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     """Yield the branches of traces whose agent was trainable, if they have policy tokens.
 
@@ -84,7 +89,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
     notes, evaluated = None, 0
     for record in records:
         if notes is None:
-            notes = Annotations(Path(record.file).parent.parent / "annotations")
+            notes = Annotations(annotations_beside(Path(record.file)))
         if _is_stream(record) and _field(record, "run", "work", "type") == "eval":
             evaluated += 1
             continue
@@ -400,6 +405,7 @@ TRACES = Format(
     title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
     containers=(JSON, STREAM),
     beside=("annotations/*", "*.index.jsonl", "live/*"),
+    read_with=lambda chunk: annotations_beside(chunk).glob("*/*.jsonl*"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
         "domain", "truncated", "branch", "agent_role", "failure",
