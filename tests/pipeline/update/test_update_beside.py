@@ -27,7 +27,7 @@ def rows_of(top):
 @pytest.mark.parametrize(
     ("source", "changed", "rollouts"),
     [
-        ("harbor/job", "fix-git__1/agent/trajectory.json", True),
+        ("harbor/job", "fix-git__1/agent/trajectory.json", False),
         ("nemo_gym", "rollouts_failures.jsonl", True),
         ("trainers/open-instruct", "run__1_trainer_logprobs_step000007_rank00001.jsonl", False),
     ],
