@@ -283,7 +283,7 @@ def write_dumps(
         files = "the file is" if len(dumps) == 1 else "the files are"
         what = f"{files} empty" if empty else "no records"
         raise DataError(f"{names}: {what}, so there is nothing to convert")
-    file.complete(dumps[0].format)
+    file.complete(dumps[0].format, options.tokenizer)
 
 
 def _with_lengths(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:

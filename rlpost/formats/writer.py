@@ -100,8 +100,12 @@ class CanonicalFile:
         if self._bytes >= ROW_GROUP_BYTES:
             self._flush()
 
-    def complete(self, dump_format: Format) -> None:
+    def complete(self, dump_format: Format, tokenizer: str | None = None) -> None:
         """Write the last rows and the footer; the target does not exist yet.
+
+        Args:
+            dump_format: the format of the dump.
+            tokenizer: counted the lengths of the texts.
 
         Raises:
             DataError: there were no rows.
@@ -114,11 +118,13 @@ class CanonicalFile:
         assert self._writer is not None
         assert self._file is not None
         missing = missing_roles(dump_format, self.columns)
+        counted = {} if tokenizer is None else {"rlpost.counted_by": tokenizer}
         self._writer.add_key_value_metadata(
             {
                 "rlpost.version": __version__,
                 "rlpost.format": dump_format.name,
                 "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
+                **counted,
             }
         )
         try:
