@@ -18,12 +18,14 @@ from rlpost.formats import (
     nemo_rl,
     open_instruct,
     prime_rl,
+    relax,
     roll,
     skyrl,
     slime,
     tinker,
     trl,
     verl,
+    xtuner,
 )
 from rlpost.formats.containers import JSON, container_of
 from rlpost.formats.containers.json_text import first_fields
@@ -58,6 +60,8 @@ FORMATS: dict[str, Format] = {
         ms_swift.FORMAT,
         areal.FORMAT,
         skyrl.FORMAT,
+        relax.FORMAT,
+        xtuner.FORMAT,
         generic.JSONL,
         generic.PARQUET,
     )

@@ -229,7 +229,7 @@ def write_all(
             options.stats.replaced = sum(file.leave_out(attempts.replaced) for file in files)
         for file, dumps in zip(files, plan.values(), strict=True):
             if file.rows:
-                file.complete(dumps[0].format)
+                file.complete(dumps[0].format, options.tokenizer)
             else:
                 staged.drop(file.target)
         if options.where is not None and not any(file.rows for file in files):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath, PathText
 
 
-_WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl")
+_WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl", "relax", "xtuner")
 
 
 _BLOCK = 1 << 16

@@ -20,13 +20,13 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.formats.exported import SUFFIX
 from rlpost.formats.targets import target_named
 from rlpost.formats.targets.base import STDOUT, held_columns
+from rlpost.formats.targets.parts import CHUNK_TOKENS, steps_of, trials_of
 from rlpost.formats.targets.rows import Rows
-from rlpost.io import arrow as ragged
-from rlpost.io.arrow import CellLocation, is_list
+from rlpost.io.arrow import is_list
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.publish import StagedFiles
+from rlpost.io.publish import StagedFiles, StagedFolder
 from rlpost.io.staged import StandardOutput, file_errors
 from rlpost.recipe.roles import ROLES
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 WEIGHTS = ("sample_weight", "is_weight")
 """Columns that multiply losses."""
-CHUNK_TOKENS = 1 << 16
-"""Of the largest column at a time: as Python objects they need 32 bytes each."""
 
 
 def export(
@@ -72,18 +70,24 @@ def export(
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows to export")
     held = held_columns(source, target, columns_map or {}, lossy=lossy)
-    steps = _steps_of(source, held, target)
-    plan = _plan(path, target, steps, source, overwrite=overwrite)
+    steps = steps_of(source, held, target)
+    if target.layout == "trials":
+        folder = StagedFolder(_new_folder(path, target, overwrite=overwrite))
+        folders, parts = trials_of(source, held, steps)
+        plan: dict[int, list[AnyPath]] = {i: [path / one] for i, one in enumerate(folders)}
+    else:
+        folder, parts = None, steps
+        plan = _plan(path, target, steps, source, overwrite=overwrite)
     texts = _texts(plan, held, target, source, overwrite=overwrite)
     stale = _stale(path, target, texts, source, overwrite=overwrite)
     lengths = _lengths(held)
-    rows_of = dict(Counter(steps)) or {0: source.rows}
+    rows_of = dict(Counter(parts)) or {0: source.rows}
     reporter.start("export", source.rows)
     counts = Counter[str]()
-    with _Files(plan, texts, rows_of, held, target, stale) as files:
-        for rows, numbers in _read(source, held, steps):
-            for step in np.unique(numbers).tolist():
-                files.add(step, rows.take(np.flatnonzero(numbers == step)))
+    with _Files(plan, texts, rows_of, held, target, stale, folder) as files:
+        for rows, numbers in _read(source, held, parts):
+            for part in np.unique(numbers).tolist():
+                files.add(part, rows.take(np.flatnonzero(numbers == part)))
             counts += _counts(rows, lengths)
             reporter.advance(len(rows))
         source.check_unchanged()
@@ -92,7 +96,7 @@ def export(
         "target": target.name,
         "title": target.title,
         "inputs": [str(file.path) for file in source.files],
-        "outputs": [str(one) for one in [*chain.from_iterable(plan.values()), *texts]],
+        "outputs": [str(one) for one in files.outputs],
         "responses": source.rows,
         "tokens": counts["tokens"],
         "fields": {column: target.fields[item] for item, column in held.columns.items()},
@@ -137,28 +141,6 @@ def _folder(path: AnyPath) -> AnyPath:
     return path.parent if isinstance(path, Path) else parse_path(path.url.rpartition("/")[0])
 
 
-def _steps_of(source: Source, held: ExportColumns, target: ExportTarget) -> list[int]:
-    """Return the step of each row, if the target has a file for each; else [].
-
-    Raises:
-        DataError: a step is not a whole number.
-    """
-    if target.layout != "steps" or "batch" not in held.columns:
-        return []
-    column, steps = held.columns["batch"], []
-    for chunk in source.read([column], CHUNK_TOKENS, ""):
-        path = str(source.files[chunk.file].path)
-        location = CellLocation(path, chunk.first_row, column)
-        keys = ragged.key(chunk.table.column(column), location).to_pylist()
-        for row, key in enumerate(keys):
-            if not str(key).removeprefix("-").isdecimal():
-                raise location.error(
-                    row, f"is {key!r}", f"--to {target.name} numbers its files by whole steps"
-                )
-            steps.append(int(key))
-    return steps
-
-
 def _plan(
     output: AnyPath, target: ExportTarget, steps: list[int], source: Source, *, overwrite: bool
 ) -> dict[int, list[AnyPath]]:
@@ -186,6 +168,18 @@ def _plan(
         plan = {step: [output / f"{step}{target.suffix}"] for step in numbers}
     _check(list(chain.from_iterable(plan.values())), source, overwrite=overwrite)
     return plan
+
+
+def _new_folder(output: AnyPath, target: ExportTarget, *, overwrite: bool) -> Path:
+    """Return OUT; raise UsageError unless it is a local folder that is new or empty."""
+    what = f"--to {target.name} writes a new folder"
+    if overwrite:
+        raise UsageError(f"--overwrite: has no effect, because {what}; remove {output}")
+    if not isinstance(output, Path):
+        raise UsageError(f"{output}: {what} on a local disk; name another")
+    if output.is_dir() and any(output.iterdir()):
+        raise UsageError(f"{output}: has files, and {what}; remove it, or name another")
+    return output
 
 
 def _check_kind(output: AnyPath, target: ExportTarget, *, is_folder: bool, name: str) -> None:
@@ -279,11 +273,11 @@ def _stale(
 
 
 def _read(
-    source: Source, held: ExportColumns, steps: list[int]
+    source: Source, held: ExportColumns, parts: list[int]
 ) -> Iterator[tuple[Rows, np.ndarray[Any, Any]]]:
-    """Yield the rows of the input in pieces of bounded size, and the step of each row."""
+    """Yield the rows of the input in pieces of bounded size, and the part of each row."""
     names = [*dict.fromkeys([*held.columns.values(), *held.others])]
-    of_rows = np.array(steps or [0] * source.rows, np.int64)
+    of_rows = np.array(parts or [0] * source.rows, np.int64)
     for chunk in source.read(names, CHUNK_TOKENS, _largest(source, names)):
         path = str(source.files[chunk.file].path)
         rows = Rows.of(chunk, path, source.first_rows[chunk.file], held.columns)
@@ -359,12 +353,13 @@ class _Files:
     """The files of an export, which appear when the last one is complete.
 
     Args:
-        plan: step -> its files.
+        plan: step, or number of a rollout, -> its files, or its folder.
         texts: other files, and their contents.
-        rows: the number of rows of each step; a step's files are written after its last row.
+        rows: the number of rows of each part; its files are written after its last row.
         held: the columns.
         target: the target.
         stale: a file of an earlier export that is removed.
+        folder: the folder that has all of them, if it is new.
     """
 
     def __init__(
@@ -375,13 +370,15 @@ class _Files:
         held: ExportColumns,
         target: ExportTarget,
         stale: Path | None,
+        folder: StagedFolder | None,
     ) -> None:
         self._plan, self._texts, self._rows = plan, texts, dict(rows)
         self._stale = stale
         self._held, self._target = held, target
         paths = [*chain.from_iterable(plan.values()), *texts]
         self._stdout = StandardOutput()
-        self._staged = StagedFiles(path for path in paths if path != STDOUT)
+        self._staged = folder or StagedFiles(path for path in paths if path != STDOUT)
+        self.outputs: list[AnyPath] = [folder.target] if folder else paths
         self._sinks: dict[int, ExportSink] = {}
         self.warnings: list[str] = []
 
@@ -392,7 +389,7 @@ class _Files:
     def __exit__(self, *error: object) -> None:
         self._staged.__exit__(*error)
 
-    def _open(self, path: AnyPath) -> Writable:
+    def _open(self, path: AnyPath) -> Writable | Path:
         return self._stdout if path == STDOUT else self._staged.stage(path)
 
     def add(self, step: int, rows: Rows) -> None:
@@ -412,6 +409,7 @@ class _Files:
     def publish(self) -> None:
         """Complete the files, and rename them to their targets."""
         for path, text in self._texts.items():
+            assert isinstance(self._staged, StagedFiles)
             with file_errors(path, "cannot be written"):
                 self._staged.stage(path).path.write_text(text, encoding="utf-8")
         if not self._staged.targets:

@@ -6,6 +6,7 @@ details, or else in the steps of its trajectories.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ _BUDGET = {
     "ContextLengthExceededError", "OutputLengthExceededError",
 }  # fmt: skip
 """Exceptions at a limit of the agent: the response is truncated, and its reward is valid."""
+_JOB = re.compile(r"step_(-?\d+)")
 _VALID = {*_BUDGET, "AgentSafetyRefusalError", "ContentPolicyViolationError"}
 
 
@@ -51,6 +53,12 @@ def trial_of(trajectory: Path) -> Path | None:
     return top / "result.json" if (top / "result.json").is_file() else None
 
 
+def trajectories_of(result: Path) -> list[Path]:
+    """Return the trajectories of a trial."""
+    folders = ("agent", "steps/*/agent")
+    return sorted(file for one in folders for file in result.parent.glob(f"{one}/trajectory*.json"))
+
+
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     for record in records:
         file = Path(record.file)
@@ -60,9 +68,7 @@ def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
             trajectories = [record]
         else:
             trial = record
-            files = [*file.parent.glob("agent/trajectory*.json"),
-                     *file.parent.glob("steps/*/agent/trajectory*.json")]  # fmt: skip
-            trajectories = [next(json_records(one)) for one in sorted(files)]
+            trajectories = [next(json_records(one)) for one in trajectories_of(file)]
         every = [part for one in trajectories for part in _with_subagents(one)]
         steps = [call for one in every for call in _step_calls(one)]
         detailed = [] if trial is None else list(_detailed_calls(trial, steps, options))
@@ -109,7 +115,7 @@ def _detailed_calls(
 
     The last call of each step of a trial of several steps has the step's reward.
     """
-    texts = {tuple(call.sampled): call.values for call in steps if call.sampled}
+    texts = {_key(call): call.values for call in steps if call.sampled}
     single = [trial] if trial.has("agent_result") else []
     parts = [as_record(f"{trial.where}, step result {i}", one, trial.file)
              for i, one in enumerate(trial.fields.get("step_results") or ())]  # fmt: skip
@@ -123,14 +129,17 @@ def _detailed_calls(
             log_probs = one.fields.get("logprobs") or [None] * len(sampled)
             if not len(sampled) == len(prompts) == len(log_probs):
                 raise one.error("logprobs", log_probs, f"a list of {len(sampled)} calls")
-            calls += [
-                ModelCall(one.where, prompt, ids, own, texts.get(tuple(ids), {}))
-                for prompt, ids, own in zip(prompts, sampled, log_probs, strict=True)
-            ]
+            own = [ModelCall(one.where, *lists) for lists in
+                   zip(prompts, sampled, log_probs, strict=True)]  # fmt: skip
+            calls += [replace(call, values=texts.get(_key(call), {})) for call in own]
         if calls and not single:
             values = {**calls[-1].values, "turn_reward": _reward(part, options)}
             calls[-1] = replace(calls[-1], values=values)
         yield from calls
+
+
+def _key(call: ModelCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(call.prompt or ()), tuple(call.sampled or ())
 
 
 def _reward(part: Record, options: ReadOptions) -> float | None:
@@ -167,8 +176,10 @@ def _facts(
     errors = [one["exception_info"] for one in parts if one.get("exception_info")]
     kinds = [one["exception_type"] for one in errors]
     span = trial.fields.get("agent_execution") or {}
+    job = _JOB.fullmatch(Path(trial.file).absolute().parents[1].name)
     return {
         **facts,
+        "step": int(job[1]) if job else None,
         "rollout_id": trial.get("id"),
         "prompt_id": trial.get("task_name"),
         "domain": trial.fields.get("source"),
@@ -194,7 +205,7 @@ FORMAT = Format(
     contents=Contents(members="*__*/result.json"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "domain", "truncated", "branch",
-        "turn_reward", "agent_role", "failure",
+        "turn_reward", "agent_role", "failure", "batch",
     ),
     missing_roles={
         "reward": "trajectories have no rewards; result.json of their trials has them",
@@ -207,13 +218,14 @@ FORMAT = Format(
         "old_log_probs": "Harbor has no trainer",
         "ref_log_probs": "Harbor has no trainer",
         "values": "Harbor has no critic",
-        "batch": "Harbor has no training steps",
+        "batch": "Harbor has no training steps, and the folder of the job is not named step_N",
     },
     sniff=_is_harbor,
     rows=_rows,
     types={**TYPES, "turn_reward": pa.float64(), "seconds": pa.float64()},
     version=Version("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
     part_of=trial_of,
+    read_with=trajectories_of,
     options=("map",),
     source="harbor 0.25.0 models/trial/result.py, models/trajectories; ATIF 1.0 to 1.8",
     fields={
@@ -223,7 +235,7 @@ FORMAT = Format(
         "prompt_token_ids": "rollout_details.prompt_token_ids, or metrics of steps",
         "infer_log_probs": "rollout_details.logprobs, or metrics of steps",
         "failure": "exception_info of which the reward is not valid",
-        "turn_reward": "step_results.verifier_result.rewards",
+        "turn_reward": "step_results.verifier_result.rewards", "step": "the job's folder, step_N",
     },
     note="Each call of the model is a row, and a trial counts once; --unit row counts calls.",
 )  # fmt: skip

@@ -29,7 +29,9 @@ _OWN = frozenset({*_STEPS, *_TEXTS, "advantages", "reward", "image"})
 
 def _sniff(fields: Mapping[str, Any]) -> bool:
     if isinstance(fields.get("completion"), str):
-        return fields.keys() >= {"gen_step", "prompt", "reward"}
+        return fields.keys() >= {"gen_step", "prompt"}
+    if fields.keys() == {"step", "prompt", "completion"} and isinstance(fields["prompt"], list):
+        return True  # of distillation, which has no rewards
     return (
         any(name in fields for name in _STEPS)
         and any(isinstance(fields.get(name), list) for name in ("prompt", "messages"))
@@ -82,6 +84,8 @@ def _prompt(record: Record) -> str:
 
 def _reward(record: Record, options: ReadOptions) -> float | None:
     """Return the sum of the reward functions: the columns from completion to advantages."""
+    if "reward" not in record and "advantages" not in record:
+        return None
     if "reward" in record:
         options.stats.sources["reward"] = "reward"
         return record.number("reward")
@@ -100,14 +104,18 @@ FORMAT = Format(
     title="ms-swift completions.jsonl of log_completions",
     containers=(JSON,),
     roles=("group", "reward", "batch"),
-    missing_roles=no_token_roles("ms-swift"),
+    missing_roles={
+        "reward": "GKD, a distillation, has none",
+        **no_token_roles("ms-swift"),
+    },
     sniff=_sniff,
     rows=_rows,
     by_record=True,
     split=_responses,
     own=_OWN,
     integers=False,
-    source="ms-swift 3.2 to 4.6, grpo_trainer.py (also those of Megatron and Ray), JsonlWriter",
+    source="ms-swift 3.2 to 4.6.0, grpo_trainer.py and gkd_trainer.py (also those of Megatron and "
+    "Ray), JsonlWriter",
     options=("map",),
     fields={"prompt_id": f"prompt ({SAME_TEXT})"},
     role_notes={

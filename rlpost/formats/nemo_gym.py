@@ -47,15 +47,20 @@ def rollouts_of(failures: Path) -> Path | None:
     return file if file.is_file() else None
 
 
+def failures_of(rollouts: Path) -> list[Path]:
+    """Return the file of failures beside a file of rollouts, if there is one."""
+    file = rollouts.with_name(f"{rollouts.stem}{_SIDECAR}{rollouts.suffix}")
+    return [file] if file.is_file() else []
+
+
 def _rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:  # noqa: ARG001
     file = None
     for record in records:
         file = Path(record.file)
         yield from _rollout(record, 0)
-    beside = file and file.with_name(f"{file.stem}{_SIDECAR}{file.suffix}")
-    if beside and beside.is_file():
-        for attempt, record in enumerate(json_records(beside), 1):
-            yield from _rollout(record, attempt)
+    failed = (record for one in (failures_of(file) if file else ()) for record in json_records(one))
+    for attempt, record in enumerate(failed, 1):
+        yield from _rollout(record, attempt)
 
 
 def _rollout(record: Record, attempt: int) -> Iterator[Row]:
@@ -131,6 +136,7 @@ FORMAT = Format(
     integers=False,  # scores of the environment: their types differ between files
     types={**TYPES, "sample_loss_mask": pa.float64()},
     part_of=rollouts_of,
+    read_with=failures_of,
     options=("map",),
     source="nemo-gym 0.4.0 rollout_collection.py, base_resources_server.py, openai_utils.py",
     fields={

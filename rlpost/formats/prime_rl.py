@@ -86,6 +86,11 @@ def _is_traces(fields: Mapping[str, Any]) -> bool:
     return episode or {"nodes", "rewards", "task"} <= fields.keys()
 
 
+def annotations_beside(chunk: Path) -> Path:
+    """Return the folder of the annotations of a chunk's traces, which need not exist."""
+    return chunk.parent.parent / "annotations"
+
+
 def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row]:
     """Yield the branches of traces whose agent was trainable, if they have policy tokens.
 
@@ -117,7 +122,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
 
 def _annotations(chunk: Path, options: ReadOptions) -> Annotations:
     """Return the annotations of the traces of a file, which are read once."""
-    folder = chunk.parent.parent / "annotations"
+    folder = annotations_beside(chunk)
     if folder not in options.beside:
         options.beside[folder] = Annotations(folder)
     notes: Annotations = options.beside[folder]
@@ -447,6 +452,7 @@ TRACES = Format(
     title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
     containers=(JSON, STREAM),
     beside=("annotations/*", "*.index.jsonl", "live/*"),
+    read_with=lambda chunk: annotations_beside(chunk).glob("*/*.jsonl*"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
         "domain", "truncated", "branch", "agent_role", "failure", "run_attempt",

@@ -145,8 +145,12 @@ class CanonicalFile:
         except OSError as error:
             raise self._write_error(error) from None
 
-    def complete(self, dump_format: Format) -> None:
+    def complete(self, dump_format: Format, tokenizer: str | None = None) -> None:
         """Write the last rows and the footer; the target does not exist yet.
+
+        Args:
+            dump_format: the format of the dump.
+            tokenizer: counted the lengths of the texts.
 
         Raises:
             DataError: there were no rows.
@@ -158,11 +162,13 @@ class CanonicalFile:
         self._flush()
         assert self._writer is not None
         missing = missing_roles(dump_format, self.columns)
+        counted = {} if tokenizer is None else {"rlpost.counted_by": tokenizer}
         self._writer.add_key_value_metadata(
             {
                 "rlpost.version": __version__,
                 "rlpost.format": dump_format.name,
                 "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
+                **counted,
             }
         )
         self._close()

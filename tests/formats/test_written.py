@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from runs import run
 
+import rlpost
 from rlpost.errors import DataError
 from rlpost.formats import FORMATS, detect
 from rlpost.formats.convert import convert
@@ -203,3 +204,9 @@ def test_rollouts_of_nemo_gym_with_the_failures_beside_them(tmp_path):
         (tmp_path / "run" / file.name).write_bytes(file.read_bytes())
     convert(tmp_path / "run", tmp_path / "folder")
     assert pq.read_table(tmp_path / "folder").num_rows == len(rows)
+
+
+def test_a_trial_that_failed_needs_no_reward_in_an_inspection(tmp_path):
+    convert(WRITTEN / "harbor" / "job", tmp_path / "in.parquet")
+    found = {one.name for one in rlpost.inspect(tmp_path / "in.parquet").findings}
+    assert "nonfinite_rewards" not in found

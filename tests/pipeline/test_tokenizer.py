@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,6 @@ import rlpost
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
 from rlpost.io import tokenizer as module
 from rlpost.recipe.recipe import Recipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORDS = ["nine", "plus", "three", "equals", "twelve", "“ß”", "\n", "so", "<think>", "</s>"]
 ROWS = 24
@@ -126,6 +124,28 @@ def test_a_conversion_stores_the_lengths(trained, tmp_path):
         rlpost.convert(
             tmp_path / "in.parquet", tmp_path / "b.parquet", "parquet", tokenizer=str(trained)
         )
+
+
+TRAINERS = Path(__file__).parents[1] / "written" / "trainers"
+
+
+@pytest.mark.parametrize(
+    "dump", ["verl", "verl-v1", "ms-swift/grpo", "ms-swift/gkd", "ms-swift/ray", "areal", "xtuner",
+             "relax", "open-instruct"]
+)  # fmt: skip
+def test_counted_lengths_are_marked_and_a_finding_of_every_layout_of_texts(trained, dump, tmp_path):
+    out = tmp_path / "in.parquet"
+    if with_lengths := dump in ("areal", "xtuner", "relax", "open-instruct"):
+        with pytest.raises(UsageError, match=r"--tokenizer \S+: has no effect"):
+            rlpost.convert(TRAINERS / dump, out, tokenizer=str(trained))
+        rlpost.convert(TRAINERS / dump, out)
+    else:
+        rlpost.convert(TRAINERS / dump, out, tokenizer=str(trained))
+    metadata = pq.read_metadata(out).metadata
+    counted = metadata.get(b"rlpost.counted_by", b"").decode()
+    assert counted == ("" if with_lengths else str(trained))
+    found = {one.name for one in rlpost.inspect(out).findings}
+    assert ("counted_lengths" in found) == bool(counted)
 
 
 def test_a_column_of_lengths_is_not_ignored_silently(trained):

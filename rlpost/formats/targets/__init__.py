@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.errors import UsageError, no_such
-from rlpost.formats.targets import jsonl, prime_rl, slime, tinker, verl
+from rlpost.formats.targets import harbor, jsonl, prime_rl, slime, tinker, verl
 
 if TYPE_CHECKING:
     from rlpost.formats.targets.base import ExportTarget
@@ -18,6 +18,7 @@ TARGETS: dict[str, ExportTarget] = {
         slime.TARGET,
         verl.TARGET,
         prime_rl.TARGET,
+        harbor.TARGET,
     )
 }
 """Every target by its name."""

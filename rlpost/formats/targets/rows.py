@@ -146,20 +146,24 @@ class Rows:
         return [own & kept for own, kept in zip(self.masks(), self.kept(), strict=True)]
 
     def where_trained(self, item: str) -> list[NDArray[np.float32]]:
-        """Return float32 vectors that are 0 for tokens that are not trained on.
+        """Return float32 vectors that are 0 for tokens that are not trained on; as `where`."""
+        return self.where(item, self.trained())
+
+    def where(self, item: str, masks: list[NDArray[np.bool_]]) -> list[NDArray[np.float32]]:
+        """Return float32 vectors that are 0 outside of a mask.
 
         Raises:
-            DataError: a number of a trained token is not finite.
+            DataError: a number where the mask is 1 is not finite.
         """
         found = []
-        for row, (own, mask) in enumerate(zip(self.tokens(item), self.trained(), strict=True)):
+        for row, (own, mask) in enumerate(zip(self.tokens(item), masks, strict=True)):
             values = np.where(mask, own, 0).astype(np.float32)
             if not np.isfinite(values).all():
                 token = int(np.flatnonzero(~np.isfinite(values))[0])
                 raise self.error(
                     row,
-                    f"`{self.columns[item]}` is {values[token]} at token {token}; a token that is "
-                    "trained on needs a finite number: mask it, or compute it again",
+                    f"`{self.columns[item]}` is {values[token]} at token {token}; a policy token "
+                    "needs a finite number: mask it, or compute it again",
                 )
             found.append(values)
         return found

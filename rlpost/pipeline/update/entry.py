@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
+from rlpost.formats import detect
 from rlpost.io.own_files import decode
 from rlpost.io.parquet.fingerprint import FileFingerprint, fingerprint_of, footer_digest, last_entry
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
@@ -93,6 +95,21 @@ def recorded_path(path: AnyPath, target: Path) -> str:
     return Path(os.path.relpath(file, folder)).as_posix()
 
 
+def _with_others(own: FileFingerprint, dump: Path) -> FileFingerprint:
+    """Return the fingerprint of a dump and of the files that are read with it.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    dump_format = detect(dump)
+    others = sorted(dump_format.read_with(dump)) if dump_format else []
+    if not others:
+        return own
+    every = [own, *(fingerprint_of(file) for file in others)]
+    text = repr([*zip([dump, *others], every, strict=True)])
+    return FileFingerprint(sum(one.size for one in every if one), sha256(text.encode()).hexdigest())
+
+
 class Identity(NamedTuple):
     """The identity of an input."""
 
@@ -105,7 +122,10 @@ class Identity(NamedTuple):
         with file_errors(found.path, "cannot be read"):
             local_table = found.table and isinstance(found.path, Path)
             footer = footer_digest(found.path) if local_table else None
-            return cls(fingerprint_of(found.path), footer)
+            own = fingerprint_of(found.path)
+            if found.table or own is None:
+                return cls(own, footer)
+            return cls(_with_others(own, cast("Path", found.path)), footer)
 
     def is_of(self, entry: Entry) -> bool:
         """Return whether an output was made of this."""

@@ -88,7 +88,9 @@ class UpdateInputs:
         if not isinstance(path, Path) or (found.table and not is_dump_table(path)):
             return None
         dump_format = detect(path)
-        return None if dump_format is None else Dump(path, dump_format, found.relative)
+        dump = None if dump_format is None else Dump(path, dump_format, found.relative)
+        others = {other.path for other in self.update.files}
+        return None if dump is None or dump.owner in others else dump
 
     def _target(self, found: UpdateFile) -> Path:
         """Return the path of a converted dump."""

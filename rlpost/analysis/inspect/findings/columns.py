@@ -57,6 +57,27 @@ def no_rows(data: CheckInput) -> Result:
     )  # fmt: skip
 
 
+@check("warning")
+def counted_lengths(data: CheckInput) -> Result:
+    """A tokenizer counted the lengths in the texts of the responses, which have no tokens.
+
+    The text of sampled tokens can have other tokens, and none for the end of a sequence, so lengths
+    may differ from those that the policy sampled. Dump token ids, or check one response against the
+    engine's count of tokens.
+    """
+    files = [(file.path, name) for file in data.input.files
+             if (name := (file.rlpost or {}).get("counted_by"))]  # fmt: skip
+    if not files:
+        return None
+    names = ", ".join(sorted({name for _, name in files}))
+    return Problem(
+        20,
+        f"lengths are not of sampled tokens: `{names}` counted them in the texts",
+        "dump token ids, or compare some lengths with the engine's counts",
+        data.count, data.count, [FindingEvidence(path) for path, _ in files[:data.evidence]],
+    )  # fmt: skip
+
+
 @check("error")
 def no_reward(data: CheckInput) -> Result:
     """No column has the role `reward`, which every estimator needs.

@@ -457,7 +457,7 @@ def _threshold_note(data: CheckInput) -> str:
 
 @check("error", "reward")
 def nonfinite_rewards(data: CheckInput) -> Result:
-    """Rewards are null, NaN or infinite.
+    """Rewards are null, NaN or infinite, other than those of rollouts that failed.
 
     One such reward makes all advantages of its group NaN. Score the responses again, or leave
     them out with --nonfinite mask.
@@ -469,14 +469,18 @@ def nonfinite_rewards(data: CheckInput) -> Result:
     null, infinite = rows["reward_null"], rows["reward"].is_infinite()
     nan = rows["reward"].is_nan() & ~null
     kinds = {"null": null, "NaN": nan.alias("nan"), "infinite": infinite.alias("infinite")}
+    kinds = {kind: flags & ~data.failed for kind, flags in kinds.items()}
+    count = sum(int(flags.sum()) for flags in kinds.values())
+    if not count:
+        return None
     return Problem(
         94,
-        f"`{rewards.column}` is not finite in {rewards.nonfinite:,} of "
+        f"`{rewards.column}` is not finite in {count:,} of "
         f"{counted(data.count, 'response')} ("
         + ", ".join(f"{flags.sum():,} {kind}" for kind, flags in kinds.items() if flags.any())
         + ")",
         "score them again, or leave them out: `rlpost advantages --nonfinite mask`",
-        rewards.nonfinite, data.count, data.examples_named(kinds),
+        count, data.count, data.examples_named(kinds),
     )  # fmt: skip
 
 
