@@ -14,7 +14,7 @@ from rlpost.io.parquet.source import RowChunk
 @pytest.mark.parametrize(
     ("column", "values", "text"),
     [
-        ("advantages", [float("nan")], r"row 3: `advantages` is nan at token 0; a token that"),
+        ("advantages", [float("nan")], r"row 3: `advantages` is nan at token 0; a policy token"),
         ("prompt_token_ids", [], r"row 3: the prompt has no tokens"),
         ("infer_log_probs", [0.0, 0.0], r"row 3: `infer_log_probs` has 2 values but `response_tok"),
     ],
