@@ -27,7 +27,7 @@ from rlpost.kernels.corrections import importance_weights as _importance_weights
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import add_at, add_segment_sums, last_true, spread
-from rlpost.kernels.trimming import smallest
+from rlpost.kernels.trimming import MeanBelow, kept_of
 from rlpost.kernels.values import ValueLoss
 from rlpost.kernels.values import value_loss as _value_loss
 from rlpost.recipe.recipe import Filter, Level
@@ -505,7 +505,7 @@ def accepted_tokens(
         how = {"measure": one.measure, "level": one.level}
         values = divergence(old, infer, kept, responses.offsets, clamp=clamp, **how)
         if one.of_batch:
-            inside = smallest(values, kept, one.high)
+            inside = kept_of(values, kept, MeanBelow(one.high))
         else:
             inside = (values >= one.low) & (values <= one.high)
         accepted = accepted & (spread(inside, responses.offsets) if one.by_response else inside)

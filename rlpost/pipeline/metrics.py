@@ -41,7 +41,7 @@ from rlpost.pipeline.signal import (
     signal_of_responses,
     signal_of_tokens,
 )
-from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
+from rlpost.pipeline.stages.off_policy import corrected, drops_responses, passed, rejected
 from rlpost.pipeline.stages.tokens import (
     LOST,
     inside,
@@ -493,7 +493,8 @@ def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
         counts["is:rejected"] = where(rows["kept"], 0, tokens)
     for name, count in counts.items():
         sums |= {f"{name}.tokens": count, f"{name}.responses": count > 0}
-    numbers.sums.update(sums | _divergences(batch, mask, recipe))
+    divergences = _divergences(batch, mask, recipe) if recipe.compares_engine else {}
+    numbers.sums.update(sums | divergences)
     if "is_weight" in batch:
         numbers.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
 
@@ -504,7 +505,7 @@ def _hits(batch: Batch) -> dict[str, Array]:
 
 def _divergences(batch: Batch, mask: Array, recipe: Recipe) -> dict[str, Array]:
     """Return the sums that estimate divergences between the two policies."""
-    xp, old, infer = batch.xp, batch[recipe.corrected_role], batch["infer_log_probs"]
+    xp, old, infer = batch.xp, corrected(batch, recipe), batch["infer_log_probs"]
     most = min(recipe.numerics.log_ratio_clamp, MOST_NATS)
     distance = xp.where(mask, old - infer, 0.0)
     clamped = distance.clip(-most, most)
@@ -541,14 +542,21 @@ def _report_correction(totals: Totals, resolved: ResolvedRecipe) -> Json:
         ],
         "rejected": _rates(totals, "is:rejected") if recipe.is_filter else None,
         "ess": None,
-        "kl": {name: totals.share(f"is.{name}", "is.tokens") for name in ("k1", "k3")},
-        "chi_square": {
-            "token": totals.share("is.chi2", "is.tokens"),
-            "sequence": totals.share("is.chi2_sequence", "is.responses"),
-        },
-        "confident_disagreement": totals.count("is.confident_disagreement"),
-        "identical": totals.count("is.identical"),
+        "kl": None,
+        "chi_square": None,
+        "confident_disagreement": 0,
+        "identical": 0,
     }
+    if recipe.compares_engine:
+        entry |= {
+            "kl": {name: totals.share(f"is.{name}", "is.tokens") for name in ("k1", "k3")},
+            "chi_square": {
+                "token": totals.share("is.chi2", "is.tokens"),
+                "sequence": totals.share("is.chi2_sequence", "is.responses"),
+            },
+            "confident_disagreement": totals.count("is.confident_disagreement"),
+            "identical": totals.count("is.identical"),
+        }
     if "is_weight" in totals:
         number, total, squares = (totals.total(f"is_weight.{part}") for part in SPREADS)
         entry["weight"] = totals.statistic("is_weight")

@@ -436,6 +436,8 @@ def _corrected(facts: Json, *, filters: bool) -> Iterator[tuple[str, Json]]:
 
 def _divergence(facts: Json, *, verbose: bool) -> Iterator[str]:
     kl, chi = facts["kl"], facts["chi_square"]
+    if kl is None:
+        return
     ess = "" if facts["ess"] is None else f", effective sample size {percent(facts['ess'])}"
     yield f"engine ‖ trainer: KL {number(kl['k3'])} per token (k3; k1 {number(kl['k1'])}){ess}"
     if verbose:

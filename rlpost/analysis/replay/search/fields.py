@@ -387,6 +387,8 @@ FIELDS: dict[str, SearchedField] = {
     "is_filter": _LEFT,
     "is_filter_where": _WEIGHTS,
     "is_policy": _LEFT,
+    "micro_batch": _LEFT,
+    "micro_batch_tokens": _LEFT,
     "max_len_mask": SearchedField(_max_len, data=(_by_recipe("a response as long as the limit"),)),
     "max_response_length": _LEFT,
     "difficulty_mask": SearchedField(data=(MEANS,)),
@@ -414,6 +416,8 @@ FIELDS: dict[str, SearchedField] = {
     ),
     "difficulty_weight": SearchedField(data=(_by_recipe("responses of unequal difficulty"),)),
     "length_weight": SearchedField(data=(UNEQUAL_LENGTHS,)),
+    "age_decay": _LEFT,
+    "top_entropy_quantile": _LEFT,
     "pass_threshold": _LEFT,
     "columns": SearchedField(_columns, data=(_by_recipe("rows in which both columns differ"),)),
     "tokenizer": _LEFT,
@@ -480,6 +484,7 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.is_clamp": SearchedField(_CLAMPS, data=(ENGINE,)),
     "numerics.is_clamp_at": _WEIGHTS,
     "numerics.is_filter_clamp": SearchedField((), data=(ENGINE,)),
+    "numerics.version_offset": _LEFT,
     "numerics.is_observations": SearchedField(data=(OBSERVATIONS,)),
 }
 """By field of Recipe, and `numerics.NAME`."""
