@@ -22,9 +22,11 @@ from rlpost.pipeline.loss_totals import LossTotals, count_losses
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages import Stage, version_stage
+from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.recipe.input_columns import RESULTS, stored_components
+from rlpost.recipe.recipe import PROXIMAL
 from rlpost.recipe.roles import LOG_PROBS, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ def loss_plan(
     Raises:
         DataError: a role that is needed has no column, or one of another type.
     """
+    recipe = _dealt(recipe, layout)
     resolved = resolve_recipe(recipe, columns)
     _check_loss_roles(source, columns, resolved, configs)
     components = tuple(f"component:{name}" for name in recipe.reward_components or ())
@@ -147,6 +150,10 @@ def loss_plan(
             replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
             for stage in stages
         ]
+    if any(one.options.behaviour in PROXIMAL for one in configs):
+        reads |= {VERSION}
+        if not recipe.reads_versions or "advantages" in columns:
+            stages = [version_stage(recipe), *stages]
     units = [role for one in configs for role in one.units.values()]
     grouped = any(config.loss.grouped for config in configs)
     rows = (*rows, *(["group"] if units or grouped else []), *units)
@@ -170,6 +177,16 @@ def loss_plan(
     )
 
 
+def _dealt(recipe: Recipe, layout: StepLayout | None) -> Recipe:
+    """Return the recipe with the micro-batches of a layout, if its masks are made in them."""
+    if layout is None or not recipe.orders_tokens:
+        return recipe
+    fields = layout.split.fields
+    return recipe.model_copy(
+        update={name: fields[name] for name in ("micro_batch", "micro_batch_tokens") if name in fields}
+    )
+
+
 def _check_loss_roles(
     source: Source | TableSource,
     columns: ColumnMap,
@@ -178,7 +195,7 @@ def _check_loss_roles(
 ) -> None:
     """Raise DataError for roles that losses need and that have no column, or one of other type."""
     needed = {"log_probs": "the policy being trained, whose loss is computed"}
-    if behaviour_of(configs) != "infer":
+    if behaviour_of(configs) == "old":
         needed["old_log_probs"] = "the policy before its update, which the ratio divides by"
     if resolved.reward_reasons and not resolved.rewarded:
         needed["advantages"] = (
@@ -187,7 +204,11 @@ def _check_loss_roles(
     for config in configs:
         options, name = config.options, config.loss.name
         for role, why, needs in (
-            ("infer_log_probs", "--behaviour infer", options.behaviour == "infer"),
+            ("infer_log_probs", f"--behaviour {options.behaviour}", options.behaviour != "old"),
+            *(
+                (role, f"--behaviour {options.behaviour}", options.behaviour in PROXIMAL)
+                for role in (VERSION, "batch")
+            ),
             *_kl_ratio_roles(options),
             *(
                 (role, f"--loss {name}", role in config.loss.needs)

@@ -96,7 +96,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         ),
         *_mask_stages(resolved),
         *_once_stages(resolved),
-        *_version_stages(recipe),
+        *([version_stage(recipe)] if recipe.reads_versions else []),
         *_order_stages(recipe),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved, state),
@@ -157,22 +157,18 @@ def _filter_stages(recipe: Recipe) -> list[Stage]:
     ]
 
 
-def _version_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage that computes how old responses are, if anything reads that."""
-    if not recipe.reads_versions:
-        return []
-    return [
-        Stage(
-            "policy versions",
-            frozenset({ages.VERSION}),
-            map=ages.map_versions,
-            in_first_pass=True,
-            reduce=partial(ages.add_ages, recipe=recipe),
-            fields=frozenset({"numerics.version_offset"}),
-            changes=_ADVANTAGES | _CORRECTED | {"sample_weight"},
-            after="sample_mask",
-        )
-    ]
+def version_stage(recipe: Recipe) -> Stage:
+    """Return the stage that computes how old responses are."""
+    return Stage(
+        "policy versions",
+        frozenset({ages.VERSION}),
+        map=ages.map_versions,
+        in_first_pass=True,
+        reduce=partial(ages.add_ages, recipe=recipe),
+        fields=frozenset({"numerics.version_offset"}),
+        changes=_ADVANTAGES | _CORRECTED | {"sample_weight"},
+        after="sample_mask",
+    )
 
 
 def _order_stages(recipe: Recipe) -> list[Stage]:
