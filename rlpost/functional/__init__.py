@@ -15,14 +15,16 @@ from __future__ import annotations
 from rlpost.estimators import Credit
 from rlpost.functional import padded
 from rlpost.functional.groups import dr_grpo, gdpo, gpg, grpo, grpo_passk, max_rl, opo, rloo
+from rlpost.functional.layouts import LayoutWeights, layout_weights
+from rlpost.functional.masks import accepted_tokens, top_entropy
 from rlpost.functional.policy import PolicyLoss, aggregate, policy_loss
 from rlpost.functional.tokens import (
-    accepted_tokens,
     discounted_returns,
     gae,
     importance_weights,
     kl,
     place_rewards,
+    proximal_log_probs,
     response_rewards,
     to_tokens,
     value_loss,
@@ -33,6 +35,7 @@ from rlpost.kernels.values import ValueLoss
 
 __all__ = [
     "Credit",
+    "LayoutWeights",
     "PolicyLoss",
     "ValueLoss",
     "Weights",
@@ -47,14 +50,17 @@ __all__ = [
     "grpo_passk",
     "importance_weights",
     "kl",
+    "layout_weights",
     "max_rl",
     "opo",
     "padded",
     "place_rewards",
     "policy_loss",
+    "proximal_log_probs",
     "response_rewards",
     "rloo",
     "to_tokens",
+    "top_entropy",
     "value_loss",
     "whiten",
 ]

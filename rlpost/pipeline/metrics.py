@@ -50,6 +50,7 @@ from rlpost.pipeline.stages.tokens import (
     mean_kl,
     partial_mask,
 )
+from rlpost.pipeline.stages.top_entropy import CHOSEN
 from rlpost.pipeline.stages.trained_once import ONCE, REPEATED
 from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-COUNTED = frozenset({"token_reward_clipped", "accepted", ONCE})
+COUNTED = frozenset({"token_reward_clipped", "accepted", ONCE, CHOSEN})
 """Token columns that metrics read besides those that are written, and that `observed` does not."""
 MOST_NATS = 300.0  # float64 can add up exp(2·300)
 
@@ -409,6 +410,20 @@ def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe
         numbers.sums["advantage_clipped"] = count_true(batch["advantage_clipped"], batch.offsets)
 
 
+def _add_top_entropy(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    lower = kept_mask(batch) & ~batch[CHOSEN]
+    numbers.sums["lower_entropy"] = count_true(lower, batch.offsets)
+
+
+def _report_top_entropy(totals: Totals, resolved: ResolvedRecipe) -> Json | None:
+    """Return how many kept policy tokens have the advantage 0, for their entropy is lower."""
+    return {
+        "quantile": resolved.recipe.top_entropy_quantile,
+        "masked": totals.count("lower_entropy"),
+        "fraction": totals.share("lower_entropy", "advantage.count"),
+    }
+
+
 def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     rows = batch.responses
     if "kl_mean" in rows:
@@ -702,6 +717,12 @@ METRICS = (
             _report_clip, clipped="advantage_clipped", of="advantage.count", bound="advantage_clip"
         ),
         _add_advantage_clip,
+    ),
+    Metric(
+        "top_entropy",
+        _report_top_entropy,
+        _add_top_entropy,
+        lambda resolved: resolved.recipe.top_entropy_quantile is not None,
     ),
     _of_column("sample_weight", "sample_weight", applies=lambda resolved: resolved.weighted),
     Metric("kl", _report_kl, _add_kl, lambda resolved: resolved.kl or resolved.kl_unread),
