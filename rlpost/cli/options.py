@@ -139,6 +139,7 @@ RECIPE: dict[str, Declared] = {
     "rollout_reward": Declared(IN_OUT),
     "failures": Declared(MASKS),
     "attempts": Declared(MASKS),
+    "version_offset": Declared(IN_OUT),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
     "emit_only": Declared(IN_OUT),

@@ -122,8 +122,5 @@ class Numerics(OptionModel):
     """What is_clamp bounds: the sum or mean at the weight's level, or each token's log ratio."""
     is_filter_clamp: Bound = 40.0
     """Bound on |log old - log infer| of each token in filters, in nats; never: no bound."""
-    version_offset: int = 0
-    """Version of the policy that step 0 trains: the age of a token is its step plus this, minus its
-    policy version."""
     is_observations: Literal["zero", "one", "ratio"] = "zero"
     """Importance weight of observation tokens: 0 (zero), 1 (one), or their ratio (ratio)."""

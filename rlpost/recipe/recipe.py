@@ -323,7 +323,8 @@ class CorrectionOptions(OptionModel):
     @property
     def reads_ages(self) -> bool:
         """Whether weights or filters read the age of tokens, in versions."""
-        bounds = () if self.is_cap_where is None else (Filter.of(self.is_cap_where),)
+        capped = self.is_weight is not None and self.is_cap_where is not None
+        bounds = (Filter.of(str(self.is_cap_where)),) if capped else ()
         by_age = any(one.measure == "age" for one in (*self.filters, *bounds))
         return by_age or (self.compares_engine and self.is_policy in PROXIMAL)
 
@@ -474,6 +475,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
     attempts: Literal["all", "newest"] = "all"
     """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
+    version_offset: int = 0
+    """Version of the policy that step 0 trains: the age of a token is step + this - version."""
     nonfinite: Literal["error", "mask"] = "error"
     """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None

@@ -431,6 +431,8 @@ def _correction(summary: Json, *, verbose: bool) -> list[TextTable]:
         notes += _dealt(summary["recipe"])
     headings = ("Off-policy correction", "tokens", "share", "responses", "share")
     lines = [*_divergence(facts, verbose=verbose)]
+    if not (rows or lines):
+        return []
     return [TextTable(headings, rows, lines=lines, notes=notes if rows else [])]
 
 

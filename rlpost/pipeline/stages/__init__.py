@@ -165,7 +165,7 @@ def version_stage(recipe: Recipe) -> Stage:
         map=ages.map_versions,
         in_first_pass=True,
         reduce=partial(ages.add_ages, recipe=recipe),
-        fields=frozenset({"numerics.version_offset"}),
+        fields=frozenset({"version_offset"}),
         changes=_ADVANTAGES | _CORRECTED | {"sample_weight"},
         after="sample_mask",
     )

@@ -1,6 +1,6 @@
 """The age of tokens: how many versions the policy that sampled them is behind the one that trains.
 
-The policy that trains at step s has version s, or s + `version_offset` of the recipe's numerics.
+The policy that trains at step s has version s, or s + `version_offset` of the recipe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEAN_AGE = "age"
 """The column of responses with the mean age of their policy tokens."""
 _TRAINED = "version:trained"
 _NEWEST, _OLDEST, _MEAN = "version:newest", "version:oldest", "version:mean"
-_TIP = "--numerics version_offset=N: the version that step 0 trains, if it is not 0"
+_TIP = "--version-offset N, the version of the policy that step 0 trains"
 
 
 def map_versions(batch: Batch) -> dict[str, Array]:
@@ -47,7 +47,7 @@ def add_ages(responses: Responses, *, recipe: Recipe) -> Responses:
     if not all(isinstance(step, int) for step in steps):
         text = "the age of a token is the step minus its policy version, and steps are no integers"
         raise DataError(text, tip="--map batch=COLUMN names a column of integers")
-    trained = np.array(steps, np.float64)[responses["step"]] + recipe.numerics.version_offset
+    trained = np.array(steps, np.float64)[responses["step"]] + recipe.version_offset
     counted = responses["valid"] & (responses["tokens"] > 0)
     newest, oldest = responses[_NEWEST], responses[_OLDEST]
     _check(newest, counted & (newest > trained), "is newer than the policy that its step trains")

@@ -425,6 +425,7 @@ FIELDS: dict[str, SearchedField] = {
     "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
     "failures": SearchedField(data=(FAILURES,)),
     "attempts": SearchedField(data=(ATTEMPTS,)),
+    "version_offset": _LEFT,
     "nonfinite": _LEFT,
     "emit": _LEFT,
     "emit_only": _LEFT,
@@ -484,7 +485,6 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.is_clamp": SearchedField(_CLAMPS, data=(ENGINE,)),
     "numerics.is_clamp_at": _WEIGHTS,
     "numerics.is_filter_clamp": SearchedField((), data=(ENGINE,)),
-    "numerics.version_offset": _LEFT,
     "numerics.is_observations": SearchedField(data=(OBSERVATIONS,)),
 }
 """By field of Recipe, and `numerics.NAME`."""
