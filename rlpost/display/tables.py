@@ -91,7 +91,8 @@ class TextTable:
         """
         lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
         notes = [wrap(note, columns) for note in self.notes]
-        return replace(self, lines=lines, notes=notes, width=None if self.headings else columns)
+        width = columns if self.width or not self.headings else None
+        return replace(self, lines=lines, notes=notes, width=width)
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
         """Return the table as Markdown: title, lines as a list, table, notes.
@@ -187,7 +188,8 @@ class TextTable:
             yield from _without_blanks(beneath, out, options)
             if i in self.row_notes:
                 note = Text(printable_line(self.row_notes[i]), style="dim")
-                yield Padding(note, (0, 0, 0, _INDENT), expand=False)
+                beneath = Padding(note, (0, 0, 0, _INDENT), expand=False)
+                yield from _without_blanks(beneath, out, options)
 
     def _row(self, row: Row, widths: Mapping[int, int], gap: int) -> Table:
         """Return the cells of a row that are side by side."""

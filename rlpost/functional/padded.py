@@ -131,9 +131,7 @@ def layout_weights(advantages: Array, mask: Array, **options: Any) -> LayoutWeig
     The default `length` of seq-mean-token-sum-norm is T, and a micro-batch of tokens has padding.
     """
     offsets = _offsets(mask, advantages=advantages)
-    weights = layouts.layout_weights(
-        advantages.reshape(-1), offsets, mask.reshape(-1), **options
-    )
+    weights = layouts.layout_weights(advantages.reshape(-1), offsets, mask.reshape(-1), **options)
     return LayoutWeights(*(part.reshape(mask.shape) for part in weights))
 
 

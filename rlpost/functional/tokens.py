@@ -21,8 +21,8 @@ from rlpost.functional.arguments import (
     ragged,
     shares,
 )
-from rlpost.kernels.arrays import namespace
 from rlpost.functional.masks import filter_of, inside_bounds
+from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
 from rlpost.kernels.corrections import proximal_log_probs as _proximal_log_probs

@@ -6,7 +6,7 @@ leading 16 bits of each value, and sums the others, which are whole numbers: so 
 values up to any of these bins is exact. A second pass counts the trailing bits in the bin in which
 the cut is. Counts add exactly, so that nothing depends on chunks or on order, and each batch needs
 at most 2^16 of them. They are made on the host: a device computes the codes of a chunk's tokens,
-which are copied to the host once, as any numbers that a stage maps, and gets one cut for each batch.
+which are copied to the host once, as any numbers that a stage maps, and gets one cut per batch.
 """
 
 from __future__ import annotations

@@ -183,7 +183,9 @@ def _dealt(recipe: Recipe, layout: StepLayout | None) -> Recipe:
         return recipe
     fields = layout.split.fields
     return recipe.model_copy(
-        update={name: fields[name] for name in ("micro_batch", "micro_batch_tokens") if name in fields}
+        update={
+            name: fields[name] for name in ("micro_batch", "micro_batch_tokens") if name in fields
+        }
     )
 
 

@@ -379,8 +379,7 @@ class CorrectionOptions(OptionModel):
             ),
             (
                 self.is_policy != "old" and not self.compares_engine,
-                f"--is-policy {self.is_policy} needs --is-weight, or --is-filter of another measure "
-                "than age: there is none",
+                f"--is-policy {self.is_policy} needs --is-weight or an --is-filter of log-probs",
             ),
             (
                 self.micro_batch is not None and self.micro_batch_tokens is not None,
@@ -537,8 +536,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         return [
             (
                 dealt and not self.orders_tokens,
-                f"{micro} needs --is-filter of level batch, or --top-entropy-quantile: there is no "
-                "order of tokens to make for each micro-batch",
+                f"{micro} needs an --is-filter of level batch, or --top-entropy-quantile",
             ),
             (
                 self.max_len_mask and self.max_response_length is None,

@@ -402,6 +402,7 @@ def test_m2po(threshold):
     recipe = Recipe(
         emit=("final_response_mask",),
         is_filter=(f"batch:k2::{threshold / 2}",),
+        failures="keep",
         numerics={"batch": "all"},
     )
     table, _ = enrich(data.table(), recipe, Options(device="cpu"))
@@ -418,6 +419,7 @@ def test_m2po_of_micro_batches(size):
     recipe = Recipe(
         emit=("final_response_mask",),
         is_filter=("batch:k2::0.005",),
+        failures="keep",
         micro_batch=size,
         numerics={"batch": "all"},
     )
@@ -441,7 +443,6 @@ def test_proximal_log_probs(how):
     expected = approximate(infer, new, data.padded("versions"), 6, method=how)[how]
     found = functional.padded.proximal_log_probs(new, infer, age, data.real, how=how)
     torch.testing.assert_close(found[data.real], expected[data.real], rtol=1e-5, atol=1e-6)
-    assert found.dtype == torch.float32 or found.dtype == new.dtype
 
 
 @pytest.mark.parametrize("how", cases(("loglinear",)))

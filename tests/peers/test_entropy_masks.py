@@ -35,9 +35,10 @@ def test_top_entropy(kind, share):
     entropy, mask = data.padded("entropy", dtype=torch.float32), data.mask
     expected = theirs(entropy, mask, share)
     assert torch.equal(functional.padded.top_entropy(entropy, mask, quantile=share), expected)
-    recipe = Recipe(estimator="raw", top_entropy_quantile=share, numerics={"batch": "all"})
+    bare = Recipe(estimator="raw", failures="keep", numerics={"batch": "all"})
+    recipe = bare.model_copy(update={"top_entropy_quantile": share})
     table, _ = enrich(data.table(), recipe, Options(device="cpu"))
-    plain, _ = enrich(data.table(), Recipe(estimator="raw"), Options(device="cpu"))
+    plain, _ = enrich(data.table(), bare, Options(device="cpu"))
     found, every = (data.ragged(one["advantages"]) for one in (table, plain))
     assert torch.equal(found, torch.where(expected, every, 0.0))
     parts = [theirs(entropy[i : i + 5], mask[i : i + 5], share) for i in range(0, len(data), 5)]

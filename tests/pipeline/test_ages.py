@@ -54,7 +54,10 @@ def accepted(data, level, high):
         inside = [x for x, m in zip(own, mask, strict=True) if m] or [0]
         whole = {"geometric": sum(inside) / len(inside), "max": max(inside)}.get(level)
         out.append(
-            [int(m and (x if whole is None else whole) <= high) for x, m in zip(own, mask, strict=True)]
+            [
+                int(m and (x if whole is None else whole) <= high)
+                for x, m in zip(own, mask, strict=True)
+            ]
         )
     return out
 
@@ -130,7 +133,7 @@ def test_weights_filters_and_losses_use_the_interpolated_policy(how):
     assert loss["ratio"]["max"] == pytest.approx(other["ratio"]["max"])
 
 
-def test_a_loss_of_stored_advantages_and_a_sweep_interpolate_too(tmp_path):
+def test_a_loss_of_stored_advantages_and_a_sweep_interpolate_too():
     data = table(5)
     enriched, _ = rlpost.enrich(data)
     stored = rlpost.loss(enriched, None, None, LossOptions(behaviour="loglinear"))
@@ -162,7 +165,7 @@ def test_ages_that_cannot_be_are_errors(by, options, text):
 def test_a_negative_version_of_a_policy_token_is_an_error():
     data = pa.table({"prompt_id": [1, 1], "reward": [0.0, 1.0], "step": [3, 3],
                      "response_mask": [[1], [1]], "policy_version": [[2], [-1]]})  # fmt: skip
-    with pytest.raises(DataError, match="^row 1 of the input: policy version -1 is below 0"):
+    with pytest.raises(DataError, match=r"^row 1 of the input: policy version -1 is below 0"):
         rlpost.enrich(data, Recipe(age_decay=0.5))
 
 

@@ -26,7 +26,10 @@ def table(seed):
     for name in ("old_log_probs", "log_probs", "infer_log_probs"):
         columns[name] = [-rng.random(n) for n in lengths]
     return pa.table(
-        {k: pa.array([list(x) for x in v]) if isinstance(v, list) else v for k, v in columns.items()}
+        {
+            k: pa.array([list(x) for x in v]) if isinstance(v, list) else v
+            for k, v in columns.items()
+        }
     )
 
 

@@ -177,7 +177,10 @@ def _order_stages(recipe: Recipe) -> list[Stage]:
     reads = top_entropy.roles(recipe)
     reads |= correction.roles(recipe) if recipe.batch_filters else frozenset()
     parts = order_parts(ordered, recipe, reads)
-    names = ("batches of tokens", *(f"order of tokens, {one} bits" for one in ("leading", "trailing")))
+    names = (
+        "batches of tokens",
+        *(f"order of tokens, {one} bits" for one in ("leading", "trailing")),
+    )
     fields = frozenset({"micro_batch", "micro_batch_tokens"} if parts else ())
     return [
         Stage(name, **own, fields=fields, changes=_ADVANTAGES | _CORRECTED, after="sample_mask")

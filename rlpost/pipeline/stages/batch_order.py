@@ -15,14 +15,14 @@ from rlpost.kernels.trimming import LEADING, Boundary, Tally, leading_codes, tra
 from rlpost.pipeline.stages.trained_once import ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rlpost.kernels.arrays import Array
     from rlpost.kernels.trimming import Rule
     from rlpost.pipeline.data import Batch, Column, Responses
     from rlpost.recipe.recipe import Recipe
 
-    Ordered = Mapping[str, tuple[Callable[[Batch], Array], Rule]]
+    Ordered = dict[str, tuple[Callable[[Batch], Array], Rule]]
     """By name: what is ordered, [T], and the rule."""
 
 _UNIT = "order:unit"
@@ -39,7 +39,10 @@ def order_parts(ordered: Ordered, recipe: Recipe, reads: frozenset[str]) -> list
     """
     if not ordered:
         return []
-    leading = {"map": partial(_map, ordered=ordered), "gather": partial(_boundaries, ordered=ordered)}
+    leading = {
+        "map": partial(_map, ordered=ordered),
+        "gather": partial(_boundaries, ordered=ordered),
+    }
     trailing = {
         "map": partial(_map, ordered=ordered, trailing=True),
         "gather": partial(_cuts, ordered=ordered),
