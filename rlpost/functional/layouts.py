@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 import numpy as np
 
 from rlpost.errors import UsageError
-from rlpost.functional.arguments import codes_of, floats, of_any_library, one_of, ragged
+from rlpost.functional.arguments import codes_of, floats, numbers, of_any_library, one_of, ragged
 from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS
 from rlpost.kernels.arrays import like, namespace, on_host
 from rlpost.kernels.layouts import LEVELS, Dealt, Split, StepLayout, weights_in
@@ -82,6 +82,7 @@ def layout_weights(
     """
     one_of("how", how, get_args(Aggregation))
     one_of("level", level, LEVELS)
+    numbers(length=length)
     split = _split(micro_batch, micro_batch_tokens, accumulate, ranks, updates)
     (advantages,) = floats(advantages=advantages)
     responses, xp = ragged(offsets, mask, advantages), namespace(advantages)
@@ -112,6 +113,13 @@ def _split(
     micro: int | None, micro_tokens: int | None, accumulate: int | None, ranks: int, updates: int
 ) -> Split:
     """Return the split; raise UsageError for numbers below 1, and for options that exclude."""
+    numbers(
+        micro_batch=micro,
+        micro_batch_tokens=micro_tokens,
+        accumulate=accumulate,
+        ranks=ranks,
+        updates=updates,
+    )
     named = {"micro_batch": micro, "micro_batch_tokens": micro_tokens, "accumulate": accumulate}
     for name, value in (named | {"ranks": ranks, "updates": updates}).items():
         if value is not None and value < 1:
