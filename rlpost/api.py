@@ -77,6 +77,27 @@ def plan(
     return run.bind(source, recipe, state)
 
 
+def check_steps(
+    inputs: Sequence[PathText], recipe: Recipe, options: Options, condition: str
+) -> None:
+    """Raise UsageError if a recipe needs earlier steps than those of an input.
+
+    Args:
+        inputs: with the rows of some steps.
+        recipe: what is computed.
+        options: a state file has what earlier steps pass on.
+        condition: which steps, as typed.
+    """
+    from rlpost.pipeline.coupling import coupling_of  # noqa: PLC0415 - torch
+
+    coupling = coupling_of(plan(inputs, recipe).resolved)
+    if coupling.scope == "run" and not (coupling.carried and options.state is not None):
+        raise UsageError(
+            f"{condition}: {coupling.why} depends on all steps before",
+            tip="--state has what they pass on" if coupling.carried else "leave --steps out",
+        )
+
+
 def advantages(
     inputs: PathText | Sequence[PathText],
     output: str | Path,

@@ -43,7 +43,7 @@ SCALAR_COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "next_value": ("next_value", pa.float32()),
     "finish_reason": ("finish_reason", pa.string()),
     "failure": ("failure", pa.string()),
-    "traj_id": ("traj_id", pa.string()),
+    "trajectory": ("traj_id", pa.string()),  # no name of a role: rows count unless it is mapped
     "turn": ("turn", pa.int64()),
     "state_id": ("state_id", pa.string()),
     "step_score": ("step_score", pa.float32()),
@@ -220,12 +220,15 @@ ESTIMATORS = (
     "step_reinforce", "gigpo", "mt_grpo", "turn_credit", "turn_gae", "gar",
 )  # fmt: skip
 # What an estimator cannot do without.
+BY_TRAJECTORY = {"columns": {"rollout": "trajectory"}}
 ESSENTIALS: dict[str, dict[str, object]] = {
     "gdpo": {"reward_components": COMPONENTS, "component_weights": (1.0, 0.5)},
     "hierarchical_grpo": {"episode_domains": ("math",)},
     "opd": {"teachers": {"ref_log_probs": 0.5}},
-    "mt_grpo": {"rollout_reward": "sum"},
-    "turn_credit": {"rollout_reward": "mean"},
+    "gigpo": BY_TRAJECTORY,
+    "step_reinforce": BY_TRAJECTORY,
+    "mt_grpo": {**BY_TRAJECTORY, "rollout_reward": "sum"},
+    "turn_credit": {**BY_TRAJECTORY, "rollout_reward": "mean"},
 }
 # These normalise by themselves, within groups.
 SELF_NORMALISED = ("gdpo", "grpo_passk", "gigpo", "mt_grpo")

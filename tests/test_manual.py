@@ -248,7 +248,7 @@ def test_pages_describe_every_key_of_json_and_metadata(tmp_path):
     summary = json.loads(done.out)
     metadata = pq.read_schema(out).metadata
     own = {key.decode() for key in metadata if key.startswith(b"rlpost.")}
-    loss = json.loads(run(["loss", str(sample), "--format", "json"]).out)
+    loss = json.loads(run(["loss", str(sample), "--unit", "row", "--format", "json"]).out)
     for topic, keys in (
         ("metadata", own | {*summary}),
         ("inspect", {*json.loads(run(["inspect", str(sample), "--format", "json"]).out)}),

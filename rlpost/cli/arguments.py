@@ -23,7 +23,7 @@ from rlpost.recipe.presets import (
     values_of,
     variants,
 )
-from rlpost.recipe.recipe import LOSS_EXTRA, TABLES, Recipe, load_toml
+from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, TABLES, Recipe, load_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -310,10 +310,11 @@ class Settings:
 
             check_effects(recipe, typed, any_estimator=any_estimator)
 
-    def losses(self, sweep: Sequence[str]) -> list[tuple[LossOptions, Values]]:
+    def losses(self, sweep: Sequence[str]) -> list[tuple[LossOptions, Values, Recipe | None]]:
         """Return the losses, each with the values that distinguish it from the others.
 
-        A sweep overrides all, and gives the product of all its values; the values of the last name
+        The recipe is the one that a sweep of corrections computes its advantages with. A sweep
+        overrides all, and gives the product of all its values; the values of the last name
         vary fastest.
         """
         table, options = self._file.get("loss", {}), self._set(LossOptions)
@@ -331,19 +332,36 @@ class Settings:
         settings = []
         for point in points:
             swept = {name: None if text == "none" else text for name, text in point.items()}
-            words = [f"{name}={text}" for name, text in point.items()]
+            words = " ".join(["--sweep", *(f"{name}={text}" for name, text in point.items())])
             fields = {name: x for name, x in swept.items() if name in LossOptions.model_fields}
-            typed = {**self.correction.loss, **table, **options, **fields}
-            if len(fields) < len(swept):
-                others = {name: x for name, x in swept.items() if name not in fields}
+            corrected = {name: x for name, x in swept.items() if name in SWEPT_CORRECTIONS}
+            varied = self._corrected(corrected, words)
+            typed = {**varied.correction.loss, **table, **options, **fields}
+            others = {name: x for name, x in swept.items() if name not in {*fields, *corrected}}
+            if others:
                 typed["loss_options"] = {**typed.get("loss_options", {}), **others}
             values = loss_values_of(self.preset or DEFAULT, typed)
             loss = LossOptions.of(
                 values,
-                " ".join(["--sweep", *words]) if point else "",
+                words if point else "",
                 {name: source for name, source in sources.items() if name not in swept},
             )
-            settings.append((loss, _values_of_point(loss, point)))
+            recipe = varied.recipe if corrected else None
+            settings.append((loss, _values_of_point(loss, recipe, point), recipe))
+        return settings
+
+    def _corrected(self, fields: Mapping[str, Any], words: str) -> Settings:
+        """Return the settings with another correction; an error names the words of the sweep."""
+        if not fields:
+            return self
+        name = fields.get("correction", self._correction)
+        named = "none" if "correction" in fields and name is None else name
+        own = {**self._options, **{x: fields[x] for x in fields if x != "correction"}}
+        settings = Settings(own, self._config, self._preset, self.variables, named)
+        try:
+            settings.recipe  # noqa: B018 - it raises for wrong values
+        except UsageError as error:
+            raise error.after(f"{words}: ") from None
         return settings
 
 
@@ -373,10 +391,12 @@ def _keys(values: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in value)
 
 
-def _values_of_point(loss: LossOptions, point: Mapping[str, str]) -> Values:
-    """Return the values that distinguish a setting; a loss by the name that was typed."""
+def _values_of_point(loss: LossOptions, recipe: Recipe | None, point: Mapping[str, str]) -> Values:
+    """Return the values that distinguish a setting; a loss or correction by its typed name."""
     values = loss.loss_options | loss.model_dump(mode="json")
-    return {name: text if name == "loss" else values[name] for name, text in point.items()}
+    values |= {} if recipe is None else recipe.model_dump(mode="json")
+    typed = ("loss", "correction")
+    return {name: text if name in typed else values[name] for name, text in point.items()}
 
 
 def _axes(sweep: Sequence[str], *, own: bool) -> dict[str, list[str]]:
@@ -388,9 +408,10 @@ def _axes(sweep: Sequence[str], *, own: bool) -> dict[str, list[str]]:
         values = [word.strip() for word in words.split(",") if word.strip()]
         if not (equals and values):
             raise UsageError(f"--sweep {text}: write it NAME=VALUE,VALUE,...")
-        if name not in LossOptions.model_fields and not own:
+        names = (*LossOptions.model_fields, *SWEPT_CORRECTIONS)
+        if name not in names and not own:
             problem = f"--sweep {text}: losses have no option {name!r}"
-            raise UsageError(no_such(problem, name, LossOptions.model_fields))
+            raise UsageError(no_such(problem, name, names))
         if name in axes:
             raise UsageError(f"--sweep: {name} is named twice; join its values with commas")
         if len(set(values)) < len(values):

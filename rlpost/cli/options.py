@@ -267,6 +267,14 @@ Map = Annotated[
         help="Column to read for a role (default: found by its name).",
     ),
 ]
+Where = Annotated[
+    str | None,
+    option(
+        "--where",
+        metavar="EXPR",
+        help="Rows to read, as \"reward > 0 and domain = 'math'\".",
+    ),
+]
 Overwrite = Annotated[bool, option("--overwrite", help="Replace OUT if it exists.")]
 SummaryJson = Annotated[
     str | None,

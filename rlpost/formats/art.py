@@ -135,5 +135,5 @@ FORMAT = Format(
         "response_token_ids": "token_ids of choices", "infer_log_probs": "logprobs of choices",
         "policy_version": "initial_policy_version",
     },
-    note="Each choice is one response; --unit rollout counts a trajectory once.",
+    note="Each choice is a row, and a trajectory counts once; --unit row counts choices.",
 )  # fmt: skip

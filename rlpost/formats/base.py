@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
+from rlpost.formats.attempts import StepAttempts
 from rlpost.formats.containers import EVERYTHING, Contents, container_of
 from rlpost.recipe.roles import ROLES
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from rlpost.formats.containers import Container
     from rlpost.formats.records import Record, Row
+    from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath
 
 
@@ -84,6 +86,10 @@ class ReadStats:
     """Records whose token lists the layout changed."""
     warnings: list[str] = field(default_factory=list)
     """What of a dump has no row, and what the user should check."""
+    attempts: StepAttempts = field(default_factory=StepAttempts)
+    """The attempts of a run that wrote each step."""
+    replaced: int = 0
+    """Rows that were left out because a later attempt wrote their step again."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
 
@@ -110,6 +116,10 @@ class ReadOptions:
     """Counts the tokens of response texts, as `response_length`, of dumps without tokens."""
     nonfinite: Nonfinite = "keep"
     """Whether a NaN or infinite reward or token number is an error; otherwise it is counted."""
+    attempts: Literal["newest", "all"] = "all"
+    """Rows of a step that several attempts of a run wrote: those of the newest, or all."""
+    where: Where | None = None
+    """Which rows are kept; None: all."""
     stats: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
     """Filled in by the readers; `formats.convert.convert` creates one for each conversion."""
 
@@ -135,6 +145,25 @@ class Version:
     known: tuple[int | str, ...]
     fields: frozenset[str] = frozenset()
     """All fields that a record of a known version can have, for the error; none: not listed."""
+
+
+@dataclass(frozen=True)
+class IndexBounds:
+    """What the index beside a stream says about the rows of each of its records.
+
+    A field of the index is what a condition on rows means by its name, with these exceptions.
+
+    Args:
+        names: column -> field of the index that has its value.
+        of_trace: fields that are those of the rows if `single` returns so, and else unknown.
+        others: fields that the rows have with another meaning.
+        single: returns whether a record has rows of one trace, from the fields of the index.
+    """
+
+    names: Mapping[str, str]
+    of_trace: frozenset[str]
+    others: frozenset[str]
+    single: Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True)
@@ -184,6 +213,8 @@ class Format:
     part_of: Callable[[Path], Path | None] | None = None
     """Returns the file of a directory that reads another one, too; None if none does."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
+    index: IndexBounds | None = None
+    """What the index beside a stream says about rows, to read only those that can match."""
     options: tuple[str, ...] = ()
     """Fields of `ReadOptions` that apply to this format; others are rejected."""
     fields: Mapping[str, str] = field(default_factory=dict)

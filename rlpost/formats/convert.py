@@ -11,6 +11,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
+from rlpost.formats.attempts import replaced_text
 from rlpost.formats.base import ReadOptions, ReadStats
 from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps, write_dumps
 from rlpost.formats.exported import is_exported
@@ -85,7 +86,7 @@ def _convert(
         "format": dump_format.name,
         "title": dump_format.title,
         "inputs": [str(dump.path) for dump in dumps],
-        "outputs": [str(target) for target in plan],
+        "outputs": [str(file.target) for file in files],
         "responses": sum(file.rows for file in files),
         "tokens": sum(file.tokens for file in files),
         "columns": columns,
@@ -98,10 +99,13 @@ def _convert(
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [
             *options.stats.warnings,
+            *_attempt_warnings(options),
             *_nonfinite_warnings(nonfinite),
             *_layout_warnings(options),
         ],
         "skipped_files": [str(path) for path in found.skipped],
+        **({} if options.where is None else {"where": options.where.matches.as_json()}),
+        "attempts": {"kept": options.attempts, "left_out": options.stats.replaced},
         "seconds": time.perf_counter() - started,
         "rlpost_version": __version__,
     }
@@ -129,6 +133,19 @@ def _nonfinite_warnings(nonfinite: dict[str, dict[str, int]]) -> list[str]:
         )
         warnings.append(f"{what}; rlpost advantages rejects that without --nonfinite mask")
     return warnings
+
+
+def _attempt_warnings(options: ReadOptions) -> list[str]:
+    """Return the warnings about steps that several attempts of a run wrote."""
+    stats = options.stats
+    texts = [replaced_text(stats.replaced)] if stats.replaced else []
+    skipped = options.where is not None and options.where.matches.episodes_skipped
+    if skipped and stats.attempts.several and options.attempts == "newest":
+        texts.append(
+            "attempts of the run are compared by the episodes that were opened: a step of which "
+            "those of the newest attempt were skipped keeps an older one (--attempts all keeps all)"
+        )
+    return texts
 
 
 def _layout_warnings(options: ReadOptions) -> list[str]:
@@ -190,5 +207,15 @@ def write_all(
         for target, dumps in plan.items():
             files.append(CanonicalFile(staged.stage(target)))
             write_dumps(files[-1], dumps, options, reporter)
+        attempts = options.stats.attempts
+        if options.attempts == "newest" and attempts.several:
+            options.stats.replaced = sum(file.leave_out(attempts.replaced) for file in files)
+        for file, dumps in zip(files, plan.values(), strict=True):
+            if file.rows:
+                file.complete(dumps[0].format)
+            else:
+                staged.drop(file.target)
+        if options.where is not None and not any(file.rows for file in files):
+            raise options.where.no_match([one.path for dumps in plan.values() for one in dumps])
         staged.publish()
-    return files
+    return [file for file in files if file.rows]

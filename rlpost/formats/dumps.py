@@ -267,23 +267,22 @@ def check_mixed(text: str, dumps: Sequence[Dump]) -> None:
 def write_dumps(
     file: CanonicalFile, dumps: Sequence[Dump], options: ReadOptions, reporter: Reporter
 ) -> None:
-    """Convert dumps into a file and complete it; the caller publishes it.
+    """Convert dumps into a file; the caller completes it if it has rows, and publishes it.
 
     Raises:
-        DataError: a record is bad, or there is none.
+        DataError: a record is bad; or there is none, and no condition excluded any.
         ReadWriteError: reading or writing failed.
     """
     for dump in dumps:
         for batch in dump.read(options):
             file.append(_with_lengths(batch, dump.path, options), str(dump.path))
             reporter.advance(batch.num_rows)
-    if not file.rows:
+    if not file.rows and options.where is None:
         names = ", ".join(str(dump.path) for dump in dumps)
         empty = all(is_empty(dump.path) for dump in dumps)
         files = "the file is" if len(dumps) == 1 else "the files are"
         what = f"{files} empty" if empty else "no records"
         raise DataError(f"{names}: {what}, so there is nothing to convert")
-    file.complete(dumps[0].format)
 
 
 def _with_lengths(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:

@@ -225,5 +225,5 @@ FORMAT = Format(
         "failure": "exception_info of which the reward is not valid",
         "turn_reward": "step_results.verifier_result.rewards",
     },
-    note="Each call of the model is one response; --unit rollout counts a trial once.",
+    note="Each call of the model is a row, and a trial counts once; --unit row counts calls.",
 )  # fmt: skip

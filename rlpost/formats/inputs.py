@@ -36,7 +36,11 @@ from rlpost.recipe.roles import kind_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from rlpost.formats.dumps import Dump
+    from rlpost.formats.where import Where
     from rlpost.io.paths import AnyPath, PathText
 
 
@@ -51,6 +55,7 @@ def canonical_inputs(
     *,
     overwrite: bool = True,
     note: Callable[[str], None] = lambda _: None,
+    where: Where | None = None,
 ) -> Iterator[InputPaths]:
     """Yield inputs of any kind as paths of Parquet files, which exist until the block ends.
 
@@ -63,23 +68,37 @@ def canonical_inputs(
             temporary folder.
         overwrite: whether the output may exist; otherwise that is an error before any work.
         note: is called with a line or two per input of dumps.
+        where: which rows the paths have; None: all.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
     """
     with fetched_inputs(paths, tables=False) as local:
-        if not any(_is_dump(path) for path in local.paths):
+        dumps = any(_is_dump(path) for path in local.paths)
+        if not dumps and where is None:
             yield local
             return
         if beside is not None and beside.is_file() and not overwrite:
             raise UsageError(f"{beside}: exists already", tip="--overwrite replaces it")
         joined = beside is not None and beside.suffix == ".parquet" and not beside.is_dir()
-        with _staging(beside) as folder, naming_errors(names := _names(folder, local.paths)):
+        names: dict[str, str] = {}
+        rows: dict[str, NDArray[np.int64]] = {}
+        with _staging(beside) as folder, naming_errors(InputPaths((), names, rows)):
+            names |= _names(folder, local.paths) if dumps else {}
             named = partial(without_paths, names=local.names)
             made = convert_inputs(
-                local.paths, folder, lambda line: note(named(line)), joined=joined
+                local.paths, folder, lambda line: note(named(line)), joined=joined, where=where
             )
-            yield InputPaths(made, names).made_of(local)
+            if where is not None:
+                from rlpost.formats.selected import select_rows  # noqa: PLC0415 - imports polars
+
+                selected = select_rows(made, where, folder / "selected", but=folder)
+                made = [*selected.paths]
+                names |= selected.names
+                rows |= selected.rows
+                if not where.matches.matched:
+                    raise where.no_match(local.paths)
+            yield InputPaths(made, names, rows).made_of(local)
 
 
 def convert_inputs(
@@ -88,6 +107,7 @@ def convert_inputs(
     note: Callable[[str], None] = lambda _: None,
     *,
     joined: bool = False,
+    where: Where | None = None,
 ) -> list[PathText]:
     """Return inputs as Parquet paths: dumps are converted into `staging`, others unchanged.
 
@@ -96,6 +116,7 @@ def convert_inputs(
         staging: an empty folder.
         note: is called with a line per input of converted dumps, and the notes of each format once.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
+        where: which rows of dumps are converted; a dump without any becomes no file.
 
     Raises:
         UsageError, DataError, ReadWriteError: as `rlpost.formats.convert.convert`.
@@ -103,9 +124,9 @@ def convert_inputs(
     if joined and all(_is_dump(path) for path in paths):
         dumps = find_dumps(paths, None).dumps
         if len(dumps) > 1 or not parse_path(paths[0]).is_file():
-            file = convert_dumps(dumps, staging / JOINED)
+            file = convert_dumps(dumps, staging / JOINED, where)
             note(converted_line(dumps, [file], joined=True))
-            return [str(staging / JOINED)]
+            return [str(staging / JOINED)] if file.rows else []
     converted: list[PathText] = []
     noted = {""}
     for number, path in enumerate(paths):
@@ -115,12 +136,14 @@ def convert_inputs(
         dumps = find_dumps([path], None).dumps
         top = staging / str(number)
         targets = [top / dump.converted for dump in dumps]
-        files = [convert_dumps([dump], target) for dump, target in zip(dumps, targets, strict=True)]
+        pairs = zip(dumps, targets, strict=True)
+        files = [convert_dumps([dump], target, where) for dump, target in pairs]
         line, _, about = converted_line(dumps, files).partition("\n")
         note(line if about in noted else f"{line}\n{about}")
         noted.add(about)
         single = len(dumps) == 1 and parse_path(path).is_file()
-        converted.append(str(targets[0] if single else top))
+        if any(file.rows for file in files):
+            converted.append(str(targets[0] if single else top))
     return converted
 
 
@@ -142,8 +165,8 @@ def _is_dump(path: PathText) -> bool:
     return container_of(location) is not ZIP or detect(location) is not None  # or a bundle
 
 
-def convert_dumps(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
-    """Convert dumps to one file, and return it."""
+def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = None) -> CanonicalFile:
+    """Convert dumps to one file, and return it; it is not written if no row matches."""
     common_format(dumps)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,8 +174,10 @@ def convert_dumps(dumps: Sequence[Dump], target: Path) -> CanonicalFile:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
     with StagedFile(target) as staged:
         file = CanonicalFile(staged)
-        write_dumps(file, dumps, ReadOptions(), SilentReporter())
-        staged.publish()
+        write_dumps(file, dumps, ReadOptions(where=where), SilentReporter())
+        if file.rows:
+            file.complete(dumps[0].format)
+            staged.publish()
     return file
 
 
@@ -223,7 +248,7 @@ def fetched_inputs(paths: Sequence[PathText], *, tables: bool) -> Iterator[Input
         return
     local: list[PathText] = []
     urls: dict[str, str] = {}
-    with scratch_folder(None) as folder, naming_errors(urls):
+    with scratch_folder(None) as folder, naming_errors(InputPaths((), urls)):
         for number, path in enumerate(paths):
             url = parse_path(path)
             if isinstance(url, RemotePath) and (tables or not _has_tables(url)):

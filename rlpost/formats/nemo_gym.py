@@ -140,5 +140,5 @@ FORMAT = Format(
         "response_token_ids": _SAMPLED, "prompt_token_ids": "prompt_token_ids",
         "infer_log_probs": "generation_log_probs",
     },
-    note="Each call of the model is one response; --unit rollout counts a rollout once.",
+    note="Each call of the model is a row, and a rollout counts once; --unit row counts calls.",
 )  # fmt: skip

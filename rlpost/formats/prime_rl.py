@@ -16,7 +16,7 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.formats.annotations import Annotations, fold
-from rlpost.formats.base import Format, has
+from rlpost.formats.base import Format, IndexBounds, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
 from rlpost.formats.keys import SAME_TOKENS, prompt_key, step_key_of
@@ -28,7 +28,7 @@ from rlpost.formats.layout import (
     response_start,
     spread_over_mask,
 )
-from rlpost.formats.records import Row, as_record
+from rlpost.formats.records import Row, as_record, rounded_sum
 from rlpost.io.finish_reasons import TRUNCATED
 
 if TYPE_CHECKING:
@@ -52,6 +52,15 @@ _NODE_LISTS = {
 
 _VERSION = 1
 """Of the schema of traces that verifiers 0.4 writes."""
+
+
+_INDEX = IndexBounds(
+    names={"prompt_id": "group", "domain": "env"},
+    of_trace=frozenset({"reward", "stop_condition"}),
+    others=frozenset({"truncated"}),
+    single=lambda fields: len(fields.get("trace_ids") or ()) == 1,
+)
+"""Of an episode, whose reward in the index is the mean over its traces."""
 
 
 _EXPORT_LISTS = {
@@ -82,6 +91,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
     A trace that failed before its first policy token is a row without tokens.
     """
     notes, evaluated = None, 0
+    runs: dict[object, int] = {}
     for record in records:
         if notes is None:
             notes = Annotations(Path(record.file).parent.parent / "annotations")
@@ -89,6 +99,10 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             evaluated += 1
             continue
         keys = _episode_keys(record, step_key_of(record.file))
+        scalars = {} if options.where is None else _scalars(record)
+        if _is_stream(record):  # a relaunch continues the stream, with an id of its own
+            run = _field(record, "run", "id")
+            keys["run_attempt"] = runs.setdefault(run, len(runs) + 1)
         for trace in _traces(record):
             _annotate(trace, notes)
             if not _field(trace, "agent", "trainable", default=True):
@@ -96,10 +110,29 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
             made = (_branch_row(trace, facts, *branch, notes.lists) for branch in _branches(trace))
             rows = [row for row in made if row is not None]
-            yield from rows
             if not rows and facts["failure"]:
-                yield from call_rows(trace, facts, ())
+                rows = [*call_rows(trace, facts, ())]
+            for row in rows:
+                row.scalars = scalars
+            yield from rows
     _note(options, notes, evaluated)
+
+
+def _scalars(record: Record) -> dict[str, Any]:
+    """Return what a condition on rows may name of an episode, as the index of a stream does."""
+    traces = record.fields.get("traces")
+    kinds = [_field(one, "info", "kind") for one in _traces(record)] if traces else []
+    kind = next((kind for kind in kinds if kind in ("train", "eval")), None)
+    work = _field(record, "run", "work", "type") or _field(record, "run", "type")
+    return {
+        "id": record.fields.get("id"),
+        "kind": kind or work or "eval",
+        "env": _field(record, "env", "name") or _field(record, "env", "id"),
+        "group": _field(record, "group", "id"),
+        "ok": record.fields.get("ok"),
+        "num_errors": len(record.fields.get("errors") or ()),
+        **{name: x for name, x in record.scalars.items() if name not in _INDEX.of_trace},
+    }
 
 
 def _failure(episode: Record, trace: Record) -> dict[str, Any]:
@@ -134,7 +167,7 @@ def _note(options: ReadOptions, notes: Annotations | None, evaluated: int) -> No
     if evaluated:
         episodes = counted(evaluated, "episode")
         options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
-    if notes is not None and (unknown := notes.unknown):
+    if options.where is None and notes is not None and (unknown := notes.unknown):
         options.stats.warnings.append(
             f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
             f"such as {unknown[0]}"
@@ -200,17 +233,17 @@ def _seconds(span: dict[str, Any]) -> float | None:
 
 
 def _reward(trace: Record) -> float | None:
-    """Return the sum of score · weight; None if scoring did not run."""
+    """Return the sum of score · weight, rounded once; None if scoring did not run."""
     rewards = trace.nested("rewards")
-    total, scored = 0.0, False
+    parts = []
     for name, part in rewards.fields.items():
         if isinstance(part, dict):
             one = rewards.nested(name)
             weight = one.number("weight") if "weight" in one else 1.0
-            total, scored = total + one.number("score") * weight, True
+            parts.append(one.number("score") * weight)
         elif part is not None:
-            total, scored = total + rewards.number(name), True
-    return total if scored else None
+            parts.append(rewards.number(name))
+    return rounded_sum(parts) if parts else None
 
 
 def _branch_row(
@@ -402,7 +435,7 @@ TRACES = Format(
     beside=("annotations/*", "*.index.jsonl", "live/*"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
-        "domain", "truncated", "branch", "agent_role", "failure",
+        "domain", "truncated", "branch", "agent_role", "failure", "run_attempt",
     ),
     missing_roles={
         "log_probs": _NO_LOG_PROBS,
@@ -410,11 +443,13 @@ TRACES = Format(
         "token_exports/ always contains them",
         "ref_log_probs": "the run had no reference model",
         "values": "prime-rl has no critic",
+        "run_attempt": "only the stream of a run has its relaunches",
     },
     sniff=_is_traces,
     rows=_trace_rows,
     types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
     options=("map",),
+    index=_INDEX,
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
     "(chunks.py at 551bfc39, update.py at 65a18584)",
     fields={
@@ -424,6 +459,7 @@ TRACES = Format(
         "domain": "env.name", "truncated": "finish_reason and stop_condition",
         "agent_role": "agent.name", "policy_version": "run.work.policy.start",
         "failure": "the type of the last error", "turn": "the branch's last sampled message",
+        "run_attempt": "the order of run.id in the stream",
     },
     note="Each branch of a trace is one response. Newer traces store log-probs with 4 decimals.",
 )  # fmt: skip

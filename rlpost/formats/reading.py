@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rlpost.errors import DataError, UsageError
-from rlpost.formats.containers import JSON, PARQUET, container_of
+from rlpost.formats.containers import JSON, PARQUET, STREAM, container_of
 from rlpost.formats.containers.json_text import json_fields
 from rlpost.formats.fields import apply_map
 from rlpost.formats.records import describe, first_names
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rlpost.formats.base import Format, ReadOptions
+    from rlpost.formats.matching import DumpFilter
     from rlpost.formats.records import Record, Row
+    from rlpost.formats.where import Where
 
 
 def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -35,14 +37,36 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
         ReadWriteError: a file cannot be read.
     """
     check_container(path, layout)
+    if options.where is None:
+        return _with_attempts(_batches(path, layout, options, None), options)
+    from rlpost.formats.matching import DumpFilter  # noqa: PLC0415 - imports polars
+
+    kept = DumpFilter(options.where, path)
+    return kept.batches(_with_attempts(_batches(path, layout, options, kept), options))
+
+
+def _with_attempts(
+    batches: Iterator[pa.RecordBatch], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, after the attempts of their steps are recorded."""
+    for batch in batches:
+        options.stats.attempts.add(batch)
+        yield batch
+
+
+def _batches(
+    path: Path, layout: Format, options: ReadOptions, kept: DumpFilter | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield a dump as record batches, with the fields that a condition on its rows names."""
     if layout.read is not None:
         return layout.read(path, options)
     others = _kept_fields(path, layout, options)
-    rows = layout_rows(records_of(path, layout), layout, options, others)
-    kept = {} if others is None else others.column_types
-    typed = {**layout.types, **kept}.items()
+    records = records_of(path, layout, options.where)
+    rows = layout_rows(records, layout, options, others, kept)
+    named = {} if others is None else others.column_types
+    typed = {**layout.types, **named}.items()
     types = {name: kind for name, kind in typed if name not in options.omitted_columns}
-    in_all = {x: kind for x, kind in types.items() if x in kept or not pa.types.is_nested(kind)}
+    in_all = {x: kind for x, kind in types.items() if x in named or not pa.types.is_nested(kind)}
     return OtherFields(in_all).add_missing_columns(record_batches(rows, options, types))
 
 
@@ -55,11 +79,19 @@ def check_container(path: Path, layout: Format) -> None:
         raise UsageError(f"{path}: is {what}; {layout.name} dumps are {needed}")
 
 
-def records_of(path: Path, layout: Format) -> Iterator[Record]:
-    """Yield the records of a dump, after a layout split them."""
+def records_of(path: Path, layout: Format, where: Where | None = None) -> Iterator[Record]:
+    """Yield the records of a dump, after a layout split them.
+
+    Those of which an index excludes that a row matches may be left out.
+    """
     container = container_of(path)
     assert container is not None
-    for record in container.records(path, layout.contents):
+    records = container.records(path, layout.contents)
+    if where is not None and layout.index is not None and container is STREAM:
+        from rlpost.formats.stream_index import indexed_records  # noqa: PLC0415 - imports polars
+
+        records = indexed_records(path, layout.index, where) or records
+    for record in records:
         if layout.version is not None:
             check_version(record, layout)
         if layout.split is None:
@@ -102,13 +134,19 @@ def _kept_fields(path: Path, layout: Format, options: ReadOptions) -> OtherField
 
 
 def layout_rows(
-    records: Iterator[Record], layout: Format, options: ReadOptions, others: OtherFields | None
+    records: Iterator[Record],
+    layout: Format,
+    options: ReadOptions,
+    others: OtherFields | None,
+    kept: DumpFilter | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of records, with kept fields and the user's map."""
+    """Yield the rows of records, with kept fields, the user's map and what a condition names."""
     assert layout.rows is not None
     for row in layout.rows(records, options):
         if others is not None:
             row.values |= others.values(row.record.fields)
         apply_map(row, options.map)
+        if kept is not None:
+            kept.add_fields(row)
         row.record = row.record.position  # its values are many times the row's
         yield row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,13 +12,18 @@ import pyarrow.parquet as pq
 
 from rlpost._version import __version__
 from rlpost.errors import DataError, ReadWriteError
+from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
 from rlpost.formats.rows import has_failed, nonfinite_numbers
+from rlpost.io.locks import scratch_folder
 from rlpost.io.ranges import arrow_file
 from rlpost.recipe.roles import ROLES, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from rlpost.formats.base import Format
     from rlpost.io.uploads import OutputFile
@@ -40,9 +46,13 @@ class CanonicalFile:
 
     def __init__(self, staged: OutputFile) -> None:
         self.target = staged.target
+        self._staged = staged
+        self._clear()
+
+    def _clear(self) -> None:
+        """Begin without rows."""
         self.rows = 0
         self.tokens = 0
-        self._staged = staged
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
@@ -100,6 +110,41 @@ class CanonicalFile:
         if self._bytes >= ROW_GROUP_BYTES:
             self._flush()
 
+    def leave_out(self, replaced: Callable[[pa.RecordBatch], NDArray[np.bool_]]) -> int:
+        """Write the file again without some rows; return their number.
+
+        Args:
+            replaced: returns the rows of a batch to leave out, from its columns.
+        """
+        if not self.rows or ATTEMPT not in self._names():
+            return 0
+        self._flush()
+        with scratch_folder(None) as folder:
+            copy, source, rows = folder / "rows.parquet", next(iter(self._sources)), self.rows
+            self._close()
+            shutil.copyfile(self._staged.path, copy)
+            self._clear()
+            with arrow_file(copy) as file:
+                stored = pq.ParquetFile(file)
+                for group in range(stored.num_row_groups):
+                    for batch in stored.read_row_group(group).to_batches():
+                        self.append(batch.filter(pa.array(~replaced(batch))), source)
+        return rows - self.rows
+
+    def _names(self) -> set[str]:
+        """Return the columns of the rows so far."""
+        return {*self.columns, *(name for one in self._batches for name in one.schema.names)}
+
+    def _close(self) -> None:
+        """Close the file, whose footer is complete."""
+        assert self._writer is not None
+        assert self._file is not None
+        try:
+            self._writer.close()
+            self._file.close()
+        except OSError as error:
+            raise self._write_error(error) from None
+
     def complete(self, dump_format: Format) -> None:
         """Write the last rows and the footer; the target does not exist yet.
 
@@ -112,7 +157,6 @@ class CanonicalFile:
             raise DataError(f"{names}: no records, so there is nothing to convert")
         self._flush()
         assert self._writer is not None
-        assert self._file is not None
         missing = missing_roles(dump_format, self.columns)
         self._writer.add_key_value_metadata(
             {
@@ -121,11 +165,7 @@ class CanonicalFile:
                 "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
             }
         )
-        try:
-            self._writer.close()
-            self._file.close()
-        except OSError as error:
-            raise self._write_error(error) from None
+        self._close()
         self._staged.complete()
 
     def _flush(self) -> None:

@@ -13,7 +13,15 @@ import pyarrow.parquet as pq
 
 from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError, no_such
-from rlpost.interface.inputs import Inputs, OpenInputs, open_inputs, path_names, table_paths
+from rlpost.interface.inputs import (
+    Inputs,
+    OpenInputs,
+    condition,
+    of_steps,
+    open_inputs,
+    path_names,
+    table_paths,
+)
 from rlpost.interface.results import (
     Bundle,
     Comparison,
@@ -35,8 +43,8 @@ from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.named import NamedByUser
-from rlpost.recipe.presets import ALL_PRESETS
-from rlpost.recipe.recipe import LOSS_EXTRA, Recipe
+from rlpost.recipe.presets import ALL_PRESETS, correction_named, merged
+from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.analysis.inspect.model import Facts
+    from rlpost.formats.where import Where
     from rlpost.interface.inspection import Inspection, Report
     from rlpost.io.memory import ArrowStream
     from rlpost.io.paths import RemotePath
@@ -61,6 +70,7 @@ def advantages(
     recipe: Recipe | None = None,
     options: Options | None = None,
     *,
+    steps: str | None = None,
     progress: Progress = None,
 ) -> Summary:
     """Post-process the rewards of rollouts and write them enriched with advantages.
@@ -71,6 +81,7 @@ def advantages(
         output: the enriched file; with several input files, a directory.
         recipe: what is computed; the default is plain GRPO.
         options: how it is computed; with `update=True`, only files that are new or were changed.
+        steps: which steps are computed, `FIRST:END` without END, whole; None: all.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
             terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
 
@@ -88,13 +99,18 @@ def advantages(
 
     _check_recipe(recipe)
     options = options or Options()
+    kept = of_steps(steps, recipe or Recipe(), options)
     if options.update:
         with _reporting(options, progress=progress) as run:
             return Summary(api.advantages(_files_of_update(inputs), output, recipe, run))
-    with _opened(inputs, output, options, progress=progress) as (own, run):
+    with _opened(inputs, output, options, where=kept, progress=progress) as (own, run):
+        if kept is not None:
+            api.check_steps(own.paths, recipe or Recipe(), run, kept.matches.condition)
         if options.resume and own.names:
             raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
-        return Summary(own.result(api.advantages(own.paths, output, recipe, run)))
+        summary = own.result(api.advantages(own.paths, output, recipe, run))
+        selected = {} if kept is None else {"steps_read": kept.matches.as_json()}
+        return Summary(summary | selected)
 
 
 @overload
@@ -169,6 +185,7 @@ def inspect(
     inputs: Inputs,
     *,
     columns_map: Mapping[str, str] | None = None,
+    where: str | None = None,
     tokens: bool = True,
     pass_threshold: float = 1.0,
     unit: Unit | None = None,
@@ -184,6 +201,7 @@ def inspect(
     Args:
         inputs: paths or tables, as of `advantages`; together they are one input.
         columns_map: role to column, as with `--map`; overrides names and aliases.
+        where: a condition on rows in SQL, as with `--where`; others are left out.
         tokens: also read log-probs, values and texts. Without them, there are still statistics of
             masks, lengths, rewards and groups.
         pass_threshold: a response passes with at least this reward.
@@ -210,7 +228,8 @@ def inspect(
     """
     from rlpost.analysis.inspect import facts  # noqa: PLC0415 - polars takes a while to import
 
-    with _opened(inputs, progress=progress) as (own, run):
+    kept = condition(where, columns_map)
+    with _opened(inputs, where=kept, progress=progress) as (own, run):
         found = facts.inspect(
             own.paths,
             columns_map=columns_map,
@@ -235,6 +254,7 @@ def loss(
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
+    against: Mapping[str, Any] | None = None,
     emit: Sequence[str] = (),
     micro_batch: int | None = None,
     micro_batch_tokens: int | None = None,
@@ -253,8 +273,11 @@ def loss(
         recipe: how advantages are computed if the input has none; the default is plain GRPO.
         loss: the loss and its options, such as `rlpost.loss_preset("verl")`; the default is PPO's.
         options: how the run is done.
-        sweep: options of the loss with several values each; every combination is computed, in one
-            pass. It excludes `output`.
+        sweep: options of the loss with several values each, `correction` (a name, or None), and
+            `is_weight`, `is_cap`, `is_floor`, `is_normalise` and `is_policy` of the recipe; every
+            combination is computed, in one pass. It excludes `output`.
+        against: values of swept options: the gradient of a setting is compared with that of the one
+            that differs from it in these alone. None: with that of the first.
         emit: `loss_weight`, `loss_gradient` or both, which the output then has, too.
         micro_batch: responses of a micro-batch, for the weight of each token in the gradient of an
             optimiser update. Responses are dealt in the order of the rows.
@@ -290,10 +313,24 @@ def loss(
     )  # fmt: skip
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = [LossConfig(LossOptions(**chosen.model_dump() | point), point) for point in points]
+    configs = [LossConfig(*_swept(chosen, recipe or Recipe(), point)) for point in points]
     with _opened(inputs, output, options, progress=progress) as (own, run):
-        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit)
+        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit, against)
         return LossSummary(own.result(summary))
+
+
+def _swept(
+    loss: LossOptions, recipe: Recipe, point: dict[str, Any]
+) -> tuple[LossOptions, dict[str, Any], Recipe | None]:
+    """Return a setting of a sweep: the loss, the values that distinguish it, its own recipe."""
+    corrected = {name: x for name, x in point.items() if name in SWEPT_CORRECTIONS}
+    fields = {name: x for name, x in point.items() if name not in corrected}
+    if not corrected:
+        return LossOptions(**loss.model_dump() | fields), point, None
+    named = correction_named(corrected.pop("correction", None))
+    own = merged(recipe.model_dump(), named.recipe, corrected)
+    chosen = {**named.loss, **loss.model_dump(exclude_unset=True), **fields}
+    return LossOptions(**chosen), point, Recipe.of(own, "sweep")
 
 
 def compare(
@@ -458,6 +495,7 @@ def report(
     output: str | Path | None = None,
     *,
     columns_map: Mapping[str, str] | None = None,
+    where: str | None = None,
     pass_threshold: float = 1.0,
     unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal",
@@ -477,6 +515,7 @@ def report(
         inputs: paths or tables, as of `advantages`; together they are one input.
         output: where the page is written; None: nowhere, until `.save(path)`.
         columns_map: role to column, as with `--map`; overrides names and aliases.
+        where: a condition on rows, as of `inspect`.
         pass_threshold: a response passes with at least this reward.
         unit: what statistics of groups count, as of `inspect`.
         rollout_reward: the reward of a rollout whose rows differ, as of `inspect`.
@@ -506,7 +545,8 @@ def report(
     from rlpost.analysis.report import run as work  # noqa: PLC0415 - altair is slow to import
     from rlpost.interface.inspection import Report  # noqa: PLC0415
 
-    with _opened(inputs, progress=progress) as (own, run):
+    kept = condition(where, columns_map)
+    with _opened(inputs, where=kept, progress=progress) as (own, run):
         files = work.files_of(own.paths)
         if output is not None:
             work.check_output(Path(output), files, overwrite=overwrite)
@@ -523,6 +563,7 @@ def report(
             named=named,
             by_user=NamedByUser(estimator, tokenizer),
             reporter=run.reporter,
+            made_of=own,
             shown=partial(_of_inputs, own=own),
         )
         html = without_paths(html, own.names)
@@ -540,6 +581,8 @@ def convert(
     layout: str | None = None,
     group_size: int | None = None,
     tokenizer: str | None = None,
+    where: str | None = None,
+    attempts: Literal["newest", "all"] = "newest",
     nonfinite: Literal["keep", "error"] = "keep",
     overwrite: bool = False,
     progress: Progress = None,
@@ -555,6 +598,10 @@ def convert(
         group_size: consecutive records per group, if they have no group id.
         tokenizer: counts the tokens of response texts as `response_length`, as with `--tokenizer`,
             of dumps without tokens.
+        where: a condition on rows in SQL, as with `--where`: over roles, columns and scalar fields
+            of records; others are left out.
+        attempts: of a step that several attempts of a run wrote, by `run_attempt`, keep the rows of
+            the newest, or all.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
         overwrite: whether to replace existing files.
         progress: count the responses while they are converted, as of `advantages`.
@@ -568,7 +615,10 @@ def convert(
     from rlpost.formats.base import ReadOptions  # noqa: PLC0415
 
     paths = path_names(inputs, "convert", "dumps; `advantages` reads tables as they are")
-    read = ReadOptions(dict(columns_map or {}), layout, group_size, tokenizer, nonfinite)
+    read = ReadOptions(
+        dict(columns_map or {}), layout, group_size, tokenizer, nonfinite, attempts,
+        where=condition(where, None),
+    )  # fmt: skip
     with _reporting(progress=progress) as run:
         return Conversion(
             work.convert(paths, output, source, read, overwrite=overwrite, reporter=run.reporter)
@@ -843,12 +893,15 @@ def _opened(
     output: str | Path | None = None,
     options: Options | None = None,
     *,
+    where: Where | None = None,
     progress: Progress,
 ) -> Iterator[tuple[OpenInputs, Options]]:
     """Yield the inputs as paths, and the options with a reporter; both until the block ends."""
     with (
         _reporting(options, progress=progress) as run,
-        open_inputs(inputs, output, overwrite=run.overwrite, reporter=run.reporter) as own,
+        open_inputs(
+            inputs, output, overwrite=run.overwrite, reporter=run.reporter, where=where
+        ) as own,
     ):
         yield own, run
 
@@ -875,8 +928,10 @@ def _of_inputs(facts: Facts, own: OpenInputs) -> Inspection:
     from rlpost.analysis.inspect.facts import with_names  # noqa: PLC0415 - polars is slow to import
     from rlpost.interface.inspection import Inspection  # noqa: PLC0415
 
-    facts = with_names(facts, own.inputs, own.names)
-    if own.of_tables:  # the storage is temporary
+    facts = with_names(facts, own.inputs, own)
+    if own.where is not None:
+        facts = replace(facts, where=own.where.matches.as_json())
+    if own.of_tables or own.where is not None:  # the storage is temporary
         files = [replace(file, bytes=0, row_groups=0, writer="") for file in facts.input.files]
         stored = replace(facts.input, files=files, bytes=0, row_groups=0, columns=[])
         facts = replace(facts, input=stored)

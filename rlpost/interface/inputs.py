@@ -19,12 +19,15 @@ from rlpost.io.paths import location_of, parse_path
 from rlpost.io.ranges import arrow_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import polars as pl
 
     from rlpost.display.reporter import Reporter
+    from rlpost.formats.where import Where
     from rlpost.io.paths import RemotePath
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.recipe import Recipe
 
 Input = Union[str, Path, ArrowStream, "pl.LazyFrame"]
 Inputs = Input | Sequence[Input]
@@ -39,6 +42,8 @@ class OpenInputs(InputPaths):
     """Paths as they were passed, tables by their type."""
     of_tables: bool = False
     """No input is a path."""
+    where: Where | None = None
+    """The condition that the rows of the paths fulfil."""
 
     def result(self, found: Json) -> Json:
         """Return a result with the names of inputs, if what it read was temporary."""
@@ -52,6 +57,7 @@ def open_inputs(
     *,
     overwrite: bool = False,
     reporter: Reporter,
+    where: Where | None = None,
 ) -> Iterator[OpenInputs]:
     """Yield inputs as paths of Parquet files, which exist until the block ends.
 
@@ -63,6 +69,7 @@ def open_inputs(
         output: the output, whose folder also has the converted dumps.
         overwrite: whether the output may exist.
         reporter: gets the notes.
+        where: which rows the paths have; None: all.
 
     Raises:
         UsageError: there is no input, or an input is neither a path nor a table.
@@ -75,14 +82,44 @@ def open_inputs(
         raise UsageError("-: rollouts are not read from standard input: name files")
     beside = None if output is None else parse_path(output)
     with table_paths(several) as tables:
-        if all(_is_canonical(one) for one in several if _is_path(one)):
+        if where is None and all(_is_canonical(one) for one in several if _is_path(one)):
             yield tables
             return
         from rlpost.formats.inputs import canonical_inputs  # noqa: PLC0415 - imports all formats
 
         note = reporter.note
-        with canonical_inputs(tables.paths, beside, overwrite=overwrite, note=note) as paths:
-            yield replace(tables, paths=paths.paths, names=paths.made_of(tables).names)
+        with canonical_inputs(
+            tables.paths, beside, overwrite=overwrite, note=note, where=where
+        ) as paths:
+            names = paths.made_of(tables).names
+            yield replace(tables, paths=paths.paths, names=names, rows=paths.rows, where=where)
+
+
+def condition(text: str | None, columns_map: Mapping[str, str] | None) -> Where | None:
+    """Return the condition of `--where`; raise UsageError for a wrong one."""
+    if text is None:
+        return None
+    from rlpost.formats.where import Where  # noqa: PLC0415 - imports polars
+
+    return Where(text, columns_map or {})
+
+
+def of_steps(text: str | None, recipe: Recipe, options: Options) -> Where | None:
+    """Return the condition of `--steps`; raise UsageError for options that need whole inputs."""
+    if text is None:
+        return None
+    unfit = {
+        "--update": (options.update, "compares whole files"),
+        "--resume": (options.resume, "continues whole files"),
+        f"--engine {options.engine}": (options.engine != "local", "reads files where they are"),
+    }
+    for flag, (is_set, why) in unfit.items():
+        if is_set:
+            tip = "rlpost convert and hive partitions (step=300/) divide an input into files"
+            raise UsageError(f"--steps {text}: excludes {flag}, which {why}", tip=tip)
+    from rlpost.formats import where  # noqa: PLC0415 - imports polars
+
+    return where.of_steps(text, recipe.columns)
 
 
 @contextmanager
@@ -101,9 +138,9 @@ def table_paths(inputs: Sequence[Input]) -> Iterator[OpenInputs]:
         return
     with scratch_folder(None) as folder:
         files = {str(folder / name): name for name in tables}
-        with naming_errors(files):
+        with naming_errors(InputPaths((), files)):
             paths = [_path(one, folder / name) for one, name in zip(inputs, names, strict=True)]
-            yield OpenInputs(paths, files, names, of_tables=len(tables) == len(names))
+            yield OpenInputs(paths, files, inputs=names, of_tables=len(tables) == len(names))
 
 
 def _is_canonical(path: str | Path) -> bool:

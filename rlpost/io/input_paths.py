@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,9 @@ from rlpost.errors import RlpostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from rlpost.io.paths import PathText
 
@@ -24,11 +28,27 @@ class InputPaths:
     paths: Sequence[PathText]
     names: Mapping[str, str] = field(default_factory=dict)
     """Temporary path -> the dump, URL or table that it is made of."""
+    rows: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """Temporary path -> the number of each of its rows in what it is made of, if it has not all."""
 
     def made_of(self, others: InputPaths) -> InputPaths:
         """Return these paths, if they are made of the others, with the names of both."""
         own = {path: without_paths(name, others.names) for path, name in self.names.items()}
-        return InputPaths(self.paths, {**others.names, **own})
+        return InputPaths(self.paths, {**others.names, **own}, self.rows)
+
+    def row(self, path: str, row: int) -> int:
+        """Return the number of a row of a temporary file in what it is made of."""
+        return int(self.rows[path][row]) if path in self.rows else row
+
+    def named(self, text: str) -> str:
+        """Return a text with the names and rows of inputs in place of temporary ones."""
+        for path in self.rows:
+            place = rf"(?<={re.escape(path)})(, row |:)(\d+)\b"
+            text = re.sub(place, partial(self._named_row, path), text)
+        return without_paths(text, self.names)
+
+    def _named_row(self, path: str, found: re.Match[str]) -> str:
+        return f"{found[1]}{self.row(path, int(found[2]))}"
 
 
 def without_paths(value: T, names: Mapping[str, str]) -> T:
@@ -53,9 +73,9 @@ def _named(value: Any, names: list[tuple[str, str]]) -> Any:
 
 
 @contextmanager
-def naming_errors(names: Mapping[str, str]) -> Iterator[None]:
+def naming_errors(paths: InputPaths) -> Iterator[None]:
     """Raise the block's errors with names in place of temporary paths; more may be added in it."""
     try:
         yield
     except RlpostError as error:
-        raise error.reworded(partial(without_paths, names=names)) from None
+        raise error.reworded(paths.named) from None

@@ -179,6 +179,12 @@ class StagedFiles:
             self._undo.callback(file.discard)
         return file
 
+    def drop(self, target: AnyPath) -> None:
+        """Discard the file of a target, which then stays as it is."""
+        file = self._files.pop(target)
+        assert not isinstance(file, CompleteFile)
+        file.discard()
+
     def complete(self) -> None:
         """Sync and close the files.
 

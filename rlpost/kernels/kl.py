@@ -21,6 +21,14 @@ _ESTIMATORS: dict[str, Callable[[Array, Array | float], Array]] = {
     "k3": lambda d, _: namespace(d).expm1(-d) + d,
     "k4": lambda d, ratio: ratio * d,
 }
+_SLOPES: dict[str, Callable[[Array, Array | float], Array]] = {
+    "k1": lambda d, _: namespace(d).ones_like(d),
+    "abs": lambda d, _: namespace(d).sign(d),
+    "k2": lambda d, _: d,
+    "k3": lambda d, _: -namespace(d).expm1(-d),
+    "k4": lambda d, ratio: ratio * namespace(d).ones_like(d),
+}
+"""Their derivatives by d, at a constant ratio."""
 
 
 def token_kl(
@@ -62,6 +70,18 @@ def token_kl(
         log_ratio = log_ratio.clip(-log_ratio_clamp, log_ratio_clamp)
     kl = _ESTIMATORS[estimator](log_ratio, ratio)
     return kl.clip(-clamp, clamp) if clamps in (estimator, "all") else kl
+
+
+def kl_slope(
+    policy: Array, ref: Array, *, estimator: str, log_ratio_clamp: float, ratio: Array | float
+) -> Array:
+    """Return the derivative of `token_kl` without its clamp by `policy`, at a constant ratio, [T].
+
+    It is 0 where the log ratio is clamped.
+    """
+    log_ratio = policy - ref
+    slope = _SLOPES[estimator](log_ratio, ratio)
+    return namespace(slope).where(abs(log_ratio) > log_ratio_clamp, 0.0, slope)
 
 
 def adaptive_coefficients(

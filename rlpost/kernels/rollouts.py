@@ -1,4 +1,4 @@
-"""Rollouts of several rows, joined in the order of their turns."""
+"""Rollouts of several rows, joined in the order of their turns; attempts of a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import segment_sum, spread
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rlpost.kernels.moments import Floats, Integers
 
 
@@ -79,3 +81,17 @@ class JoinedRows:
             normalise: options of `z_scores`.
         """
         return z_scores(values[self.first], group[self.first], **normalise)[self.rollout]  # type: ignore[arg-type]
+
+
+def superseded(step: Integers, attempt: Integers) -> NDArray[np.bool_]:
+    """Return the rows of whose step a later attempt has rows, [N].
+
+    A run that restarts from a checkpoint writes the steps after it again.
+
+    Args:
+        step: [N] codes from 0.
+        attempt: [N].
+    """
+    newest = np.full(int(step.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, step, attempt)
+    return attempt < newest[step]

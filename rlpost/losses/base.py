@@ -127,6 +127,20 @@ class Loss:
             behaviour=options.behaviour,
         )
 
+    def gradient(
+        self, tokens: Tokens, options: LossOptions, surrogate: Surrogate, weights: Array
+    ) -> Array:
+        """Return the derivative of Σ weight · loss by the log-prob of each token, [T].
+
+        Args:
+            tokens: the tokens.
+            options: as of the call.
+            surrogate: its result, in which the loss of a token depends on its log-prob alone.
+            weights: [T].
+        """
+        del tokens, options
+        return surrogate.gradient * weights
+
     def __call__(self, tokens: Tokens, options: LossOptions) -> Surrogate:
         """Return the loss of these tokens."""
         selection = self.selection(options)

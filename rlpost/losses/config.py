@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rlpost.losses.base import Loss
     from rlpost.losses.selection import Selection
     from rlpost.recipe.loss import LossOptions
+    from rlpost.recipe.recipe import Recipe
 
 
 Values = dict[str, Any]
@@ -31,6 +32,8 @@ class LossConfig:
     options: LossOptions
     swept: Mapping[str, Any] = field(default_factory=dict)
     """The options of a sweep, with the values of this config."""
+    recipe: Recipe | None = None
+    """How its advantages and importance weights are computed, in a sweep of corrections."""
 
     @cached_property
     def loss(self) -> Loss:

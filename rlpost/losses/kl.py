@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from rlpost.kernels.arrays import Array, namespace
-from rlpost.kernels.kl import token_kl
+from rlpost.kernels.kl import kl_slope, token_kl
 
 if TYPE_CHECKING:
-    from rlpost.losses.base import Tokens
+    from rlpost.kernels.arrays import Array
+    from rlpost.losses.tokens import Tokens
     from rlpost.recipe.loss import LossOptions
 
 
 def kl_loss(tokens: Tokens, options: LossOptions) -> Array:
     """Return the KL loss of each token, before its coefficient.
 
-        KL                  the estimate of `estimated`, clamped
+        KL                  the estimate of `rlpost.kernels.kl.token_kl`, clamped
         r·KL                with kl_loss_ratio
         clamp(r·KL)         with kl_loss_clamp_at = product, which clamps the product alone
 
     With the ratio r the gradient of the mean is that of the KL (DeepSeek V3.2's correction).
     kl_loss_ratio_policy is the policy that r divides by; for `current` r is 1, and has the gradient
     of the log-prob, so that only the gradient differs. With the clamp of the product, a token has
-    no gradient where its log ratio to the reference is clamped.
+    no gradient where its log ratio to the reference is clamped. The estimate k4 has the factor r,
+    too.
 
     Args:
         tokens: T tokens, with `ref`.
@@ -35,58 +38,95 @@ def kl_loss(tokens: Tokens, options: LossOptions) -> Array:
     Source of the clamp of the product: NeMo-RL; of the ratio of a policy to itself: Tang and Munos,
     arXiv 2506.09477.
     """
-    kl = estimated(tokens, options)
-    if options.kl_loss_ratio and not _clamps_product(options):
-        kl = kl * _weight(tokens, options)
-    return kl
+    return KlLoss(tokens, options).values
 
 
-def clamped(kl: Array, options: LossOptions) -> Array:
-    """Return which of these estimates, from `estimated`, were clamped, [T] bool."""
-    if options.kl_loss_clamps not in (options.kl_loss_estimator, "all"):
-        xp = namespace(kl)
-        return xp.zeros_like(xp.isnan(kl))
-    return abs(kl) >= options.kl_loss_clamp
+@dataclass(frozen=True)
+class KlLoss:
+    """The KL losses of T tokens, as of `kl_loss`, with their gradient."""
 
+    tokens: Tokens
+    options: LossOptions
 
-def estimated(tokens: Tokens, options: LossOptions) -> Array:
-    """Return `rlpost.kernels.kl.token_kl` of `new` and `ref`, [T]; k4 has the importance ratio.
+    @cached_property
+    def _bounds(self) -> tuple[float, float]:
+        """The bounds on the log ratio, and on the estimate or its product with the ratio."""
+        own, every = self.options, (self.options.kl_loss_estimator, "all")
+        return (
+            own.kl_loss_log_ratio_clamp if own.kl_loss_log_ratio_clamps in every else math.inf,
+            own.kl_loss_clamp if own.kl_loss_clamps in every else math.inf,
+        )
 
-    If kl_loss_clamp bounds the product with the ratio, it is that product.
-    """
-    assert tokens.ref is not None, "tokens without log-probs of the reference policy"
-    estimator = options.kl_loss_estimator
-    bounded = options.kl_loss_log_ratio_clamps in (estimator, "all")
-    bound = options.kl_loss_log_ratio_clamp if bounded else math.inf
-    reference = tokens.xp.where(tokens.mask, tokens.ref, 0.0)
-    product = _clamps_product(options)
-    kl = token_kl(
-        tokens.masked_log_probs,
-        reference,
-        estimator=estimator,
-        log_ratio_clamp=bound,
-        clamp=math.inf if product else options.kl_loss_clamp,
-        clamps=options.kl_loss_clamps,
-        ratio=_weight(tokens, options) if estimator == "k4" else 1.0,
-    )
-    if not product:
-        return kl
-    weight = _weight(tokens, options)
-    beyond = abs(tokens.constant(tokens.masked_log_probs - reference)) > bound
-    kl = kl * tokens.xp.where(beyond, tokens.constant(weight), weight)
-    if options.kl_loss_clamps in (estimator, "all"):
-        kl = kl.clip(-options.kl_loss_clamp, options.kl_loss_clamp)
-    return kl
+    @cached_property
+    def _of_product(self) -> bool:
+        return self.options.kl_loss_ratio and self.options.kl_loss_clamp_at == "product"
 
+    @cached_property
+    def _pair(self) -> dict[str, Any]:
+        """The arguments of an estimate before its clamp."""
+        tokens, ref = self.tokens, self.tokens.ref
+        assert ref is not None, "tokens without log-probs of the reference policy"
+        return {
+            "policy": tokens.masked_log_probs,
+            "ref": tokens.xp.where(tokens.mask, ref, 0.0),
+            "estimator": self.options.kl_loss_estimator,
+            "log_ratio_clamp": self._bounds[0],
+            "ratio": self._ratio if self.options.kl_loss_estimator == "k4" else 1.0,
+        }
 
-def _clamps_product(options: LossOptions) -> bool:
-    return options.kl_loss_ratio and options.kl_loss_clamp_at == "product"
+    @cached_property
+    def _beyond(self) -> Array:
+        """Whether the log ratio is clamped, [T] bool."""
+        return abs(self.tokens.constant(self._pair["policy"] - self._pair["ref"])) > self._bounds[0]
 
+    @cached_property
+    def _ratio(self) -> Array:
+        """The ratio of the current policy to that of kl_loss_ratio_policy, [T]."""
+        tokens, policy = self.tokens, self.options.kl_loss_ratio_policy
+        if policy == "current":
+            log_probs = tokens.masked_log_probs
+            return tokens.xp.exp(log_probs - tokens.constant(log_probs))
+        return tokens.divided_by(
+            self.options.behaviour if policy == "behaviour" else policy
+        ).ratio()
 
-def _weight(tokens: Tokens, options: LossOptions) -> Array:
-    """Return the ratio of the current policy to that of kl_loss_ratio_policy, [T]."""
-    policy = options.kl_loss_ratio_policy
-    if policy == "current":
-        log_probs = tokens.masked_log_probs
-        return tokens.xp.exp(log_probs - tokens.constant(log_probs))
-    return tokens.divided_by(options.behaviour if policy == "behaviour" else policy).ratio()
+    @cached_property
+    def _estimate(self) -> Array:
+        return token_kl(**self._pair)
+
+    @cached_property
+    def _clampable(self) -> Array:
+        """What the clamp bounds: the estimate, or its product with the ratio, [T]."""
+        if not self._of_product:
+            return self._estimate
+        constant = self.tokens.constant(self._ratio)
+        return self._estimate * self.tokens.xp.where(self._beyond, constant, self._ratio)
+
+    @cached_property
+    def values(self) -> Array:
+        """The loss of each token, [T]."""
+        bound = self._bounds[1]
+        kl = self._clampable if math.isinf(bound) else self._clampable.clip(-bound, bound)
+        return kl * self._ratio if self.options.kl_loss_ratio and not self._of_product else kl
+
+    @cached_property
+    def clamped(self) -> Array:
+        """Which estimates or products are clamped, [T] bool."""
+        return abs(self._clampable) >= self._bounds[1]
+
+    @cached_property
+    def gradient(self) -> Array:
+        """The derivative of the sum of all values by the log-prob of each token, [T].
+
+        The ratio is its own derivative.
+        """
+        constant, where = self.tokens.constant, self.tokens.xp.where
+        kl, slope = constant(self._estimate), constant(kl_slope(**self._pair))
+        if self.options.kl_loss_estimator == "k4":
+            slope = slope + kl
+        if self._of_product:
+            slope = constant(self._ratio) * (slope + where(self._beyond, 0.0, kl))
+        slope = where(abs(constant(self._clampable)) > self._bounds[1], 0.0, slope)
+        if self.options.kl_loss_ratio and not self._of_product:
+            slope = slope * constant(self._ratio) + constant(self.values)
+        return where(self.tokens.mask, slope, 0.0)

@@ -124,6 +124,17 @@ class OwnLoss(Loss):
                 )
         return {**values, "loss_options": own}
 
+    def gradient(
+        self, tokens: Tokens, options: LossOptions, surrogate: Surrogate, weights: Array
+    ) -> Array:
+        """Return the derivative of Σ weight · loss by the log-prob of each token, [T].
+
+        The loss of a token may depend on other log-probs, so it is computed again.
+        """
+        del surrogate
+        weights = weights if tokens.weights is None else tokens.weights * weights
+        return self(replace(tokens, weights=weights), options).gradient
+
     def __call__(self, tokens: Tokens, options: LossOptions) -> Surrogate:
         """Return the loss of these tokens.
 

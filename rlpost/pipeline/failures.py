@@ -79,20 +79,6 @@ def attempts(array: pa.Array, location: CellLocation) -> Codes:
     return numbers.astype(np.int64)
 
 
-def superseded(step: Codes, attempt: Codes) -> Flags:
-    """Return the rows of whose step a later attempt has rows, [N].
-
-    A run that restarts from a checkpoint writes the steps after it again.
-
-    Args:
-        step: [N] codes from 0.
-        attempt: [N].
-    """
-    newest = np.full(int(step.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(newest, step, attempt)
-    return attempt < newest[step]
-
-
 def failed_units(failed: Flags, unit: Codes, turn: NDArray[Any] | None) -> Flags:
     """Return which rows are of a rollout that failed, [N].
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.errors import DataError
+from rlpost.errors import DataError, ErrorPart, UsageError
 from rlpost.kernels.layouts import StepLayout
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.columns import (
@@ -18,13 +18,14 @@ from rlpost.pipeline.columns import (
     lacks_of,
     mask_is_result,
 )
-from rlpost.pipeline.loss_totals import LossTotals, count_losses
+from rlpost.pipeline.loss_totals import count_losses, no_losses
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import Stage, version_stage
 from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
+from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.input_columns import RESULTS, stored_components
 from rlpost.recipe.recipe import PROXIMAL
 from rlpost.recipe.roles import LOG_PROBS, is_read_by_name, kind_of
@@ -51,6 +52,7 @@ def bind_losses(
     write: bool,
     layout: StepLayout | None = None,
     emit: Sequence[str] = (),
+    bases: Sequence[int] = (),
 ) -> Plan:
     """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
     columns = columns_of_rows(source, recipe, results=True)
@@ -68,7 +70,8 @@ def bind_losses(
         own |= columns_by_name(source, recipe, flag, parameters, ("ratio", "log_ratio", *LOG_PROBS))
     how = columns.how | dict.fromkeys(own, "name")
     columns = replace(columns, columns=columns.columns | own, how=how)
-    return loss_plan(source, columns, recipe, configs, write=write, layout=layout, emit=emit)
+    of_tokens: dict[str, Any] = {"layout": layout, "emit": emit, "bases": bases}
+    return loss_plan(source, columns, recipe, configs, write=write, **of_tokens)
 
 
 def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
@@ -108,6 +111,7 @@ def loss_plan(
     write: bool,
     layout: StepLayout | None = None,
     emit: Sequence[str] = (),
+    bases: Sequence[int] = (),
 ) -> Plan:
     """Bind policy losses to an input; the recipe computes advantages if the input has none.
 
@@ -120,60 +124,49 @@ def loss_plan(
         write: the plan writes the loss and the clip state of tokens, of the first config.
         layout: how responses are dealt, for the weights of tokens; None: these are not computed.
         emit: other columns of the loss that it writes.
+        bases: as of `count_losses`.
 
     Raises:
         DataError: a role that is needed has no column, or one of another type.
     """
-    recipe = _dealt(recipe, layout)
-    resolved = resolve_recipe(recipe, columns)
-    _check_loss_roles(source, columns, resolved, configs)
+    variants = variants_of(configs)
+    if variants[1:] and "advantages" in columns:
+        name = columns.column("advantages")
+        text = f"--sweep: corrections change nothing in an input that has advantages, `{name}`"
+        raise UsageError(ErrorPart(text, tip="--map advantages=none computes them anew"))
     components = tuple(f"component:{name}" for name in recipe.reward_components or ())
     rewarded = "reward" in columns or bool(components)
-    reads = frozenset(role for role in LOG_PROBS if role in columns)
-    own = [role for role in columns.columns if is_read_by_name(role)]
-    of_tokens = frozenset(role for role in own if kind_of(role) == "tokens")
-    stages: Sequence[Stage]
-    length_role: str | None
-    if "advantages" in columns:
-        reads |= {role for role in ("advantages", "is_weight") if role in columns}
-        stages = stages_before_loss(
-            reads, mask_nonfinite=recipe.nonfinite == "mask", final_mask=FINAL_MASK in columns
+    last = partial(add_loss, config=configs[0] if write else None, rewarded=rewarded, emit=emit)
+    weighed = layout or (StepLayout() if emit or bases else None)
+    named = [role for role in columns.columns if is_read_by_name(role)]
+    of_tokens = frozenset(role for role in named if kind_of(role) == "tokens")
+    stages: list[Stage] = []
+    before: list[_BeforeLosses] = []
+    for variant in variants:
+        chosen = [configs[index] for index in variant.indices]
+        dealt = _dealt(variant.recipe or recipe, layout)
+        own = _before_losses(source, columns, dealt, chosen)
+        between = stages_of_losses(
+            own.reads, own.resolved, chosen, rewarded=rewarded, rejects=own.rejects, layout=weighed
         )
-        length_role = "mask" if "mask" in columns else "log_probs"
-        rows = (*_LOSS_ROWS, *components)
-        rejects = FINAL_MASK in columns
-    else:
-        plan = plan_of(source, columns, resolved, RunState())
-        stages, length_role, rows = plan.stages, plan.length_role, plan.row_roles
-        rejects = recipe.masks_tokens
-        stages = [
-            replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
-            for stage in stages
-        ]
-    if any(one.options.behaviour in PROXIMAL for one in configs):
-        reads |= {VERSION}
-        if not recipe.reads_versions or "advantages" in columns:
-            stages = [version_stage(recipe), *stages]
+        loss = Stage("loss", own.reads | of_tokens, apply=last, uses=STORED)
+        stages += map(variant.stage, (*own.stages, *between, loss))
+        before.append(own)
     units = [role for one in configs for role in one.units.values()]
     grouped = any(config.loss.grouped for config in configs)
-    rows = (*rows, *(["group"] if units or grouped else []), *units)
-    rows = (*rows, *(role for role in own if role not in of_tokens))
-    written = configs[0] if write else None
-    last = partial(add_loss, config=written, rewarded=rewarded, emit=emit)
-    of_weights = layout or (StepLayout() if emit else None)
-    between = stages_of_losses(
-        reads, resolved, configs, rewarded=rewarded, rejects=rejects, layout=of_weights
-    )
+    rows = [*before[0].rows, *components, *(["group"] if units or grouped or bases else []), *units]
+    rows += [role for role in named if role not in of_tokens]
+    how: dict[str, Any] = {"rewarded": rewarded, "layout": layout is not None, "bases": bases}
     return Plan(
         source,
         columns,
-        resolved,
-        (*stages, *between, Stage("loss", reads | of_tokens, apply=last, uses=STORED)),
-        length_role,
+        before[0].resolved,
+        tuple(stages),
+        before[0].length_role,
         tuple(dict.fromkeys(role for role in rows if role in columns)),
-        partial(count_losses, configs=configs, rewarded=rewarded, layout=layout is not None),
+        partial(count_losses, configs=configs, **how),
         whole_files=grouped,
-        no_totals=LossTotals(len(configs)),
+        no_totals=no_losses(variants),
     )
 
 
@@ -187,6 +180,49 @@ def _dealt(recipe: Recipe, layout: StepLayout | None) -> Recipe:
             name: fields[name] for name in ("micro_batch", "micro_batch_tokens") if name in fields
         }
     )
+
+
+class _BeforeLosses(NamedTuple):
+    """What computes or reads the advantages."""
+
+    resolved: ResolvedRecipe
+    stages: Sequence[Stage]
+    reads: frozenset[str]
+    """Token roles that losses read."""
+    length_role: str | None
+    rows: tuple[str, ...]
+    """Roles of responses."""
+    rejects: bool
+    """Single tokens of responses may be rejected."""
+
+
+def _before_losses(
+    source: Source | TableSource,
+    columns: ColumnMap,
+    recipe: Recipe,
+    configs: Sequence[LossConfig],
+) -> _BeforeLosses:
+    """Return what computes the advantages that losses need, or reads those of the input."""
+    resolved = resolve_recipe(recipe, columns)
+    _check_loss_roles(source, columns, resolved, configs)
+    reads = frozenset(role for role in LOG_PROBS if role in columns)
+    interpolates = any(one.options.behaviour in PROXIMAL for one in configs)
+    reads |= {VERSION} if interpolates else set()
+    if "advantages" in columns:
+        reads |= {role for role in ("advantages", "is_weight") if role in columns}
+        final, masks = FINAL_MASK in columns, recipe.nonfinite == "mask"
+        stages = stages_before_loss(reads, mask_nonfinite=masks, final_mask=final)
+        stages += [version_stage(recipe)] if interpolates else []
+        length_role = "mask" if "mask" in columns else "log_probs"
+        return _BeforeLosses(resolved, stages, reads, length_role, _LOSS_ROWS, final)
+    plan = plan_of(source, columns, resolved, RunState())
+    stages = [
+        replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
+        for stage in plan.stages
+    ]
+    stages += [version_stage(recipe)] if interpolates and not recipe.reads_versions else []
+    rejects = recipe.masks_tokens
+    return _BeforeLosses(resolved, stages, reads, plan.length_role, plan.row_roles, rejects)
 
 
 def _check_loss_roles(

@@ -8,9 +8,10 @@ add up exactly, so that results do not depend on chunks and workers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,11 +33,20 @@ from rlpost.kernels.segments import (
     spread,
 )
 from rlpost.losses.config import behaviour_of
-from rlpost.losses.kl import clamped, estimated, kl_loss
+from rlpost.losses.kl import KlLoss
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
-from rlpost.pipeline.stages.loss_weights import EFFECTIVE, INTENDED, SIGNED, signs_of, token_weights
+from rlpost.pipeline.stages.loss_weights import (
+    EFFECTIVE,
+    INTENDED,
+    SIGNED,
+    signs_of,
+    token_weights,
+    update_gradient,
+    weight_name,
+)
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
+from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
@@ -46,9 +56,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Integers
-    from rlpost.losses.base import Tokens
+    from rlpost.losses.base import Surrogate, Tokens
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Batch
+    from rlpost.pipeline.variants import Variant
 
     Numbers = NDArray[Any]
 
@@ -77,6 +88,15 @@ class TokenSetTotals:
         return int(self.kinds[0, :OUTSIDE].sum())
 
 
+class ResponseGradients(NamedTuple):
+    """How much each of n responses adds to the gradients of losses."""
+
+    group: Integers
+    """[n] codes of prompt groups."""
+    sizes: Numbers
+    """[configs, n]: Σ |∂L/∂log π| over the tokens of the response."""
+
+
 @dataclass(frozen=True)
 class LossTotals:
     """The totals of losses by cell (step and domain), by range of positions and by batch.
@@ -92,6 +112,10 @@ class LossTotals:
     """Its counts are kinds, [configs, KINDS]."""
     batches: ExactTotals = ExactTotals()  # noqa: RUF009
     """The sums that the loss of a batch is computed from."""
+    responses: tuple[ResponseGradients, ...] = ()
+    """Of some responses each; empty if the gradients of losses are not compared."""
+    others: tuple[LossTotals, ...] = ()
+    """Those of the other variants, if these are of the first one."""
 
     def __add__(self, other: LossTotals) -> LossTotals:
         return LossTotals(
@@ -99,13 +123,15 @@ class LossTotals:
             self.cells + other.cells,
             self.positions + other.positions,
             self.batches + other.batches,
+            self.responses + other.responses,
+            tuple(one + more for one, more in zip(self.others, other.others, strict=True)),
         )
 
     def compact(self) -> LossTotals:
         """Return the same totals, faster to read."""
-        return LossTotals(
-            self.configs, self.cells.compact(), self.positions.compact(), self.batches.compact()
-        )
+        parts = (self.cells.compact(), self.positions.compact(), self.batches.compact())
+        others = tuple(one.compact() for one in self.others)
+        return LossTotals(self.configs, *parts, self.responses, others)
 
     def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
@@ -162,8 +188,19 @@ def _by_kind(counts: Integers) -> Integers:
     return counts.reshape(-1, SIGNS, FLAT, CLIPS)
 
 
+def no_losses(variants: Sequence[Variant]) -> LossTotals:
+    """Return the totals of no responses."""
+    first, *others = (LossTotals(len(one.indices)) for one in variants)
+    return replace(first, others=tuple(others))
+
+
 def count_losses(
-    batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool, layout: bool = False
+    batch: Batch,
+    *,
+    configs: Sequence[LossConfig],
+    rewarded: bool,
+    layout: bool = False,
+    bases: Sequence[int] = (),
 ) -> Counted:
     """Compute the totals of a batch that has advantages and log-probs.
 
@@ -171,10 +208,63 @@ def count_losses(
         batch: of whole responses.
         configs: the losses. The totals have details by cell and position only if there is one.
         rewarded: the input has rewards.
-        layout: responses have the weights of a layout.
+        layout: the losses under the layout that responses have weights of are computed, too.
+        bases: the index of the loss with whose gradient that of each loss is compared; empty: no
+            gradient is. Responses then have weights.
     """
-    keys = {BY_CELL: batch.table["cell"], BY_BATCH: batch.table["batch"]}
-    if len(configs) > 1:
+    variants, counted = variants_of(configs), dict[str, Counted]()
+    gradients: dict[int, dict[int, Array]] = defaultdict(dict)
+    # The base of a setting is in its variant, or all bases are in one.
+    for variant in sorted(variants, key=lambda one: {*bases}.isdisjoint(one.indices)):
+        counted[variant.prefix] = _count_variant(
+            variant, batch, configs, bases, gradients, rewarded=rewarded, layout=layout
+        )
+    if not variants[1:]:
+        return counted[""]
+    numbers = {
+        f"{prefix}{name}": x for prefix, own in counted.items() for name, x in own.numbers.items()
+    }
+
+    def totals(fetched: Mapping[str, Numbers]) -> LossTotals:
+        parts: list[LossTotals] = []
+        for variant in variants:
+            own = counted[variant.prefix]
+            named = {name: fetched[f"{variant.prefix}{name}"] for name in own.numbers}
+            parts.append(own.totals(named))
+        return replace(parts[0], others=tuple(parts[1:]))
+
+    return Counted(numbers, totals)
+
+
+class _GradientPairs(NamedTuple):
+    """The settings whose gradients are multiplied, by their numbers among all."""
+
+    indices: Sequence[int]
+    """The number of each loss."""
+    bases: Sequence[int]
+    """By number, the one whose gradient its own is multiplied with; empty for none."""
+    gradients: dict[int, Array]
+    """By number, those of bases, [T]."""
+
+
+def _count_variant(
+    variant: Variant,
+    batch: Batch,
+    configs: Sequence[LossConfig],
+    bases: Sequence[int],
+    gradients: dict[int, dict[int, Array]],
+    *,
+    rewarded: bool,
+    layout: bool,
+) -> Counted:
+    """Compute the totals of the settings of a variant; arguments of `count_losses`.
+
+    `gradients` are those of bases, by the first response of a block.
+    """
+    detailed, whole = len(configs) == 1, any(one.loss.grouped for one in configs)
+    batch, configs = variant.batch(batch), [configs[index] for index in variant.indices]
+    keys = {name: batch.table[name] for name in (BY_CELL, BY_BATCH, "group")}
+    if not detailed:
         keys[BY_CELL] = np.zeros_like(keys[BY_CELL])
     present, local = np.unique(keys[BY_CELL], return_inverse=True)
     weights = batch.responses.get("sample_weight")
@@ -184,33 +274,45 @@ def count_losses(
     units = {how: role for config in configs for how, role in config.units.items()}
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
+    of_weights = [name for name in batch.responses if name.startswith(_WEIGHTS)]
     counted = []
-    for rows, part in blocks(tokens, whole=any(one.loss.grouped for one in configs)):
+    for rows, part in blocks(tokens, whole=whole):
         own = None if weights is None else weights[rows]
-        block = _TokenBlock(part, own, local[rows], len(present), configs)
+        block = _TokenBlock(part, own, local[rows], len(present), configs, detailed=detailed)
         for how, role in units.items():
             block.add_units(how, *(batch.responses[f"{role}:{x}"][rows] for x in _OF_UNIT))
         block.add_ratios(both=both)
-        layouts = [name for name in batch.responses if layout and name.startswith(_WEIGHTS)]
-        block.add_losses({name: batch.responses[name][rows] for name in layouts})
+        of_rows = {name: batch.responses[name][rows] for name in of_weights}
+        shared = gradients[rows.start] if variant.prefix else {}
+        pairs = _GradientPairs(variant.indices, bases, shared)
+        block.add_losses(of_rows, pairs, layout=layout)
         block.add_kl_losses()
         block.add_log_probs()
         counted.append(block)
     keys[BY_POSITION] = np.concatenate([on_host(block.stretches.places) for block in counted])
+    totals = partial(_totals_of, keys=keys, configs=configs, detailed=detailed)
+    return Counted(_joined(counted), totals)
+
+
+def _joined(counted: Sequence[_TokenBlock]) -> dict[str, Array]:
+    """Return the numbers of consecutive blocks."""
     first, *others = (block.numbers for block in counted)
-    numbers = first  # one array under several names is then copied to the host once
-    xp = batch.xp
-    if others:
+    numbers, xp = first, counted[0].xp
+    if others:  # else one array under several names is copied to the host once
         numbers = {
             name: xp.concat([x, *(one[name] for one in others)]) for name, x in first.items()
         }
     numbers["kinds"] = xp.stack([block.kinds for block in counted]).sum(0)
     numbers["bins"] = xp.stack([block.bins for block in counted]).sum(0)
-    return Counted(numbers, partial(_totals_of, keys=keys, configs=configs))
+    return numbers
 
 
 def _totals_of(
-    numbers: Mapping[str, Numbers], *, keys: Mapping[str, Integers], configs: Sequence[LossConfig]
+    numbers: Mapping[str, Numbers],
+    *,
+    keys: Mapping[str, Integers],
+    configs: Sequence[LossConfig],
+    detailed: bool,
 ) -> LossTotals:
     """Return the totals of numbers.
 
@@ -220,7 +322,8 @@ def _totals_of(
     for index, config in enumerate(configs):
         _check_finite(numbers, index, config, behaviour_of(configs))
     kinds, positions = numbers["kinds"], ExactTotals()
-    if len(configs) == 1:
+    sizes = [x for name, x in numbers.items() if name.endswith(_SIZE)]
+    if detailed:
         of_places = kinds.sum(1).swapaxes(0, 1)[np.unique(keys[BY_POSITION])]
         positions = _exact(numbers, BY_POSITION, keys, of_places)
     return LossTotals(
@@ -228,6 +331,7 @@ def _totals_of(
         _exact(numbers, BY_CELL, keys, kinds.sum(2).swapaxes(0, 1), numbers["bins"]),
         positions,
         _exact(numbers, BY_BATCH, keys),
+        (ResponseGradients(keys["group"], np.stack(sizes)),) if sizes else (),
     )
 
 
@@ -259,7 +363,7 @@ def _check_finite(
         )
 
 
-_WEIGHTS = (EFFECTIVE, INTENDED)
+_WEIGHTS, _SIZE = (EFFECTIVE, INTENDED), ".size"
 _OF_UNIT = ("tokens", "first")
 """The columns of responses about their prompts or rollouts, from the stages of losses."""
 
@@ -273,6 +377,7 @@ class _TokenBlock:
         local: [n] int64 in [0, cells): the cell of each response.
         cells: how many cells the batch has.
         configs: the losses.
+        detailed: with sums by cell and position.
     """
 
     def __init__(
@@ -282,17 +387,21 @@ class _TokenBlock:
         local: Array,
         cells: int,
         configs: Sequence[LossConfig],
+        *,
+        detailed: bool,
     ) -> None:
         self.tokens, self.weights, self.local, self.cells = tokens, weights, local, cells
         self.configs, self.behaviour = configs, behaviour_of(configs)
         self.base = tokens.divided_by(self.behaviour)
-        self.detailed = len(configs) == 1
+        self.detailed = detailed
         self.positions = POSITION_RANGES if self.detailed else 1
         self.stretches = PositionSegments.of(tokens.offsets)
         self.count = count_true(tokens.mask, tokens.offsets)
         self.xp = namespace(tokens.mask)
         self.unit_tokens: dict[str, Array] = {"seq-mean-token-mean": self.count}
         """By aggregation: the tokens of the response, prompt or rollout, [n]."""
+        self._kl_losses: dict[str, KlLoss] = {}
+        self._token_weights: dict[str, Array] = {}
         self.numbers: dict[str, Array] = {}
         """By key, part and name: `cell.sum:k3` are the sums of `k3`, which are added by cell."""
 
@@ -341,21 +450,27 @@ class _TokenBlock:
         self._add_rows("advantage.count", self.count, BY_CELL)
         self._add_span("advantage", tokens.masked_advantages)
 
-    def add_losses(self, weights: Mapping[str, Array]) -> None:
+    def add_losses(
+        self, weights: Mapping[str, Array], pairs: _GradientPairs, *, layout: bool
+    ) -> None:
         """Add the loss of each config, the tokens that it clips, and those with zero gradient.
 
         Args:
-            weights: of a layout, by column of responses; empty without one.
+            weights: of tokens, by column of responses.
+            pairs: whose gradients are compared.
+            layout: add the losses under the layout that the weights are of.
         """
         tokens, first_kinds = self.tokens, self._first_kinds()
         shared = first_kinds + self._signs(tokens.advantage_positive, tokens.advantage_negative)
         shape = (len(self.configs), self.cells, self.positions, KINDS)
-        kinds, size = [], self.cells * self.positions * KINDS
-        for index, config in enumerate(self.configs):
+        kinds, size = {}, self.cells * self.positions * KINDS
+        order = sorted(range(len(self.configs)), key=lambda x: pairs.indices[x] not in pairs.bases)
+        for index in order:  # bases first
+            config = self.configs[index]
             surrogate = config.loss(tokens, config.options)
             total = self._add(f"{index}.value", surrogate.values)
             self._add_numerator(f"{index}.policy", surrogate.values, total, config.aggregation)
-            if weights:
+            if layout:
                 self._add_weights(index, config, surrogate.values, weights)
             moves = surrogate.gradient != 0
             live = segment_any(self.stretches.any(moves), self.stretches.rows)
@@ -368,8 +483,11 @@ class _TokenBlock:
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            kinds.append(count_codes(signs + self._state(surrogate.clip, moves), size))
-        self.kinds = self.xp.stack(kinds).reshape(shape)
+            kinds[index] = count_codes(signs + self._state(surrogate.clip, moves), size)
+            if pairs.bases:
+                gradient = self._gradient(index, surrogate, weights)
+                self._add_gradient(index, gradient, pairs)
+        self.kinds = self.xp.stack([kinds[index] for index in sorted(order)]).reshape(shape)
 
     def _add_weights(
         self, index: int, config: LossConfig, values: Array, weights: Mapping[str, Array]
@@ -383,17 +501,44 @@ class _TokenBlock:
             for kind, of_tokens in own.items():
                 self._add_rows(kind, self.stretches.sum(of_tokens), BY_POSITION)
 
+    def _add_gradient(self, index: int, gradient: Array, pairs: _GradientPairs) -> None:
+        """Add the size of the gradient of an update, its square, and its product with its base."""
+        number = pairs.indices[index]
+        base = pairs.bases[number]
+        if number in pairs.bases:
+            pairs.gradients[number] = gradient
+        sums = {_SIZE: abs(gradient), ".squares": gradient * gradient}
+        if base != number:
+            sums[".product"] = gradient * pairs.gradients[base]
+        for name, values in sums.items():
+            self._add_rows(f"{index}{name}", self._of_responses(values), BY_CELL)
+
+    def _gradient(self, index: int, surrogate: Surrogate, weights: Mapping[str, Array]) -> Array:
+        """Return the gradient of the loss of an update by the log-prob of each token, [T]."""
+        config = self.configs[index]
+        for kl in (False, True):
+            name = weight_name(config, EFFECTIVE, kl=kl)
+            if name not in self._token_weights:
+                own = token_weights(weights, self.tokens, config, EFFECTIVE, kl=kl)
+                if self.weights is not None:
+                    own = own * spread(self.weights, self.tokens.offsets)
+                self._token_weights[name] = own
+        both = (self._token_weights[weight_name(config, EFFECTIVE, kl=kl)] for kl in (False, True))
+        return update_gradient(config, self.tokens, surrogate, (*both,), self._kl_loss(config))
+
+    def _kl_loss(self, config: LossConfig) -> KlLoss:
+        """Return the KL losses of a config, computed once for all that have the same."""
+        return self._kl_losses.setdefault(config.kl_name, KlLoss(self.tokens, config.options))
+
     def add_kl_losses(self) -> None:
         """Add the KL losses from the reference policy, and the tokens whose KL is clamped."""
         if self.tokens.ref is None:
             return
         for config in {config.kl_name: config for config in reversed(self.configs)}.values():
-            name, options = config.kl_name, config.options
-            values = kl_loss(self.tokens, options)
-            total = self._of_responses(values)
-            self._add_numerator(name, values, total, config.kl_aggregation)
-            hits = clamped(estimated(self.tokens, options), options)
-            self._add_rows(f"{name}.clamped", count_true(hits, self.tokens.offsets), BY_CELL)
+            name, kl = config.kl_name, self._kl_loss(config)
+            total = self._of_responses(kl.values)
+            self._add_numerator(name, kl.values, total, config.kl_aggregation)
+            self._add_rows(f"{name}.clamped", count_true(kl.clamped, self.tokens.offsets), BY_CELL)
 
     def add_log_probs(self) -> None:
         """Add the signs of wrong log-probs: positive ones, and log ratios beyond a clamp.

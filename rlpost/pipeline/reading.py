@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from rlpost.pipeline.turns import ROLLOUT, TURN
 from rlpost.recipe.roles import is_nullable, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 1 << 40  # tokens of a response
+COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
 PROMPT_IDS = "prompt_token_ids"
 PROMPT = ("prompt:tokens", "prompt:first", "prompt:second")
 """The columns of Responses with the length of a prompt, and the halves of the hash of its ids."""
@@ -81,6 +82,8 @@ class Decoder:
     """A number that is not finite is 0 in a row that failed, in place of an error."""
     tokenizer: str | None = None
     """Counts the tokens of the role `response`, of an input without tokens."""
+    tips: Mapping[str, str] = field(default_factory=dict)
+    """By role, what to do about a key that is null or of another type."""
 
     def location_of(self, chunk: RowChunk, column: str) -> CellLocation:
         """Return the location of a column of a chunk, for errors."""
@@ -299,7 +302,7 @@ class Decoder:
         if role in _OWN_TYPES:
             return _OWN_TYPES[role](array, location)
         if kind == "key":
-            return ragged.key(array, location)
+            return ragged.key(array, replace(location, tip=self.tips.get(role, location.tip)))
         if kind == "flag":  # of a column that an estimator reads by its name
             return ragged.flags(array, location).copy()
         if is_read_by_name(role):

@@ -186,6 +186,12 @@ class ResolvedRecipe:
         return self.unit == "rollout" or "rollout" in self.estimator.needs
 
     @property
+    def can_count_rows(self) -> bool:
+        """Rollouts count, and no estimator or scan needs to know which rows are of one."""
+        needed = self.recipe.scan == "rollout" or "rollout" in self.estimator.needs
+        return self.unit == "rollout" and not needed
+
+    @property
     def joins(self) -> bool:
         """Scans run over the rows of a rollout."""
         return self.recipe.scan == "rollout" and "raw_advantages" not in self.recorded

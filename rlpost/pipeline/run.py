@@ -30,7 +30,7 @@ from rlpost.pipeline.output.journal import run_identity
 from rlpost.pipeline.output.metadata import FileMetadata
 from rlpost.pipeline.output.readback import check_written
 from rlpost.pipeline.plan import Plan, plan_of
-from rlpost.pipeline.reading import Decoder
+from rlpost.pipeline.reading import COUNT_ROWS, Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
 from rlpost.pipeline.summary import response_facts, run_summary, summarise
@@ -227,6 +227,7 @@ def engine_for(
         plan.resolved.unit == "rollout",
         plan.resolved.excuses_failed,
         recipe.tokenizer,
+        {"rollout": COUNT_ROWS} if plan.resolved.can_count_rows else {},
     )
     return Engine(
         plan,

@@ -34,7 +34,7 @@ from rlpost.pipeline.stages.rewards import (
 )
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.stages.units import unit_table
-from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts
+from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts, one_id
 from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
@@ -515,7 +515,10 @@ def warnings_of(plan: Plan, facts: ResponseFacts, summary: Json, padded: int) ->
     equal = signal.get("equal_rewards") or 0
     left_out = summary["masked"]["nonfinite"]["responses"]
     likely = [
-        (groups["single"] * 2 > groups["count"], _single_rows(plan, summary, groups)),
+        (
+            groups["single"] * 2 > groups["count"] and plan.resolved.recipe.unit != "rollout",
+            _single_rows(plan, summary, groups),
+        ),
         (
             "ref_log_probs" in columns and old is None,
             "KL is not computed: no column for old_log_probs (--map old_log_probs=COLUMN)",
@@ -740,10 +743,10 @@ def rollout_warnings(plan: Plan, facts: ResponseFacts) -> list[str]:
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
     """Return the warning of rows that are turns, each of which groups count as a response."""
-    rows, evidence = facts.turns.turns
-    if not rows:
-        return []
     columns, estimator = plan.columns.columns, plan.resolved.estimator
+    rows, evidence = facts.turns.turns
+    if not rows or plan.resolved.recipe.unit is not None:
+        return []
     by, rollout = columns.get(TURN), "COLUMN"
     if evidence == BY_ID:
         by = rollout = columns[ROLLOUT]
@@ -853,11 +856,8 @@ def _single_rows(plan: Plan, summary: Json, groups: Json) -> str:
     """Return the warning that most groups have one response: wrong key, or split by batches."""
     group = plan.columns.columns.get("group")
     if summary.get("rollouts", {"count": summary["responses"]})["count"] < summary["responses"]:
-        rollout = plan.columns.column("rollout")
-        return (
-            f"{groups['single']} of {groups['count']} groups have one rollout: is `{rollout}` the "
-            "id of a step or of a prompt? --map rollout=none counts each row"
-        )
+        which = f"{groups['single']} of {groups['count']} groups have"
+        return "; ".join(one_id(which, plan.columns.column("rollout")))
     text = (
         f"{groups['single']} of {groups['count']} groups have one response: does `{group}` "
         "identify the prompt? (--map group=COLUMN)"

@@ -83,9 +83,29 @@ class TurnCounts(NamedTuple):
             return 0, BY_TURN
         return self.several_turns, BY_TURN
 
+    @property
+    def of_groups(self) -> int:
+        """How many rows share an id, if the rows of every group have one id: 0 if they do not.
+
+        The id is that of the prompt or the step, or each prompt has one rollout of several turns.
+        """
+        return 0 if self.several_ids else self.shares_id
+
 
 NO_TURNS = TurnCounts()
 _BITS = (_SHARES_ID, _SEVERAL_IDS, _SEVERAL_TURNS, _FROM_0, _FROM_1, _NOT_COUNTED)
+
+
+def one_id(groups: str, column: str) -> tuple[str, str]:
+    """Return the warning and the advice if groups have one rollout each.
+
+    Args:
+        groups: which ones, with a verb.
+        column: of the ids.
+    """
+    what = f"{groups} one rollout: is `{column}` the id of a step or of a prompt?"
+    row = "--unit row counts each row"
+    return what, f"{row}, --unit rollout confirms one rollout of several turns"
 
 
 def turn_evidence(group: Codes, rollout: Codes | None, turn: Codes | None) -> Evidence:

@@ -55,6 +55,8 @@ EXTRA = (
 """Columns that are written only if `emit` names them."""
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 """Columns that `rlpost loss` writes."""
+SWEPT_CORRECTIONS = ("correction", "is_weight", "is_cap", "is_floor", "is_normalise", "is_policy")
+"""What a sweep of losses may vary of a recipe: a named correction, or fields of one."""
 LOSS_EXTRA = ("loss_weight", "loss_gradient")
 """Columns that it writes only if they are named."""
 ROW_COLUMNS = frozenset(
@@ -467,7 +469,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     tokenizer: str | None = None
     """Tokenizer that counts the tokens of response texts: a file or Hub name."""
     unit: Literal["row", "rollout"] | None = None
-    """Count rows or rollouts in statistics of responses (default: rollouts if mapped)."""
+    """Count rows or rollouts in statistics of responses (default: rollouts if they have ids)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
     failures: Literal["drop", "keep", "zero"] = "drop"

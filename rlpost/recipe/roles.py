@@ -239,7 +239,11 @@ class ColumnMap:
 
     def unit(self, chosen: Unit | None) -> Unit:
         """Return what statistics of responses count, if the recipe leaves it open with None."""
-        return chosen or ("rollout" if self.is_mapped("rollout") else "row")
+        if chosen is not None:
+            return chosen
+        rewards = "reward" in self or any(one.startswith("component:") for one in self.columns)
+        found = "rollout" in self and "group" in self and rewards
+        return "rollout" if found or self.is_mapped("rollout") else "row"
 
     def is_mapped(self, role: str) -> bool:
         """Return whether a role has a column by a choice, not by its name."""

@@ -114,7 +114,10 @@ def page(summary: Json) -> Page:
         parts.append(TextTable(("missing role", "reason"), [*lacks.items()], text=(0, 1)))
     return Page(
         f"rlpost convert · {first_two(summary['inputs'])} → {first_two(outputs)}",
-        [f"{summary['format']}: {', '.join(counts)}", *filter(None, [summary["note"]])],
+        [
+            f"{summary['format']}: {', '.join(counts)}",
+            *filter(None, [summary.get("where", {}).get("line"), summary["note"]]),
+        ],
         parts,
         [Notice("warning", text) for text in warnings],
         Notice("ok", f"{first_two(outputs)} written in {summary['seconds']:.2f} s"),

@@ -129,6 +129,7 @@ def _overview(summary: Json) -> list[str]:
         by = " and ".join(groups["by"])
         parts.append(f"{counted(groups['count'], 'group')} of {span}{unit} by {by}")
     lines = [", ".join(parts), _recipe(summary)]
+    lines += [summary["steps_read"]["line"]] if "steps_read" in summary else []
     lines += unit_line(**summary["unit"])
     lines += [rule] if rule else []
     if "process_reward" in summary:

@@ -36,6 +36,10 @@ COMMANDS = {
         ["loss", "OUT", "--map", "log_probs=old_log_probs"],
         {"rlpost.analysis", "rlpost.losses"},
     ),
+    "gradient": (
+        ["loss", "OUT", "GRADIENT", "--map", "log_probs=old_log_probs", "--emit", "loss_gradient"],
+        {"rlpost.analysis", "rlpost.losses"},
+    ),
     "compare": (["compare", "OUT", "OUT"], {"rlpost.analysis"}),
     "replay": (["replay", "OUT"], {"rlpost.analysis"}),
     "shards": (["plan", "IN", "SHARDS", "--state-dir", "STATE"], set()),
@@ -50,7 +54,7 @@ def files(tmp_path_factory):
     assert run("advantages", source, target, "-q").code == 0
     save(rollout(16), folder / "FOLDER/a.parquet")
     dump = verl(folder / "1.jsonl", rollouts())
-    names = ("CONVERTED", "NEW_FOLDER", "SHARDS", "STATE", "UPDATED")
+    names = ("CONVERTED", "GRADIENT", "NEW_FOLDER", "SHARDS", "STATE", "UPDATED")
     files = {"IN": source, "OUT": target, "NEW": folder / "new.parquet", "DUMP": dump}
     return {**files, "FOLDER": folder / "FOLDER", **{name: folder / name for name in names}}
 

@@ -52,7 +52,7 @@ def rollouts(*, observations: bool) -> pa.Table:
         "step": group // (GROUPS // 2),
         "domain": [("add", "mul")[one % 2] for one in group],
         "finish_reason": ["length" if one % 9 == 0 else "stop" for one in row],
-        "traj_id": [f"t{one}" for one in row // 2],
+        "trajectory": [f"t{one}" for one in row // 2],
         "state_id": [f"s{one}" for one in group * 4 + row % 3],
     }
     return pa.table(

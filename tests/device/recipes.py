@@ -11,9 +11,12 @@ from rlpost.recipe.presets import ALL_PRESETS, preset, variants
 from rlpost.recipe.recipe import FILTER_LEVELS, MEASURES
 from tests.device.inputs import rollouts
 
+BY_TRAJECTORY = {"columns": {"rollout": "trajectory"}}
 NEEDED = {
-    "mt_grpo": {"rollout_reward": "last"},
-    "turn_credit": {"rollout_reward": "last"},
+    "gigpo": BY_TRAJECTORY,
+    "step_reinforce": BY_TRAJECTORY,
+    "mt_grpo": {**BY_TRAJECTORY, "rollout_reward": "last"},
+    "turn_credit": {**BY_TRAJECTORY, "rollout_reward": "last"},
     "gdpo": {"reward_components": ("reward_correct", "reward_format")},
     "opd": {"teachers": {"teacher_log_probs": 1.0}},
     "hierarchical_grpo": {"episode_domains": ("add",)},

@@ -37,9 +37,10 @@ SAMPLES = Path(__file__).parents[2] / "sample_data"
 SMALL = rlpost.Options(device="torch:cpu", chunk_tokens=3000, workers=2)
 ON_CARD = replace(SMALL, device="shadow:0")
 RECIPES = {
-    "gae": rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
+    "gae": rlpost.Recipe(estimator="gae", unit="row", kl_coef=0.05, whiten_advantages=True),
     "filters": rlpost.Recipe(
         estimator="rloo",
+        unit="row",
         is_weight="segment",
         is_cap=1.1,
         is_normalise=True,

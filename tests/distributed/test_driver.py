@@ -16,7 +16,7 @@ STATEFUL = {
     "running moments": {"norm_mean": "running", "norm_std": "running"},
     "an adaptive coefficient": {"kl_coef": 0.1, "kl_target": 0.01},
     "one batch of all": {"numerics": {"batch": "all"}, "whiten_advantages": True},
-    "rollouts of several rows": {"columns": {"rollout": "traj_id"}},
+    "rollouts of several rows": {"columns": {"rollout": "trajectory"}},
     "batches by domain": {"numerics": {"batch": "step_domain"}, "norm_mean": "batch"},
     "filters": {"is_filter": ("geometric:ratio:0.5:1.5",), "is_weight": "token"},
     "whitening twice": {"whiten_rewards": True, "whiten_advantages": True, "kl_coef": 0.1},

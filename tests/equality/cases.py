@@ -309,10 +309,10 @@ def of_recipes() -> list[Case]:
                    "--kl-horizon 1000 --emit advantages,kl,token_level_rewards"),
         case("running norm kept over calls", line.format("first"), line.format("second")),
         advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
-        advantages("rollout id without a rule", "rich.parquet", "--map rollout=rollout", code=3),
+        advantages("rollout id without a rule", "rich.parquet", "--map rollout=pair", code=3),
         *(
             advantages(
-                f"rollout {rule}", "rich.parquet", f"--map rollout=rollout --rollout-reward {rule}"
+                f"rollout {rule}", "rich.parquet", f"--map rollout=pair --rollout-reward {rule}"
             )
             for rule in ("last", "sum", "mean")
         ),
@@ -430,7 +430,7 @@ def of_joins() -> list[Case]:
     ]
     made += [
         case("join by keys", join.format("calculator.parquet", ".parquet").replace(
-             "side", "@scores") + " --on traj_id,turn"),
+             "side", "@scores") + " --on trajectory,turn"),
         case("join labels of prompts", "join @parts @labels.parquet joined -q --on prompt_id "
              "--summary-json join.json"),
         case("join in place of columns", side.format("steps.parquet", ".parquet"),

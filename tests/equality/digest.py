@@ -91,6 +91,7 @@ ADDED = {
     *("unit", "rollouts"),  # what statistics of responses count, and how many rollouts there are
     *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
     *("estimate.column", "estimate.labels"),  # of a failed sync, by step as by machine
+    *("settings.gradient", "settings.tokens"),  # of losses: what the settings of a sweep compare
 }
 
 # Columns that were added on purpose, likewise.

@@ -50,7 +50,12 @@ def make(folder: Path, top: Path) -> None:
     """
     folder.mkdir(parents=True)
     for source in (*top.glob("sample_data/*.parquet"), *top.glob("tests/golden/inputs/*.parquet")):
-        shutil.copy(source, folder / source.name)
+        table = pq.read_table(source)
+        if "traj_id" in table.column_names and source.stem != "agentic":  # rows count
+            table = table.rename_columns({"traj_id": "trajectory"})
+            pq.write_table(table, folder / source.name)
+        else:
+            shutil.copy(source, folder / source.name)
     frames(folder)
     turns(folder)
     sidecars(folder)
@@ -72,7 +77,7 @@ def frames(folder: Path) -> None:
     rich = with_lists(steps, draw, ("teacher_a", "teacher_b"), -2.0, 0.0)
     rich = with_lists(rich, draw, ("token_rewards",), -0.5, 0.5)
     ids = pa.array([f"rollout-{row // 2}" for row in range(rich.num_rows)])
-    pq.write_table(rich.append_column("rollout", ids), folder / "rich.parquet", row_group_size=9)
+    pq.write_table(rich.append_column("pair", ids), folder / "rich.parquet", row_group_size=9)
 
     # Values that are no numbers, in rewards and in lists.
     rewards = steps["reward"].to_numpy().copy()
@@ -173,7 +178,7 @@ def turns(folder: Path) -> None:
 def sidecars(folder: Path) -> None:
     """New columns for a join: of each response, in another order, and of each prompt."""
     draw = np.random.default_rng(1)
-    scores = pq.read_table(folder / "calculator.parquet", columns=["traj_id", "turn"])
+    scores = pq.read_table(folder / "calculator.parquet", columns=["trajectory", "turn"])
     scores = scores.take(draw.permutation(scores.num_rows))
     grades = [draw.random(row % 4).tolist() for row in range(scores.num_rows)]
     scores = scores.append_column("grades", pa.array(grades))

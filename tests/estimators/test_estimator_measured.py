@@ -25,7 +25,7 @@ def lists(rng, lengths, low, high):
     return [rng.uniform(low, high, n).tolist() for n in lengths]
 
 
-def table():
+def table(name):
     """Two steps of three groups, each of two trajectories of two turns, in two domains."""
     rng = np.random.default_rng(1)
     row, lengths = np.arange(ROWS), rng.integers(1, 5, ROWS)
@@ -33,7 +33,9 @@ def table():
         "prompt_id": [f"p{n}" for n in row // 4],
         "step": row // 12,
         "domain": ["math" if n // 4 % 2 else "code" for n in row],
-        "traj_id": [f"t{n}" for n in row // 2],
+        "traj_id" if "rollout" in ESTIMATORS[name].roles else "trajectory": [
+            f"t{n}" for n in row // 2
+        ],
         "turn": row % 2,
         "state_id": [f"s{n}" for n in row % 2],
         "reward": rng.uniform(0.5, 2, ROWS),
@@ -51,7 +53,7 @@ def table():
 
 
 def advantages(data, name, **options):
-    own = {**ESSENTIALS.get(name, {}), **options}
+    own = {**ESSENTIALS.get(name, {}), "columns": {}, **options}
     own |= {"teachers": {"teacher": 1.0}} if name == "opd" else {}
     recipe = rlpost.Recipe(estimator=name, emit=("advantages",), **own)
     return rlpost.enrich(data, recipe)[0].column("advantages").combine_chunks().flatten().to_numpy()
@@ -71,7 +73,7 @@ def scaled(data, factor):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_input_needs_the_roles_of_the_table_and_no_others(name):
-    data, needed = table(), set()
+    data, needed = table(name), set()
     for role, meaning in ROLES.items():
         column = next((one for one in meaning.aliases if one in data.column_names), None)
         if column is None or role == "mask":
@@ -86,7 +88,7 @@ def test_an_input_needs_the_roles_of_the_table_and_no_others(name):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_the_defaults_of_the_table_are_what_an_estimator_does_without_the_options(name):
-    data, one = table(), ESTIMATORS[name]
+    data, one = table(name), ESTIMATORS[name]
     plain = advantages(data, name)
     for option, value in one.defaults.items():
         if one.normalises and option not in one.options and option != "whiten_advantages":
@@ -96,7 +98,7 @@ def test_the_defaults_of_the_table_are_what_an_estimator_does_without_the_option
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_scaled_rewards_scale_advantages_unless_the_table_has_a_divisor(name):
-    data, one = table(), ESTIMATORS[name]
+    data, one = table(name), ESTIMATORS[name]
     plain, larger = advantages(data, name), advantages(scaled(data, 4), name)
     assert np.abs(plain).max() > 0.01
     divides = one.defaults["norm_std"] != "none" or one.defaults["whiten_advantages"]

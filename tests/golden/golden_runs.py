@@ -54,6 +54,8 @@ def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run
     """
     emit = tuple(dict.fromkeys(compared.values()))
     given = {name: value for name, value in options.items() if value is not None}
+    if preset is None:
+        given = {"unit": "row", **given}  # as these functions count
     given |= {"numerics": numerics or {}, "emit": emit}
     recipe = Recipe.of(given if preset is None else values_of(PINNED[preset], given))
     return Run(recipe, compared, prepare or (lambda table: table))

@@ -49,10 +49,10 @@ def test_the_framework_is_found(peer, estimator, what):
 
 
 def rollouts_of(recipe: Recipe):
-    """Rollouts with the numbers that a recipe computes for one of the inputs."""
+    """Rollouts with the numbers that a recipe computes for the rows of one of the inputs."""
     entry, one = entry_of("verl", "gae", "gae_g1.0_l1.0")
     table = recorded(entry, one).drop_columns(["advantages", "returns", "token_level_rewards"])
-    written, _ = enrich(table, recipe)
+    written, _ = enrich(table, recipe.model_copy(update={"unit": "row"}))
     for name in ("advantages", "returns"):
         table = table.append_column(name, pa.chunked_array(written[name]))
     return read(TableSource(table), NamedColumns.of({}), None, 4_000_000)

@@ -86,7 +86,7 @@ STEPS = [
 CHARTS = {
     "advantages": STEPS,
     "enrich": STEPS,
-    "sweep": ["Clipped tokens", "Tokens with zero gradient", "Mean loss"],
+    "sweep": ["Gradients of settings"],
     "inspect": ["Rewards", "Lengths", "Advantages", "Pass rates of groups", "Pass@k"],
 }
 
@@ -107,14 +107,12 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     )
 
 
-def test_a_sweep_is_a_line_of_numbers_or_bars_of_names(found):
-    marks = r'aria-label="([^"]+)"[^>]*aria-roledescription="(point|bar)"'
-    assert re.findall(marks, found["sweep"].charts())[:2] == [
-        ("pg_clip 0.1: 2.8 %", "point"),
-        ("pg_clip 0.2: 2.0 %", "point"),
-    ]
-    names = rlpost.loss(FRAME, sweep={"loss": ["ppo", "gspo"]})
-    assert ("gspo: 0.5706 of tokens", "bar") in re.findall(marks, names.charts())
+def test_a_sweep_is_a_picture_of_shares_of_each_setting(found):
+    marks = r'aria-label="([^"]+)"[^>]*aria-roledescription="rect mark"'
+    labels = re.findall(marks, found["sweep"].charts())
+    assert labels[:2] == ["0.1: clipped 2.8 %", "0.2: clipped 2.0 %"]
+    names = ["clipped", "zero grad", "ESS", "cosine", "top 3 groups"]
+    assert [label.split(": ")[1].rsplit(" ", 2)[0] for label in labels[::2]] == names
 
 
 def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):

@@ -19,6 +19,7 @@ from rlpost.kernels.segments import count_true, segment_sum
 from rlpost.losses import DUAL, HIGH, LOSSES, LOW, NONE, Tokens, kl_loss, loss_named
 from rlpost.losses.base import call, option_names
 from rlpost.losses.config import LossConfig
+from rlpost.losses.kl import KlLoss
 from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 from rlpost.recipe.presets import loss_preset
 
@@ -554,6 +555,39 @@ def test_the_clamp_of_the_product_is_the_loop_in_value_and_gradient(estimator, p
     distance = (found.detach()[mask].abs() - 0.5).abs()
     smooth = (distance > 1e-4) | (distance == 0)
     torch.testing.assert_close(new.grad[mask][smooth], quotient[smooth], rtol=1e-5, atol=1e-7)
+
+
+KL_OPTIONS = {
+    "kl_loss_ratio": [False, True],
+    "kl_loss_ratio_policy": ["old", "current"],
+    "kl_loss_clamp_at": ["estimate", "product"],
+    "kl_loss_log_ratio_clamp": [0.7, "never"],
+    "kl_loss_log_ratio_clamps": ["k3", "all"],
+    "kl_loss_clamp": [0.2, "never"],
+    "kl_loss_clamps": ["k3", "all"],
+}
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("estimator", KL_ESTIMATORS)
+@settings(max_examples=25)
+@given(
+    tokens=batches(width=1.5), chosen=st.fixed_dictionaries(
+        {name: st.sampled_from(values) for name, values in KL_OPTIONS.items()}
+    ),
+)  # fmt: skip
+def test_the_gradient_of_the_kl_loss_in_closed_form_is_autograds(
+    library, estimator, tokens, chosen
+):
+    options = LossOptions.of({"kl_loss_estimator": estimator, **chosen})
+    new = tokens.new.clone().requires_grad_()
+    kl_loss(replace(tokens, new=new), options).sum().backward()
+    if library == "numpy":
+        names = ("new", "old", "mask", "offsets", "ref")
+        arrays = {name: getattr(tokens, name).numpy() for name in names}
+        tokens = replace(tokens, **arrays, infer=None, rewards=None)
+    found = torch.as_tensor(KlLoss(tokens, options).gradient)
+    torch.testing.assert_close(found, new.grad, **EXACT)
 
 
 @pytest.mark.parametrize(("clamp_at", "gradient"), [("product", 0.0), ("estimate", 10.0)])

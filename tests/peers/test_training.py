@@ -31,7 +31,7 @@ def batches(tmp_path_factory):
     """The micro-batches of a step, with masks of tools and responses of any length."""
     folder = tmp_path_factory.mktemp("step")
     pl.read_parquet(SAMPLE).head(32).write_parquet(folder / "in.parquet")
-    rlpost.advantages(folder / "in.parquet", folder / "out.parquet")
+    rlpost.advantages(folder / "in.parquet", folder / "out.parquet", rlpost.Recipe(unit="row"))
     data = rlpost.load(
         folder / "out.parquet", batch_size=16, accumulate=PARTS, shuffle=1, columns=COLUMNS
     )

@@ -49,8 +49,16 @@ CASES = {
     "zero variance": {"estimator": "raw", "drop_zero_variance": True},
     "single": {"estimator": "raw", "drop_single": True},
     "lone zero": {"estimator": "raw", "norm_mean": "batch", "numerics": {"single": "zero_always"}},
-    "rollouts": {"estimator": "raw", "columns": {"rollout": "traj_id"}, "rollout_reward": "mean"},
-    "states of the batch": {"estimator": "gigpo", "numerics": {"states": "batch"}},
+    "rollouts": {
+        "estimator": "raw",
+        "columns": {"rollout": "trajectory"},
+        "rollout_reward": "mean",
+    },
+    "states of the batch": {
+        **ESSENTIALS["gigpo"],
+        "estimator": "gigpo",
+        "numerics": {"states": "batch"},
+    },
     "length penalty": {"estimator": "raw", "group_length_penalty": (0.1, 0.1, 0.1)},
     "gdpo on tokens": {
         **ESSENTIALS["gdpo"],

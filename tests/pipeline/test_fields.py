@@ -115,7 +115,7 @@ VALUES = {
     "pass_threshold": (0.5, 0.0),
     "columns": ({"values": "old_log_probs"}, {"batch": "none"}, {"reward": "other_reward"}),
     "tokenizer": (),
-    "unit": ("rollout",),
+    "unit": ("row",),
     "rollout_reward": ("last", "sum", "mean"),
     "failures": ("keep", "zero"),
     "attempts": ("newest",),

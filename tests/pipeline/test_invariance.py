@@ -287,7 +287,7 @@ def big(size, seed=3):
         ({"estimator": "raw", "whiten_rewards": True, "reward_clip": 1.0}, same_bits),
         *(
             (
-                {"estimator": "rloo", "columns": {"rollout": "traj_id"}, "rollout_reward": rule},
+                {"estimator": "rloo", "columns": {"rollout": "trajectory"}, "rollout_reward": rule},
                 same_bits,
             )
             for rule in ("sum", "mean")  # `last` depends on the order

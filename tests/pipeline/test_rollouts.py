@@ -127,7 +127,7 @@ def test_ids_of_steps_are_no_rollouts_and_a_warning_names_the_column():
     """As slime's `rollout_id`, which counts the iterations of training."""
     table = turns([1.0, 1.0, 0.0, 0.0], ["0", "0", "1", "1"], steps=[0, 0, 1, 1])
     _, summary = rlpost.enrich(table, rlpost.Recipe(columns={"rollout": "traj"}))
-    (found,) = [text for text in summary["warnings"] if "--map rollout=none" in text]
+    (found,) = [text for text in summary["warnings"] if "--unit row" in text]
     assert "2 of 2 groups" in found
     assert "`traj`" in found
     _, summary = rlpost.enrich(table, rlpost.Recipe(columns={"rollout": "none"}))

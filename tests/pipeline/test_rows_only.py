@@ -59,7 +59,7 @@ def table(lengths: np.ndarray) -> pa.Table:
             "difficulty": random.random(ROWS),
             "reward_baseline": random.random(ROWS),
             "finish_reason": ["length" if i % 5 == 0 else "stop" for i in number],
-            "traj_id": [f"t{i // 2}" for i in number],
+            "trajectory": [f"t{i // 2}" for i in number],
             "state_id": [f"s{i // 2}" for i in number],
             "step_score": random.random(ROWS),
             "episode_score": np.repeat(random.random(ROWS // 2), 2),

@@ -10,7 +10,7 @@ from estimator_rows import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_estimators import joined, segments
-from strategies import rollouts, to_table
+from strategies import BY_TRAJECTORY, rollouts, to_table
 
 import rlpost
 from rlpost.errors import DataError, UsageError
@@ -67,7 +67,8 @@ def session_turns(rows, rewards, gamma, lam, at):
 
 
 def written(rows, table=None, **options):
-    recipe = rlpost.Recipe(scan="rollout", **options)
+    own = BY_TRAJECTORY if table is None else {}
+    recipe = rlpost.Recipe(scan="rollout", **own, **options)
     data = to_table(rows) if table is None else table
     return rlpost.enrich(data, recipe)[0]["advantages"].combine_chunks().flatten().to_numpy()
 

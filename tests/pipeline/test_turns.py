@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import rlpost
 from rlpost import Recipe
+from rlpost.errors import DataError
 from rlpost.pipeline.turns import BY_ID, BY_TURN, TurnCounts, turn_evidence, turn_rows
 
-TURNS = "look like turns of a rollout"
+TURNS = ("look like turns of a rollout", "groups have one rollout")
 
 
 def reference(group, rollout, turn):
@@ -125,26 +126,35 @@ def warned(path, table, **options):
     pq.write_table(pa.table(table), path / "in.parquet", row_group_size=10)
     (path / "out.parquet").unlink(missing_ok=True)
     summary = rlpost.advantages(path / "in.parquet", path / "out.parquet", Recipe(**options))
-    return [text for text in summary["warnings"] if TURNS in text]
+    return [text for text in summary["warnings"] if any(sign in text for sign in TURNS)]
 
 
-@pytest.mark.parametrize(
-    ("columns", "option"),
-    [
-        ({"traj_id": "traj_id"}, "--map rollout=traj_id"),
-        ({"traj_id": "own_id", "turn": "turn"}, "--map rollout=traj_id"),
-        ({"rollout_id": "traj_id"}, "--map rollout=rollout_id"),
-        ({"traj_uid": "own_id"}, "--map rollout=traj_uid"),
-        ({"turn": "turn"}, "--map rollout=COLUMN"),
-        # an id of the step or of the prompt is no rollout; turns are still turns
-        ({"rollout_id": "step_id", "turn": "turn"}, "(by `turn`), but"),
-    ],
-)
+@pytest.mark.parametrize("columns", [{}, {"rollout_id": "traj_id"}])
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "dr_grpo", "max_rl"])
-def test_turns_are_warned_of_with_the_option(columns, option, estimator, tmp_path):
-    (text,) = warned(tmp_path, dialogues(**columns), estimator=estimator)
+def test_turns_are_warned_of_unless_rows_are_chosen(columns, estimator, tmp_path):
+    table = dialogues(**columns, turn="turn")
+    own = {"estimator": estimator, "columns": {"rollout": "none"}}
+    (text,) = warned(tmp_path, table, **own)
     assert text.startswith("72 rows ")
-    assert option in text
+    assert "--map rollout=COLUMN" in text
+    assert warned(tmp_path, table, **own, unit="row") == []
+
+
+def of_prompts(rollout_id):
+    """Rows that share a reward in each prompt, as rows of one rollout do."""
+    table = dialogues(rollout_id=rollout_id)
+    return table | {"reward": [float(prompt[1:]) for prompt in table["prompt_id"]]}
+
+
+@pytest.mark.parametrize("rollout_id", ["step_id", "prompt"])  # as in slime
+def test_an_id_that_all_rows_of_a_group_have_is_warned_of_unless_a_unit_is(rollout_id, tmp_path):
+    table = of_prompts(rollout_id)
+    (text,) = warned(tmp_path, table, estimator="raw", emit=("group_mean",))
+    assert "`rollout_id`" in text
+    assert "--unit row" in text
+    assert "--unit rollout" in text
+    for unit in ("row", "rollout"):
+        assert warned(tmp_path, table, estimator="raw", emit=("group_mean",), unit=unit) == []
 
 
 @pytest.mark.parametrize(
@@ -152,11 +162,12 @@ def test_turns_are_warned_of_with_the_option(columns, option, estimator, tmp_pat
     [
         {"traj_id": "row"},  # one row of each rollout
         {"traj_id": "row", "turn": "turn"},
-        {"rollout_id": "step_id"},  # as in slime
-        {"rollout_id": "prompt"},
+        {"traj_id": "traj_id"},  # rollouts count
+        {"traj_id": "own_id", "turn": "turn"},
+        {"rollout_id": "traj_id"},
+        {"traj_uid": "own_id"},
         {"turn": "count"},  # how many turns a response has
         {"turn": ["a"] * 72},
-        {"traj_id": [None] * 72},
         {"turn": [None] * 72},
         {},
     ],
@@ -185,32 +196,41 @@ def test_recipes_that_count_rollouts_or_no_groups_are_not_warned(options, tmp_pa
 def test_masks_of_groups_are_warned_of_and_estimators_that_reject_the_option_name_no_option(
     tmp_path,
 ):
+    masked = {"estimator": "reinforce", "drop_zero_variance": True}
+    (text,) = warned(tmp_path, dialogues(turn="turn"), **masked)
+    assert "--map rollout=COLUMN" in text
     table = dialogues(traj_id="traj_id")
-    (text,) = warned(tmp_path, table, estimator="reinforce", drop_zero_variance=True)
-    assert "--map rollout=traj_id" in text
     (text,) = warned(tmp_path, table | {"domain": ["a"] * 72}, estimator="rae")
     assert "--map rollout" not in text
     assert "estimator rae needs one row of each rollout" in text
 
 
-def test_nulls_in_the_ids_are_no_error_and_numbers_do_not_change(tmp_path):
+def test_nulls_in_the_ids_are_an_error_unless_rows_count(tmp_path):
     table = dialogues(traj_id="traj_id", turn="turn")
     odd = table | {
         "traj_id": [None, *table["traj_id"][1:]],
         "turn": [None, *map(float, table["turn"][1:])],
     }
-    assert len(warned(tmp_path, odd, estimator="grpo")) == 1
+    assert warned(tmp_path, odd, estimator="grpo", unit="row") == []
     got = pl.read_parquet(tmp_path / "out.parquet")["advantages"]
+    nulls = dialogues(traj_id=[None] * 72)
+    assert warned(tmp_path, nulls, estimator="grpo", unit="row") == []
+    for estimator, counts in {"grpo": True, "gigpo": False}.items():  # gigpo reads ids
+        scored = odd | dict.fromkeys(("step_score", "episode_score"), odd["reward"])
+        scored |= {"state_id": odd["prompt_id"]}
+        with pytest.raises(DataError, match="row 0: `traj_id` is null") as raised:
+            warned(tmp_path, scored, estimator=estimator)
+        assert ("--unit row" in raised.value.parts[0].tip) == counts
     assert warned(tmp_path, dialogues(), estimator="grpo") == []
     assert got.equals(pl.read_parquet(tmp_path / "out.parquet")["advantages"])
 
 
 def test_the_ids_are_a_role_and_a_kept_key(tmp_path):
     table = dialogues(rollout_id="traj_id")
-    assert warned(tmp_path, table, estimator="grpo", emit_only=True)
+    assert warned(tmp_path, table, estimator="grpo", unit="row", emit_only=True) == []
     assert "rollout_id" in pl.read_parquet(tmp_path / "out.parquet").columns
     summary = rlpost.advantages(
-        tmp_path / "in.parquet", tmp_path / "o2.parquet", Recipe(estimator="grpo")
+        tmp_path / "in.parquet", tmp_path / "o2.parquet", Recipe(estimator="grpo", unit="row")
     )
     assert "turns" not in str(summary["roles"])
 
@@ -220,4 +240,4 @@ def test_files_of_which_one_lacks_the_ids_are_read(tmp_path):
     pq.write_table(pa.table(dialogues(traj_id="traj_id")), tmp_path / "in/a.parquet")
     pq.write_table(pa.table(dialogues()), tmp_path / "in/b.parquet")
     summary = rlpost.advantages(tmp_path / "in", tmp_path / "out", Recipe(estimator="grpo"))
-    assert [text for text in summary["warnings"] if TURNS in text] == []
+    assert [text for text in summary["warnings"] if any(sign in text for sign in TURNS)] == []

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from estimator_rows import close, responses, written
-from strategies import to_table
+from strategies import ESSENTIALS, to_table
 
 import rlpost
 from rlpost.recipe.numerics import Numerics
@@ -328,7 +328,7 @@ def test_no_kl_penalty_is_subtracted_with_kl_credit_none_and_a_warning_names_the
     options = {
         "gdpo": {"reward_components": ("right", "form")},
         "opd": {"teachers": {"ref_log_probs": 1.0}},
-    }.get(name, {})
+    }.get(name, ESSENTIALS.get(name, {}))
     rows = [
         replace(r, values=[0.5, 0.25], components={"right": 1.0, "form": r.step_score})
         for r in steps()

@@ -243,7 +243,9 @@ def close(title: str, values: dict[str, Any]) -> bool:
     """
     one = CASES[title]
     rows = rollout(**one.rows)
-    table, _ = rlpost.enrich(to_table(rows), Recipe.of(values))
+    table = to_table(rows)
+    names = [{"trajectory": "traj_id"}.get(name, name) for name in table.column_names]
+    table, _ = rlpost.enrich(table.rename_columns(names), Recipe.of(values))
     policy = [bool(m) for r in rows for m in r.mask]
     for name, want in wanted(title).items():
         everywhere = name == "is_weight" and one.preset in ("slime", "roll")

@@ -58,7 +58,7 @@ def steps_table(rows=60, step=str):
             "correctness": rng.integers(0, 2, rows) / 1.0,
             "format": rng.integers(0, 2, rows) / 1.0,
             "reward_baseline": rng.random(rows),
-            "traj_id": [f"t{place % 4}" for place in range(rows)],
+            "trajectory": [f"t{place % 4}" for place in range(rows)],
             "turn": np.arange(rows) // 28,
             "state_id": [f"s{place % 3}" for place in range(rows)],
             "step_score": rng.random(rows),

@@ -19,7 +19,7 @@ def enriched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("enriched")
     rows = pl.read_parquet(SAMPLE).head(200)
     rows.write_parquet(folder / "rows.parquet", row_group_size=23)
-    recipe = rlpost.Recipe(drop_truncated=True, difficulty_weight=True)
+    recipe = rlpost.Recipe(unit="row", drop_truncated=True, difficulty_weight=True)
     rlpost.advantages(folder / "rows.parquet", folder / "out.parquet", recipe)
     return folder / "out.parquet"
 

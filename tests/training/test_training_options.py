@@ -61,7 +61,7 @@ def test_rollout_steps(enriched: Path, tmp_path: Path, steps: Any, *, hive: bool
 
 
 def test_masks_that_a_file_lacks_are_a_warning(tmp_path: Path) -> None:
-    recipe = rlpost.Recipe(drop_truncated=True, emit=("advantages",))
+    recipe = rlpost.Recipe(unit="row", drop_truncated=True, emit=("advantages",))
     rlpost.advantages(SAMPLE, tmp_path / "out.parquet", recipe)
     with pytest.warns(UserWarning, match="sample_mask") as caught:
         rlpost.load(tmp_path / "out.parquet", batch_size=4)

@@ -23,7 +23,6 @@ from rlpost.analysis.responses.token_colors import COLOURS, NAMES
 from rlpost.display.console import Shown
 from rlpost.display.controls import printable
 from rlpost.errors import RlpostError
-from rlpost.io.input_paths import without_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,8 +127,9 @@ class Browser(App[None]):
         Binding("K,b", "scroll_side(-1)", "scroll", show=False),
     ]
 
-    def __init__(self, index: Index, condition: str = "") -> None:
+    def __init__(self, index: Index, condition: str = "", selected: str = "") -> None:
         super().__init__()
+        self._selected = selected
         self.index = index
         self.reader = ResponseReader(index, COLOURS, every=True)
         self.navigation = Navigation(
@@ -172,7 +172,7 @@ class Browser(App[None]):
 
     def _show_position(self) -> None:
         level = self.navigation.top
-        name = Path(without_paths(self.index.source.name, self.index.shown)).name
+        name = Path(self.index.made_of.named(self.index.source.name)).name
         line = Text(
             printable(" › ".join([name, *self.navigation.where()])), style="bold", no_wrap=True
         )
@@ -183,6 +183,8 @@ class Browser(App[None]):
         for what, text in self.row_filter.texts.items():
             if text:
                 line.append(f"  {what}: {text}", style="not bold italic")
+        if self._selected:
+            line.append(f"  {printable(self._selected)}", style="not bold italic")
         if kept < len(self.index):
             line.append(f"  {kept:,} of {len(self.index):,} responses", style="not bold")
         self.query_one("#where", Static).update(line)

@@ -44,7 +44,6 @@ from rlpost.analysis.inspect.tokens import (
     mismatch_facts,
 )
 from rlpost.errors import UsageError, no_such
-from rlpost.io.input_paths import without_paths
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
@@ -55,10 +54,11 @@ from rlpost.recipe.input_columns import resolve_input
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import InputFacts, RoleFacts
+    from rlpost.analysis.inspect.model import FindingEvidence, InputFacts, RoleFacts
     from rlpost.analysis.inspect.reading import ChunkUser
     from rlpost.analysis.inspect.selection import ColumnSelection, PassResult
     from rlpost.display.reporter import Reporter
+    from rlpost.io.input_paths import InputPaths
     from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import ColumnMap, Unit
 
@@ -154,6 +154,7 @@ def inspect_source(
     expectations = expectations_of(expect)
     _check_names(ignore, expects=bool(expectations))
     columns = _columns(source, columns_map, reward_components)
+    chosen = unit or ("rollout" if columns.is_mapped("rollout") else None)
     unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
         source, columns, with_tokens=tokens, unit=unit, components=reward_components
@@ -176,6 +177,7 @@ def inspect_source(
         turns=turn_kinds(rows),
         repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
+        chosen_unit=chosen,
         failures=failure_facts(reading, pass_threshold, rollout_reward if by_rollout else None),
         expectations=expectations,
         evidence=evidence,
@@ -209,24 +211,26 @@ def inspect_source(
     )
 
 
-def with_names(facts: Facts, inputs: Sequence[str], names: Mapping[str, str]) -> Facts:
-    """Return facts that name the inputs in place of the paths of temporary files.
+def with_names(facts: Facts, inputs: Sequence[str], made_of: InputPaths) -> Facts:
+    """Return facts that name the inputs and their rows in place of those of temporary files.
 
     Args:
         facts: of the temporary files.
         inputs: as typed.
-        names: of the paths of temporary files and folders.
+        made_of: what temporary files and folders are made of.
     """
-    files = [replace(file, path=without_paths(file.path, names)) for file in facts.input.files]
+    files = [replace(file, path=made_of.named(file.path)) for file in facts.input.files]
     findings = [
-        replace(
-            one,
-            evidence=[replace(row, file=without_paths(row.file, names)) for row in one.evidence],
-        )
+        replace(one, evidence=[_named_evidence(row, made_of) for row in one.evidence])
         for one in facts.findings
     ]
     stored = replace(facts.input, files=files)
     return replace(facts, inputs=list(inputs), input=stored, findings=findings)
+
+
+def _named_evidence(one: FindingEvidence, made_of: InputPaths) -> FindingEvidence:
+    row = None if one.row is None else made_of.row(one.file, one.row)
+    return replace(one, file=made_of.named(one.file), row=row)
 
 
 def _check_names(ignore: Sequence[str], *, expects: bool) -> None:

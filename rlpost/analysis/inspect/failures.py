@@ -10,7 +10,8 @@ import polars as pl
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
 from rlpost.analysis.inspect.responses import codes_of, group_table
 from rlpost.analysis.inspect.selection import LOG_PROBS
-from rlpost.pipeline.failures import failed_units, superseded
+from rlpost.kernels.rollouts import superseded
+from rlpost.pipeline.failures import failed_units
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Label

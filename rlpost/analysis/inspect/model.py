@@ -573,7 +573,14 @@ class Facts:
     """None without values and rewards."""
     entropy: EntropyFacts | None = None
     """None without entropies and log-probs."""
+    where: Json | None = None
+    """What `--where` kept, and what was not read for it; None without a condition."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def where_lines(self) -> list[str]:
+        """The line of how many rows match `--where`; none without a condition."""
+        return [self.where["line"]] if self.where else []
 
     def failing(self, fail_on: Severity | None) -> list[InputFinding]:
         """Return the findings that fail `rlpost inspect --fail-on`: of this severity, or worse.

@@ -85,7 +85,7 @@ def show_stored(stored: InputFacts, roles: dict[str, RoleFacts], how: str) -> No
 
 def overview(facts: Facts) -> list[str]:
     """Return the first lines: responses, tokens and groups, and what is unusual about columns."""
-    lines = [", ".join(_counts(facts))]
+    lines = [", ".join(_counts(facts)), *facts.where_lines]
     if facts.groups and facts.groups.pass_rates:
         lines.append(without_signal(facts.groups))
     return [

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.display.charts import bar
+from rlpost.analysis.loss.render_sweep import setting_name, sweep_tables
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
@@ -73,10 +73,8 @@ _SYMBOLS = {
     "vespo_k_neg": "k if A < 0",
     "vespo_lambda_neg": "λ if A < 0",
 }
-BAR = 10  # characters
 _EQUAL = 1e-9
 _UNITS = {"micro": "micro-batch", "rank": "rank", "update": "update", "step": "step"}
-_GAP = 2  # blanks between the columns of a table
 _UNLIMITED = 1_000_000
 
 
@@ -99,7 +97,9 @@ def page(summary: Json, *, verbose: bool = False, width: int = _UNLIMITED) -> Pa
         width: of a sweep's table, which is narrower if it has to be.
     """
     swept = len(summary["settings"]) > 1
-    parts = [*(_sweep(summary, width, verbose=verbose) if swept else _single(summary))]
+    parts = sweep_tables(summary, width) if swept else [*_single(summary)]
+    if swept and verbose:
+        parts += [_ratios(summary), _divergence(summary)]
     if verbose:
         parts.append(TextTable(title="Run", lines=[*_run_lines(summary)]))
     warnings = [Notice("warning", text) for text in summary["warnings"]]
@@ -166,19 +166,14 @@ def _answer(summary: Json) -> Iterator[str]:
             how = "masked" if name in MASKING else "clipped"
             yield f"{percent(one['clip']['any']['fraction'])} {of} are {how}; {zero}"
         return
-    clipped = [(one["clip"]["any"]["fraction"], _setting(one)) for one in configs]
-    flat = [(one["no_gradient"]["fraction"], _setting(one)) for one in configs]
+    clipped = [(one["clip"]["any"]["fraction"], setting_name(one)) for one in configs]
+    flat = [(one["no_gradient"]["fraction"], setting_name(one)) for one in configs]
     for what, shares in (("clipped or masked", clipped), ("without gradient", flat)):
         low, high = min(shares), max(shares)
         span = f"{percent(low[0])} in all settings"
         if low[0] != high[0]:
             span = f"{percent(low[0])} ({low[1]}) to {percent(high[0])} ({high[1]})"
         yield f"{what}: {span}, {of}"
-
-
-def _setting(one: Json) -> str:
-    """Return the swept options of a setting."""
-    return ", ".join(f"{name} {_value(value)}" for name, value in one["swept"].items())
 
 
 def _same_ratio(summary: Json) -> str:
@@ -523,63 +518,6 @@ def _parts(parts: Sequence[Json], column: str) -> TextTable:
 
 def _range(part: Json) -> str:
     return f"{part['from']} to {part['to']}" if part["to"] is not None else f"from {part['from']}"
-
-
-def _sweep(summary: Json, width: int, *, verbose: bool) -> Iterator[TextTable]:
-    """Yield a table with a row for each config; if verbose, the tables that they have in common."""
-    configs = summary["settings"]
-    more = [
-        branch
-        for branch in ("dual", "selected")
-        if any(one["clip"][branch]["tokens"] for one in configs)
-    ]
-    branches = ("low", "high", *more)
-    layouts = [one["layout"] for one in configs if one["layout"]]
-    factor = ("factor",) if layouts else ()
-    headings = ("zero grad", "", *branches, "responses", *factor, "mean loss")
-    largest = max(one["no_gradient"]["fraction"] for one in configs)
-    losses = aligned([one["loss"]["total"] for one in configs])
-    numbers = [
-        (
-            percent(one["no_gradient"]["fraction"]),
-            bar(one["no_gradient"]["fraction"], largest, BAR),
-            *(percent(one["clip"][branch]["fraction"]) for branch in branches),
-            percent(one["no_gradient"]["response_fraction"]),
-            *(number(layout["factor"]) for layout in [one["layout"]] if layout),
-            loss,
-        )
-        for one, loss in zip(configs, losses, strict=True)
-    ]
-    notes = [
-        "low, high: tokens clipped or masked below or above a bound.",
-        "zero grad: tokens with zero gradient; responses: those with only such tokens.",
-    ]
-    if layouts:
-        notes.append("factor: highest over lowest weight × intended that the layout gives a token.")
-    names = list(configs[0]["swept"])
-    swept = [tuple(map(_value, one["swept"].values())) for one in configs]
-    rows = [(*values, *row) for values, row in zip(swept, numbers, strict=True)]
-    text = (*range(len(names)), len(names) + 1)
-    table = TextTable((*names, *headings), rows, notes=notes, text=text)
-    if _width(table) > width:  # all swept options in one column, which wraps
-        texts = [", ".join(map(" ".join, zip(names, values, strict=True))) for values in swept]
-        rows = [(text, *row) for text, row in zip(texts, numbers, strict=True)]
-        table = TextTable(("setting", *headings), rows, notes=notes, text=(0, 2))
-    yield table
-    if verbose:
-        yield _ratios(summary)
-        yield _divergence(summary)
-
-
-def _width(table: TextTable) -> int:
-    columns = zip(table.headings, *table.rows, strict=True)
-    return sum(max(map(len, column)) + _GAP for column in columns) - _GAP
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _run_lines(summary: Json) -> Iterator[str]:

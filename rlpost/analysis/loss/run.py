@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.analysis.loss.choosing import bases_of
 from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
 from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
@@ -30,7 +31,7 @@ from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rlpost.io.paths import AnyPath
@@ -51,6 +52,7 @@ def loss(
     options: Options | None = None,
     layout: StepLayout | None = None,
     emit: Sequence[str] = (),
+    against: Mapping[str, Any] | None = None,
 ) -> Json:
     """Run `rlpost.loss` on Parquet files, in one pass; return the summary as a plain mapping.
 
@@ -63,9 +65,11 @@ def loss(
         layout: how a trainer deals the responses of a step; None: the weights of tokens are not
             computed, and those that are written are of an update that is one step.
         emit: which of `LOSS_EXTRA` the output has, too.
+        against: as of `rlpost.loss`.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]
+    bases = bases_of(configs, against)
     paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
     source = Source(find_inputs(paths))
     targets: list[AnyPath] = []
@@ -74,7 +78,8 @@ def loss(
         if options.overwrite:
             check_overwritable(targets)
     with closing(source), Outputs(targets) as outputs:
-        plan = bind_losses(source, recipe, configs, write=bool(targets), layout=layout, emit=emit)
+        how: Json = {"layout": layout, "emit": emit, "bases": bases}
+        plan = bind_losses(source, recipe, configs, write=bool(targets), **how)
         computed = () if "advantages" in plan.columns else emitted(plan.resolved)
         names = (*computed, *LOSS_COLUMNS, *emit) if targets else ()
         check_clash(plan, names)
@@ -97,7 +102,7 @@ def loss(
             summary = summaries[0]
         else:
             with engine.clock.summary():
-                summary = summarise_losses(plan, responses, totals, configs, layout)
+                summary = summarise_losses(plan, responses, totals, configs, layout, bases)
         stored = "advantages" in plan.columns
         warnings = [
             *(semantics_warnings(source.files, source.footers) if stored else []),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rlpost.analysis.loss.choosing import places_of, summarise_gradients
 from rlpost.analysis.loss.layout import summarise_layout
 from rlpost.display.text import counted
 from rlpost.kernels.divergence import effective_sample_size
@@ -22,6 +23,7 @@ from rlpost.pipeline.summary import (
     roles_of,
     zero_advantages,
 )
+from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.recipe import Recipe
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rlpost.analysis.loss.choosing import SettingPlace
     from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
@@ -57,6 +60,7 @@ def summarise_losses(
     totals: LossTotals,
     configs: Sequence[LossConfig],
     layout: StepLayout | None = None,
+    bases: Sequence[int] = (),
 ) -> Json:
     """Return the summary of an input or of one of its files.
 
@@ -68,8 +72,11 @@ def summarise_losses(
         totals: by step and domain, by position and by batch.
         configs: the losses.
         layout: how a trainer deals the responses of a step; None if that is not asked.
+        bases: as of `count_losses`.
     """
-    whole = totals.total()
+    places = places_of(configs, responses, totals)
+    gradients = summarise_gradients(plan, bases, configs, places)
+    _, responses, _, whole = places[0]
     parts = _parts(responses, totals) if len(configs) == 1 else {}
     sums = whole.sums
     read = "advantages" in plan.columns
@@ -79,27 +86,35 @@ def summarise_losses(
         "responses": sums.count("rows"),
         "left_out": sums.count("rows") - sums.count("valid"),
         "nonfinite": nonfinite(responses),
-        "behaviour": behaviour_of(configs),
+        "behaviour": behaviour_of([configs[x] for x in variants_of(configs)[0].indices]),
         "tokens": {"all": sums.count("length"), "policy": sums.count("tokens")},
         "advantage": sums.statistic("advantage"),
         **_divergence(whole),
         "settings": [
             {
-                **_loss(index, config, responses, totals),
-                "layout": layout and summarise_layout(layout, index, config, responses, totals),
-                "ratio_clamped": sums.count(f"beyond {config.clamp}"),
-                "kl_clamped": sums.count(f"{config.kl_name}.clamped"),
-                **_outcomes(whole, index),
-                **{
-                    name: [_row(part, index) for part in of_kind] for name, of_kind in parts.items()
-                },
+                **_setting(place, config, layout),
+                "gradient": gradient,
+                **{name: [_row(part, 0) for part in of_kind] for name, of_kind in parts.items()},
             }
-            for index, config in enumerate(configs)
+            for place, config, gradient in zip(places, configs, gradients, strict=True)
         ],
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
         "unit": None if read else plan.resolved.unit_facts,
         "unused_advantages": None if read else _unused_advantages(plan),
+    }
+
+
+def _setting(place: SettingPlace, config: LossConfig, layout: StepLayout | None) -> Json:
+    """Return a setting without its parts and its gradient."""
+    sums, own = place.whole.sums, (place.at, config, place.responses, place.totals)
+    return {
+        **_loss(*own),
+        "tokens": place.whole.policy_tokens,
+        "layout": layout and summarise_layout(layout, *own),
+        "ratio_clamped": sums.count(f"beyond {config.clamp}"),
+        "kl_clamped": sums.count(f"{config.kl_name}.clamped"),
+        **_outcomes(place.whole, place.at),
     }
 
 

@@ -3,8 +3,8 @@
 Rewards are multiples of 1/8, so that sums and means of equal rewards are exact in float32, which
 some frameworks compute in. All other numbers are random. Groups of 1 to 5 responses are shuffled.
 One group has equal rewards, one only zeros, and one of 4 has rewards that differ by 4e-6 alone, for
-which ε of a standard deviation matters. Frameworks read neither `rollout`, by which two rows of a
-group are one, nor `failure`: presets that ignore them must set so.
+which ε of a standard deviation matters. Frameworks read neither `rollout_id`, by which two rows of
+a group are one rollout, nor `failure`: presets that ignore them must set so.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def rollouts(
             "right": _rewards(rng, groups),
             "form": _rewards(rng, groups),
             "step": np.repeat(np.arange(steps), number // steps),
-            "rollout": np.array([f"{groups[i]}-{place // 2}" for i, place in enumerate(places)]),
+            "rollout_id": np.array([f"{groups[i]}-{place // 2}" for i, place in enumerate(places)]),
             "failure": np.arange(number) % 3 == 0,
             **added,
         }

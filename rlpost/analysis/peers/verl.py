@@ -105,6 +105,8 @@ class VerlStep:
 def ours(data: PeerRollouts, options: Json, *columns: str) -> Numbers:
     """Return what rlpost writes with the preset, padded."""
     recipe = preset(NAME, emit=columns, **options)
+    if options["estimator"] == "grpo":  # the preset's joins rows as verl does, in another call
+        data = data.with_(rollout_id=None)
     table, _ = enrich(data.table(), recipe, Options(device="cpu"))
     return {name: data.ragged(table[name]) for name in columns}
 
@@ -112,8 +114,6 @@ def ours(data: PeerRollouts, options: Json, *columns: str) -> Numbers:
 def our_step(step: VerlStep) -> Numbers:
     """Return the advantages and returns that rlpost writes."""
     options = {"estimator": step.estimator, **step.options}
-    if step.estimator != "grpo":  # whose rows verl joins, in a call of its own
-        options["columns"] = {"rollout": "rollout"}
     if step.estimator == "gdpo":
         options["reward_components"] = COMPONENTS
     if step.kl:

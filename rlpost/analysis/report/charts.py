@@ -15,10 +15,10 @@ import altair as alt
 from rlpost.analysis.inspect.model import Histogram
 from rlpost.analysis.report.page import Chart, plain
 from rlpost.display.tables import TextTable
-from rlpost.display.text import number, percent
+from rlpost.display.text import aligned, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from rlpost.analysis.inspect.model import Label
     from rlpost.analysis.report.page import Json
@@ -29,6 +29,7 @@ MOST_POINTS = 120
 _SHOWN_POINTS = 32  # up to so many points have visible dots
 _MOST_LABEL = 24
 _TICKS = 4
+_ROW = 18  # pixels of a row of text
 _COUNTS = "format(datum.value, '~s')"  # 600k, and a plain 0
 _SHARES = "format(100 * datum.value, '.1~f') + ' %'"
 _ZERO_WIDTH = 0.5  # of a bin
@@ -185,6 +186,42 @@ def bars(
     )
 
 
+def shares(
+    title: str, labels: Sequence[str], columns: Mapping[str, Sequence[float | None]], axis: str,
+    *, plain: Collection[str] = (), note: str = "",
+) -> Chart:  # fmt: skip
+    """Return a chart with a row for each label and a column for each share; more is darker.
+
+    Args:
+        title: of the chart.
+        labels: [n].
+        columns: [n] each, at most 1, by name; None is blank.
+        axis: what the labels are.
+        plain: columns whose numbers are no percentages.
+        note: a line below the title.
+    """
+    short = [label_of(label) for label in labels]
+    texts = {
+        name: aligned(own) if name in plain else ["–" if x is None else percent(x) for x in own]
+        for name, own in columns.items()
+    }
+    values = [
+        {"x": name, "y": y, "share": max(share, 0.0), "text": text, "label": f"{y}: {name} {text}"}
+        for name, own in columns.items()
+        for y, share, text in zip(short, own, texts[name], strict=True)
+        if share is not None
+    ]
+    x = alt.X("x:O", title=None, sort=None, axis=alt.Axis(labelAngle=0, orient="top"))
+    base = alt.Chart({"values": values}).encode(x=x, y=alt.Y("y:O", title=axis, sort=None))
+    darker = alt.Opacity("share:Q", legend=None, scale=alt.Scale(domain=[0, 1], range=[0, 0.6]))
+    cells = base.mark_rect(color=_ACCENT).encode(opacity=darker, description="label:N")
+    written = base.mark_text(color=_SOFT, fontSize=11).encode(text="text:N")
+    rows = [*zip(short, *texts.values(), strict=True)]
+    height = max(HEIGHT, _ROW * (len(labels) + 2))
+    numbers = TextTable((axis, *columns), rows)
+    return Chart(title, _whole(alt.layer(cells, written), height), numbers, note)
+
+
 def _bars(values: list[Json]) -> Any:
     drawn = alt.Chart({"values": values}).mark_bar(color=_ACCENT, binSpacing=1)
     return drawn.encode(description="label:N")
@@ -276,14 +313,14 @@ def thinned(
     return points, each
 
 
-def _whole(drawn: Any) -> Json:
+def _whole(drawn: Any, height: int = HEIGHT) -> Json:
     """Return the specification of a chart in the page's size and colours, checked by its schema.
 
     Raises:
         altair.SchemaValidationError: the specification is invalid.
     """
     sized = drawn.properties(
-        width=WIDTH, height=HEIGHT, autosize=alt.AutoSizeParams(type="fit", contains="padding")
+        width=WIDTH, height=height, autosize=alt.AutoSizeParams(type="fit", contains="padding")
     )
     spec: dict[str, Any] = sized.configure(**CONFIG).to_dict()
     return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.report.page import Json, Section
     from rlpost.analysis.responses.index import Index
     from rlpost.display.reporter import Reporter
+    from rlpost.io.input_paths import InputPaths
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.recipe.recipe import Recipe, RolloutReward
     from rlpost.recipe.roles import Unit
@@ -65,15 +67,16 @@ def build(
     examples: int = 6, seed: int = 0,
     recipe: Recipe | None = None, named: str = "the recipe",
     by_user: NamedByUser | None = None,
-    reporter: Reporter | None = None, shown: Callable[[Facts], Facts] = lambda facts: facts,
+    reporter: Reporter | None = None, made_of: InputPaths | None = None,
+    shown: Callable[[Facts], Facts] = lambda facts: facts,
 ) -> tuple[Facts, str]:  # fmt: skip
     """Return statistics of rollout files, and the page about them; see `rlpost.report`.
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. Before that, a sample of recorded columns is compared with
     the recipe; `named` is how the user typed it, and `by_user` what replaces the code and the
-    tokenizer of a recipe in metadata. `shown` returns the statistics with the names of
-    inputs in place of temporary files.
+    tokenizer of a recipe in metadata. `made_of` is what temporary files are made of, and `shown`
+    returns the statistics with the names of inputs in place of temporary files.
     """
     every = columns_map or {}
     columns_map = {
@@ -99,6 +102,7 @@ def build(
     if not facts.responses:
         raise DataError(f"{source.name}: the input has no rows")
     index, names = builder.finish(), shown(facts)
+    index = index if made_of is None else replace(index, made_of=made_of)
     data = data_of(
         facts, names, index, clips.counts, section(found, names),
         recipe=found.words if found else "", count=examples, seed=seed,
@@ -174,7 +178,7 @@ def data_of(
             "text": f"{MARKS[found.severity]} {found.text}",
         },
         "sections": [_section(one) for one in parts if one is not None],
-        "findings": all_plain(_findings(facts, index)),
+        "findings": all_plain(_findings(facts, named, index)),
         "groups": examples(index, groups, choice, threshold),
         "reasons": REASONS,
         "scales": scales(),
@@ -216,7 +220,8 @@ def _inputs(facts: Facts) -> list[str]:
     return [*facts.inputs[:_MOST_INPUTS], *(["…"] if facts.inputs[_MOST_INPUTS:] else [])]
 
 
-def _findings(facts: Facts, index: Index) -> list[Json]:
+def _findings(facts: Facts, named: Facts, index: Index) -> list[Json]:
+    """Return the findings with the rows of the index, and in words those of the input."""
     return [
         {
             "name": finding.name,
@@ -228,7 +233,7 @@ def _findings(facts: Facts, index: Index) -> list[Json]:
                 for one, row in zip(finding.evidence, rows, strict=True)
             ],
         }
-        for finding, rows in zip(facts.findings, evidence_rows(index, facts), strict=True)
+        for finding, rows in zip(named.findings, evidence_rows(index, facts), strict=True)
     ]
 
 

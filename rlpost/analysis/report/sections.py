@@ -101,7 +101,7 @@ def overview(facts: Facts) -> Section:
     if kl:
         note = f"old ‖ ref, k1, mean of responses; {_ends(kl)}"
         tiles.append(Tile("KL per token", number(kl.mean), note, "token_facts.kl.mean"))
-    lines = [*without_tokens_lines(facts), *left_out_lines(facts)]
+    lines = [*facts.where_lines, *without_tokens_lines(facts), *left_out_lines(facts)]
     return Section("overview", "Overview", lines, tiles)
 
 

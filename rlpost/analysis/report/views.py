@@ -63,31 +63,30 @@ def _number_at(step: Any, keys: Sequence[str]) -> float | None:
 
 
 def charts_of_sweep(summary: dict[str, Any]) -> str:
-    """Return what each setting of a loss clips as HTML; empty if there is one setting.
-
-    A sweep of one number is a line; of names or of several options, bars.
-    """
+    """Return what settings of a loss do to the gradient, as HTML; empty if there is one setting."""
     settings = summary["settings"]
-    values = [tuple(one["swept"].values()) for one in settings]
-    labels = [", ".join(map(_word, each)) for each in values]
-    axis = ", ".join(settings[0]["swept"])
-    numbers = {
-        "Clipped tokens": [one["clip"]["any"]["fraction"] for one in settings],
-        "Tokens with zero gradient": [one["no_gradient"]["fraction"] for one in settings],
-        "Mean loss": [one["loss"]["total"] for one in settings],
+    labels = [", ".join(map(_word, one["swept"].values())) for one in settings]
+    columns = {
+        "clipped": [one["clip"]["any"]["fraction"] for one in settings],
+        "zero grad": [one["no_gradient"]["fraction"] for one in settings],
     }
 
     def charts() -> Iterator[Chart]:
-        from rlpost.analysis.report.charts import bars, line  # noqa: PLC0415 - altair is an extra
+        from rlpost.analysis.report.charts import shares  # noqa: PLC0415 - altair is an extra
 
-        for title, heights in numbers.items():
-            share = title != "Mean loss"
-            if all(len(each) == 1 and isinstance(each[0], int | float) for each in values):
-                yield line(title, labels, heights, axis, share=share, from_zero=share)
-            else:
-                yield bars(title, labels, heights, "of tokens" if share else "loss", axis)
+        gradients = [one["gradient"] for one in settings]
+        of_gradient = {name: [one[key] for one in gradients] for name, key in _OF_GRADIENT.items()}
+        groups = [one["groups"] for one in gradients]
+        if all(groups):
+            own = [sum(group["share"] for group in one["top"]) for one in groups]
+            of_gradient["top 3 groups"] = own
+        axis = ", ".join(settings[0]["swept"])
+        yield shares("Gradients of settings", labels, columns | of_gradient, axis, plain=["cosine"])
 
     return _html(charts) if len(settings) > 1 else ""
+
+
+_OF_GRADIENT = {"ESS": "ess", "cosine": "cosine"}
 
 
 def _word(value: Any) -> str:

@@ -24,7 +24,7 @@ from rlpost.io.arrow import (
     string_array,
 )
 from rlpost.io.finish_reasons import truncations
-from rlpost.io.input_paths import without_paths
+from rlpost.io.input_paths import InputPaths
 from rlpost.io.keys import KeyColumn, encode_keys, name_ranks, plain_keys, step_order
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
@@ -84,8 +84,8 @@ class Index:
     """[N] rank of the row's branch among all."""
     turn: Numbers | None = None
     turn_reward: Numbers | None = None
-    shown: Mapping[str, str] = field(default_factory=dict)
-    """Names of the paths of temporary files, for display."""
+    made_of: InputPaths = field(default_factory=lambda: InputPaths(()))
+    """What temporary files are made of, for display."""
     measures: dict[str, Numbers] = field(default_factory=dict)
     """`kl` and `advantage`, after `measure`: means over each response's policy tokens."""
 
@@ -210,7 +210,12 @@ class Index:
 
     def shown_path(self, file: int) -> str:
         """Return the path of a file as results print it."""
-        return without_paths(str(self.source.files[file].path), self.shown)
+        return self.made_of.named(str(self.source.files[file].path))
+
+    def shown_row(self, row: int) -> int:
+        """Return the number of a row in its file as results print it."""
+        file, file_row = self.place(row)
+        return self.made_of.row(str(self.source.files[file].path), file_row)
 
     def place(self, row: int) -> tuple[int, int]:
         """Return the file of a row, and its number in that file."""

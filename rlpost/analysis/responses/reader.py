@@ -179,7 +179,7 @@ class ResponseReader:
             raise ReadWriteError(f"{path}: is no longer readable: {why}") from None
 
     def _response(self, row: int, chunk: pa.RecordBatch, i: int) -> Response:
-        index, (file, file_row) = self.index, self.index.place(row)
+        index, (file, _) = self.index, self.index.place(row)
         cells = {name: chunk.column(name).slice(i, 1) for name in chunk.schema.names}
         lists_of = {name: cells[name] for name in self.columns_read.token_columns if name in cells}
         values = {name: lists.flat(array)[1] for name, array in lists_of.items()}
@@ -213,7 +213,7 @@ class ResponseReader:
         return Response(
             row=row,
             path=index.shown_path(file),
-            file_row=file_row,
+            file_row=index.shown_row(row),
             step=_label(index.step, row),
             prompt_id=_label(index.prompt, row),
             reward=float(index.reward[row]),

@@ -23,6 +23,7 @@ from rlpost.display.controls import printable, printable_line
 from rlpost.display.tables import show_markdown
 from rlpost.display.text import counted, number
 from rlpost.errors import DataError, UsageError, no_such
+from rlpost.io.input_paths import InputPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +64,7 @@ def show(
     inputs: Sequence[PathText],
     *,
     columns_map: Mapping[str, str],
-    names: Mapping[str, str] | None = None,
+    made_of: InputPaths | None = None,
     prompt: str | None = None,
     row: str | int | None = None,
     top: str | None = None,
@@ -77,7 +78,7 @@ def show(
     Args:
         inputs: Parquet files, directories or globs.
         columns_map: role to column, as in `--map`.
-        names: of the paths of temporary files, which are printed in their place.
+        made_of: what temporary files among the inputs are made of, which is printed.
         prompt: the id of a group: its responses in every step, highest reward first.
         row: one row of the input: its number from 0, or `FILE:NUMBER` with the number in its file;
             of several files only the latter.
@@ -100,7 +101,7 @@ def show(
         raise UsageError(no_such(f"--colour {colour}: no such measure", colour, COLOURS, every))
     if (prompt is not None) + (row is not None) + (top is not None or worst) != 1:
         raise UsageError("use exactly one of --prompt, --row, and --top or --worst")
-    index = replace(build_index(inputs, columns_map), shown=names or {})
+    index = replace(build_index(inputs, columns_map), made_of=made_of or InputPaths(()))
     if colour is not None and not index.columns_for(colour):
         raise index.missing_error(colour)
     if colour is not None and index.sized_by is None:
@@ -169,8 +170,8 @@ def _no_prompt(index: Index, prompt: str) -> DataError:
 
 
 def _single(index: Index, row: int) -> tuple[str, list[int]]:
-    file, file_row = index.place(row)
-    title = f"{index.shown_path(file)}:{file_row}"
+    file, _ = index.place(row)
+    title = f"{index.shown_path(file)}:{index.shown_row(row)}"
     if index.prompt is None or index.prompt.codes[row] < 0:
         return title, [row]
     rewards = index.reward[index.group == index.group[row]]
@@ -250,9 +251,9 @@ def _show_steps(rollout: RolloutView, out: Console) -> None:
     if rollout.shares:
         out.print(Text(rollout.shares))
     if rollout.following is not None:
-        file, file_row = rollout.index.place(rollout.following)
-        path = rollout.index.shown_path(file)
-        name = f"{path}:{file_row}" if len(rollout.index.source.files) > 1 else str(file_row)
+        file, _ = rollout.index.place(rollout.following)
+        path, number = rollout.index.shown_path(file), rollout.index.shown_row(rollout.following)
+        name = f"{path}:{number}" if len(rollout.index.source.files) > 1 else str(number)
         line = Text(f"  next: rlpost inspect {printable_line(path)} --row {name}", style="dim")
         out.print(line, soft_wrap=True)
 
@@ -344,7 +345,7 @@ def _entries(
 
 def _place(one: Response, *, several_files: bool) -> str:
     """Return the number of a row; of several files, `file:row`."""
-    return f"{printable_line(one.path)}:{one.file_row}" if several_files else str(one.row)
+    return f"{printable_line(one.path)}:{one.file_row}" if several_files else str(one.file_row)
 
 
 def _spans(rows: Sequence[int]) -> list[str]:

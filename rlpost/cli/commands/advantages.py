@@ -33,6 +33,8 @@ EPILOG = """Examples:
 
   rlpost advantages 'dumps/*.parquet' enriched/ --map mask=loss_mask
 
+  rlpost advantages 'dumps/*.parquet' enriched/ --steps 300:320
+
   rlpost advantages logs/train_data_step7.jsonl step7.parquet --preset nemo-rl
 """
 
@@ -49,6 +51,15 @@ def advantages(
             metavar="IN... OUT", help="Parquet files, dumps, directories or globs; then OUT."
         ),
     ] = None,
+    steps: Annotated[
+        str | None,
+        option(
+            "--steps",
+            metavar="FIRST:END",
+            help="Steps to compute, whole, without END; either may be left out.",
+        ),
+    ] = None,
+    where: Annotated[str | None, option("--where", help="", metavar="EXPR", hidden=True)] = None,
     overwrite: declared.Overwrite = False,
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
@@ -156,7 +167,13 @@ def advantages(
 
     OUT has all columns of IN, unchanged, and the new ones.
     """
+    if where is not None:
+        text = f"--where {where}: a baseline of chosen responses is biased, so groups stay whole"
+        raise UsageError(text, tip="--steps FIRST:END computes some steps, with all their rows")
     paths, shard = paths or [], sharded.shard_of(state_dir, shard_index, num_shards)
+    if shard is not None and steps is not None:
+        raise UsageError(f"--steps {steps}: a shard has the rows of `rlpost plan`; a shard takes "
+                         "none")  # fmt: skip
     if shard is None and len(paths) < (1 if show_plan and not update else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names, facts = settings.recipe, settings.requested, expected(expect)
@@ -171,7 +188,7 @@ def advantages(
         fail_on=None if fail_on is None else fail_on.value, expect=facts,
     )  # fmt: skip
     if show_plan:
-        _show_plan(paths, recipe, run, quiet=quiet, verbose=verbose)
+        _show_plan(paths, recipe, run, steps, quiet=quiet, verbose=verbose)
         return
     check_summary(summary_json)
     show = partial(_show, summary_json=summary_json, quiet=quiet, verbose=verbose)
@@ -185,7 +202,9 @@ def advantages(
             return
         *inputs, output = paths
         with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
-            summary = functions.advantages(inputs, output, recipe, run, progress=reporter)
+            summary = functions.advantages(
+                inputs, output, recipe, run, steps=steps, progress=reporter
+            )
     except SummaryError as error:
         show(error.summary | names)
         raise
@@ -193,15 +212,17 @@ def advantages(
 
 
 def _show_plan(
-    paths: list[str], recipe: Recipe, run: Options, *, quiet: bool, verbose: bool
-) -> None:
+    paths: list[str], recipe: Recipe, run: Options, steps: str | None,
+    *, quiet: bool, verbose: bool,
+) -> None:  # fmt: skip
     """Print what a run would compute, or the files that an update would write."""
     from rlpost import api  # noqa: PLC0415 - pyarrow
     from rlpost.display.page import show_page  # noqa: PLC0415
-    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import of_steps, open_inputs  # noqa: PLC0415
     from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.render.plan import plan_page  # noqa: PLC0415
 
+    kept = of_steps(steps, recipe, run)
     if run.update:
         from rlpost.pipeline.update.files import planned  # noqa: PLC0415 - imports the formats
         from rlpost.render.update import update_page  # noqa: PLC0415
@@ -215,12 +236,15 @@ def _show_plan(
         check_device(run.device)
     inputs = paths if len(paths) == 1 else paths[:-1]
     target = None if len(paths) == 1 else parse_path(paths[-1])
-    with reporting(quiet=quiet) as reporter, open_inputs(inputs, reporter=reporter) as own:
+    with (
+        reporting(quiet=quiet) as reporter,
+        open_inputs(inputs, reporter=reporter, where=kept) as own,
+    ):
         plan = api.plan(own.paths, recipe)
         on_cluster = None if run.engine == "local" else lambda: AUTO
         choice = choose_device(run.device, plan.token_bytes, on_cluster)
         page = plan_page(plan, target, choice.facts(), overwrite=run.overwrite, verbose=verbose)
-    show_page(page, "table")
+    show_page(replace(page, title=own.named(page.title)), "table")
 
 
 @contextmanager

@@ -43,7 +43,8 @@ def browse(
         list[str], typer.Argument(metavar="IN...", help="Parquet files, directories or globs.")
     ],
     roles: declared.Map = None,
-    condition: Annotated[
+    where: declared.Where = None,
+    conditions: Annotated[
         str,
         option("--filter", metavar="CONDITIONS", help="Responses to list at first."),
     ] = "",
@@ -59,11 +60,12 @@ def browse(
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
     from rlpost.analysis.responses.index import build_index  # noqa: PLC0415
     from rlpost.errors import DataError  # noqa: PLC0415
-    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
 
     with ExitStack() as until_end:
         with reporting() as reporter:
-            own = until_end.enter_context(open_inputs(paths, reporter=reporter))
+            kept = condition(where, columns_map)
+            own = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
             index = build_index(own.paths, columns_map, reporter)
             if not len(index):
                 raise DataError(f"{index.source.name}: there are no responses to browse")
@@ -71,9 +73,9 @@ def browse(
                 columns = index.columns_for(measure)
                 if columns and index.source.bytes_of(columns) <= SMALL:
                     index.measure(measure, reporter)
-        index = replace(index, shown=own.names)
+        index = replace(index, made_of=own)
         with _drawn_on_stdout():
-            Browser(index, condition).run()
+            Browser(index, conditions, "" if kept is None else kept.matches.line()).run()
 
 
 @contextmanager

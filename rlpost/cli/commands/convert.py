@@ -36,6 +36,13 @@ class Nonfinite(Enum):
     error = "error"
 
 
+class Attempts(Enum):
+    """Which attempts of a run count, of a step that several have."""
+
+    newest = "newest"
+    all = "all"
+
+
 LAYOUTS = ("response", "padded", "shifted", "compact", "left-padded")
 
 
@@ -92,6 +99,11 @@ def convert(
             help="Count tokens of texts as response_length, if there are none.",
         ),
     ] = None,
+    where: declared.Where = None,
+    attempts: Annotated[
+        Attempts,
+        option("--attempts", help="Rows of a step that several attempts wrote."),
+    ] = Attempts.newest,
     nonfinite: Annotated[
         Nonfinite,
         option("--nonfinite", help="NaN or infinite numbers: keep and count, or stop."),
@@ -132,6 +144,8 @@ def convert(
             layout=layout,
             group_size=group_size,
             tokenizer=tokenizer,
+            where=where,
+            attempts=attempts.value,
             nonfinite=nonfinite.value,
             overwrite=overwrite,
             progress=reporter,

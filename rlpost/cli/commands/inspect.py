@@ -40,6 +40,8 @@ EPILOG = """Examples:
 
   rlpost inspect in.parquet --prompt gsm8k-17 --colour logprob
 
+  rlpost inspect in.parquet --where "reward > 0 and step >= 300"
+
   rlpost inspect in.parquet --format json | jq .findings
 """
 
@@ -57,6 +59,7 @@ def inspect(
         ),
     ] = None,
     roles: declared.Map = None,
+    where: declared.Where = None,
     tokens: Annotated[
         bool,
         option("--tokens/--no-tokens", help="Read tokens, too (default: yes)."),
@@ -162,8 +165,10 @@ def inspect(
             **checked,
         )
         selection = {"prompt": prompt, "row": row, "top": top, "worst": worst}
+        if row is not None:
+            _check_unset("has no effect with --row, which names one row", where=where)
         _show_responses(
-            paths, columns_map=columns_map, count=count, colour=colour, format=how.value,
+            paths, where, columns_map=columns_map, count=count, colour=colour, format=how.value,
             **selection,
         )  # fmt: skip
         return
@@ -171,7 +176,7 @@ def inspect(
         raise UsageError("--colour needs --prompt, --row, --top or --worst")
     if footer:
         no_rows = "has no effect with --footer, which reads no rows"
-        _check_unset(no_rows, about=about, verbose=verbose, **checked)
+        _check_unset(no_rows, about=about, verbose=verbose, where=where, **checked)
         _show_footer(paths, columns_map, None if quiet and how is OutputFormat.table else how.value)
         return
     _check_screens(how, **screens)
@@ -182,6 +187,7 @@ def inspect(
         result = functions.inspect(
             paths,
             columns_map=columns_map,
+            where=where,
             tokens=tokens,
             pass_threshold=pass_threshold,
             unit=unit and unit.value,
@@ -250,13 +256,19 @@ def _show_about(name: str, facts: Facts | None, how: str) -> None:
         show_json(checks.check_json(name, facts))
 
 
-def _show_responses(paths: list[str], **options: Any) -> None:
+def _show_responses(paths: list[str], where: str | None, **options: Any) -> None:
     """Print single responses; options as of `views.show`."""
     from rlpost.analysis.responses import views  # noqa: PLC0415
-    from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
+    from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
 
-    with reporting(bars=False) as reporter, open_inputs(paths, reporter=reporter) as own:
-        views.show(own.paths, names=own.names, **options)
+    kept = condition(where, options["columns_map"])
+    with (
+        reporting(bars=False) as reporter,
+        open_inputs(paths, reporter=reporter, where=kept) as own,
+    ):
+        if kept is not None:
+            reporter.note(kept.matches.line())
+        views.show(own.paths, made_of=own, **options)
 
 
 def _show_footer(paths: list[str], columns_map: dict[str, str], prints: str | None) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LAYOUT, LOSS, command
 from rlpost.cli.options import (
     OutputFormat,
@@ -98,7 +98,17 @@ def loss(
             panel=LOSS,
             metavar="NAME=VALUE,...",
             complete=completion.sweeps,
-            help="Compare values of a loss option in one pass; repeatable.",
+            help="Compare values of a loss option, or correction; repeatable.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        option(
+            "--against",
+            panel=LOSS,
+            metavar="NAME=VALUE,...",
+            common=False,
+            help="Swept values to compare gradients with (default: the first).",
         ),
     ] = None,
     micro_batch: declared.MicroBatch = None,
@@ -171,7 +181,8 @@ def loss(
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
-    configs = [LossConfig(one, swept) for one, swept in losses]
+    configs = [LossConfig(*one) for one in losses]
+    base = None if against is None else name_values(against.split(","), "--against")
     layout = layout_of(
         {
             "micro_batch": micro_batch, "micro_batch_tokens": micro_batch_tokens,
@@ -184,7 +195,7 @@ def loss(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
         )  # fmt: skip
         with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
-            found = loss_run.loss(own.paths, output, recipe, configs, run, layout, emit)
+            found = loss_run.loss(own.paths, output, recipe, configs, run, layout, emit, base)
             summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)

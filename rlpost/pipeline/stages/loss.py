@@ -9,17 +9,21 @@ import numpy as np
 
 from rlpost.errors import DataError
 from rlpost.kernels.arrays import is_tensor, namespace, on_host
-from rlpost.kernels.codes import joint_codes, ordinals_of
-from rlpost.kernels.segments import count_true, lengths, spread
+from rlpost.kernels.segments import lengths, spread
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
+from rlpost.losses.kl import KlLoss
 from rlpost.losses.selection import BatchMeans, ResponseSums
 from rlpost.losses.tokens import InBatch, Tokens
 from rlpost.pipeline.columns import FINAL_MASK
-from rlpost.pipeline.loss_gradients import loss_gradient
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.ages import VERSION, ages
-from rlpost.pipeline.stages.loss_weights import EFFECTIVE, token_weights, weight_stage
+from rlpost.pipeline.stages.loss_weights import (
+    EFFECTIVE,
+    token_weights,
+    update_gradient,
+    weight_stages,
+)
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask
 from rlpost.recipe.roles import is_read_by_name
@@ -89,17 +93,7 @@ def stages_of_losses(
     stored = {role for role in ("advantages", "is_weight") if role in reads}
     store = partial(as_stored, resolved=resolved)
     stages = [Stage("stored columns", frozenset(stored), apply=store, uses=STORED, makes=STORED)]
-    stages += [
-        Stage(
-            f"tokens of each {role}",
-            map=map_kept_tokens if rejects else None,
-            reduce=partial(unit_tokens, role=role, grouped=resolved.grouped),
-        )
-        for role in dict.fromkeys(role for one in configs for role in one.units.values())
-    ]
-    if layout is not None:
-        has_groups = resolved.grouped
-        stages.append(weight_stage(layout, configs, grouped=has_groups, rejects=rejects))
+    stages += weight_stages(layout, configs, grouped=resolved.grouped, rejects=rejects)
     if any(config.loss.grouped for config in configs):
         stages.append(Stage("whole groups", reduce=count_groups, apply=check_groups))
     named = {one.name: one for config in configs if (one := config.selection) is not None}
@@ -157,24 +151,6 @@ def check_groups(batch: Batch) -> Batch:
             "write each group to one file, or compute on the CPU"
         )
     return batch
-
-
-def map_kept_tokens(batch: Batch) -> dict[str, Array]:
-    """Return the tokens of each response that no mask drops, [n]."""
-    return {"kept_tokens": count_true(kept_mask(batch), batch.offsets)}
-
-
-def unit_tokens(responses: Responses, *, role: str, grouped: bool) -> Responses:
-    """Add `ROLE:tokens`, those of each response's prompt or rollout that no mask drops.
-
-    `ROLE:first` is true for the first response of each. Both are within a batch, and a rollout
-    within a prompt group if the input has them.
-    """
-    kept = np.where(responses["kept"], responses["tokens"], 0)
-    unit = joint_codes(responses["group" if grouped else "batch"], responses[role])
-    tokens = np.bincount(unit, responses.columns.get("kept_tokens", kept))[unit]
-    first = ordinals_of(unit) == 0
-    return responses.with_(**{f"{role}:tokens": tokens, f"{role}:first": first})
 
 
 def map_sums(batch: Batch, *, rewarded: bool) -> dict[str, Array]:
@@ -254,7 +230,8 @@ def add_loss(
         for kl in (False, True)
     )
     if "loss_gradient" in emit:
-        gradient = loss_gradient(config, tokens, weights, of_kl)
+        kl = KlLoss(tokens, config.options)
+        gradient = update_gradient(config, tokens, surrogate, (weights, of_kl), kl)
         batch = batch.with_(loss_gradient=gradient)
     return batch.with_(loss_weight=weights)
 

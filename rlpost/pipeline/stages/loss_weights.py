@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS
-from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.codes import joint_codes, ordinals_of
 from rlpost.kernels.layouts import Dealt, weights_in
 from rlpost.kernels.segments import count_true, spread
 from rlpost.pipeline.stages import Stage
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from rlpost.kernels.arrays import Array
     from rlpost.kernels.layouts import StepLayout
+    from rlpost.losses.base import Surrogate
     from rlpost.losses.config import LossConfig
+    from rlpost.losses.kl import KlLoss
     from rlpost.losses.tokens import Tokens
     from rlpost.pipeline.data import Batch, Responses
 
@@ -52,25 +54,47 @@ def signs_of(how: str) -> tuple[str, ...]:
     return SIGNED if how == BY_SIGN else ("",)
 
 
-def weight_stage(
-    layout: StepLayout, configs: Sequence[LossConfig], *, grouped: bool, rejects: bool
-) -> Stage:
-    """Return the stage that adds the weight of a token of each response.
+def weight_stages(
+    layout: StepLayout | None,
+    configs: Sequence[LossConfig],
+    *,
+    grouped: bool,
+    rejects: bool,
+) -> list[Stage]:
+    """Return the stages that count the tokens of units and add the weight of a token.
 
     Args:
-        layout: how the responses of each step are dealt.
+        layout: how the responses of each step are dealt; None: weights are not needed.
         configs: the losses.
         grouped: the input has prompt groups.
         rejects: single tokens of responses may be rejected.
     """
     ways = {weight_name(one, "", kl=kl): (one, kl) for one in configs for kl in (False, True)}
-    by_sign = any(aggregation_of(*way) == BY_SIGN for way in ways.values())
-    return Stage(
-        "tokens in the loss",
-        map=map_tokens if rejects or by_sign else None,
-        reduce=partial(add_weights, layout=layout, ways=ways, grouped=grouped),
-        uses=frozenset({"advantages"}) if by_sign else frozenset(),
-    )
+    by_sign = layout is not None and any(aggregation_of(*way) == BY_SIGN for way in ways.values())
+    stages = [
+        Stage(f"tokens of each {role}", reduce=partial(unit_tokens, role=role, grouped=grouped))
+        for role in dict.fromkeys(role for one in configs for role in one.units.values())
+    ]
+    if layout is not None:
+        add = partial(add_weights, layout=layout, ways=ways, grouped=grouped)
+        stages.append(Stage("weights of tokens", reduce=add))
+    if not by_sign and not (rejects and stages):
+        return stages
+    uses = frozenset({"advantages"}) if by_sign else frozenset[str]()
+    return [Stage("tokens in the loss", map=map_tokens, uses=uses), *stages]
+
+
+def unit_tokens(responses: Responses, *, role: str, grouped: bool) -> Responses:
+    """Add `ROLE:tokens`, those of each response's prompt or rollout that no mask drops.
+
+    `ROLE:first` is true for the first response of each. Both are within a batch, and a rollout
+    within a prompt group if the input has them.
+    """
+    kept = np.where(responses["kept"], responses["tokens"], 0)
+    unit = joint_codes(responses["group" if grouped else "batch"], responses[role])
+    tokens = np.bincount(unit, responses.columns.get("kept_tokens", kept))[unit]
+    first = ordinals_of(unit) == 0
+    return responses.with_(**{f"{role}:tokens": tokens, f"{role}:first": first})
 
 
 def aggregation_of(config: LossConfig, kl: bool) -> str:  # noqa: FBT001 - of a pair
@@ -154,3 +178,26 @@ def token_weights(
     rows = [spread(columns[f"{name}{sign}"], tokens.offsets) for sign in signs_of(how)]
     weights = rows[0] if len(rows) == 1 else tokens.xp.where(tokens.advantage_positive, *rows)
     return tokens.xp.where(tokens.mask, weights, 0.0)
+
+
+def update_gradient(
+    config: LossConfig,
+    tokens: Tokens,
+    surrogate: Surrogate,
+    weights: tuple[Array, Array],
+    kl: KlLoss,
+) -> Array:
+    """Return the derivative of the loss of an update by the log-prob of each token, [T].
+
+        ∂/∂log π of Σ weight · loss + coefficient · Σ KL weight · KL loss
+
+    Args:
+        config: the loss; its KL loss counts if its coefficient is above 0.
+        tokens: of whole responses.
+        surrogate: the losses of these tokens.
+        weights: [T] of the policy loss, and of the KL loss.
+        kl: the KL losses.
+    """
+    gradient = config.loss.gradient(tokens, config.options, surrogate, weights[0])
+    coefficient = config.options.kl_loss_coef
+    return gradient if not coefficient else gradient + coefficient * (weights[1] * kl.gradient)

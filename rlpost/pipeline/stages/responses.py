@@ -17,8 +17,9 @@ from rlpost.kernels.codes import joint_codes, keyed_extremes
 from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
+from rlpost.kernels.rollouts import superseded
 from rlpost.pipeline.data import ATTEMPT, LEFT_OUT
-from rlpost.pipeline.failures import failed_units, failure_ends, named_failures, superseded
+from rlpost.pipeline.failures import failed_units, failure_ends, named_failures
 from rlpost.pipeline.stages.ages import MEAN_AGE
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,

@@ -143,13 +143,14 @@ def corrections() -> tuple[str, ...]:
 
 
 def correction_named(name: str | None) -> NamedCorrection:
-    """Return one of `corrections()`; for None one without any field.
+    """Return one of `corrections()`; for None and `none` one without any field.
 
     Raises:
         UsageError: there is no such correction.
     """
-    if name is None:
+    if name in (None, "none"):
         return NamedCorrection({}, {})
+    assert name is not None
     framework, _, own = name.partition(":")
     if name not in corrections():
         of_framework = [one for one in corrections() if one.startswith(f"{framework}:")]

@@ -10,6 +10,6 @@ from compared_files import CALCULATOR, enriched
 def pair(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     paths = [folder / "gae.parquet", folder / "rloo.parquet"]
-    enriched(CALCULATOR, paths[0], "gae", advantage_clip=0.4)
-    enriched(CALCULATOR, paths[1], "rloo", drop_truncated=True)
+    enriched(CALCULATOR, paths[0], "gae", unit="row", advantage_clip=0.4)
+    enriched(CALCULATOR, paths[1], "rloo", unit="row", drop_truncated=True)
     return paths

@@ -92,7 +92,8 @@ def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
 
 
 def test_rates_are_those_of_the_runs(pair, tmp_path):
-    summary = enriched(CALCULATOR, tmp_path / "again.parquet", "gae", advantage_clip=0.4)
+    again = tmp_path / "again.parquet"
+    summary = enriched(CALCULATOR, again, "gae", unit="row", advantage_clip=0.4)
     clipped, dropped = (side["rates"] for side in compared(*pair)["sides"])
     assert clipped["advantage_clip"]["count"] == summary["advantage_clip"]["count"] > 0
     assert clipped["advantage_clip"]["rate"] == summary["advantage_clip"]["fraction"]
@@ -153,8 +154,8 @@ def test_a_file_equals_itself(pair):
 
 def test_recipes_give_what_their_files_would(pair):
     recipes = [
-        ("gae", rlpost.Recipe(estimator="gae", advantage_clip=0.4)),
-        ("rloo", rlpost.Recipe(estimator="rloo", drop_truncated=True)),
+        ("gae", rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4)),
+        ("rloo", rlpost.Recipe(estimator="rloo", unit="row", drop_truncated=True)),
     ]
     found = compare_recipes([str(CALCULATOR)], recipes, {}, column=None, count=5)
     files = compared(*pair)
@@ -168,7 +169,7 @@ def test_recipes_give_what_their_files_would(pair):
 
 
 def test_a_single_recipe_is_compared_with_what_the_file_holds(pair):
-    recipe = rlpost.Recipe(estimator="gae", advantage_clip=0.4, replace=True)
+    recipe = rlpost.Recipe(estimator="gae", unit="row", advantage_clip=0.4, replace=True)
     found = compare_recipes([str(pair[0])], [("gae", recipe)], {}, column=None, count=5)
     assert found["pairs"][0]["tokens"]["identical"] == found["pairs"][0]["tokens"]["count"]
 

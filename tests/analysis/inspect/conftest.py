@@ -21,10 +21,10 @@ def sample(request):
 
 @pytest.fixture(scope="module")
 def facts(sample):
-    return inspect([sample])
+    return inspect([sample], unit="row")
 
 
 @pytest.fixture(scope="module")
 def summary(sample, tmp_path_factory):
-    recipe = Recipe(estimator="grpo", is_weight="token")
+    recipe = Recipe(estimator="grpo", unit="row", is_weight="token")
     return rlpost.advantages(sample, tmp_path_factory.mktemp("out") / "out.parquet", recipe)

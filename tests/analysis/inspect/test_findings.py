@@ -307,7 +307,10 @@ CASES = {
         truncated(BASE, 0.2),
     ),
     "shared_prefixes": (with_forks(BASE, shared=True), with_forks(BASE, shared=False)),
-    "turns_as_responses": (with_turns(BASE), with_turns(BASE, 1)),
+    "turns_as_responses": (
+        {**BASE, "turn": with_turns(BASE)["turn"]},
+        with_turns(BASE, 1),
+    ),
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
     "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
     "vanishing_signal": (in_steps(BASE, 0.75), in_steps(BASE, 0.25)),
@@ -440,7 +443,6 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
         ("mixed_types", BASE, "the input is one file"),
         ("mixed_prompts", asked(with_turns(BASE), by="row"), "rows are turns"),
         ("split_prompts", asked(with_turns(BASE)), "rows are turns"),
-        ("differing_rollout_rewards", with_turns(BASE), "each row counts as a response"),
         ("single_row_groups", empty(BASE), "the input has no rows"),
         ("zeros_without_answers", failing(crashed(BASE, 0.0), 1 / 8), "`failure` has"),
         ("unequal_groups", with_turns(BASE), None),
@@ -1211,16 +1213,17 @@ def test_advantages_have_statistics_overall_and_by_step(tmp_path):
     assert inspect([write(tmp_path / "b.parquet", BASE)]).advantages is None
 
 
-@pytest.mark.parametrize("how", ["traj_id", "turn"])
-def test_turns_are_found_by_ids_or_by_turns_and_the_option_is_named(how, tmp_path):
-    columns = without(with_turns(BASE), {"traj_id": "turn", "turn": "traj_id"}[how])
-    found = finding(columns, "turns_as_responses", tmp_path)
+def test_turns_and_ids_of_prompts_are_found_and_the_option_is_named(tmp_path):
+    turns = finding(without(with_turns(BASE), "traj_id"), "turns_as_responses", tmp_path)
+    assert (turns.count, turns.of, turns.evidence[0].row) == (ROWS, ROWS, 0)
+    assert "--map rollout=COLUMN" in turns.advice
+    prompts = BASE | {"traj_id": BASE["prompt_id"]}
+    found = finding(prompts, "turns_as_responses", tmp_path)
     assert (found.count, found.of, found.evidence[0].row) == (ROWS, ROWS, 0)
-    option = {"traj_id": "--map rollout=traj_id", "turn": "--map rollout=COLUMN"}[how]
-    assert option in found.advice
-    assert ("--rollout-reward last, sum or mean" in found.advice) == (how == "traj_id")
-    outcome = finding(with_outcome(with_turns(BASE)), "turns_as_responses", tmp_path)
-    assert "--rollout-reward" not in outcome.advice
+    assert "--unit row" in found.advice
+    for unit in ("row", "rollout"):
+        assert finding(prompts, "turns_as_responses", tmp_path, unit=unit) is None
+    assert finding(with_turns(BASE), "turns_as_responses", tmp_path) is None
 
 
 def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path):
@@ -1243,7 +1246,7 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--rollout-reward", "last"], 2, "--map rollout=COLUMN"),
+        (["--rollout-reward", "last", "--unit", "row"], 2, "--map rollout=COLUMN"),
         (["--map", "rollout=traj"], 3, "did you mean traj_id?"),
         (["--unit", "rollout", "--map", "group=none"], 3, "--map group=COLUMN"),
         (["--unit", "rollout", "--row", "0"], 2, "--unit"),

@@ -23,7 +23,7 @@ def test_the_layout_of_files_changes_no_number(sample, facts, tmp_path):
     shuffled = table.take(order)
     pq.write_table(shuffled.slice(0, 100), tmp_path / "a.parquet", row_group_size=7)
     pq.write_table(shuffled.slice(100), tmp_path / "b.parquet")
-    again, before = inspect([tmp_path]).as_json(), facts.as_json()
+    again, before = inspect([tmp_path], unit="row").as_json(), facts.as_json()
     for one in (again, before):
         if gap := one["mismatch"]:  # these name files and rows
             gap["largest"] = [(token["position"], token["infer"]) for token in gap["largest"]]
@@ -83,7 +83,7 @@ def test_a_file_without_useful_columns_has_findings(tmp_path):
 
 
 def test_without_tokens_other_statistics_are_the_same(sample, facts):
-    found = inspect([sample], tokens=False)
+    found = inspect([sample], tokens=False, unit="row")
     assert found.token_facts is None
     for name in ("groups", "rewards", "lengths", "masks", "responses", "tokens"):
         assert getattr(found, name) == getattr(facts, name)
@@ -109,7 +109,9 @@ def test_footers_have_bytes_codecs_and_types(sample):
 
 
 def test_files_written_by_rlpost_show_the_estimator(sample, tmp_path):
-    rlpost.advantages(sample, tmp_path / "a.parquet", Recipe(estimator="rloo"))
+    rlpost.advantages(
+        sample, tmp_path / "a.parquet", Recipe(estimator="rloo", rollout_reward="last")
+    )
     (file,) = stored([tmp_path / "a.parquet"])[0].files
     assert (file.rlpost["version"], file.rlpost["estimator"]) == (rlpost.__version__, "rloo")
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--footer"]).stdout

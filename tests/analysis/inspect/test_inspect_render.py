@@ -26,7 +26,7 @@ RUN = CliRunner()
 
 
 def test_json_equals_the_facts(sample, facts):
-    done = RUN.invoke(app, [str(sample), "--format", "json"])
+    done = RUN.invoke(app, [str(sample), "--unit", "row", "--format", "json"])
     shown, own = json.loads(done.stdout), facts.as_json()
     del shown["seconds"], own["seconds"]
     assert shown == json.loads(json.dumps(own))
@@ -160,7 +160,8 @@ def test_options_of_the_screen_that_exclude_each_other_are_named(words):
 
 def test_pass_at_k_ends_where_groups_are_too_small():
     """17 of 32 groups have 32 responses: pass@32 of those alone was below pass@16 of all."""
-    shown = RUN.invoke(app, [str(SAMPLES / "calculator.parquet"), "--about", "groups"]).stdout
+    line = [str(SAMPLES / "calculator.parquet"), "--unit", "row", "--about", "groups"]
+    shown = RUN.invoke(app, line).stdout
     (line,) = re.findall(r"^pass@k(.*)$", shown, flags=re.MULTILINE)
     values = [float(value) for value in line.split()]
     assert values == sorted(values)

@@ -87,7 +87,7 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
     groups = rollouts.group_by(by).agg(
         pl.len(), passed=(pl.col("reward") >= 1).sum(), equal=pl.col("reward").n_unique() == 1
     )
-    found = inspect([CALCULATOR], columns_map={"rollout": "traj_id"}, rollout_reward=reward)
+    found = inspect([CALCULATOR], rollout_reward=reward)
     assert (found.responses, found.groups.of) == (919, "rollout")
     assert found.groups.sizes == {8: 32} == dict(groups["len"].value_counts().iter_rows())
     assert found.groups.pass_rate == pytest.approx((groups["passed"] / 8).mean())
@@ -95,7 +95,7 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
     assert found.groups.all_pass == (groups["passed"] == 8).sum()
     best = found.groups.pass_at_k[-1]
     assert (best.k, best.value) == (8, pytest.approx((groups["passed"] > 0).mean()))
-    rows = inspect([CALCULATOR])
+    rows = inspect([CALCULATOR], unit="row")
     assert rows.groups.of == "response"
     assert rows.groups.sizes.keys() != {8}
     assert found.rewards == rows.rewards
@@ -118,10 +118,10 @@ def test_groups_of_rollouts_equal_those_of_the_summary(rule, tmp_path):
 
 
 def test_the_screen_of_groups_counts_rollouts():
-    chosen = ["--map", "rollout=traj_id", "--rollout-reward", "last"]
+    chosen = ["--rollout-reward", "last"]
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen, "--about", "groups"]).stdout
     assert "32 groups of 8 rollouts" in shown
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen]).stdout
     assert "32 groups of 8," in shown
     assert "turns_as_responses" not in shown
-    assert "turns_as_responses" in RUN.invoke(app, [str(CALCULATOR)]).stdout
+    assert "differing_rollout_rewards" in RUN.invoke(app, [str(CALCULATOR)]).stdout

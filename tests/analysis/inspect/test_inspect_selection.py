@@ -108,7 +108,7 @@ FRAMEWORKS = {
         "rollout_group": "group", "total_reward": "reward", "token_logprobs": "infer_log_probs",
     },
 }  # fmt: skip
-KEYS = {"group", "domain", "batch", "truncated"}
+KEYS = {"group", "domain", "batch", "truncated", "rollout"}
 NUMBERS = {"reward", "difficulty", "reward_baseline", None}
 
 

@@ -131,12 +131,28 @@ def test_weights_add_up_to_the_losses_of_a_training_loop(tmp_path, words, how, l
         assert layout["moved"] == pytest.approx(0, abs=1e-9)
 
 
-LOSSES = (("ppo", ()), ("gspo", ("--kl-loss-coef", "0.3")), ("clip_cov", ()), ("geo_mean", ()))
+COUPLED = """
+def coupled(log_ratio, advantages, offsets, group):
+    codes = group.unique(return_inverse=True)[1].repeat_interleave(offsets.diff())
+    sums = log_ratio.new_zeros(len(group)).index_add(0, codes, log_ratio)
+    return -advantages * sums[codes]
+"""
+LOSSES = (
+    ("ppo", ()),
+    ("gspo", ("--kl-loss-coef", "0.3")),
+    ("clip_cov", ()),
+    ("geo_mean", ()),
+    ("oreal", ("--kl-loss-coef", "0.2")),
+    ("coupled", ("--aggregation", "seq-mean-token-mean")),
+)
 
 
 @pytest.mark.parametrize(("loss", "words"), LOSSES)
 def test_the_gradient_is_that_of_the_loss_of_a_step(tmp_path, loss, words):
     path = save(dump(40), tmp_path / "in.parquet")
+    if loss == "coupled":
+        (tmp_path / "coupled.py").write_text(COUPLED)
+        loss = f"{tmp_path / 'coupled.py'}:coupled"
     out = tmp_path / "out.parquet"
     words = ("--loss", loss, *words)
     summary = summary_of(path, out, "--emit", "loss_gradient,loss_weight", *words)
@@ -151,6 +167,8 @@ def test_the_gradient_is_that_of_the_loss_of_a_step(tmp_path, loss, words):
         )
         new.requires_grad_()
         options = {"kl_loss_coef": float(words[-1])} if "--kl-loss-coef" in words else {}
+        if "--aggregation" in words:
+            options = {"aggregation": words[-1], "units": own["prompt_id"].to_list()}
         total = functional.policy_loss(
             new, old, advantages, offsets, mask.bool(), loss=loss, ref_log_probs=ref, **options
         ).loss

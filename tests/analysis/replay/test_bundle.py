@@ -73,7 +73,7 @@ RECIPES = {
     "rollouts": (
         CALCULATOR,
         "group",
-        {"columns": {"rollout": "traj_id"}, "rollout_reward": "mean"},
+        {"rollout_reward": "mean"},
     ),
 }
 

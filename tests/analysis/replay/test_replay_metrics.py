@@ -189,6 +189,35 @@ def test_a_configuration_reproduces_a_log_with_its_aggregation_and_split(
     assert found["findings"] == []
 
 
+OWN = """
+def ppo(ratio, advantages, *, width: float = 0.5):
+    clipped = ratio.clamp(1 - width, 1 + width)
+    return (-advantages * ratio).maximum(-advantages * clipped)
+
+
+def of_whole_groups(ratio, advantages, offsets, group):
+    assert (group.bincount() % 4 == 0).all()
+    return ppo(ratio, advantages, width=0.2)
+"""
+
+
+@pytest.mark.parametrize("name", ["ppo", "of_whole_groups"])
+def test_a_users_own_loss_reproduces_a_log(name, tmp_path, monkeypatch):
+    table = dump()
+    log = log_of(table, tmp_path / "log.jsonl", how="seq-mean-token-mean", low=0.2, high=0.2)
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.setattr("rlpost.pipeline.stages.loss._BLOCK", 64)  # less than a prompt group
+    options = {"loss_options": {"width": 0.2}} if name == "ppo" else {}
+    found = replay_metrics(table, log, loss=f"{tmp_path}/own.py:{name}", **options)
+    (row,) = (one for one in found["metrics"] if one["key"] == "actor/pg_loss")
+    assert row["reproduced"], found["findings"]
+    assert row["aggregation"] == "seq-mean-token-mean"
+    if name == "ppo":  # its default width is another one
+        other = replay_metrics(table, log, loss=f"{tmp_path}/own.py:ppo")
+        (row,) = (one for one in other["metrics"] if one["key"] == "actor/pg_loss")
+        assert not row["reproduced"]
+
+
 @pytest.mark.parametrize(("options", "expected"), [one for one in CASES if one[0]["low"] != 0.15])
 def test_a_bound_that_is_not_stated_is_solved_for(options, expected, tmp_path):
     """One bound, or both if they are equal: a share of clipped tokens is one equation."""

@@ -155,12 +155,12 @@ def turns():
 
 
 def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
-    of_rows, of_rollouts = Recipe(), Recipe(unit="rollout")
+    of_rows, of_rollouts = Recipe(unit="row"), Recipe()
     for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
         rollouts = read(TableSource(enrich(turns(), own)[0]), NamedColumns.of({}), None, 10**6)
         found = search(rollouts, tolerance=1e-4)
         assert found.facts["reproduces"]
-        assert (found.recipe.unit or "row") == (own.unit or "row")
+        assert found.recipe.unit == own.unit
         (finding,) = replay_recipe(rollouts, other, "it")["findings"]
         assert finding["name"] == "option:unit"
-        assert f"--unit {own.unit or 'row'}" in finding["text"].partition("in place of")[0]
+        assert f"--unit {own.unit or 'rollout'}" in finding["text"].partition("in place of")[0]

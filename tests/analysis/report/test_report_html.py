@@ -541,7 +541,7 @@ def test_unusual_files_have_a_page_too(browser, case, tmp_path):
 
 def test_statistics_of_groups_count_a_rollout_once(tmp_path):
     calculator = SAMPLE / "calculator.parquet"
-    chosen = {"columns_map": {"rollout": "traj_id"}, "rollout_reward": "last"}
+    chosen = {"rollout_reward": "last"}
     facts = report([str(calculator)], tmp_path / "page.html", **chosen)
     assert facts.groups == inspect([calculator], **chosen).groups
     assert "of 8 rollouts, by step, prompt_id" in (tmp_path / "page.html").read_text()

@@ -35,7 +35,7 @@ ARITHMETIC, CALCULATOR = SAMPLE / "arithmetic.parquet", SAMPLE / "calculator.par
 @pytest.fixture(scope="module")
 def enriched(tmp_path_factory):
     path = tmp_path_factory.mktemp("views") / "gae.parquet"
-    rlpost.advantages(CALCULATOR, path, rlpost.Recipe(estimator="gae"))
+    rlpost.advantages(CALCULATOR, path, rlpost.Recipe(estimator="gae", unit="row"))
     return path
 
 

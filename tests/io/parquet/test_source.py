@@ -21,7 +21,8 @@ from rlpost.io.parquet.source import RangeSource, Source, join_chunks, row_group
 SAMPLE = Path(__file__).parents[3] / "sample_data" / "calculator.parquet"
 
 
-GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True)
+GRPO = rlpost.Recipe(rollout_reward="last")
+GAE = rlpost.Recipe(estimator="gae", kl_coef=0.1, whiten_advantages=True, rollout_reward="last")
 COLUMNS = ["response_mask", "reward"]
 
 
@@ -79,7 +80,7 @@ def test_large_row_groups_are_worked_on_alone(tmp_path, monkeypatch):
     assert all(len(run) == 1 for run in runs(grouped(tmp_path / "in.parquet", 20), 1 << 20))
 
 
-@pytest.mark.parametrize("recipe", [rlpost.Recipe(estimator="grpo"), GAE], ids=["grpo", "gae"])
+@pytest.mark.parametrize("recipe", [GRPO, GAE], ids=["grpo", "gae"])
 def test_the_result_is_that_of_one_row_group(tmp_path, recipe):
     made, steps = [], Steps()
     for rows in (7, 100_000):
@@ -166,7 +167,7 @@ def test_a_table_of_many_chunks_is_worked_on_together():
     table = pq.read_table(SAMPLE)
     chunks = pa.concat_tables([table.slice(first, 5) for first in range(0, len(table), 5)])
     steps = Steps()
-    got, _ = rlpost.enrich(chunks, rlpost.Recipe(), rlpost.Options(reporter=steps))
-    want, _ = rlpost.enrich(table, rlpost.Recipe())
+    got, _ = rlpost.enrich(chunks, GRPO, rlpost.Options(reporter=steps))
+    want, _ = rlpost.enrich(table, GRPO)
     assert got.combine_chunks().equals(want.combine_chunks())
     assert [len(done) for done in steps.passes] == [1, 1]

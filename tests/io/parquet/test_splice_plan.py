@@ -28,7 +28,7 @@ def test_a_table_that_spark_wrote_keeps_its_schema_with_the_new_columns(emit_onl
     table = pq.read_table(SAMPLE)
     fields = [{"name": name, "type": "x", "nullable": True} for name in table.column_names]
     told = {SPARK_SCHEMA: json.dumps({"type": "struct", "fields": fields}), "kept": "yes"}
-    recipe = rlpost.Recipe(emit_only=emit_only)
+    recipe = rlpost.Recipe(emit_only=emit_only, rollout_reward="last")
     made, _ = rlpost.enrich(table.replace_schema_metadata(told), recipe)
     found = json.loads(made.schema.metadata[SPARK_SCHEMA])
     assert [field["name"] for field in found["fields"]] == made.column_names

@@ -84,7 +84,7 @@ def test_group_columns_hold_the_statistics_of_raw_rewards(process):
 
 
 def test_only_the_keys_stay_where_nothing_else_is_wanted(process):
-    keys = {"step": [1] * 12, "domain": ["math"] * 12, "traj_id": ["t"] * 12}
+    keys = {"step": [1] * 12, "domain": ["math"] * 12, "traj_id": [f"t{row}" for row in range(12)]}
     table = rollout()
     for name, values in keys.items():
         table = table.append_column(name, [values])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.selection import PassResult
     from rlpost.pipeline.expectations import Expectation
     from rlpost.recipe.recipe import RolloutReward
+    from rlpost.recipe.roles import Unit
 
 
 CheckSeverity = Literal["error", "warning", "error or warning"]
@@ -151,6 +152,8 @@ class CheckInput:
     turns: pl.Series
     """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
     rollout_reward: RolloutReward
+    chosen_unit: Unit | None = None
+    """What counts, as the user chose it; None: by the columns."""
     failures: FailureFacts | None = None
     repeated: tuple[NDArray[np.int64], int] | None = None
     """The policy tokens of each row that another row of its rollout trains too, [n], and of all."""

@@ -213,10 +213,11 @@ def null_keys(data: CheckInput) -> Result:
     flags = rows.select(nulls).to_series()
     count = int(flags.sum())
     names = ", ".join(f"`{data.column(role)}`" for role in with_nulls)
+    rows_count = "; --unit row needs no ids of rollouts" if "rollout" in with_nulls else ""
     return Problem(
         91,
         f"no {names} in {count:,} of {counted(data.count, 'response')}",
-        "fill in the keys or drop these rows; `rlpost advantages` rejects them",
+        f"fill in the keys or drop these rows; `rlpost advantages` rejects them{rows_count}",
         count, data.count, data.examples(flags),
     )  # fmt: skip
 

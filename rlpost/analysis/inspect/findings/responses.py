@@ -14,7 +14,7 @@ from rlpost.analysis.inspect.responses import codes_of
 from rlpost.analysis.inspect.step_counts import turn_evidence_of
 from rlpost.analysis.inspect.tokens import LONG, LONG_TEXT, is_copy, is_long
 from rlpost.display.text import counted, share, value_list
-from rlpost.pipeline.turns import BY_ID
+from rlpost.pipeline.turns import BY_ID, TurnCounts, one_id, turn_evidence
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.findings.base import CheckInput, Result
@@ -136,26 +136,40 @@ def turns_as_responses(data: CheckInput) -> Result:
     """Rows are turns of a rollout, and each counts as a response of its prompt group.
 
     Long rollouts then weigh more in the baseline of their group. Count a rollout once with
-    --map rollout=COLUMN.
+    --map rollout=COLUMN. If the rows of every group share one id, they count as one rollout; set
+    --unit row if the id is that of the prompt or step.
     """
     selection, flags = data.reading.selection, data.turns > 0
+    if selection.rollout_counts:
+        return _one_id(data)
     count = int(flags.sum())
-    if selection.rollout_counts or not count:
+    if not count or data.chosen_unit == "row":
         return None
     by, rollout = selection.turn, "COLUMN"
     if (data.turns == BY_ID).any():
         by = rollout = selection.rollout or ""
-    differ = ""
-    if rollout != "COLUMN" and len(_differing(data)):
-        differ = " (with --rollout-reward last, sum or mean: rewards within a rollout differ)"
     return Problem(
         82,
         f"{count:,} of {counted(data.count, 'response')} look like turns of a rollout (by `{by}`), "
         "but each counts as a response of its group, so long rollouts weigh more",
-        f"count a rollout once: --map rollout={rollout}, here and in `rlpost advantages`"
-        f"{differ}; the estimators gigpo and step_reinforce use turns",
+        f"count a rollout once: --map rollout={rollout}, here and in `rlpost advantages`; the "
+        "estimators gigpo and step_reinforce use turns",
         count, data.count, data.examples(flags, "turn", "reward"),
     )  # fmt: skip
+
+
+def _one_id(data: CheckInput) -> Result:
+    """Return that each group is one rollout by an id that was not chosen."""
+    rows, column = data.reading.rows, data.reading.selection.rollout
+    if data.chosen_unit is not None or column is None or "rollout" not in rows:
+        return None
+    group = codes_of(rows, [key for key in ("batch", "group") if key in rows])
+    evidence = turn_evidence(group, codes_of(rows, ["rollout"]), None)
+    if not (count := TurnCounts.of(evidence).of_groups):
+        return None
+    what, advice = one_id("all groups with several rows have", column)
+    flags = pl.Series(evidence > 0)
+    return Problem(82, what, advice, count, data.count, data.examples(flags, "turn", "reward"))
 
 
 def _differing(data: CheckInput) -> pl.DataFrame:
@@ -203,7 +217,8 @@ def differing_rollout_rewards(data: CheckInput) -> Result:
         f"rows of one `{data.reading.selection.rollout}` have different rewards in "
         f"{counted(len(rollouts), 'rollout')}: `rlpost advantages` rejects them, and statistics of "
         "groups here are of their mean",
-        "choose the reward of a rollout with --rollout-reward last, sum or mean",
+        "choose the reward of a rollout with --rollout-reward last, sum or mean; or count rows "
+        "with --unit row",
         len(rollouts), data.count, evidence,
     )  # fmt: skip
 

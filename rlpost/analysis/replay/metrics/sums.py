@@ -176,7 +176,8 @@ class TokenSums:
         if self._by_loss:
             weights = batch.responses.get("sample_weight")
             parts: dict[SumColumn, list[Array]] = {}
-            for rows, tokens in blocks(tokens_of(batch, rewarded=self.rewarded)):
+            whole = any(one.config.loss.grouped for one in self._by_loss)
+            for rows, tokens in blocks(tokens_of(batch, rewarded=self.rewarded), whole=whole):
                 own = None if weights is None else weights[rows]
                 for column, values in self._losses(tokens, own):
                     parts.setdefault(column, []).append(values)

@@ -222,7 +222,7 @@ def values_read(resolved: ResolvedRecipe) -> Values:
     Recipes with the same values compute the same.
     """
     fields = fields_of(stages_of(resolved, RunState()))
-    own: Values = {"whiten_advantages": resolved.whiten}
+    own: Values = {"whiten_advantages": resolved.whiten, "unit": resolved.unit}
     if not resolved.estimator.normalises:
         own |= dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
     values = {name: value_of(resolved.recipe, name) for name in sorted(fields)}

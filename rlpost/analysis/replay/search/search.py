@@ -32,6 +32,7 @@ from rlpost.analysis.replay.search.trials import Trial, Trials
 from rlpost.analysis.replay.search.unexplained import differing_rows, unexplained
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
+from rlpost.pipeline.resolved import estimator_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -172,14 +173,23 @@ class _Search:
         return fitting
 
     def _bases(self) -> Iterator[Candidate]:
-        """Yield presets and estimators, with the columns without which one is an error."""
-        for one in bases(self.given):
+        """Yield presets and estimators, of both units, with columns without which one is an error.
+
+        Rows that count by themselves need no common reward, as those of a rollout do.
+        """
+        for one in (each for base in bases(self.given) for each in self._of_units(base)):
             changes: list[Changes] = [{}]
             if one.recipe.estimator == "gdpo":
                 changes = [{"reward_components": some} for some in components(self.sample)]
             if one.recipe.estimator == "opd":
                 changes = [*teachers(self.sample)]
             yield from (one.changed(some) for some in changes or [{}])
+
+    def _of_units(self, base: Candidate) -> list[Candidate]:
+        """Return a candidate, and the one that counts rows if rollouts have ids."""
+        joins = estimator_of(base.recipe).joins_rollouts
+        rows = self.sample.has("rollout") and not joins
+        return [base, *([base.changed({"unit": "row"})] if rows else [])]
 
     def _leave_out_uncomputed(self, sample: Rollouts) -> list[str]:
         """Leave out recorded stages that no recipe computes from this input; returns them."""

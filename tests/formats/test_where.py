@@ -1,0 +1,206 @@
+"""Conditions on rows: names, bounds that exclude nothing that matches, errors."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlpost
+from rlpost.display.reporter import SilentReporter
+from rlpost.errors import DataError, UsageError
+from rlpost.formats.where import Where, of_steps
+from rlpost.interface.inputs import open_inputs
+
+NUMBER = st.sampled_from([-1, 0, 0.5, 1, 2, 1e-3])
+FLOAT = st.sampled_from([None, -1.0, 0.0, -0.0, 0.5, 1.0, 2.0, math.nan, 1e-3])
+ROW = st.fixed_dictionaries(
+    {
+        "reward": FLOAT,
+        "small": FLOAT,
+        "step": st.sampled_from([None, -1, 0, 1, 2]),
+        "domain": st.sampled_from([None, "", "a", "b'", "c"]),
+        "ok": st.sampled_from([None, True, False]),
+    }
+)
+TYPES = pa.schema(
+    {
+        "reward": pa.float64(), "small": pa.float32(), "step": pa.uint64(), "domain": pa.string(),
+        "ok": pa.bool_(), "tokens": pa.list_(pa.int32()),
+    }
+)  # fmt: skip
+SIGN = st.sampled_from(["<", "<=", "=", "==", "<>", ">", ">="])
+LEAF = st.one_of(
+    st.builds("{} {} {}".format, st.sampled_from(["reward", "small", "step"]), SIGN, NUMBER),
+    st.builds("{} {} reward".format, NUMBER, SIGN),
+    st.builds("domain {} '{}'".format, SIGN, st.sampled_from(["", "a", "b''"])),
+    st.builds("step between {} and {}".format, NUMBER, NUMBER),
+    st.builds("{} in (0, {})".format, st.sampled_from(["reward", "small", "step"]), NUMBER),
+    st.sampled_from(
+        ["ok", "not ok", "ok = true", "domain in ('a', 'b''')", "domain like 'a%'",
+         "reward is null", "coalesce(reward, 3) > 2", "reward > step", "lower(domain) = 'a'"]
+    ),
+)  # fmt: skip
+CONDITION = st.recursive(
+    LEAF,
+    lambda inner: st.one_of(
+        st.builds("({} and {})".format, inner, inner),
+        st.builds("({} or {})".format, inner, inner),
+        st.builds("not ({})".format, inner),
+    ),
+    max_leaves=4,
+)
+
+
+def written(path, rows, size):
+    tokens = [{**row, "step": None if row["step"] is None else abs(row["step"]), "tokens": [i]}
+              for i, row in enumerate(rows)]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(tokens, TYPES), path, row_group_size=size)
+    return pl.read_parquet(path)
+
+
+def kept(path, text):
+    """The rows that match, read by way of row groups."""
+    where = Where(text)
+    try:
+        with open_inputs([path], reporter=SilentReporter(), where=where) as own:
+            return pl.concat(map(pl.read_parquet, own.paths)), where.matches
+    except DataError:
+        return None, where.matches
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(ROW, min_size=1, max_size=9), size=st.integers(1, 4), text=CONDITION)
+def test_row_groups_give_what_a_filter_afterwards_gives(tmp_path_factory, rows, size, text):
+    path = tmp_path_factory.mktemp("where") / "in.parquet"
+    table = written(path, rows, size).with_columns(pl.col("reward", "small").fill_nan(None))
+    expected = table.filter(pl.sql_expr(text))["tokens"].to_list()
+    found, matches = kept(path, text)
+    assert ([] if found is None else found["tokens"].to_list()) == expected
+    assert (matches.rows, matches.matched) == (len(rows), len(expected))
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ("step >= 2", 2), ("step = 1", 3), ("1 > step", 3), ("step between 1 and 2", 2),
+        ("step in (0, 3)", 2), ("step > 0.5 and domain = 'a'", 3), ("step < 1 or step > 2.5", 2),
+        ("abs(step) >= 2", 0), ("ok", 2), ("domain > 'a'", 2), ("not (step = 1)", 0),
+    ],
+)  # fmt: skip
+def test_row_groups_whose_bounds_exclude_a_match_are_not_read(tmp_path, text, skipped):
+    rows = [
+        {"reward": 0.0, "small": 0.0, "step": i, "domain": "ab"[i > 1], "ok": i % 2 == 1}
+        for i in range(4)
+    ]
+    written(tmp_path / "in.parquet", rows, 1)
+    _, matches = kept(tmp_path / "in.parquet", text)
+    assert (matches.row_groups, matches.row_groups_skipped) == (4, skipped)
+    assert matches.bytes * skipped == matches.bytes_skipped * 4 or 0 < skipped < 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rewards > 0", "did you mean reward"),
+        ("reward", "Float64"),
+        ("tokens = 1", "list"),
+        ("array_length(tokens) > 1", "array_length"),
+        ("sum(reward) > 1", "sum"),
+        ("reward > (select 1)", "select"),
+        ("row_number() over () > 1", "row_number"),
+        ("reward > ", "SQL"),
+        ("1 = 1", "no column"),
+        ("domain > 1", "domain is String"),
+        ("batches > 1", "batch"),
+    ],
+)
+def test_what_is_no_condition_on_scalars_is_an_error(tmp_path, text, message):
+    row = {"reward": 1.0, "small": 1.0, "step": 1, "domain": "a", "ok": True}
+    written(tmp_path / "in.parquet", [row], 1)
+    with pytest.raises(UsageError, match=message) as error:
+        rlpost.inspect(tmp_path / "in.parquet", where=text)
+    assert f"--where {text}" in str(error.value)
+
+
+def test_roles_name_their_columns_and_a_mapped_role_comes_first(tmp_path):
+    table = pa.table({"uid": ["a", "b"], "score": [1.0, 0.0], "reward": [0.0, 1.0],
+                      "finish_reason": ["length", "stop"], "mask": [[1], [1]]})  # fmt: skip
+    path = tmp_path / "in.parquet"
+    pq.write_table(table, path)
+    for where, columns_map in (
+        ("group = 'b'", {}),
+        ("reward > 0", {}),
+        ("reward < 1", {"reward": "score"}),
+        ("not truncated", {}),
+    ):
+        found = rlpost.inspect(path, where=where, columns_map={"mask": "mask", **columns_map})
+        assert found.rewards.spread.mean == (0 if columns_map else 1)
+
+
+def test_evidence_and_errors_name_the_rows_of_the_input(tmp_path):
+    rewards = [1.0, 0.0, 1.0, None, 1.0]
+    table = pa.table({"prompt_id": ["a"] * 5, "reward": rewards, "step": [0, 1, 1, 1, 1]})
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=2)
+    found = rlpost.inspect(tmp_path / "in.parquet", where="step = 1")
+    (finding,) = (one for one in found.findings if one.evidence and one.evidence[0].row is not None)
+    assert (finding.evidence[0].file, finding.evidence[0].row) == (str(tmp_path / "in.parquet"), 3)
+    assert found.where["rows"] == 5
+    with pytest.raises(DataError, match=r"in\.parquet, row 3: "):
+        rlpost.advantages(
+            tmp_path / "in.parquet", tmp_path / "o.parquet", rlpost.Recipe(), steps="1:"
+        )
+
+
+def test_partitions_and_folders_stay_what_they_are(tmp_path):
+    for step in (3, 4):
+        folder = tmp_path / "in" / f"step={step}"
+        folder.mkdir(parents=True)
+        table = pa.table({"prompt_id": ["a", "a"], "reward": [0.0, 1.0 * step]})
+        pq.write_table(table, folder / "a.parquet")
+    summary = rlpost.advantages(tmp_path / "in", tmp_path / "out", rlpost.Recipe(), steps="4:")
+    assert [*(tmp_path / "out").rglob("*.parquet")] == [tmp_path / "out" / "step=4" / "a.parquet"]
+    assert (summary["responses"], summary["steps_read"]["row_groups_skipped"]) == (2, 1)
+
+
+def test_steps_are_whole_and_their_end_is_not_part_of_them(tmp_path):
+    table = pa.table({"prompt_id": ["a"] * 8, "reward": [*map(float, range(8))],
+                      "step": [0, 1, 1, 2, 2, 2, 3, 3], "batch": [9] * 8})  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=3)
+    for steps, expected in (("1:3", [1, 1, 2, 2, 2]), (":1", [0]), ("3:", [3, 3])):
+        rlpost.advantages(tmp_path / "in.parquet", out := tmp_path / "o.parquet", rlpost.Recipe(),
+                          rlpost.Options(overwrite=True), steps=steps)  # fmt: skip
+        assert pq.read_table(out)["step"].to_pylist() == expected
+    whole = tmp_path / "whole.parquet"
+    rlpost.advantages(tmp_path / "in.parquet", whole, rlpost.Recipe())
+    every, own = (pq.read_table(one)["response_advantage"].to_pylist() for one in (whole, out))
+    assert any(own)
+    assert every[6:] == own
+
+
+@pytest.mark.parametrize("text", ["3", "3:3", "4:3", ":", "a:b", "1:2:3"])
+def test_steps_of_another_form_are_an_error(text):
+    with pytest.raises(UsageError, match=f"--steps {text}"):
+        of_steps(text, {})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"options": rlpost.Options(update=True)},
+        {"options": rlpost.Options(resume=True)},
+        {"options": rlpost.Options(engine="ray")},
+        {"recipe": rlpost.Recipe(estimator="gae", norm_std="running")},
+    ],
+)
+def test_steps_exclude_what_needs_whole_inputs_or_earlier_steps(tmp_path, options):
+    table = pa.table({"prompt_id": ["a"] * 2, "reward": [0.0, 1.0], "step": [0, 1],
+                      "values": [[0.0], [1.0]], "response_mask": [[1], [1]]})  # fmt: skip
+    pq.write_table(table, tmp_path / "in.parquet")
+    with pytest.raises(UsageError, match="--steps 1:"):
+        rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out", steps="1:", **options)
