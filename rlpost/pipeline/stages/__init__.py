@@ -98,7 +98,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         *_mask_stages(resolved),
         *_once_stages(resolved),
         *([version_stage(recipe)] if recipe.reads_versions else []),
-        *_order_stages(recipe),
+        *_cut_stages(recipe),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved, state),
         Stage(
@@ -172,7 +172,7 @@ def version_stage(recipe: Recipe) -> Stage:
     )
 
 
-def _order_stages(recipe: Recipe) -> list[Stage]:
+def _cut_stages(recipe: Recipe) -> list[Stage]:
     """Return the stages that find the cuts of masks by the order of a batch's tokens."""
     ordered = top_entropy.ordered(recipe) | correction.ordered_filters(recipe)
     reads = top_entropy.roles(recipe)
