@@ -47,6 +47,8 @@ def rollouts(*, observations: bool) -> pa.Table:
         "win_rate": rng.random(rows),
         "hack": rng.random(rows) < 0.1,
     }
+    tokens["entropy"] = rng.exponential(0.5, count)
+    numbers["policy_version"] = row % 5
     keys = {
         "prompt_id": [f"p{one}" for one in group],
         "step": group // (GROUPS // 2),

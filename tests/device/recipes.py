@@ -52,8 +52,7 @@ def corrections() -> dict[str, Recipe]:
         f"filter {level} {measure}": {"is_filter": (f"{level}:{measure}:{_bound(level, measure)}",)}
         for level in FILTER_LEVELS
         for measure in MEASURES
-        # The order statistic of a batch is found on the host; ages need a column of versions.
-        if level != "batch" and measure != "age"
+        if level != "batch" and measure != "age"  # see `order` and `ages`
     }
     where = {
         f"filter {level}, {place}": {
@@ -70,7 +69,16 @@ def corrections() -> dict[str, Recipe]:
             "filter sequence": filters["filter sequence k1"],
         }.items()
     }
-    both = {**weights, **filters, **where, **first}
+    order = {
+        "order filter": {"is_filter": ("batch:k2::0.001",)},
+        "order entropy": {"top_entropy_quantile": 0.2, "micro_batch": 5},
+    }
+    ages = {
+        "filter token age": {"is_filter": ("token:age::6",), "version_offset": 4},
+        "filter max age": {"is_filter": ("max:age::6",), "version_offset": 4},
+        "weight linear": {"is_weight": "token", "is_policy": "linear", "version_offset": 4},
+    }
+    both = {**weights, **filters, **where, **first, **order, **ages}
     return {name: Recipe(estimator="reinforce", **options) for name, options in both.items()}
 
 

@@ -41,6 +41,11 @@ MORE = {
     # One baseline for each group and position: every token's part in it is fetched in float64 to be
     # added up over the input, and the baselines are sent to the card once.
     "optimal_token_baseline": More(waits=1, sent=2.0, fetched=16.0),
+    # The code of each token is fetched, and the host finds the order statistic of each batch, whose
+    # bins and cuts are sent once.
+    **dict.fromkeys(("order filter", "order entropy"), More(waits=1, fetched=8.0)),
+    # A version of a response is sent for each of its tokens, in float64.
+    **dict.fromkeys(("filter token age", "filter max age", "weight linear"), More(sent=4.0)),
 }
 SPLIT = rlpost.Options(device="torch:cpu", chunk_tokens=6000, workers=1)
 
@@ -64,7 +69,7 @@ def check(measure, name, *, observations):
     result, ours, run = measure.on_shadow(table, recipe, chunk_tokens=6000, workers=1)
     assert result.equals(expected), "bits"
     assert measure.same_results(ours, summary), "bits"
-    more = MORE.get(recipe.estimator, More())
+    more = MORE.get(name, MORE.get(recipe.estimator, More()))
     written = token_columns(result) - token_columns(table)
     assert all(len(chunks) > 1 for chunks in run.passes)
     for number, chunks in enumerate(run.passes):
