@@ -49,7 +49,8 @@ def healthy(seed=0):
 
 
 def write(path, columns):
-    pq.write_table(pa.table(columns), path, row_group_size=50)
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    pq.write_table(table, path, row_group_size=50)
     return path
 
 
@@ -255,6 +256,8 @@ def with_forks(columns, *, shared):
     }
 
 
+COUNTED = {"rlpost.version": "1", "rlpost.counted_by": "tokenizer.json"}
+
 CASES = {
     "no_rows": (empty(BASE), BASE),
     "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
@@ -325,6 +328,10 @@ CASES = {
     "repeated_rollouts": (
         taken(with_turns(BASE, 1), [*range(ROWS), 5]),
         with_turns(BASE, 1),
+    ),
+    "counted_lengths": (
+        pa.table(BASE).replace_schema_metadata(COUNTED),
+        BASE,
     ),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
 }
