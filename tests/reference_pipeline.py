@@ -162,10 +162,15 @@ def of_rollouts(rows: Rollout, xs: list[float], options: Options, units: Units) 
         return xs
     keys = [(*key, unit) for key, unit in zip(ref.groups(rows), units, strict=True)]
     if options.get("rollout_reward") == "last":
-        turns = [(r.turn, i, x) for i, (r, x) in enumerate(zip(rows, xs, strict=True))]
-        return [x for _, _, x in ref.by_key(keys, turns, max)]
+        turns = [(place(r), i, x) for i, (r, x) in enumerate(zip(rows, xs, strict=True))]
+        return [x for *_, x in ref.by_key(keys, turns, max)]
     rule = math.fsum if options.get("rollout_reward") == "sum" else ref.mean
     return ref.by_key(keys, xs, rule)
+
+
+def place(row: Response) -> tuple[float, ...]:
+    """What orders the rows of a rollout."""
+    return row.turn, row.length, len(row.mask), row.reward
 
 
 def with_components(rows: Rollout, options: Options) -> list[Response]:
@@ -207,7 +212,7 @@ def one_row_each(
     places = {key: place for place, key in enumerate(members)}
     joined = [
         replace(
-            rows[max(rs, key=lambda i: (rows[i].turn, i))],
+            rows[max(rs, key=lambda i: (place(rows[i]), i))],
             reward=ref.mean([values[i] for i in rs]),
             mask=[m for i in rs for m in rows[i].mask],
         )

@@ -63,7 +63,7 @@ class TextTable:
     text: Collection[int] = (0,)
     """Columns of text, which are aligned left and may wrap; the others are numbers."""
     row_notes: Mapping[int, str] = field(default_factory=dict)
-    """A note on the line below a row, by the number of the row."""
+    """A note below a row, by the number of the row; each of its lines is a paragraph."""
     width: int | None = None
     """The columns that it can use; None: those of the console."""
 
@@ -85,13 +85,20 @@ class TextTable:
         yield from (Text(printable(note), style="dim") for note in self.notes)
 
     def wrapped(self, columns: int) -> TextTable:
-        """Return the table with its lines and notes in lines of at most so many columns.
+        """Return the table with its lines and all notes in lines of at most so many columns.
 
         The texts of a table of labels wrap, too.
         """
         lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
         notes = [wrap(note, columns) for note in self.notes]
-        return replace(self, lines=lines, notes=notes, width=None if self.headings else columns)
+        own = {row: wrap(note, columns - _INDENT, _INDENT) for row, note in self.row_notes.items()}
+        width = None if self.headings else columns
+        return replace(self, lines=lines, notes=notes, row_notes=own, width=width)
+
+    def _row_notes(self) -> Iterator[str]:
+        """Yield the paragraphs of the notes below rows."""
+        for note in self.row_notes.values():
+            yield from note.split("\n")
 
     def markdown(self, *, level: int = 2, prose: str | None = None) -> str:
         """Return the table as Markdown: title, lines as a list, table, notes.
@@ -105,7 +112,7 @@ class TextTable:
             f"{'#' * level} {escaped(self.title)}\n" if self.title else "",
             "".join(f"- {escaped(line)}\n" for line in self.lines),
             markdown_table(headings, self.rows, prose=prose, text=self.text) if self.rows else "",
-            "".join(f"- {escaped(note)}\n" for note in self.row_notes.values()),
+            "".join(f"- {escaped(note)}\n" for note in self._row_notes()),
             "\n".join(f"{escaped(note)}\n" for text in self.notes for note in text.split("\n")),
         ]
         return "\n".join(part for part in parts if part)
@@ -118,7 +125,7 @@ class TextTable:
             self._html_table() if self.rows else "",
             "".join(
                 f'<p class="rlpost-note">{html_line(note)}</p>'
-                for note in (*self.row_notes.values(), *self.notes)
+                for note in (*self._row_notes(), *self.notes)
             ),
         ]
         return "".join(parts)
@@ -185,9 +192,10 @@ class TextTable:
                 yield Text(f"{label}{printable_line(str(row[0]))}".strip())
             beneath = self._below(row, below, label=len(below) > 1 or not widths)
             yield from _without_blanks(beneath, out, options)
-            if i in self.row_notes:
-                note = Text(printable_line(self.row_notes[i]), style="dim")
-                yield Padding(note, (0, 0, 0, _INDENT), expand=False)
+            for line in self.row_notes[i].split("\n") if i in self.row_notes else ():
+                text = hanging(Text(printable_line(line), style="dim"))
+                note = Padding(text, (0, 0, 0, _INDENT), expand=False)
+                yield from _without_blanks(note, out, options)
 
     def _row(self, row: Row, widths: Mapping[int, int], gap: int) -> Table:
         """Return the cells of a row that are side by side."""

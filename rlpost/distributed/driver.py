@@ -19,10 +19,11 @@ from rlpost.distributed.executor import BatchRef, Call
 from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
 from rlpost.io.keys import step_order
 from rlpost.io.memory_limit import memory_limit
+from rlpost.pipeline.data import AGENT_ROLE
 from rlpost.pipeline.device_choice import DeviceChoice, choose_device
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
-from rlpost.pipeline.stages.agent_roles import AGENT_ROLE, check_roles
+from rlpost.pipeline.stages.agent_roles import check_roles
 from rlpost.pipeline.stages.responses import nothing_left
 from rlpost.pipeline.stages.units import RowsDiffer
 from rlpost.pipeline.summary import ResponseFacts, run_summary, summary_of

@@ -33,7 +33,7 @@ from rlpost.io.clock import Clock
 from rlpost.io.keys import KeyColumn
 from rlpost.io.parquet.encode import EncodedWriter, read_encoded
 from rlpost.io.parquet.indexes import indexed_row_groups_of
-from rlpost.pipeline.data import Collector
+from rlpost.pipeline.data import AGENT_ROLE, Collector
 from rlpost.pipeline.engine import reduced, response_table, with_mapped
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import (
@@ -45,7 +45,6 @@ from rlpost.pipeline.run import (
     fill_file,
     sink_of,
 )
-from rlpost.pipeline.stages.agent_roles import AGENT_ROLE
 from rlpost.pipeline.summary import response_facts, summary_of
 from rlpost.pipeline.totals import ExactTotals, SummaryCells
 

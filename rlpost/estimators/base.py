@@ -25,7 +25,7 @@ STRUCTURE = ("offsets", "mask")
 # Token columns that earlier stages compute; all other token columns are roles.
 COMPUTED_TOKENS = ("token_rewards", "distillation", "position_baseline")
 # Response columns that earlier stages compute.
-COMPUTED_RESPONSES = ("rewards", "tokens", "length", "components", "cohort")
+COMPUTED_RESPONSES = ("rewards", "tokens", "length", "components", "cohort", "rollout_order")
 # The roles from which columns are computed that no file has.
 _ROLES_OF_COMPUTED = {
     "rewards": ("reward",),
@@ -33,6 +33,7 @@ _ROLES_OF_COMPUTED = {
     "tokens": (),
     "length": (),
     "cohort": ("group",),
+    "rollout_order": ("turn", "rollout"),
     "distillation": ("teachers", "old_log_probs"),
     "position_baseline": ("group",),
 }

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
-from rlpost.estimators.step_reinforce import step_returns, trajectories
-from rlpost.kernels.arrays.numpy_arrays import canonical_order
+from rlpost.estimators.step_reinforce import step_returns
 from rlpost.kernels.codes import joint_codes
-from rlpost.kernels.moments import group_offsets
 from rlpost.kernels.rewards import z_scores
+from rlpost.kernels.rollouts import RolloutOrder
 
 if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Integers
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 def gigpo_rewards(
     step_score: Floats,
     episode_score: Floats,
-    turn: Integers,
+    rollout_order: Integers,
     rollout: Integers,
     state_id: Integers,
     group: Integers,
@@ -46,7 +43,7 @@ def gigpo_rewards(
     Args:
         step_score: [N] float64, score of each turn.
         episode_score: [N] score of the turn's trajectory.
-        turn: [N] index of the turn in its trajectory.
+        rollout_order: [N] ranks of the turns within their trajectory.
         rollout: [N] codes of the trajectories.
         state_id: [N] codes of the states in which steps start.
         group: [N] codes of the groups.
@@ -78,14 +75,14 @@ def gigpo_rewards(
     def score(values: Floats, keys: Integers) -> Floats:
         return z_scores(values, keys, norm_mean=norm_mean, norm_std=norm_std, **divided_by)
 
-    trajectory = trajectories(rollout, group)
-    rows = index = np.arange(len(trajectory))
     if episodes == "trajectory":
-        order = canonical_order(trajectory, turn, episode_score)
-        count = int(trajectory.max()) + 1 if len(trajectory) else 0
-        rows, index = order[group_offsets(trajectory, count)[:-1]], trajectory
-    episode = score(episode_score[rows], group[rows])[index]
-    returns = step_returns(step_score, turn, rollout, group, step_gamma=step_gamma)
+        rows = RolloutOrder.of(joint_codes(group, rollout), rollout_order)
+        episode = rows.scores(
+            episode_score, group, norm_mean=norm_mean, norm_std=norm_std, **divided_by
+        )
+    else:
+        episode = score(episode_score, group)
+    returns = step_returns(step_score, rollout_order, rollout, group, step_gamma=step_gamma)
     inside = group if states == "group" else batch
     step = score(returns, joint_codes(inside, state_id))
     return episode_weight * episode + step_weight * step

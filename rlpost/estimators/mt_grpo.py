@@ -10,7 +10,7 @@ from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.rewards import z_scores
-from rlpost.kernels.rollouts import JoinedRows
+from rlpost.kernels.rollouts import RolloutOrder
 
 if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Integers
@@ -22,7 +22,7 @@ def mt_grpo_rewards(
     turn: Integers,
     rollout: Integers,
     group: Integers,
-    branch: Integers | None = None,
+    rollout_order: Integers,
     *,
     step_gamma: float = 1.0,
     episode_weight: float = 1.0,
@@ -53,7 +53,7 @@ def mt_grpo_rewards(
         turn: [N] number of the turn in its rollout.
         rollout: [N] codes of the rollouts, unique within a group.
         group: [N] codes of the groups.
-        branch: [N] codes of branches, the order of rows with equal turns.
+        rollout_order: [N] ranks of the turns within their rollout.
         step_gamma: discount γ per turn, in [0, 1].
         episode_weight: w_e.
         step_weight: w_s.
@@ -72,12 +72,12 @@ def mt_grpo_rewards(
     mt_grpo_env_trainer.py, `_assign_advantages`); the bias: verl issue 7244.
 
     >>> zeros, ids, score = np.zeros(2, np.int64), np.array([0, 1]), np.array([0.0, 2.0])
-    >>> mt_grpo_rewards(score, score, zeros, ids, zeros, norm_std="none")
+    >>> mt_grpo_rewards(score, score, zeros, ids, zeros, zeros, norm_std="none")
     array([-2.,  2.])
     """
     divided_by = {"norm_eps": norm_eps, "norm_floor": norm_floor, "norm_ddof": norm_ddof}
     scopes = {"norm_mean": norm_mean, "norm_std": norm_std}
-    rows = JoinedRows.of(group, rollout, turn, *([] if branch is None else [branch]), turn_reward)
+    rows = RolloutOrder.of(joint_codes(group, rollout), rollout_order)
     outcome = rows.scores(rewards, group, **scopes, **divided_by)
     number = np.unique(turn, return_inverse=True)[1].reshape(-1)
     places = joint_codes(group, number)

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
-from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
 from rlpost.kernels.codes import joint_codes
-from rlpost.kernels.moments import group_offsets
-from rlpost.kernels.scans import reverse_scan
+from rlpost.kernels.rollouts import RolloutOrder
 
 if TYPE_CHECKING:
     from rlpost.kernels.moments import Floats, Integers
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 def step_returns(
     step_score: Floats,
-    turn: Integers,
+    rollout_order: Integers,
     rollout: Integers,
     group: Integers,
     *,
@@ -29,7 +27,7 @@ def step_returns(
 
     Args:
         step_score: [N] float64, score s of each turn.
-        turn: [N] index of the turn in its trajectory.
+        rollout_order: [N] ranks of the turns within their trajectory.
         rollout: [N] codes of the trajectories, unique within a group.
         group: [N] codes of the groups.
         step_gamma: discount γ per turn, in [0, 1].
@@ -40,16 +38,8 @@ def step_returns(
     >>> step_returns(np.array([1.0, 4.0]), np.array([0, 1]), one, one, step_gamma=0.5)
     array([3., 4.])
     """
-    trajectory = trajectories(rollout, group)
-    order = canonical_order(trajectory, turn, step_score)
-    offsets = group_offsets(trajectory, int(trajectory.max()) + 1 if len(trajectory) else 0)
-    returns = reverse_scan(step_score[order], offsets, step_gamma)
-    return placed(returns, order, len(returns))
-
-
-def trajectories(rollout: Integers, group: Integers) -> Integers:
-    """Return codes of (group, trajectory), [N]."""
-    return joint_codes(group, rollout)
+    rows = RolloutOrder.of(joint_codes(group, rollout), rollout_order)
+    return rows.returns(step_score, step_gamma)
 
 
 # Step returns replace the rewards: they are normalised within their group and then credited like

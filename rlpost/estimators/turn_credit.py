@@ -8,7 +8,8 @@ import numpy as np
 
 from rlpost.estimators.base import Estimator
 from rlpost.estimators.reinforce import reinforce
-from rlpost.kernels.rollouts import JoinedRows
+from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.kernels.scans import reverse_scan
 
 if TYPE_CHECKING:
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
 def turn_credit_rewards(
     rewards: Floats,
     turn_reward: Floats,
-    turn: Integers,
+    rollout_order: Integers,
     rollout: Integers,
     group: Integers,
     tokens: Integers,
-    branch: Integers | None = None,
     *,
     step_gamma: float = 1.0,
     step_weight: float = 1.0,
@@ -41,11 +41,10 @@ def turn_credit_rewards(
         rewards: [N] float64, outcome of the turn's rollout.
         turn_reward: [N] score of the state after each turn; NaN: none, so that its progress counts
             for the next turn with a score.
-        turn: [N] number of the turn in its rollout.
+        rollout_order: [N] ranks of the turns within their rollout.
         rollout: [N] codes of the rollouts, unique within a group.
         group: [N] codes of the groups.
         tokens: [N] policy tokens of each turn.
-        branch: [N] codes of branches, the order of rows with equal turns.
         step_gamma: γ per turn, in [0, 1].
         step_weight: β.
 
@@ -58,7 +57,7 @@ def turn_credit_rewards(
     >>> turn_credit_rewards(score, score, turn, zeros, zeros, zeros + 1, step_gamma=0.0)
     array([-1.,  1.])
     """
-    rows = JoinedRows.of(group, rollout, turn, *([] if branch is None else [branch]), turn_reward)
+    rows = RolloutOrder.of(joint_codes(group, rollout), rollout_order)
     progress = rows.unsorted(_progress(turn_reward[rows.order], rows.rollout[rows.order]))
     level = rows.scores(rewards + rows.sums(progress), group, norm_std="none")
     place = rows.ordinals() + 1

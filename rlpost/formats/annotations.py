@@ -18,7 +18,7 @@ from rlpost.io.compressed import RandomAccess, open_bytes
 from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, KeysView, Sequence
     from pathlib import Path
 
     from rlpost.formats.records import Record
@@ -56,20 +56,18 @@ class Annotations:
         self.lists: set[str] = set()
         """The lists that any update has."""
         self._places: dict[str, list[tuple[RandomAccess, int, int]]] = {}
-        self._read: set[str] = set()
         self._most = memory_limit().room // _LINE_BYTES
         for producer in sorted(folder.iterdir()) if folder.is_dir() else ():
             if producer.is_dir():
                 self._scan([*chunks_of(producer).values()])
 
     @property
-    def unknown(self) -> list[str]:
-        """Traces that have updates, and were not read."""
-        return sorted(self._places.keys() - self._read)
+    def traces(self) -> KeysView[str]:
+        """The traces that have updates."""
+        return self._places.keys()
 
     def updates(self, trace: object) -> Iterator[Record]:
         """Yield the updates of a trace, oldest first."""
-        self._read.add(str(trace))
         for file, at, number in self._places.get(str(trace), ()):
             where = f"{file.path}, line {number}"
             update = as_record(where, parse_json(where, file.line_at(at, self._most)), file.path)

@@ -66,6 +66,7 @@ FORMAT = Format(
     },
     sniff=has(*_NEEDED),
     rows=_rows,
+    by_record=True,
     source="AReaL 1.0 to 1.0.4, areal/infra/workflow_executor.py, _dump_trajectory",
     options=("map",),
     fields={

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.kernels.rollouts import superseded
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     Pairs = NDArray[np.float64]
@@ -30,6 +32,10 @@ class StepAttempts:
         if ATTEMPT in batch.schema.names:
             self._seen |= {*map(tuple, np.unique(_pairs(batch), axis=0).tolist())}
 
+    def join(self, other: StepAttempts) -> None:
+        """Add the rows that were read elsewhere."""
+        self._seen |= other._seen
+
     @property
     def several(self) -> bool:
         """Whether the run was restarted."""
@@ -41,6 +47,15 @@ class StepAttempts:
         every = np.concatenate([own, np.asarray(sorted(self._seen)).reshape(-1, 2)])
         steps = np.unique(every[:, 0], return_inverse=True)[1].reshape(-1)
         return superseded(steps, every[:, 1].astype(np.int64))[: len(own)]
+
+
+def renumbered(batch: pa.RecordBatch, numbers: Mapping[int, int]) -> pa.RecordBatch:
+    """Return rows with other numbers of attempts: a part of a dump numbers its own from 1."""
+    if ATTEMPT not in batch.schema.names or all(old == new for old, new in numbers.items()):
+        return batch
+    column = batch.column(ATTEMPT)
+    values = pa.array([numbers.get(x) for x in column.to_pylist()], column.type)
+    return batch.set_column(batch.schema.get_field_index(ATTEMPT), ATTEMPT, values)
 
 
 def replaced_text(rows: int) -> str:

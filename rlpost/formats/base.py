@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -92,6 +93,32 @@ class ReadStats:
     """Rows that were left out because a later attempt wrote their step again."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
+    evaluated: int = 0
+    """Records of evaluation in the dump, which have no rows."""
+    runs: dict[object, int] = field(default_factory=dict)
+    """Identifiers of a run in the dump -> the number of the attempt, in their order."""
+    annotated: set[str] = field(default_factory=set)
+    """Records of the dump that files beside it annotate."""
+
+    def begin_dump(self) -> None:
+        """Forget what is counted for each dump."""
+        self.evaluated, self.annotated, self.runs = 0, set(), {}
+
+    def attempt_numbers(self, part: ReadStats) -> dict[int, int]:
+        """Return the number of an attempt in the next part of the dump -> its number in all."""
+        every = [*dict.fromkeys([*self.runs, *part.runs])]
+        return {number: every.index(run) + 1 for run, number in part.runs.items()}
+
+    def add(self, other: ReadStats) -> None:
+        """Add what was counted and found in another part of the input."""
+        self.sources |= other.sources
+        self.annotated |= other.annotated
+        self.warnings += other.warnings
+        self.attempts.join(other.attempts)
+        for run in other.runs:
+            self.runs.setdefault(run, len(self.runs) + 1)
+        for name in ("groups", "unchanged", "changed", "begins_with_0", "evaluated"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def count_layout(self, before: Mapping[str, Sized], after: Mapping[str, Sized]) -> None:
         """Count a record, given its lists before and after the layout was applied."""
@@ -122,6 +149,8 @@ class ReadOptions:
     """Which rows are kept; None: all."""
     stats: ReadStats = field(default_factory=ReadStats, compare=False, repr=False)
     """Filled in by the readers; `formats.convert.convert` creates one for each conversion."""
+    beside: dict[Path, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What layouts read once of files and folders beside the dumps, such as an index."""
 
     @property
     def omitted_columns(self) -> frozenset[str]:
@@ -181,7 +210,11 @@ class Format:
     - `split` makes several records of one before that, such as a line that has a whole step.
     - `own` are the fields that `rows` reads; all others are kept under their names, with the
       type that the whole file has. None: others are dropped.
+    - `bind` replaces `rows` and `own` for a layout whose fields depend on the dump.
     - `read` replaces all of that by a reader of the layout's own.
+    - `by_record`: the rows of a record (or of those of a file for which it returns true) depend on
+      it alone, so that several processes can read a file. `prepare` reads what they need of files beside the dump; `finish` runs after the last
+      record of a dump, and warns about what they counted.
 
     `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
     `record.nested` raise errors that name file, line and field. `record.file` is the record's
@@ -214,6 +247,12 @@ class Format:
     """Returns the file of a directory that reads another one, too; None if none does."""
     read_with: Callable[[Path], Iterable[Path]] = lambda _: ()
     """Returns the files that are read with a file: if one changes, so do its rows."""
+    by_record: bool | Callable[[Path], bool] = False
+    prepare: Callable[[Path, ReadOptions], object] | None = None
+    finish: Callable[[Path, ReadOptions], None] | None = None
+    bind: Callable[[Path, ReadOptions, Callable[[], Any]], Any] | None = None
+    """Returns a `rlpost.formats.rows.BatchReader`, given a function that returns the
+    `OtherFields` of all records."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
     index: IndexBounds | None = None
     """What the index beside a stream says about rows, to read only those that can match."""
@@ -225,6 +264,9 @@ class Format:
     """One line that a user of this format should read, such as a trap."""
     role_notes: Mapping[str, str] = field(default_factory=dict)
     """Role -> how its values are found, which does not apply if the map names a field."""
+
+    def __reduce__(self) -> Any:
+        return _registered, (self.name,)
 
     def fits(self, path: AnyPath) -> bool:
         """Return whether a file or directory is a dump of this format, by its first record."""
@@ -254,3 +296,9 @@ class Format:
             for role, path in options.map.items()
         }
         return {**self.fields, **options.stats.sources, **mapped}
+
+
+def _registered(name: str) -> Format:
+    """Return a format by its name, in the process that it was sent to."""
+    formats: Mapping[str, Format] = importlib.import_module("rlpost.formats").FORMATS
+    return formats[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
@@ -13,7 +14,14 @@ from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import format_named
 from rlpost.formats.attempts import replaced_text
 from rlpost.formats.base import ReadOptions, ReadStats
-from rlpost.formats.dumps import Dump, check_options, common_format, find_dumps, write_dumps
+from rlpost.formats.dumps import (
+    Dump,
+    check_options,
+    common_format,
+    dump_reader,
+    find_dumps,
+    write_dumps,
+)
 from rlpost.formats.exported import is_exported
 from rlpost.formats.inputs import fetched_inputs
 from rlpost.formats.writer import CanonicalFile, missing_roles, served_roles
@@ -38,6 +46,7 @@ def convert(
     source: str | None = None,
     options: ReadOptions | None = None,
     *,
+    workers: int | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> Json:
@@ -48,6 +57,7 @@ def convert(
         output: as of `rlpost.convert`.
         source: as of `rlpost.convert`.
         options: roles, layout and groups that the dumps do not contain.
+        workers: as of `rlpost.convert`.
         overwrite: as of `rlpost.convert`.
         reporter: gets the number of responses; their total is unknown.
     """
@@ -58,7 +68,9 @@ def convert(
         reporter or SilentReporter(),
     )
     with fetched_inputs(paths, tables=True) as local:
-        summary = _convert(local.paths, target, source, options, reporter, overwrite=overwrite)
+        summary = _convert(
+            local.paths, target, source, options, reporter, workers=workers, overwrite=overwrite
+        )
         for key in ("inputs", "skipped_files"):
             summary[key] = without_paths(summary[key], local.names)
     return summary
@@ -71,6 +83,7 @@ def _convert(
     options: ReadOptions,
     reporter: Reporter,
     *,
+    workers: int | None,
     overwrite: bool,
 ) -> Json:
     started = time.perf_counter()
@@ -80,7 +93,7 @@ def _convert(
     check_options(dump_format, options)
     plan = plan_targets(dumps, paths, output, overwrite=overwrite)
     exported = all(is_exported(dump.path, options) for dump in dumps)
-    files = write_all(plan, options, reporter)
+    files = write_all(plan, options, reporter, workers)
     columns = files[0].columns
     return {
         "format": dump_format.name,
@@ -198,15 +211,19 @@ def plan_targets(
 
 
 def write_all(
-    plan: dict[AnyPath, list[Dump]], options: ReadOptions, reporter: Reporter
+    plan: dict[AnyPath, list[Dump]],
+    options: ReadOptions,
+    reporter: Reporter,
+    workers: int | None = None,
 ) -> list[CanonicalFile]:
     """Write all files, and publish them when the last is complete."""
     reporter.start("convert", None)
     files: list[CanonicalFile] = []
-    with StagedFiles(plan) as staged:
+    every = [*chain.from_iterable(plan.values())]
+    with StagedFiles(plan) as staged, dump_reader(every, options, workers) as batches:
         for target, dumps in plan.items():
             files.append(CanonicalFile(staged.stage(target)))
-            write_dumps(files[-1], dumps, options, reporter)
+            write_dumps(files[-1], dumps, options, reporter, batches)
         attempts = options.stats.attempts
         if options.attempts == "newest" and attempts.several:
             options.stats.replaced = sum(file.leave_out(attempts.replaced) for file in files)

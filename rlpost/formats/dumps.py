@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import glob
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
 from rlpost.formats import FORMATS, detect
-from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS
+from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, ReadStats
 from rlpost.formats.containers import FOLDER, STREAM, container_of, without_suffixes
+from rlpost.formats.containers.json_text import LINES_BYTES
 from rlpost.formats.exported import is_beside
 from rlpost.formats.pickles import is_cut_archive
-from rlpost.formats.reading import read_dump
+from rlpost.formats.reading import is_sequential, lines_of, read_dump
 from rlpost.io.arrow import CellLocation
 from rlpost.io.compressed import open_bytes
 from rlpost.io.parquet.canonical import is_canonical
 from rlpost.io.paths import missing_error, relative_to_glob
+from rlpost.io.processes import Processes, map_here
+from rlpost.io.system import cores
+from rlpost.io.threads import MOST_WORKERS
 from rlpost.io.tokenizer import token_counts
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from rlpost.display.reporter import Reporter
     from rlpost.formats.base import Format, ReadOptions
+    from rlpost.formats.reading import MapItems
     from rlpost.formats.writer import CanonicalFile
     from rlpost.io.paths import AnyPath, PathText
 
@@ -36,6 +44,8 @@ _WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl", "relax", "xtuner")
 
 
 _BLOCK = 1 << 16
+_LARGE = 64 << 20  # bytes of dumps from which processes gain more time than their start takes
+DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
 
 
 GENERIC = ("jsonl", "parquet")
@@ -63,9 +73,19 @@ class Dump:
         """The file that reads this one, too."""
         return self.format.part_of(self.path) if self.format.part_of else None
 
-    def read(self, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, options: ReadOptions, map_items: MapItems = map_here
+    ) -> Iterator[pa.RecordBatch]:
         """Yield its rows as canonical columns; none for an empty file."""
-        return iter(()) if is_empty(self.path) else read_dump(self.path, self.format, options)
+        if is_empty(self.path):
+            return iter(())
+        return read_dump(self.path, self.format, options, map_items)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        files = self.path.rglob("*") if self.path.is_dir() else [self.path]
+        return sum(file.stat().st_size for file in files if file.is_file())
 
 
 @dataclass
@@ -264,17 +284,83 @@ def check_mixed(text: str, dumps: Sequence[Dump]) -> None:
         )
 
 
+@contextmanager
+def dump_reader(
+    dumps: Sequence[Dump], options: ReadOptions, workers: int | None
+) -> Iterator[DumpBatches]:
+    """Yield the batches of dumps, in order; None follows the last one of each.
+
+    Processes read them: small dumps whole, and parts of the lines of large ones.
+
+    Args:
+        dumps: in the order of their batches.
+        options: what the dumps do not contain; the processes' counts are added to its `stats`.
+        workers: processes; None: one per core, at most 8, if the dumps are large.
+
+    Raises:
+        DataError, NotEnoughMemoryError, ReadWriteError: as `read_dump`.
+    """
+    number = workers or min(cores(), MOST_WORKERS)
+    small = workers is None and sum(dump.size for dump in dumps) < _LARGE
+    if number == 1 or small or is_sequential(options):
+        yield _batches_of(dumps, options, map_here)
+        return
+    with Processes(number) as processes:
+        yield _batches_of(dumps, options, processes.map)
+
+
+def _batches_of(dumps: Sequence[Dump], options: ReadOptions, map_items: MapItems) -> DumpBatches:
+    def is_whole(dump: Dump) -> bool:
+        return dump.size < LINES_BYTES or lines_of(dump.path, dump.format, options) is None
+
+    if map_items is map_here:
+        for dump in dumps:
+            yield from dump.read(options)
+            yield None
+        return
+    for whole, group in groupby(dumps, is_whole):
+        if whole:
+            for batch, stats in map_items(_read_whole, options, group):
+                options.stats.add(stats)
+                yield batch
+            continue
+        for dump in group:
+            yield from dump.read(options, map_items)
+            yield None
+
+
+def _read_whole(
+    options: ReadOptions, dump: Dump
+) -> Iterator[tuple[pa.RecordBatch | None, ReadStats]]:
+    """Yield the batches of a dump and None, each with what was counted since the one before."""
+    options = replace(options, stats=(stats := ReadStats()))
+    for batch in dump.read(options):
+        yield batch, ReadStats()
+    yield None, stats
+
+
 def write_dumps(
-    file: CanonicalFile, dumps: Sequence[Dump], options: ReadOptions, reporter: Reporter
+    file: CanonicalFile,
+    dumps: Sequence[Dump],
+    options: ReadOptions,
+    reporter: Reporter,
+    batches: DumpBatches,
 ) -> None:
     """Convert dumps into a file; the caller completes it if it has rows, and publishes it.
+
+    Args:
+        file: the file.
+        dumps: those that it has.
+        options: what the dumps do not contain.
+        reporter: gets the number of responses.
+        batches: of `dump_reader`; those of these dumps come next.
 
     Raises:
         DataError: a record is bad; or there is none, and no condition excluded any.
         ReadWriteError: reading or writing failed.
     """
     for dump in dumps:
-        for batch in dump.read(options):
+        for batch in iter(batches.__next__, None):
             file.append(_with_lengths(batch, dump.path, options), str(dump.path))
             reporter.advance(batch.num_rows)
     if not file.rows and options.where is None:

@@ -15,7 +15,6 @@ from rlpost.errors import DataError, UsageError, closest
 from rlpost.formats.base import CANONICAL, LENGTH, TOKEN_COLUMNS, Format
 from rlpost.formats.containers import EVERYTHING, JSON, ZIP, container_of
 from rlpost.formats.containers import PARQUET as PARQUET_FILES
-from rlpost.formats.containers.json_text import json_fields
 from rlpost.formats.exported import is_exported, jsonl_batches, schema_of
 from rlpost.formats.fields import as_count, column_of, read_key, read_role
 from rlpost.formats.keys import SAME_TEXT, GroupBlocks, text_key
@@ -29,7 +28,7 @@ from rlpost.formats.layout import (
     response_start,
 )
 from rlpost.formats.records import Record, Row, first_names
-from rlpost.formats.rows import OtherFields, check_finite, infer_other_fields, record_batches
+from rlpost.formats.rows import OtherFields, check_finite, record_batches
 from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import plain_reasons, truncations
@@ -38,13 +37,14 @@ from rlpost.io.parquet.source import Source
 from rlpost.recipe.roles import ROLES, TOKEN_IDS, kind_of, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
     from rlpost.formats.layout import Ragged
+    from rlpost.formats.rows import BatchReader, EarlierRows
     from rlpost.io.parquet.source import RowChunk
 
 
@@ -179,24 +179,47 @@ def _records(path: Path) -> Iterator[Record]:
     return container.records(path, EVERYTHING)
 
 
-def read_jsonl(path: Path, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the records as canonical columns; fields without a role keep their names.
+def bind_jsonl(
+    path: Path, options: ReadOptions, all_fields: Callable[[], OtherFields]
+) -> BatchReader:
+    """Return a reader of records as canonical columns; fields without a role keep their names.
 
     A file that `rlpost export` wrote has the columns that were exported, in their types.
     """
     schema = schema_of(path) if is_exported(path, options) else None
     if schema is not None:
-        return jsonl_batches(path, _records(path), schema, options)
-    stored = json_fields(path) if container_of(path) is JSON else (x.fields for x in _records(path))
-    fields = infer_other_fields(stored, ())
+        return partial(_exported_batches, path, schema)
+    fields = all_fields()
     binding = bind([*fields.types], options, str(path))
     options.stats.sources |= binding.sources(options)
     skip = {*CANONICAL, *binding.bound_fields, *options.omitted_columns}
     others = OtherFields({name: kind for name, kind in fields.types.items() if name not in skip})
     text_batch = _batches_are_text(path, binding, fields)
+    return partial(_jsonl_batches, path, binding, others, text_batch)
+
+
+def _exported_batches(
+    path: Path,
+    schema: pa.Schema,
+    records: Iterator[Record],
+    options: ReadOptions,
+    earlier: EarlierRows,  # noqa: ARG001 - the schema has the columns of every row
+) -> Iterator[pa.RecordBatch]:
+    return jsonl_batches(path, records, schema, options)
+
+
+def _jsonl_batches(
+    path: Path,
+    binding: Binding,
+    others: OtherFields,
+    text_batch: bool,  # noqa: FBT001 - of a partial
+    records: Iterator[Record],
+    options: ReadOptions,
+    earlier: EarlierRows,
+) -> Iterator[pa.RecordBatch]:
     types = _jsonl_types(binding) | {TEXT_BATCH: pa.string()} | others.column_types
-    rows = _jsonl_rows(path, options, binding, others, text_batch=text_batch)
-    return others.add_missing_columns(record_batches(rows, options, types))
+    rows = _jsonl_rows(records, path, options, binding, others, text_batch=text_batch)
+    return others.add_missing_columns(record_batches(rows, options, types, earlier))
 
 
 def _jsonl_types(binding: Binding) -> dict[str, pa.DataType]:
@@ -218,11 +241,17 @@ def _batches_are_text(path: Path, binding: Binding, fields: OtherFields) -> bool
 
 
 def _jsonl_rows(
-    path: Path, options: ReadOptions, binding: Binding, others: OtherFields, *, text_batch: bool
+    records: Iterator[Record],
+    path: Path,
+    options: ReadOptions,
+    binding: Binding,
+    others: OtherFields,
+    *,
+    text_batch: bool,
 ) -> Iterator[Row]:
     nested = [path for path in binding.fields.values() if path not in others.types]
     blocks = GroupBlocks(options, str(path))
-    for record in _records(path):
+    for record in records:
         values: dict[str, Any] = {}
         for role, field in binding.fields.items():
             if role == "batch" and text_batch:
@@ -415,7 +444,8 @@ JSONL = Format(
     roles=_ROLES,
     missing_roles=_MISSING_ROLES,
     sniff=sniff_jsonl,
-    read=read_jsonl,
+    bind=bind_jsonl,
+    by_record=True,
     source="any writer; fields are found by role name, by alias or by --map",
     options=("map", "layout", "group_size"),
     note="--map ROLE=FIELD sets the field of a role; a.b is field b inside a. A list is summed if "

@@ -104,6 +104,7 @@ FORMAT = Format(
     },
     sniff=has("window_start", "rollout_group", "rollout_index", "commit"),
     rows=_rows,
+    by_record=True,
     options=("map",),
     source="grail/infrastructure/parquet_io.py INFERENCE_SCHEMA (2026)",
     fields={

@@ -14,7 +14,13 @@ from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions
 from rlpost.formats.containers import JSON, ZIP, container_of, is_dump_file, without_suffixes
-from rlpost.formats.dumps import common_format, find_dumps, is_dump_table, write_dumps
+from rlpost.formats.dumps import (
+    common_format,
+    dump_reader,
+    find_dumps,
+    is_dump_table,
+    write_dumps,
+)
 from rlpost.formats.exported import SUFFIX
 from rlpost.formats.writer import CanonicalFile, missing_roles
 from rlpost.io.input_paths import InputPaths, naming_errors, without_paths
@@ -172,9 +178,10 @@ def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = Non
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReadWriteError(f"{target}: cannot be written: {error.strerror}") from None
-    with StagedFile(target) as staged:
+    options = ReadOptions(where=where)
+    with StagedFile(target) as staged, dump_reader(dumps, options, None) as batches:
         file = CanonicalFile(staged)
-        write_dumps(file, dumps, ReadOptions(where=where), SilentReporter())
+        write_dumps(file, dumps, options, SilentReporter(), batches)
         if file.rows:
             file.complete(dumps[0].format)
             staged.publish()

@@ -7,6 +7,7 @@ its record: lists that do not fit the layout are a DataError that names the reco
 
 from __future__ import annotations
 
+from array import array as typed_array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from rlpost.io.arrow import dtype_of
 from rlpost.io.memory_limit import memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -89,6 +90,7 @@ def check_prompt(where: str, begin: int, prompt: int | None) -> None:
 
 
 _IDS = "response_token_ids"
+_CODES = {int: "q", float: "d"}
 Lists = dict[str, "NDArray[Any]"]
 
 LAYOUTS = {
@@ -121,7 +123,7 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
         array = value
     elif isinstance(value, (list, tuple)):
         try:
-            array = np.asarray(value) if len(value) else np.zeros(0)
+            array = _numbers(value)
             if array.dtype == object and {type(x) for x in value} <= {float, int, type(None)}:
                 array = np.asarray(value, np.float64)
         except (ValueError, OverflowError):
@@ -136,12 +138,31 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
     return array
 
 
+def _numbers(value: Sequence[Any]) -> NDArray[Any]:
+    """Return a list as an array; of numbers of one type in two thirds of numpy's time."""
+    code = _CODES.get(type(value[0])) if value else None
+    if code is not None:
+        try:
+            return np.frombuffer(typed_array(code, value), code)
+        except (TypeError, OverflowError):  # another type, or null; more than 64 bits
+            pass
+    return np.asarray(value) if len(value) else np.zeros(0)
+
+
 def as_mask(where: str, name: str, value: object) -> NDArray[np.uint8]:
     """Return a list of 0 and 1 (ints, floats or bools) as uint8 [T].
 
     Raises:
         DataError: as `as_vector`, or an entry is neither 0 nor 1.
     """
+    if isinstance(value, list):
+        try:
+            array = np.frombuffer(bytes(value), np.uint8)  # a quarter of the time of a vector
+        except (TypeError, ValueError):
+            pass
+        else:
+            if not len(array) or array.max() <= 1:
+                return array
     array = as_vector(where, name, value)
     wrong = np.flatnonzero((array != 0) & (array != 1))
     if len(wrong):

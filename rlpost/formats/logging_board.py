@@ -100,6 +100,7 @@ FORMAT = Format(
     },
     sniff=lambda fields: fields.keys() >= _NEEDED and _ROLL_ONLY not in fields,
     rows=_rows,
+    by_record=True,
     types=_TYPES,
     source="RLLoggingBoard's README, data format (2025-02)",
     options=("map",),

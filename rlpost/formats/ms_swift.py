@@ -110,6 +110,7 @@ FORMAT = Format(
     },
     sniff=_sniff,
     rows=_rows,
+    by_record=True,
     split=_responses,
     own=_OWN,
     integers=False,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from rlpost.display.text import counted
 from rlpost.errors import DataError
 from rlpost.formats.annotations import Annotations, fold
+from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Format, IndexBounds, has
 from rlpost.formats.calls import TYPES, call_rows
 from rlpost.formats.containers import JSON, STREAM
@@ -95,21 +96,18 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
 
     A trace that failed before its first policy token is a row without tokens.
     """
-    notes, evaluated = None, 0
-    runs: dict[object, int] = {}
     for record in records:
-        if notes is None:
-            notes = Annotations(annotations_beside(Path(record.file)))
+        notes = _annotations(Path(record.file), options)
         if _is_stream(record) and _field(record, "run", "work", "type") == "eval":
-            evaluated += 1
+            options.stats.evaluated += 1
             continue
         keys = _episode_keys(record, step_key_of(record.file))
         scalars = {} if options.where is None else _scalars(record)
         if _is_stream(record):  # a relaunch continues the stream, with an id of its own
             run = _field(record, "run", "id")
-            keys["run_attempt"] = runs.setdefault(run, len(runs) + 1)
+            keys[ATTEMPT] = options.stats.runs.setdefault(run, len(options.stats.runs) + 1)
         for trace in _traces(record):
-            _annotate(trace, notes)
+            _annotate(trace, notes, options)
             if not _field(trace, "agent", "trainable", default=True):
                 continue
             facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
@@ -120,7 +118,20 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
             for row in rows:
                 row.scalars = scalars
             yield from rows
-    _note(options, notes, evaluated)
+
+
+def _annotations(chunk: Path, options: ReadOptions) -> Annotations:
+    """Return the annotations of the traces of a file, which are read once."""
+    folder = annotations_beside(chunk)
+    if folder not in options.beside:
+        options.beside[folder] = Annotations(folder)
+    notes: Annotations = options.beside[folder]
+    return notes
+
+
+def _annotations_of(path: Path, options: ReadOptions) -> Annotations:
+    """Return the annotations of a dump: a stream, or a file of traces."""
+    return _annotations(path / "*" if path.is_dir() else path, options)
 
 
 def _scalars(record: Record) -> dict[str, Any]:
@@ -157,22 +168,25 @@ def _is_stream(record: Record) -> bool:
     return record.file.parent.name == "stream"
 
 
-def _annotate(trace: Record, notes: Annotations) -> None:
+def _annotate(trace: Record, notes: Annotations, options: ReadOptions) -> None:
     """Write the annotations of a trace into its nodes."""
     fields: Any = trace.fields
     branches: list[list[int]] | None = None
     for update in notes.updates(fields.get("id")):
+        options.stats.annotated.add(str(fields.get("id")))
         if branches is None:
             branches = [path for _, path in _paths(trace)]
         fold(update, fields, branches)
 
 
-def _note(options: ReadOptions, notes: Annotations | None, evaluated: int) -> None:
+def _warn(path: Path, options: ReadOptions) -> None:
     """Record what of a stream has no row."""
-    if evaluated:
+    if evaluated := options.stats.evaluated:
         episodes = counted(evaluated, "episode")
         options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
-    if options.where is None and notes is not None and (unknown := notes.unknown):
+    notes = _annotations_of(path, options)
+    unknown = sorted(notes.traces - options.stats.annotated)
+    if unknown and options.where is None:
         options.stats.warnings.append(
             f"{notes.folder}: annotates {counted(len(unknown), 'trace')} that the input lacks, "
             f"such as {unknown[0]}"
@@ -453,6 +467,9 @@ TRACES = Format(
     },
     sniff=_is_traces,
     rows=_trace_rows,
+    by_record=True,
+    prepare=_annotations_of,
+    finish=_warn,
     types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
     options=("map",),
     index=_INDEX,
@@ -484,6 +501,7 @@ TOKENS = Format(
     },
     sniff=has("export_sequence_idx", "trainer_logprobs", "inference_logprobs", "loss_mask"),
     rows=_export_rows,
+    by_record=True,
     options=("map",),
     source="prime_rl trainer/rl token export, schema_version 1 (2026)",
     fields={

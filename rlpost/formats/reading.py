@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError, RlpostError, UsageError
+from rlpost.formats.attempts import renumbered
+from rlpost.formats.base import ReadStats
 from rlpost.formats.containers import JSON, PARQUET, STREAM, container_of
 from rlpost.formats.containers.json_text import json_fields
 from rlpost.formats.fields import apply_map
 from rlpost.formats.records import describe, first_names
-from rlpost.formats.rows import OtherFields, infer_other_fields, record_batches
+from rlpost.formats.rows import (
+    EarlierRows,
+    OtherFields,
+    field_types,
+    infer_other_fields,
+    record_batches,
+)
 from rlpost.io.parquet.inputs import InputFile
 from rlpost.io.parquet.source import Source
+from rlpost.io.processes import map_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Mapping
 
     from rlpost.formats.base import Format, ReadOptions
+    from rlpost.formats.containers.json_text import LineBlock
     from rlpost.formats.matching import DumpFilter
     from rlpost.formats.records import Record, Row
+    from rlpost.formats.rows import BatchReader
     from rlpost.formats.where import Where
 
 
-def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+MapItems: TypeAlias = Callable[
+    [Callable[[Any, Any], Iterator[Any]], Any, Iterator[Any]], Iterator[Any]
+]
+"""`rlpost.io.processes.map_here`, or the `map` of processes."""
+
+
+class Part(NamedTuple):
+    """What was read of a part of a dump."""
+
+    batches: list[pa.RecordBatch]
+    stats: ReadStats
+    where: str
+    """The first row with tokens, and its token columns; None without one."""
+    tokens: frozenset[str] | None
+    error: RlpostError | None
+
+
+def read_dump(
+    path: Path, layout: Format, options: ReadOptions, map_items: MapItems = map_here
+) -> Iterator[pa.RecordBatch]:
     """Yield a dump as record batches of canonical columns and of others under their names.
 
-    Batches may differ in their columns: a column that a batch lacks is null there.
+    Batches may differ in their columns: a column that a batch lacks is null there. The rows and
+    the batches depend on the dump alone, not on the processes that read it.
+
+    Args:
+        path: of the dump.
+        layout: its format.
+        options: what the dump does not contain.
+        map_items: yields the results of a function for the parts of the dump, in order.
 
     Raises:
         UsageError: the layout is not found in this container.
@@ -38,11 +78,11 @@ def read_dump(path: Path, layout: Format, options: ReadOptions) -> Iterator[pa.R
     """
     check_container(path, layout)
     if options.where is None:
-        return _with_attempts(_batches(path, layout, options, None), options)
+        return _with_attempts(_batches(path, layout, options, None, map_items), options)
     from rlpost.formats.matching import DumpFilter  # noqa: PLC0415 - imports polars
 
     kept = DumpFilter(options.where, path)
-    return kept.batches(_with_attempts(_batches(path, layout, options, kept), options))
+    return kept.batches(_with_attempts(_batches(path, layout, options, kept, map_here), options))
 
 
 def _with_attempts(
@@ -55,19 +95,98 @@ def _with_attempts(
 
 
 def _batches(
-    path: Path, layout: Format, options: ReadOptions, kept: DumpFilter | None
+    path: Path,
+    layout: Format,
+    options: ReadOptions,
+    kept: DumpFilter | None,
+    map_items: MapItems,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a dump as record batches, with the fields that a condition on its rows names."""
     if layout.read is not None:
-        return layout.read(path, options)
-    others = _kept_fields(path, layout, options)
-    records = records_of(path, layout, options.where)
-    rows = layout_rows(records, layout, options, others, kept)
+        yield from layout.read(path, options)
+        return
+    options.stats.begin_dump()
+    if layout.prepare is not None:
+        layout.prepare(path, options)
+    lines = lines_of(path, layout, options)
+    reader, earlier = _reader(path, layout, options, map_items, kept), EarlierRows()
+    if lines is None:
+        yield from reader(records_of(path, layout, options.where), options, earlier)
+    else:
+        for part in map_items(_read_lines, (layout, reader, options), lines):
+            numbers = options.stats.attempt_numbers(part.stats)
+            options.stats.add(part.stats)
+            if part.tokens is not None:
+                earlier.check(part.where, part.tokens)
+            if part.error is not None:
+                raise part.error
+            for batch in part.batches:
+                yield renumbered(batch, numbers)
+    if layout.finish is not None:
+        layout.finish(path, options)
+
+
+def is_sequential(options: ReadOptions) -> bool:
+    """Return whether rows depend on those before them: on their count, or the fields they had."""
+    return options.group_size is not None or options.where is not None
+
+
+def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[LineBlock] | None:
+    """Return the lines of a dump, many at a time; None if its records are read one by one."""
+    container = container_of(path)
+    by_record = layout.by_record(path) if callable(layout.by_record) else layout.by_record
+    if not by_record or is_sequential(options) or container is None:
+        return None
+    return container.lines(path)
+
+
+def _read_lines(
+    shared: tuple[Format, BatchReader, ReadOptions], lines: LineBlock
+) -> Iterator[Part]:
+    """Yield one part, with the first error of its lines."""
+    layout, reader, options = shared
+    options, earlier = replace(options, stats=ReadStats()), EarlierRows()
+    batches, raised = list[pa.RecordBatch](), None
+    try:
+        batches += reader(_of_layout(lines.records(), layout), options, earlier)
+    except (DataError, UsageError) as error:
+        raised = error
+    yield Part(batches, options.stats, earlier.where, earlier.tokens, raised)
+
+
+def _reader(
+    path: Path,
+    layout: Format,
+    options: ReadOptions,
+    map_items: MapItems,
+    kept: DumpFilter | None,
+) -> BatchReader:
+    """Return what makes batches of the records of a dump."""
+    if layout.bind is not None:
+        bound: BatchReader = layout.bind(
+            path, options, lambda: _all_fields(path, layout, options, (), map_items)
+        )
+        return bound
+    others = _kept_fields(path, layout, options, map_items)
     named = {} if others is None else others.column_types
     typed = {**layout.types, **named}.items()
     types = {name: kind for name, kind in typed if name not in options.omitted_columns}
     in_all = {x: kind for x, kind in types.items() if x in named or not pa.types.is_nested(kind)}
-    return OtherFields(in_all).add_missing_columns(record_batches(rows, options, types))
+    return partial(_layout_batches, layout, others, types, OtherFields(in_all), kept)
+
+
+def _layout_batches(
+    layout: Format,
+    others: OtherFields | None,
+    types: Mapping[str, pa.DataType],
+    in_all: OtherFields,
+    kept: DumpFilter | None,
+    records: Iterator[Record],
+    options: ReadOptions,
+    earlier: EarlierRows,
+) -> Iterator[pa.RecordBatch]:
+    rows = layout_rows(records, layout, options, others, kept)
+    return in_all.add_missing_columns(record_batches(rows, options, types, earlier))
 
 
 def check_container(path: Path, layout: Format) -> None:
@@ -91,6 +210,10 @@ def records_of(path: Path, layout: Format, where: Where | None = None) -> Iterat
         from rlpost.formats.stream_index import indexed_records  # noqa: PLC0415 - imports polars
 
         records = indexed_records(path, layout.index, where) or records
+    return _of_layout(records, layout)
+
+
+def _of_layout(records: Iterator[Record], layout: Format) -> Iterator[Record]:
     for record in records:
         if layout.version is not None:
             check_version(record, layout)
@@ -117,20 +240,43 @@ def check_version(record: Record, layout: Format) -> None:
     )
 
 
-def _kept_fields(path: Path, layout: Format, options: ReadOptions) -> OtherFields | None:
+def _kept_fields(
+    path: Path, layout: Format, options: ReadOptions, map_items: MapItems
+) -> OtherFields | None:
     """Return the fields that a layout keeps under their names, with types of the whole dump."""
     if layout.own is None:
         return None
     skip = {*layout.own, *options.omitted_columns}
-    container = container_of(path)
-    if container is PARQUET:
+    if container_of(path) is PARQUET:
         return OtherFields.of_schema(Source([InputFile(path, Path(path.name))]).schemas[0], skip)
+    return _all_fields(path, layout, options, skip, map_items)
+
+
+def _all_fields(
+    path: Path, layout: Format, options: ReadOptions, skip: Collection[str], map_items: MapItems
+) -> OtherFields:
+    """Return the fields of all records, with types of the whole dump."""
+    lines = lines_of(path, layout, options)
+    if lines is not None:
+        return OtherFields.of_parts(map_items(_types_of_lines, (layout, skip), lines))
     fields = (
         json_fields(path)
-        if container is JSON and layout.split is None
+        if container_of(path) is JSON and layout.split is None
         else (record.fields for record in records_of(path, layout))
     )
     return infer_other_fields(fields, skip, integers=layout.integers)
+
+
+def _types_of_lines(
+    shared: tuple[Format, Collection[str]], lines: LineBlock
+) -> Iterator[dict[str, pa.DataType]]:
+    layout, skip = shared
+    fields = (
+        lines.fields()
+        if layout.split is None
+        else (record.fields for record in _of_layout(lines.records(), layout))
+    )
+    yield field_types(fields, skip, integers=layout.integers)
 
 
 def layout_rows(

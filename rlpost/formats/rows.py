@@ -10,7 +10,7 @@ import json
 from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.formats.base import ReadOptions
-    from rlpost.formats.records import Row
+    from rlpost.formats.records import Record, Row
 
 
 _TEXT = pa.string()
@@ -55,6 +55,15 @@ class OtherFields:
                 if one.name not in skip and not pa.types.is_null(one.type)
             }
         )
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[Mapping[str, pa.DataType]]) -> Self:
+        """Return the fields that parts of a dump have, without those that are always null."""
+        types: dict[str, pa.DataType] = {}
+        for part in parts:
+            for name, kind in part.items():
+                types[name] = kind if name not in types else _common_type(types[name], kind)
+        return cls({name: kind for name, kind in types.items() if not pa.types.is_null(kind)})
 
     @cached_property
     def columns(self) -> dict[str, str]:
@@ -98,7 +107,14 @@ class OtherFields:
 def infer_other_fields(
     objects: Iterable[Mapping[str, Any]], skip: Collection[str], *, integers: bool = True
 ) -> OtherFields:
-    """Return the fields with one type each.
+    """Return the fields of records with one type each, as `field_types` does."""
+    return OtherFields.of_parts([field_types(objects, skip, integers=integers)])
+
+
+def field_types(
+    objects: Iterable[Mapping[str, Any]], skip: Collection[str], *, integers: bool = True
+) -> dict[str, pa.DataType]:
+    """Return the fields with one type each; null for a field without values.
 
     Integers are int64, other numbers float64, flat lists keep their elements' type; fields
     of mixed types, nested lists and objects are text (JSON).
@@ -117,10 +133,13 @@ def infer_other_fields(
                 if kind == pa.int64() and not integers:
                     kind = pa.float64()
                 types[name] = kind if name not in types else _common_type(types[name], kind)
-    return OtherFields({name: kind for name, kind in types.items() if not pa.types.is_null(kind)})
+    return types
 
 
 _NUMBER_CHARACTERS = b"0123456789+-.eE, \t\r\n"
+_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_INTEGER_CHARACTERS = b"0123456789-, \t\r\n"
+_LONG_INTEGER = b"0" * 19  # digits, after `_ZEROS`, that may not fit 64 bits
 _TYPE_BY_FIRST_BYTE = {
     b'"': _TEXT,
     b"{": _TEXT,
@@ -131,12 +150,17 @@ _TYPE_BY_FIRST_BYTE = {
 
 
 def _raw_type(raw: msgspec.Raw) -> pa.DataType:
-    """Return the type of a JSON text; a list of floats and a text are not parsed."""
+    """Return the type of a JSON text; a list of numbers and a text are not parsed."""
     text = bytes(raw)
     if (kind := _TYPE_BY_FIRST_BYTE.get(text[:1])) is not None:
         return kind
-    if b"." in text and text.translate(None, _NUMBER_CHARACTERS) == b"[]":
-        return pa.list_(pa.float64())
+    if b"." in text:
+        if text.translate(None, _NUMBER_CHARACTERS) == b"[]":
+            return pa.list_(pa.float64())
+    elif text.translate(None, _INTEGER_CHARACTERS) == b"[]":
+        zeros = text.translate(_ZEROS)
+        if b"0" in zeros and _LONG_INTEGER not in zeros:
+            return pa.list_(pa.int64())
     return _type(parse_json("", text))
 
 
@@ -278,23 +302,43 @@ def _number_text(value: float | None) -> str:
     return "NaN (or null)" if np.isnan(value) else str(value)
 
 
+BatchReader: TypeAlias = (
+    "Callable[[Iterator[Record], ReadOptions, EarlierRows], Iterator[pa.RecordBatch]]"
+)
+"""Makes record batches of records; a function of a module or a partial one, so it can be sent."""
 MOST_ROWS = 4096
 MOST_BYTES = 32 << 20
 """A batch ends with the row that reaches either limit."""
 
 
 @dataclass
-class _EarlierRows:
-    """Columns of earlier rows: every row has the same token columns and types."""
+class EarlierRows:
+    """Columns of earlier rows of a dump: every row has the same token columns and types."""
 
-    tokens: dict[str, bool] = field(default_factory=dict)
+    where: str = ""
+    """The first row with tokens."""
+    tokens: frozenset[str] | None = None
+    """Its token columns."""
     others: dict[str, pa.DataType] = field(default_factory=dict)
+
+    def check(self, where: str, tokens: frozenset[str]) -> None:
+        """Raise DataError unless a row with tokens has the token columns of earlier rows."""
+        if self.tokens is None:
+            self.where, self.tokens = where, tokens
+        for name in TOKEN_COLUMNS if tokens != self.tokens else ():
+            if (name in tokens) != (name in self.tokens):
+                less, more = ("has", "lack") if name in tokens else ("lacks", "have")
+                raise DataError(
+                    f"{where}: {less} {name}, which earlier records {more}; all or none must have "
+                    f"it: remove the record, or omit the role with --map {name}=none"
+                )
 
 
 def record_batches(
     rows: Iterable[Row],
     options: ReadOptions,
     types: Mapping[str, pa.DataType] | None = None,
+    earlier: EarlierRows | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows as record batches of at most about 32 MiB.
 
@@ -306,7 +350,8 @@ def record_batches(
         DataError: a value does not fit its column, a row's token lists differ in length, or a row
             has other token lists than earlier rows.
     """
-    earlier = _EarlierRows(others=dict(types or {}))
+    earlier = earlier or EarlierRows()
+    earlier.others |= types or {}
     omitted = options.omitted_columns
     batch: list[Row] = []
     size = 0
@@ -322,7 +367,7 @@ def record_batches(
         yield _batch(batch, earlier, options)
 
 
-def _check_row(row: Row, earlier: _EarlierRows) -> int:
+def _check_row(row: Row, earlier: EarlierRows) -> int:
     """Convert the row's token lists to vectors, check them, and return its approximate bytes."""
     values = row.values
     size = 0
@@ -340,7 +385,8 @@ def _check_row(row: Row, earlier: _EarlierRows) -> int:
             size += len(value)
     if lengths:
         _check_lengths(row, lengths)
-        _check_presence(row, lengths, earlier)
+        if max(lengths.values()):  # a row without tokens needs no lists
+            earlier.check(row.where, frozenset(lengths))
     return size + 64
 
 
@@ -361,21 +407,7 @@ def _check_lengths(row: Row, lengths: Mapping[str, int]) -> None:
         )
 
 
-def _check_presence(row: Row, lengths: Mapping[str, int], earlier: _EarlierRows) -> None:
-    """Check that a row has the token lists of earlier rows; rows without tokens need none."""
-    if not max(lengths.values(), default=0):
-        return
-    for name in TOKEN_COLUMNS:
-        present = name in lengths
-        if earlier.tokens.setdefault(name, present) != present:
-            less, more = ("lacks", "have") if not present else ("has", "lack")
-            raise DataError(
-                f"{row.where}: {less} {name}, which earlier records {more}; all or none must have "
-                f"it: remove the record, or omit the role with --map {name}=none"
-            )
-
-
-def _batch(rows: list[Row], earlier: _EarlierRows, options: ReadOptions) -> pa.RecordBatch:
+def _batch(rows: list[Row], earlier: EarlierRows, options: ReadOptions) -> pa.RecordBatch:
     used = {name: None for row in rows for name, value in row.values.items() if value is not None}
     names = [*(name for name in CANONICAL if name in used),
              *(name for name in used if name not in CANONICAL)]  # fmt: skip
@@ -391,7 +423,7 @@ def _batch(rows: list[Row], earlier: _EarlierRows, options: ReadOptions) -> pa.R
     return batch
 
 
-def _column(name: str, rows: list[Row], earlier: _EarlierRows) -> pa.Array:
+def _column(name: str, rows: list[Row], earlier: EarlierRows) -> pa.Array:
     if name in TOKEN_COLUMNS or name == "prompt_token_ids":
         return _lists(name, rows)
     kind = CANONICAL.get(name) or earlier.others.get(name)

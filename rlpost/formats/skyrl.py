@@ -58,6 +58,7 @@ FORMAT = Format(
     },
     sniff=has(*_NEEDED),
     rows=_rows,
+    by_record=True,
     source="SkyRL 0.3, skyrl_train/utils/trainer_utils.py, dump_per_dataset_eval_results",
     options=("map",),
     fields={

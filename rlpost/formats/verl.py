@@ -61,6 +61,7 @@ FORMAT = Format(
     missing_roles=no_token_roles("verl"),
     sniff=lambda fields: fields.keys() >= _NEEDED and isinstance(fields["input"], str),
     rows=_rows,
+    by_record=True,
     own=_OWN,
     integers=False,  # fields of the reward function: their types differ between runs
     source="verl 0.5 to 0.9.1, RayPPOTrainer._dump_generations and the v1 trainer",

@@ -57,7 +57,7 @@ _MOST_VALUES = 1000  # of an `in (...)` that bounds are compared with
 
 
 @dataclass
-class Matches:
+class SelectionCounts:
     """What a condition kept, and what did not have to be read for it."""
 
     condition: str
@@ -116,7 +116,7 @@ class Where:
         self.names = tuple(dict.fromkeys(self.expression.meta.root_names()))
         if not self.names:
             raise self.error("names no column, so it is the same for all rows")
-        self.matches = Matches(f"{flag} {text}")
+        self.matches = SelectionCounts(f"{flag} {text}")
 
     def error(self, problem: str) -> UsageError:
         """Return an error that quotes the condition."""
@@ -235,7 +235,7 @@ def of_steps(text: str, chosen: Mapping[str, str]) -> Where:
         raise UsageError(f"--steps {text}: has no step, since END is not part of it")
     tests = [f"batch >= {first}"] * bool(first) + [f"batch < {end}"] * bool(end)
     where = Where(" and ".join(tests), chosen, "--steps")
-    where.text, where.matches = text, Matches(f"--steps {text}")
+    where.text, where.matches = text, SelectionCounts(f"--steps {text}")
     return where
 
 

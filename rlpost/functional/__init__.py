@@ -16,10 +16,17 @@ from rlpost.estimators import Credit
 from rlpost.functional import padded
 from rlpost.functional.groups import dr_grpo, gdpo, gpg, grpo, grpo_passk, max_rl, opo, rloo
 from rlpost.functional.policy import PolicyLoss, aggregate, policy_loss
+from rlpost.functional.rollouts import (
+    gar,
+    mt_grpo,
+    over_rollouts,
+    per_rollout,
+    turn_credit,
+    turn_returns,
+)
+from rlpost.functional.scans import agentic_reinforce, discounted_returns, gae, turn_gae, vtrace
 from rlpost.functional.tokens import (
     accepted_tokens,
-    discounted_returns,
-    gae,
     importance_weights,
     kl,
     place_rewards,
@@ -37,10 +44,12 @@ __all__ = [
     "ValueLoss",
     "Weights",
     "accepted_tokens",
+    "agentic_reinforce",
     "aggregate",
     "discounted_returns",
     "dr_grpo",
     "gae",
+    "gar",
     "gdpo",
     "gpg",
     "grpo",
@@ -48,13 +57,20 @@ __all__ = [
     "importance_weights",
     "kl",
     "max_rl",
+    "mt_grpo",
     "opo",
+    "over_rollouts",
     "padded",
+    "per_rollout",
     "place_rewards",
     "policy_loss",
     "response_rewards",
     "rloo",
     "to_tokens",
+    "turn_credit",
+    "turn_gae",
+    "turn_returns",
     "value_loss",
+    "vtrace",
     "whiten",
 ]

@@ -83,7 +83,7 @@ def grpo(
     (rewards,) = floats(rewards=rewards)
     values = finite("rewards", rewards)
     scores = z_scores(values, codes, norm_mean=norm_mean, norm_std=norm_std, norm_eps=norm_eps)
-    return _as(scores, rewards)
+    return like_rewards(scores, rewards)
 
 
 @of_any_library
@@ -108,7 +108,7 @@ def dr_grpo(rewards: Array, groups: Groups) -> Array:
     >>> dr_grpo(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-0.5000,  0.5000])
     """
-    return _grouped(_dr_grpo, groups, rewards)
+    return in_groups(_dr_grpo, groups, rewards)
 
 
 @of_any_library
@@ -133,7 +133,7 @@ def rloo(rewards: Array, groups: Groups) -> Array:
     >>> rloo(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-1.,  1.])
     """
-    return _grouped(_rloo, groups, rewards)
+    return in_groups(_rloo, groups, rewards)
 
 
 @of_any_library
@@ -160,7 +160,7 @@ def opo(rewards: Array, tokens: Array, groups: Groups) -> Array:
     >>> opo(torch.tensor([0.0, 1.0]), torch.tensor([3, 1]), torch.tensor([7, 7]))
     tensor([-0.2500,  0.7500])
     """
-    return _grouped(_opo, groups, rewards, per_response("tokens", tokens, len(rewards)))
+    return in_groups(_opo, groups, rewards, per_response("tokens", tokens, len(rewards)))
 
 
 @of_any_library
@@ -192,7 +192,7 @@ def gpg(
     """
     numbers(f_norm=f_norm)
     batches = np.zeros(len(rewards), np.int64) if batch is None else codes_of(batch, rewards)[0]
-    return _grouped(partial(_gpg, f_norm=f_norm), groups, rewards, batches)
+    return in_groups(partial(_gpg, f_norm=f_norm), groups, rewards, batches)
 
 
 @of_any_library
@@ -222,7 +222,7 @@ def grpo_passk(
     tensor([2., 0., 0.])
     """
     numbers(norm_eps=norm_eps)
-    return _grouped(partial(_grpo_passk, norm_std=norm_std, norm_eps=norm_eps), groups, rewards)
+    return in_groups(partial(_grpo_passk, norm_std=norm_std, norm_eps=norm_eps), groups, rewards)
 
 
 @of_any_library
@@ -248,7 +248,7 @@ def max_rl(rewards: Array, groups: Groups) -> Array:
     >>> max_rl(torch.tensor([0.0, 1.0]), torch.tensor([7, 7]))
     tensor([-1.,  1.])
     """
-    return _grouped(_max_rl, groups, rewards)
+    return in_groups(_max_rl, groups, rewards)
 
 
 @of_any_library
@@ -304,10 +304,10 @@ def gdpo(
     one_batch = np.zeros(len(sums), np.int64)
     moments = keyed_moments(sums, one_batch, 1).at(one_batch)
     scores = standardise(sums, moments, eps=batch_eps)
-    return _as(placed(scores, order, len(scores)), components)
+    return like_rewards(placed(scores, order, len(scores)), components)
 
 
-def _grouped(
+def in_groups(
     function: Callable[..., Credit], groups: Groups, rewards: Array, *columns: Array
 ) -> Array:
     """Return the advantages of an estimator, [N] in the order and type of the rewards."""
@@ -317,9 +317,9 @@ def _grouped(
     values = [finite("rewards", rewards), *others]
     order = canonical_order(codes, *values)
     credit = function(*(x[order] for x in values), group_offsets(codes, count)).advantages
-    return _as(placed(credit, order, len(credit)), rewards)
+    return like_rewards(placed(credit, order, len(credit)), rewards)
 
 
-def _as(values: NDArray[np.float64], rewards: Array) -> Array:
+def like_rewards(values: NDArray[np.float64], rewards: Array) -> Array:
     """Return numbers in the library and type, and on the device, of the rewards."""
     return namespace(rewards).astype(like(values, rewards), rewards.dtype)

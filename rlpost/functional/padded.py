@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
-from rlpost.functional import policy, tokens
+from rlpost.functional import policy, rollouts, scans, tokens
 from rlpost.functional.arguments import check_arrays, of_any_library
 from rlpost.functional.policy import PolicyLoss
 from rlpost.functional.tokens import kl, value_loss, whiten
@@ -20,7 +20,7 @@ from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from rlpost.kernels.arrays import Array
     from rlpost.recipe.loss import LossOptions
@@ -28,16 +28,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "accepted_tokens",
+    "agentic_reinforce",
     "aggregate",
     "discounted_returns",
     "gae",
     "importance_weights",
     "kl",
+    "over_rollouts",
     "place_rewards",
     "policy_loss",
     "response_rewards",
     "to_tokens",
+    "turn_gae",
     "value_loss",
+    "vtrace",
     "whiten",
 ]
 
@@ -51,17 +55,75 @@ def gae(rewards: Array, values: Array, mask: Array, **options: float) -> Credit:
     tensor([[1., 1., 0.]])
     """
     offsets = _offsets(mask, rewards=rewards, values=values)
-    credit = tokens.gae(
+    credit = scans.gae(
         rewards.reshape(-1), values.reshape(-1), offsets, mask.reshape(-1), **options
     )
     return Credit(*(part.reshape(mask.shape) for part in credit))
 
 
 @of_any_library
+def turn_gae(rewards: Array, values: Array, mask: Array, **options: Any) -> Credit:
+    """Return `rlpost.functional.turn_gae` of [B, T] arrays: advantages and returns, [B, T] each."""
+    offsets = _offsets(mask, rewards=rewards, values=values)
+    credit = scans.turn_gae(
+        rewards.reshape(-1), values.reshape(-1), offsets, mask.reshape(-1), **options
+    )
+    return Credit(*(part.reshape(mask.shape) for part in credit))
+
+
+@of_any_library
+def vtrace(
+    rewards: Array,
+    values: Array,
+    old_log_probs: Array,
+    infer_log_probs: Array,
+    mask: Array,
+    **options: float,
+) -> Credit:
+    """Return `rlpost.functional.vtrace` of [B, T] arrays: advantages and returns, [B, T] each."""
+    logs = {"old_log_probs": old_log_probs, "infer_log_probs": infer_log_probs}
+    columns = {"rewards": rewards, "values": values, **logs}
+    offsets = _offsets(mask, **columns)
+    flat = {name: column.reshape(-1) for name, column in columns.items()}
+    credit = scans.vtrace(**flat, offsets=offsets, mask=mask.reshape(-1), **options)
+    return Credit(*(part.reshape(mask.shape) for part in credit))
+
+
+@of_any_library
+def agentic_reinforce(rewards: Array, mask: Array, **options: Any) -> Array:
+    """Return `rlpost.functional.agentic_reinforce` of [B, T] rewards, [B, T]."""
+    offsets = _offsets(mask, rewards=rewards)
+    returns = scans.agentic_reinforce(rewards.reshape(-1), offsets, mask.reshape(-1), **options)
+    return returns.reshape(mask.shape)
+
+
+def over_rollouts(
+    function: Callable[..., Any], *columns: Array, mask: Array, **options: Any
+) -> Any:
+    """Return `rlpost.functional.over_rollouts` of [B, T] columns, [B, T] each.
+
+    Args:
+        function: a function of ragged tokens, such as `rlpost.functional.gae`.
+        columns: [B, T] each.
+        mask: [B, T], 0 on observation tokens and on padding.
+        options: `rollouts`, `turns` and `branches`, [B] each, and options of the function.
+    """
+    named = {f"column {number}": column for number, column in enumerate(columns)}
+    offsets = _offsets(mask, **named)
+    flat = (column.reshape(-1) for column in columns)
+    made = rollouts.over_rollouts(
+        function, *flat, offsets=offsets, mask=mask.reshape(-1), **options
+    )
+    parts = made if isinstance(made, tuple) else (made,)
+    shaped = [part.reshape(mask.shape) for part in parts]
+    return type(made)(*shaped) if isinstance(made, tuple) else shaped[0]
+
+
+@of_any_library
 def discounted_returns(rewards: Array, mask: Array, *, gamma: float = 1.0) -> Array:
     """Return `rlpost.functional.discounted_returns` of [B, T] rewards, [B, T]."""
     offsets = _offsets(mask, rewards=rewards)
-    returns = tokens.discounted_returns(rewards.reshape(-1), offsets, mask.reshape(-1), gamma=gamma)
+    returns = scans.discounted_returns(rewards.reshape(-1), offsets, mask.reshape(-1), gamma=gamma)
     return returns.reshape(mask.shape)
 
 

@@ -1,31 +1,25 @@
-"""Functions of tokens: returns, GAE, whitening, KL, importance weights, placement of rewards."""
+"""Functions of tokens: whitening, KL, importance weights, placement of rewards."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 from rlpost.errors import UsageError
-from rlpost.estimators import Credit
-from rlpost.estimators.gae import gae as _gae
 from rlpost.functional.arguments import (
     finite_tokens,
     floats,
     mask_of,
     numbers,
     of_any_library,
-    on_policy_tokens,
     one_of,
     per_response,
     ragged,
-    shares,
 )
 from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights, divergence, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
 from rlpost.kernels.kl import token_kl
-from rlpost.kernels.scans import reverse_scan
 from rlpost.kernels.segments import add_at, add_segment_sums, last_true, spread
 from rlpost.kernels.trimming import smallest
 from rlpost.kernels.values import ValueLoss
@@ -40,108 +34,6 @@ if TYPE_CHECKING:
 
 KL_ESTIMATORS = ("k1", "abs", "k2", "k3", "k4")
 LEVELS = get_args(Level)
-
-
-@of_any_library
-def gae(
-    rewards: Array,
-    values: Array,
-    offsets: Array,
-    mask: Array | None = None,
-    *,
-    gamma: float = 1.0,
-    lam: float = 0.95,
-    lambda_policy: float | None = None,
-    lambda_value: float | None = None,
-    length_adaptive_alpha: float = 0.0,
-) -> Credit:
-    """Return generalised advantage estimates and returns of the policy tokens.
-
-        δₜ = rₜ + γ·Vₜ₊₁ - Vₜ,  V = 0 after the last policy token
-        Aₜ = δₜ + γλ·Aₜ₊₁
-        Rₜ = Aₜ + Vₜ
-
-    t+1 is the next policy token of the response: observation tokens are skipped.
-
-    Args:
-        rewards: [T] reward of each token; `place_rewards` makes it from rewards of responses.
-        values: [T] value of the state before each token, in units of reward.
-        offsets: [N+1] first token of each response; the last element is T.
-        mask: [T], 0 on observation tokens; None if there are none.
-        gamma: discount γ per policy token, in [0, 1].
-        lam: λ in [0, 1]; 0 gives one-step TD errors, 1 the return minus the value.
-        lambda_policy: λ of the advantages; None for `lam`.
-        lambda_value: λ of the returns; None for `lam`.
-        length_adaptive_alpha: with α > 0, λ of the advantages is max(0, 1 - 1/(α·n)) for a response
-            of n policy tokens (VAPO).
-
-    Returns:
-        Credit of advantages and returns, [T] each; 0 on observation tokens. Differentiable in
-        rewards and values. A response without policy tokens has no credit.
-
-    Raises:
-        UsageError: a shape or a dtype is wrong, or an option is out of its range.
-
-    Source: Schulman et al., arXiv 1506.02438, eq. 16; VAPO, arXiv 2504.05118, eq. 9. ROLL,
-    OpenRLHF and slime apply γλ at observation tokens too (`observations` of `rlpost.Numerics`).
-
-    >>> rewards, values = torch.tensor([0.0, 9.0, 1.0]), torch.tensor([0.5, 9.0, 0.5])
-    >>> mask, offsets = torch.tensor([1, 0, 1]), torch.tensor([0, 3])
-    >>> gae(rewards, values, offsets, mask, lam=1.0).advantages
-    tensor([0.5000, 0.0000, 0.5000])
-    """
-    shares(gamma=gamma, lam=lam, lambda_policy=lambda_policy, lambda_value=lambda_value)
-    numbers(length_adaptive_alpha=length_adaptive_alpha)
-    rewards, values = floats(rewards=rewards, values=values)
-    function = partial(
-        _gae,
-        gamma=gamma,
-        lam=lam,
-        lambda_policy=lambda_policy,
-        lambda_value=lambda_value,
-        length_adaptive_alpha=length_adaptive_alpha,
-    )
-    responses = ragged(offsets, mask, rewards)
-    advantages, returns = on_policy_tokens(function, responses, rewards, values)
-    return Credit(advantages, returns)
-
-
-@of_any_library
-def discounted_returns(
-    rewards: Array, offsets: Array, mask: Array | None = None, *, gamma: float = 1.0
-) -> Array:
-    """Return the discounted return-to-go of the policy tokens.
-
-        Gₜ = rₜ + γ·Gₜ₊₁,  G = 0 after the last policy token
-
-    t+1 is the next policy token of the response. Whitened over a batch these are the advantages of
-    REINFORCE++; minus the reward of the greedy response, those of ReMax.
-
-    Args:
-        rewards: [T] reward of each token.
-        offsets: [N+1] first token of each response; the last element is T.
-        mask: [T], 0 on observation tokens; None if there are none.
-        gamma: discount γ per policy token, in [0, 1].
-
-    Returns:
-        [T]; 0 on observation tokens. Differentiable.
-
-    Raises:
-        UsageError: a shape or a dtype is wrong, or an option is out of its range.
-
-    Source: Williams, Machine Learning 8, 1992.
-
-    >>> rewards, offsets = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0, 2, 3])
-    >>> discounted_returns(rewards, offsets, gamma=0.5)
-    tensor([0.5000, 1.0000, 2.0000])
-    """
-    shares(gamma=gamma)
-    (rewards,) = floats(rewards=rewards)
-
-    def scan(chosen: Array, compact: Array) -> tuple[Array]:
-        return (reverse_scan(chosen, compact, gamma),)
-
-    return on_policy_tokens(scan, ragged(offsets, mask, rewards), rewards)[0]
 
 
 @of_any_library

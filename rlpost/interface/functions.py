@@ -584,6 +584,7 @@ def convert(
     where: str | None = None,
     attempts: Literal["newest", "all"] = "newest",
     nonfinite: Literal["keep", "error"] = "keep",
+    workers: int | None = None,
     overwrite: bool = False,
     progress: Progress = None,
 ) -> Conversion:
@@ -603,6 +604,7 @@ def convert(
         attempts: of a step that several attempts of a run wrote, by `run_attempt`, keep the rows of
             the newest, or all.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
+        workers: processes that read; None: one per core, at most 8, for 64 MiB or more.
         overwrite: whether to replace existing files.
         progress: count the responses while they are converted, as of `advantages`.
 
@@ -620,9 +622,11 @@ def convert(
         where=condition(where, None),
     )  # fmt: skip
     with _reporting(progress=progress) as run:
-        return Conversion(
-            work.convert(paths, output, source, read, overwrite=overwrite, reporter=run.reporter)
-        )
+        summary = work.convert(
+            paths, output, source, read,
+            workers=workers, overwrite=overwrite, reporter=run.reporter,
+        )  # fmt: skip
+        return Conversion(summary)
 
 
 def export(

@@ -34,6 +34,8 @@ _BODY = (-5.0, -0.3)  # log-probs of tokens that are neither nearly certain nor 
 _OUTLIER = 6.0  # times the 90 % quantile of |d|
 _PLAUSIBLE = 0.1, 10.0  # temperatures
 _TINY = 1e-5  # nats: of float32 kernels
+_FARTHER = 2.0  # times: a mean ratio's distance from 1, to that of the sampled column
+_MOST_RATIO = np.log(5.0)
 _LEAST = 64  # tokens of a quantile or a mean of squares
 
 
@@ -103,6 +105,36 @@ def mean_ratio(d: Floats, window: Codes) -> Estimate:
     """
     ratio = np.exp(np.clip(d, -20.0, 20.0))
     return ratio_of_sums(ratio, np.ones_like(ratio), window)
+
+
+@dataclass(frozen=True)
+class SampledColumn:
+    """The column of log-probs that tokens were sampled from."""
+
+    engine: bool
+    """Whether it is the engine's, whose mean inverse ratio is nearer to 1."""
+    forward: Estimate
+    """Mean of trainer / engine: 1 if tokens were sampled from the engine's log-probs."""
+    backward: Estimate
+    """Mean of engine / trainer: 1 if they were sampled from the trainer's."""
+    z: float
+    """How sure it is that tokens were not sampled from the other; 0 if neither is near 1."""
+
+
+def sampled_column(d: Floats, window: Codes) -> SampledColumn:
+    """Return which column tokens were sampled from.
+
+    Args:
+        d: [t] log-ratios trainer - engine.
+        window: [t] codes of the windows.
+    """
+    forward, backward = mean_ratio(d, window), mean_ratio(-d, window)
+    near, far = (abs(np.log(one.value)) for one in (forward, backward))
+    engine = bool(near <= far)
+    sure = max(near, far) > _FARTHER * min(near, far)
+    # Capped ratios have a lower mean, so one above 1 is evidence, which no outlier blurs.
+    capped = mean_ratio(np.minimum(-d if engine else d, _MOST_RATIO), window)
+    return SampledColumn(engine, forward, backward, capped.z(1.0) if sure else 0.0)
 
 
 @dataclass(frozen=True)

@@ -158,11 +158,3 @@ def trained_tokens(mask: Array, offsets: Array, trained: Array) -> Array:
     return xp.placed(
         place < spread(trained[: len(bounds) - 1], bounds), positions_of(mask), len(mask)
     )
-
-
-def place_in_rollout(rollout: Integers, *keys: np.ndarray) -> Integers:
-    """Return the place of each row in the order of rollouts, then of these keys, [N] int64."""
-    order = np.lexsort([np.arange(len(rollout)), *reversed(keys), rollout])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return place

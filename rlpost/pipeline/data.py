@@ -41,6 +41,8 @@ NO_REWARD = "no_reward"
 """The column of Responses that is true for rows whose reward is null, if rollouts count."""
 FAILURE, ATTEMPT = "failure", "run_attempt"
 """The roles of why a response failed, and of which attempt of the run wrote it."""
+AGENT_ROLE = "agent_role"
+"""The role, and the column of Responses, of the agent whose policy sampled a row."""
 LEFT_OUT = ("sample_mask", "superseded", "failure")
 """Why a response is left out of statistics and training, besides a number that is not finite."""
 NEXT_VALUE = "next_value"
@@ -239,7 +241,7 @@ def concat_columns(parts: Iterable[Mapping[str, Column]], rows: int) -> dict[str
 Label = str | int
 
 
-_LABELLED = ("batch", "domain", "branch", "agent_role", UNKNOWN_REASON, FAILURE)
+_LABELLED = ("batch", "domain", "branch", AGENT_ROLE, UNKNOWN_REASON, FAILURE)
 """Keys whose labels are kept; there may be millions of groups and rollouts."""
 
 
@@ -293,7 +295,7 @@ class Collector:
         by_rollout = unit == "rollout" and "rollout" in codes  # no statistic may need them
         alone = codes["rollout"] if by_rollout else np.arange(count)
         own = codes.get("group", alone)
-        roles = [codes["agent_role"]] if recipe.estimator_for else []
+        roles = [codes[AGENT_ROLE]] if recipe.estimator_for else []
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
         left_out = np.zeros(count, np.int8)
         if "sample_mask" in columns:
@@ -312,13 +314,13 @@ class Collector:
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         if "branch" in codes:  # in the order of their names
             codes["branch"] = name_ranks(labels.pop("branch"))[codes["branch"]]
-        ids = {"rollout", "branch", "agent_role", "state_id", UNKNOWN_REASON, FAILURE}
+        ids = {"rollout", "branch", AGENT_ROLE, "state_id", UNKNOWN_REASON, FAILURE}
         columns |= {n: code for n, code in codes.items() if n in ids or is_read_by_name(n)}
         if len(batches) > 1 and "rollout" in codes:
             columns["prompt"] = own
         if by_rollout:
             columns["unit"] = joint_codes(columns["group"], codes["rollout"])
-        kept = ("agent_role", UNKNOWN_REASON, FAILURE)
+        kept = (AGENT_ROLE, UNKNOWN_REASON, FAILURE)
         others = {name: labels[name] for name in kept if name in labels}
         labels = {"step": steps, "batch": batches, "domain": domains} | others
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)

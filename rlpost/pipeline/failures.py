@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.io.arrow import CellLocation
+    from rlpost.kernels.rollouts import RolloutOrder
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.recipe.recipe import Recipe
@@ -79,7 +80,7 @@ def attempts(array: pa.Array, location: CellLocation) -> Codes:
     return numbers.astype(np.int64)
 
 
-def failed_units(failed: Flags, unit: Codes, turn: NDArray[Any] | None) -> Flags:
+def failed_units(failed: Flags, order: RolloutOrder, *places: NDArray[Any] | None) -> Flags:
     """Return which rows are of a rollout that failed, [N].
 
     A rollout failed if a row of its last turn did. A failure before is one that the agent went on
@@ -87,15 +88,13 @@ def failed_units(failed: Flags, unit: Codes, turn: NDArray[Any] | None) -> Flags
 
     Args:
         failed: [N], by row.
-        unit: [N] codes from 0 of rollouts.
-        turn: [N] numbers of turns, or None.
+        order: of the rows of rollouts.
+        places: [N] each, what all rows of a turn have in common: turn and agent; None: unknown.
     """
-    count = int(unit.max(initial=-1)) + 1
-    if turn is not None and failed.any():
-        last = np.full(count, -np.inf)
-        np.maximum.at(last, unit, turn)
-        failed = failed & (turn == last[unit])
-    return np.bincount(unit[failed], minlength=count)[unit] > 0
+    for column in places:
+        if column is not None:
+            failed = failed & (column == column[order.last][order.rollout])
+    return np.bincount(order.rollout[failed], minlength=len(order.last))[order.rollout] > 0
 
 
 @dataclass(frozen=True)
@@ -184,18 +183,14 @@ def _reasons(responses: Responses) -> Counter[str]:
     return Counter({str(x): n for x, n in zip(labels, counts, strict=True) if n})
 
 
-def failure_ends(responses: Responses, failed: Flags) -> Flags:
-    """Return one row with a reason of each rollout that failed, the last by turn, [N].
+def failure_ends(responses: Responses, failed: Flags, order: RolloutOrder | None) -> Flags:
+    """Return the last row with a reason of each rollout that failed, [N].
 
     Without rollouts, all rows that failed.
     """
-    rows = np.flatnonzero(failed & named_failures(responses))
-    if "unit" in responses and len(rows):
-        if "turn" in responses:
-            rows = rows[np.argsort(responses["turn"][rows], kind="stable")]
-        last = np.full(int(responses["unit"].max()) + 1, -1)
-        last[responses["unit"][rows]] = rows
-        rows = last[last >= 0]
+    ends = failed & named_failures(responses)
+    if order is None:
+        return ends
     flags = np.zeros(len(failed), bool)
-    flags[rows] = True
+    flags[order.last_of(ends)] = True
     return flags

@@ -19,11 +19,11 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
+from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
+from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
-from rlpost.pipeline.stages.agent_roles import AGENT_ROLE
 from rlpost.pipeline.stages.off_policy import roles as corrected_roles
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.stages.trained_once import IDS
@@ -317,22 +317,17 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([TRUNCATED] if recipe.drop_truncated or recipe.truncation_penalty is not None else []),
         *([TRUNCATED] if recipe.bootstrap or warns_of_ends(resolved) else []),
         *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
-        *(["turn"] if recipe.group_length_penalty is not None or _ends_rollouts(resolved) else []),
-        *(["rollout", "branch", "turn"] if resolved.unit == "rollout" else []),
-        *(["rollout", "turn", "branch", PROMPT_IDS] if recipe.trained_once else []),
+        *(["turn"] if recipe.group_length_penalty is not None else []),
+        *(["rollout", *PLACE] if resolved.orders_rows else []),
+        *([PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
-        *(("turn", "branch", "turn_reward") if resolved.joins else ()),
+        *(["turn_reward"] if resolved.joins else []),
         *([AGENT_ROLE] if resolved.by_role else []),
         *(role for own in resolved.by_role.values() for role in _optional_rows(own)),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
     ]
-
-
-def _ends_rollouts(resolved: ResolvedRecipe) -> bool:
-    """Return whether the last turn of a rollout tells if it failed."""
-    return resolved.failures and resolved.unit == "rollout"
 
 
 def _caps_weights(resolved: ResolvedRecipe) -> bool:
@@ -387,6 +382,7 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         *((role, correction, recipe.corrects) for role in sorted(corrected_roles(recipe))),
         *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in RATIO_ROLES),
         (AGENT_ROLE, "--estimator-for", bool(resolved.by_role)),
+        ("turn", f"estimator {estimator.name}", "turn" in estimator.roles),
         ("turn", "--scan rollout", resolved.joins),
         ("rollout", "--scan rollout", resolved.joins),
         ("rollout", "--unit rollout", resolved.unit == "rollout" and not resolved.joins),

@@ -185,6 +185,16 @@ class ResolvedRecipe:
         return self.unit == "rollout" or "rollout" in self.estimator.needs
 
     @property
+    def chains_turns(self) -> bool:
+        """The rows of a rollout follow each other in a return, a scan or an estimator."""
+        return self.joins or "rollout_order" in self.estimator.needs
+
+    @property
+    def orders_rows(self) -> bool:
+        """The order of a rollout's rows can change a number."""
+        return self.has_rollouts or self.chains_turns or self.recipe.trained_once
+
+    @property
     def can_count_rows(self) -> bool:
         """Rollouts count, and no estimator or scan needs to know which rows are of one."""
         needed = self.recipe.scan == "rollout" or "rollout" in self.estimator.needs

@@ -20,11 +20,12 @@ from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, ROW_ROLES, TEXT
-from rlpost.pipeline.data import TRUNCATED, UNKNOWN_REASON
+from rlpost.pipeline.data import AGENT_ROLE, TRUNCATED, UNKNOWN_REASON
 from rlpost.pipeline.failures import FailureCounts, failure_counts
 from rlpost.pipeline.metrics import report_metrics
 from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
+from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
 from rlpost.pipeline.signal import GroupSignal, add_signals, group_signal
 from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import (
@@ -161,6 +162,8 @@ class ResponseFacts:
     """Responses that failed, and rows that a later attempt replaced."""
     forked: int = 0
     """Rollouts with rows of several branches that have one turn, if turns are joined."""
+    same_turn: int = 0
+    """Rows with the turn, branch and agent of another row of their rollout."""
 
     def __add__(self, other: ResponseFacts) -> ResponseFacts:
         groups = [one.groups for one in (self, other) if one.groups is not None]
@@ -176,6 +179,7 @@ class ResponseFacts:
             self.unknown_reasons + other.unknown_reasons,
             self.failures + other.failures,
             self.forked + other.forked,
+            self.same_turn + other.same_turn,
         )
 
     def to_json(self) -> Json:
@@ -219,6 +223,7 @@ def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
         unknown_reasons=responses.label_counts(UNKNOWN_REASON),
         failures=failure_counts(responses),
         forked=_forked(plan.resolved, responses),
+        same_turn=int((responses.columns.get(SAME_TURN, False) & responses["kept"]).sum()),
     )
 
 
@@ -239,7 +244,9 @@ def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
         return 0
     rows = np.flatnonzero(responses["kept"])
     unit, branch = responses["unit"][rows], responses["branch"][rows]
-    place = joint_codes(unit, np.unique(responses["turn"][rows], return_inverse=True)[1])
+    agent = [responses[AGENT_ROLE][rows]] if AGENT_ROLE in responses else []
+    turn = np.unique(responses["turn"][rows], return_inverse=True)[1]
+    place = joint_codes(unit, turn, *agent)
     order = np.lexsort((branch, place))
     place, branch = place[order], branch[order]
     siblings = (place[1:] == place[:-1]) & (branch[1:] != branch[:-1])
@@ -738,7 +745,7 @@ def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
 def rollout_warnings(plan: Plan, facts: ResponseFacts) -> list[str]:
     """Return the warnings of rows that are not one rollout each, or no answers."""
     failures = facts.failures.warnings(plan.resolved.recipe, plan.columns)
-    return [*_turns(plan, facts), *_forks(plan, facts), *failures]
+    return [*_turns(plan, facts), *_forks(plan, facts), *_same_turn(plan, facts), *failures]
 
 
 def _turns(plan: Plan, facts: ResponseFacts) -> list[str]:
@@ -772,7 +779,20 @@ def _forks(plan: Plan, facts: ResponseFacts) -> list[str]:
         f"{counted(facts.forked, 'rollout')} with rows of one turn in several branches (by "
         f"`{plan.columns.column('branch')}`): {how} joins them by turn, then by branch, so that "
         "the advantages of a branch contain rewards of its alternatives; "
-        f"{advice}, and --map branch=none is for rows that follow one another"
+        f"{advice}"
+    )
+    return [text]
+
+
+def _same_turn(plan: Plan, facts: ResponseFacts) -> list[str]:
+    """Return the warning of rows that are copies, or branches without a name."""
+    if not facts.same_turn:
+        return []
+    place = [f"`{plan.columns.column(role)}`" for role in PLACE if role in plan.columns]
+    branch = "" if "branch" in plan.columns else "; --map branch=COLUMN is for branches"
+    text = (
+        f"{counted(facts.same_turn, 'row')} with the {', '.join(place)} of another row of their "
+        f"rollout: drop copies, which train twice{branch}"
     )
     return [text]
 

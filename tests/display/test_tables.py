@@ -166,6 +166,16 @@ def test_a_note_of_a_row_is_on_the_line_below():
     assert "- to ±5" in table.markdown()
 
 
+def test_paragraphs_of_a_note_of_a_row_are_lines_that_wrap(monkeypatch):
+    table = TextTable(("k",), [("a",), ("b",)], row_notes={0: "first " * 9 + "\nsecond"})
+    assert on_terminal(table, 80)[1:] == ["a", "  " + " ".join(["first"] * 9), "  second", "b"]
+    monkeypatch.setenv("COLUMNS", "30")
+    lines = piped(table).splitlines()
+    assert max(map(len, lines)) <= 30
+    assert lines[-2:] == ["  second", "b"]
+    assert "- second" in table.markdown()
+
+
 def test_wide_characters_keep_columns_aligned():
     rows = on_terminal(TextTable(("prompt", "n"), [("数学", "1"), ("maths", "2")]), 80)[1:]
     assert rows == ["数学    1", "maths   2"]

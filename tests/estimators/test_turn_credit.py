@@ -35,7 +35,7 @@ GAINS = double([1.0, 2.0, 4.0, 0.0, 8.0, 3.0])
 def turns(gains=GAINS, outcome=0.0, **knobs):
     outcomes = np.broadcast_to(double(outcome), (6,)).copy()
     options = {"norm_std": "none", **knobs}
-    return mt_grpo_rewards(outcomes, gains, TURN, ROLLOUT, GROUP, **options).tolist()
+    return mt_grpo_rewards(outcomes, gains, TURN, ROLLOUT, GROUP, TURN, **options).tolist()
 
 
 def test_returns_are_compared_among_the_rollouts_that_reach_a_turn():
@@ -82,7 +82,7 @@ def test_the_bias_of_summed_baselines_is_the_mean_reward_of_the_turns_that_follo
     means = [gains[turn == k].mean() for k in range(5) if (turn == k).any()]
     options = {"norm_std": "none", "episode_weight": 0.0}
     found, biased = (
-        mt_grpo_rewards(gains, gains, turn, rollout, zeros, turn_baseline=how, **options)
+        mt_grpo_rewards(gains, gains, turn, rollout, zeros, turn, turn_baseline=how, **options)
         for how in ("return", "reward")
     )
     for row, (k, own) in enumerate(zip(turn, rollout, strict=True)):
@@ -111,7 +111,7 @@ def test_the_policy_gradient_is_exact_with_returns_and_biased_by_the_mean_reward
 
     def gradient(how):
         made = mt_grpo_rewards(
-            np.zeros_like(gains), gains, turn, rollout, np.zeros_like(turn),
+            np.zeros_like(gains), gains, turn, rollout, np.zeros_like(turn), turn,
             norm_std="none", turn_baseline=how,
         )  # fmt: skip
         return float((made[: stops + goes] * score).mean())
@@ -120,11 +120,11 @@ def test_the_policy_gradient_is_exact_with_returns_and_biased_by_the_mean_reward
     assert gradient("reward") == pytest.approx(mean - mean)
 
 
-def test_turns_of_equal_number_are_joined_in_the_order_of_their_branches():
-    def made(branch):
+def test_turns_of_equal_number_are_joined_in_their_order():
+    def made(order):
         return mt_grpo_rewards(
             double([0.0] * 3), double([1.0, 2.0, 4.0]), whole([0, 0, 0]), whole([0, 0, 0]),
-            whole([0] * 3), branch, norm_mean="none", norm_std="none",
+            whole([0] * 3), order, norm_mean="none", norm_std="none",
         ).tolist()  # fmt: skip
 
     assert made(whole([0, 1, 2])) == [7, 6, 4]

@@ -36,6 +36,8 @@ def given_tensors(dtype, device="cpu"):
         "mask": MASK.to(device),
         "groups": torch.tensor([0, 0, 0], device=device),
         "tokens": torch.tensor([3, 0, 3], device=device),
+        "rollouts": torch.tensor([4, 4, 5], device=device),
+        "turns": torch.tensor([1, 0, 0], device=device),
     }
 
 
@@ -47,6 +49,13 @@ CALLS = [
     w("gae", "rewards", "values", "offsets", "mask"),
     w("gae", "rewards", "values", "offsets", "mask", length_adaptive_alpha=0.5),
     w("discounted_returns", "rewards", "offsets", "mask", gamma=0.5),
+    w("turn_gae", "rewards", "values", "offsets", "mask", gamma=0.9),
+    w("agentic_reinforce", "rewards", "offsets", "mask", gamma=0.5),
+    w("vtrace", "rewards", "values", "old", "infer", "offsets", "mask", gamma=0.9),
+    w("mt_grpo", "scores", "scores", "turns", "rollouts", "groups", norm_std="none"),
+    w("turn_credit", "scores", "scores", "turns", "rollouts", "groups", "tokens"),
+    w("turn_returns", "scores", "turns", "rollouts", step_gamma=0.5),
+    w("gar", "scores", "scores", "groups"),
     w("place_rewards", "scores", "offsets", "mask"),
     w("response_rewards", "scores", "rewards", "offsets"),
     w("to_tokens", "scores", "offsets", "mask"),
@@ -83,7 +92,8 @@ def called(name, columns, knobs, tensors):
 
 def test_the_calls_cover_every_public_function():
     functions = {name for name in F.__all__ if callable(getattr(F, name)) and name.islower()}
-    assert functions == {name for name, _, _ in CALLS}
+    of_functions = {"per_rollout", "over_rollouts"}  # test_functional_rollouts.py has them
+    assert functions == {name for name, _, _ in CALLS} | of_functions
 
 
 def keeps_inputs_and_gives_their_type(name, columns, knobs, dtype, device):
@@ -133,6 +143,9 @@ def test_values_on_observation_tokens_are_not_used(name, columns, knobs):
 DIFFERENTIABLE = {
     "gae": ("rewards", "values"),
     "discounted_returns": ("rewards",),
+    "turn_gae": ("rewards", "values"),
+    "agentic_reinforce": ("rewards",),
+    "vtrace": ("rewards", "values"),
     "place_rewards": ("scores",),
     "response_rewards": ("scores", "rewards"),
     "to_tokens": ("scores",),
@@ -317,7 +330,7 @@ def test_a_loss_by_options_equals_the_loss_by_name():
     assert by_name.loss == by_options.loss
 
 
-@pytest.mark.parametrize("name", ["groups", "tokens", "policy", "padded"])
+@pytest.mark.parametrize("name", ["groups", "tokens", "scans", "rollouts", "policy", "padded"])
 def test_examples_in_docstrings(name):
     module = importlib.import_module(f"rlpost.functional.{name}")
     outcome = doctest.testmod(module, extraglobs={"torch": torch})

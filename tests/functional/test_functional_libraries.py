@@ -11,6 +11,7 @@ from rlpost.errors import UsageError
 OFFSETS, MASK = [0, 0, 5, 6, 11], [1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0]
 RANDOM = np.random.default_rng(0)
 TOKENS = [-RANDOM.random(11) for _ in range(3)]
+TURNS, ROLLOUTS = [1, 0, 0, 0], [3, 3, 4, 5]
 REWARDS, GROUPS = RANDOM.standard_normal(4), [7, 7, 8, 8]
 CALLS = {
     "grpo": ([REWARDS, GROUPS], {}),
@@ -22,6 +23,13 @@ CALLS = {
     "max_rl": ([REWARDS, GROUPS], {}),
     "gdpo": ([RANDOM.random((4, 2)), GROUPS], {}),
     "gae": ([*TOKENS[:2], OFFSETS, MASK], {"gamma": 0.9}),
+    "turn_gae": ([*TOKENS[:2], OFFSETS, MASK], {"gamma": 0.9}),
+    "agentic_reinforce": ([TOKENS[0], OFFSETS, MASK], {"gamma": 0.9}),
+    "vtrace": ([TOKENS[0], *TOKENS, OFFSETS, MASK], {"gamma": 0.9}),
+    "mt_grpo": ([REWARDS, REWARDS, TURNS, ROLLOUTS, GROUPS], {"norm_std": "none"}),
+    "turn_credit": ([REWARDS, REWARDS, TURNS, ROLLOUTS, GROUPS, [0, 4, 1, 4]], {}),
+    "turn_returns": ([REWARDS, TURNS, ROLLOUTS], {"step_gamma": 0.5}),
+    "gar": ([REWARDS, RANDOM.random(4), GROUPS], {}),
     "discounted_returns": ([TOKENS[0], OFFSETS, MASK], {"gamma": 0.9}),
     "response_rewards": ([REWARDS, TOKENS[0], OFFSETS], {}),
     "place_rewards": ([REWARDS, OFFSETS, MASK], {}),
@@ -48,7 +56,8 @@ def called(kind, name, dtype):
 
 def test_every_function_has_a_call():
     functions = {name for name in F.__all__ if name[0].islower() and name != "padded"}
-    assert functions == {*CALLS}
+    of_functions = {"per_rollout", "over_rollouts"}  # test_functional_rollouts.py has them
+    assert functions == {*CALLS} | of_functions
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -17,6 +17,7 @@ from rlpost.kernels.mismatch import (
     mean_ratio,
     quantile_bins,
     ratio_of_sums,
+    sampled_column,
     size_ratio,
     temperature,
     within_contexts,
@@ -66,6 +67,19 @@ def test_tokens_sampled_from_the_trainer_show_in_its_own_column():
     assert abs(mean_ratio(infer - old, rows).z(1.0)) < 4
     assert mean_ratio(old - infer, rows).z(1.0) > 4
     assert temperature(infer - old, old, None, rows).value.value == pytest.approx(0.8, abs=0.06)
+
+
+@pytest.mark.parametrize(("of", "sure"), [("engine", True), ("trainer", True), (None, False)])
+def test_the_column_that_tokens_were_sampled_from(of, sure):
+    options = {"heat": 0.8, "heat_of": of} if of else {}
+    old, infer, rows = flat(rollouts(**options)[0], "old_log_probs", "infer_log_probs")
+    found = sampled_column(old - infer, rows)
+    assert (found.z > 4) == sure
+    if sure:
+        assert found.engine == (of == "engine")
+        near, far = sorted((found.forward, found.backward), key=lambda one: one.value)
+        assert near.value == pytest.approx(1, abs=4 * near.error)
+        assert far.value > 1.05
 
 
 @pytest.mark.parametrize(("heat", "sign"), [(0.7, -1), (1.0, 0), (1.3, 1)])

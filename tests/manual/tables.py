@@ -56,7 +56,7 @@ USES = {
     "branch": "the branches of a rollout, such as forks and sub-agents",
     "turn": "the turns of a rollout, in order",
     "turn_reward": "the reward of a turn; null: none",
-    "agent_role": "the agent of a turn",
+    "agent_role": "the agent of a turn; a rollout ends with that of its first row",
     "policy_version": "the policy that sampled a response (a number) or its tokens (a list)",
     "entropy": "the policy's entropy per token; metrics of a replay",
     "failure": "a rollout that failed without an answer: a reason, or a bool",

@@ -243,8 +243,8 @@ def test_estimators_of_steps_reject_rollouts():
 def test_verl_takes_the_last_row_with_its_own_kl():
     """verl's advantage of GRPO is that of a rollout's last output, on all outputs."""
     rows = [
-        Response(group="p", reward=x, mask=[1], old=[-1.0], ref=[-1.0 - kl])
-        for x, kl in ((0.0, 5.0), (1.0, 0.5), (9.0, 7.0), (0.0, 0.25))
+        Response(group="p", reward=x, mask=[1], old=[-1.0], ref=[-1.0 - kl], turn=i % 2)
+        for i, (x, kl) in enumerate(((0.0, 5.0), (1.0, 0.5), (9.0, 7.0), (0.0, 0.25)))
     ]
     table = to_table(rows).append_column("traj", [["a", "a", "b", "b"]])
     recipe = rlpost.preset("verl", columns={"rollout": "traj"}, kl_coef=1.0)

@@ -224,8 +224,8 @@ def warnings(**options):
 def test_rollouts_with_alternatives_of_one_turn_are_counted(options):
     (text,) = [one for one in warnings(**options) if "branch" in one]
     assert text.startswith("1 rollout ")
-    alone = warnings(**options, columns={"branch": "none"})
-    assert not [one for one in alone if "branch" in one]
+    with pytest.raises(DataError, match=r"row 1, has `turn` 1, and table, row 2, .*--map branch="):
+        warnings(**options, columns={"branch": "none"})
 
 
 def test_truncated_rows_that_continue_are_not_counted():

@@ -9,11 +9,12 @@ judged there. What is left is numerical noise, other weights, or unexplained.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlpost.analysis.inspect.model import Cause
+from rlpost.analysis.inspect.remedies import REMEDIES
 from rlpost.display.text import percent
 from rlpost.kernels import mismatch as evidence
 from rlpost.kernels.divergence import confident_disagreement
@@ -21,14 +22,17 @@ from rlpost.kernels.divergence import confident_disagreement
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rlpost.analysis.inspect.model import Label
+    from rlpost.analysis.inspect.model import Certainty, Label, Side
     from rlpost.kernels.mismatch import Codes, Estimate, Flags, Floats
 
 
 LEAST_TOKENS = 512  # fewer show no cause
 LEAST_PAIRS = 64  # of one context
-LEAST_GAP = 1e-3
-"""Root mean square of d, nats, below which nothing is named: float32 kernels stay below 1e-4."""
+LEAST_GAP = 1.25e-3
+"""Root mean square of d, nats, below which nothing is named.
+
+Kernels of float32 stay below 1e-4, and noise of up to 1e-3 is no gap; a float16 engine has 1.6e-3.
+"""
 SURE_Z, LEAST_Z = 10.0, 5.0
 LARGEST_NOISE = 0.03  # nats, root mean square: a k3 of 0.0005; bfloat16 kernels have 0.01
 MISSING_MASS = 3e-3  # that a mean ratio is below 1
@@ -45,6 +49,7 @@ SHARP = 0.02  # of the entropy, that tokens are less surprising than sampling ma
 NAMED = 0.01  # of the gap: causes that the line of a finding names beside the first
 SAMPLING = "truncated-sampling", "temperature"
 WEIGHTS = "stale-weights", "failed-sync"
+UNKNOWN = "other"
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,9 @@ class ComparedTokens:
     stuck: Label | None = None
     """The first of at least 3 last steps over which the engine's version stays the same."""
     first: ComparedTokens | None = None
-    """The first tokens of responses, in windows of one prompt."""
+    """The first tokens of responses, in windows of one context: of one prompt."""
+    context: str = "prompt"
+    """What the tokens of a window of `first` have in common."""
 
     def chosen(self, keep: Flags | Codes) -> ComparedTokens:
         """Return some of the tokens."""
@@ -122,14 +129,40 @@ def causes_of(tokens: ComparedTokens) -> list[Cause]:
     return sorted(case.causes, key=lambda one: -one.share)
 
 
+def unexplained(causes: Sequence[Cause]) -> float:
+    """Return the share of the gap that no known cause explains."""
+    return max(0.0, 1.0 - sum(one.share for one in causes if one.name != UNKNOWN))
+
+
+def percentages(shares: Sequence[float]) -> list[str]:
+    """Return shares as percentages that add up as the shares do: their running sum is rounded.
+
+    >>> percentages([0.6595, 0.3405]), percentages([0.9996, 0.0004])
+    (['66.0 %', '34.0 %'], ['>99.9 %', '<0.1 %'])
+    """
+    parts = np.round(np.diff(np.round(np.cumsum([0.0, *shares]), 3)), 3).tolist()
+    both = zip(parts, shares, strict=True)
+    return [percent(part if 0 < part < 1 else share) for part, share in both]
+
+
 def likeliest(causes: Sequence[Cause]) -> str:
     """Return `likeliest cause: temperature (58 % of the gap), then stale-weights (38 %)`, or ''."""
-    if not causes:
-        return ""
-    first, *others = causes
-    named = [f"{one.name} ({percent(one.share)})" for one in others if one.share >= NAMED]
+    known = [one for one in causes if one.name != UNKNOWN]
+    if not known:
+        return "no known cause explains the gap" if causes else ""
+    first, *others = known
+    if not first.share:
+        return f"both sides agree, but tokens were not sampled from these log-probs: {first.name}"
+    shares = percentages([one.share for one in known])
+    named = [
+        f"{one.name} ({text})"
+        for one, text in zip(others, shares[1:], strict=True)
+        if one.share >= NAMED
+    ]
     more = f", then {', '.join(named)}" if named else ""
-    return f"likeliest cause: {first.name} ({percent(first.share)} of the gap){more}"
+    if (rest := unexplained(causes)) >= NAMED:
+        more += f"; {percent(rest)} unexplained"
+    return f"likeliest cause: {first.name} ({shares[0]} of the gap){more}"
 
 
 @dataclass(frozen=True)
@@ -159,17 +192,28 @@ class Case:
         """Return whether one of these causes was found."""
         return any(one.name in names for one in self.causes)
 
-    def named(self, name: str, share: float, z: float, text: str, **estimate: Any) -> Case:
-        """Return the case with a cause of this share of the whole gap, unless it is there."""
+    def named(
+        self, name: str, share: float, z: float, text: str, change: Side = "either",
+        **estimate: Any,
+    ) -> Case:  # fmt: skip
+        """Return the case with a cause of this share of the whole gap; a second share is added."""
         numbers = {key: _rounded(value) for key, value in estimate.items()}
-        if self.has(name):
-            return self
-        cause = Cause(name, _rounded(share), numbers, text, _sure(abs(z)), ADVICE[name])
-        return replace(self, causes=(*self.causes, cause))
+        remedy, share = REMEDIES[name], _rounded(share)
+        cause = Cause(
+            name, share, numbers, text, _sure(abs(z)), change, remedy.advice, remedy.options
+        )
+        if not self.has(name):
+            return replace(self, causes=(*self.causes, cause))
+        return self.changed(name, lambda one: replace(one, share=_rounded(one.share + share)))
+
+    def changed(self, name: str, change: Callable[[Cause], Cause]) -> Case:
+        """Return the case with another cause of this name."""
+        causes = tuple(change(one) if one.name == name else one for one in self.causes)
+        return replace(self, causes=causes)
 
     def without(
         self, keep: Flags, name: str, z: float, text: str, *, left: float | None = None,
-        **estimate: Any,
+        change: Side = "either", **estimate: Any,
     ) -> Case:  # fmt: skip
         """Return the case of the tokens that do not have this cause.
 
@@ -179,7 +223,7 @@ class Case:
         if left is None or not self.exact:
             squares = self.squares if self.exact else evidence.capped_squares(self.tokens.d)
             left = min(float(squares[keep].mean() / squares.mean()), 1.0) if keep.any() else 0.0
-        case = self.named(name, self.share * (1 - left), z, text, **estimate)
+        case = self.named(name, self.share * (1 - left), z, text, change, **estimate)
         tokens = self.tokens.chosen(keep)
         return replace(case, tokens=tokens, rest=self.rest[keep], share=self.share * left)
 
@@ -188,8 +232,12 @@ def _size(d: Floats) -> float:
     return float(evidence.capped_squares(d).mean() ** 0.5) if len(d) else 0.0
 
 
-def _sure(z: float) -> Literal["high", "medium", "low"]:
+def _sure(z: float) -> Certainty:
     return "high" if z >= SURE_Z else "medium" if z >= LEAST_Z else "low"
+
+
+def _plus(one: Estimate) -> str:
+    return f"{one.value:.3f} ± {one.error:.1g}"
 
 
 def _rounded(value: Any) -> Any:
@@ -244,6 +292,8 @@ def few_tokens(case: Case) -> Case:
     if any(_clusters(tail.tokens, codes) for codes in labels):
         return case
     text += f", the others by {others:.3g} (root mean square)"
+    if case.has("truncated-sampling") and not case.exact:
+        case = _with_kept_mass(case, ~tail.tokens)
     return case.without(
         ~tail.tokens, "few-tokens", count**0.5, text, tokens=count / total, nats=nats
     )
@@ -259,15 +309,24 @@ def truncated_sampling(case: Case) -> Case:
     mass = evidence.mean_ratio(d, tokens.window)
     if 1 - mass.value < MISSING_MASS or -mass.z(1.0) < LEAST_Z:
         return case
+    case = case.named("truncated-sampling", 0.0, mass.z(1.0), "")
+    case = _with_kept_mass(case, np.ones(len(d), np.bool_))
+    return replace(case, rest=np.maximum(d, 0.0), exact=False)  # it makes no token likelier
+
+
+def _with_kept_mass(case: Case, keep: Flags) -> Case:
+    """Return the case with the mass that truncated sampling kept, of some of its tokens."""
+    d = case.tokens.d[keep]
+    mass = evidence.mean_ratio(d, evidence.codes_of(case.tokens.window[keep]))
     lower = 100 * float((d < 0).mean())
     text = f"the trainer gives {mass.value:.4f} ± {mass.error:.1g} of its probability to what was "
     text += f"sampled from; engine log-probs are higher in {lower:.3g} % of tokens"
     edge = float(np.quantile(np.exp(np.minimum(d, 0.0)), 0.01))
-    case = case.named(
-        "truncated-sampling", 0.0, mass.z(1.0), text,
-        kept_mass=mass.value, error=mass.error, lowest_mass=edge,
-    )  # fmt: skip
-    return replace(case, rest=np.maximum(d, 0.0), exact=False)  # it makes no token likelier
+    numbers = {"kept_mass": mass.value, "error": mass.error, "lowest_mass": edge}
+    estimate = {name: _rounded(value) for name, value in numbers.items()}
+    return case.changed(
+        "truncated-sampling", lambda one: replace(one, evidence=text, estimate=estimate)
+    )
 
 
 def temperature(case: Case) -> Case:
@@ -275,11 +334,8 @@ def temperature(case: Case) -> Case:
     tokens, d = case.tokens, case.tokens.d
     if case.has("truncated-sampling") and _size(case.rest) < 0.1 * _size(d):
         return case
-    # Tokens were sampled from the column whose mean inverse ratio is nearer to 1.
-    forward, backward = (
-        abs(np.log(evidence.mean_ratio(one, tokens.window).value)) for one in (d, -d)
-    )
-    engine = forward <= backward
+    origin = evidence.sampled_column(d, tokens.window)
+    engine = origin.engine
     sampled, sign = (tokens.infer, 1) if engine else (tokens.old, -1)
     found = evidence.temperature(sign * d, sampled, tokens.entropy, tokens.window)
     if found is None or abs(found.value.z(1.0)) < LEAST_Z:
@@ -287,16 +343,24 @@ def temperature(case: Case) -> Case:
     if min(found.correlation**2, found.share) < CORRELATED:
         return case
     side, value = "engine" if engine else "trainer", found.value
+    # The side that tokens were not sampled from has the other temperature.
+    change: Side = "either" if not origin.z >= LEAST_Z else "trainer" if engine else "engine"
     if tokens.lag is not None and tokens.entropy is None:  # which staleness would bias
         fresh = tokens.chosen(tokens.lag == np.nanmin(tokens.lag))
         sampled, of_fresh = (fresh.infer if engine else fresh.old), sign * fresh.d
         least = evidence.temperature(of_fresh, sampled, None, fresh.window)
         value = value if least is None else least.value
-    text = f"log-ratio and surprisal rise together (r = {found.correlation:+.2f}): {side} "
-    text += f"log-probs are those of T = {value.value:.3f} ± {value.error:.1g} times the other's"
+    text = f"log-ratio and surprisal correlate (r = {found.correlation:+.2f}): {side} "
+    text += f"log-probs are those of T = {value.value:.3f} ± {value.error:.1g} times the other's; "
+    text += f"mean ratio trainer / engine {_plus(origin.forward)}, engine / trainer "
+    text += _plus(origin.backward)
+    if change != "either":
+        text += f": tokens were sampled from {side} log-probs; divide {change} logits by "
+        text += f"{value.value:.3f}"
     case = case.named(
-        "temperature", 0.0, found.value.z(1.0), text,
+        "temperature", 0.0, found.value.z(1.0), text, change,
         temperature=value.value, error=value.error, side=side,
+        mean_ratio=origin.forward.value, mean_inverse_ratio=origin.backward.value,
     )  # fmt: skip
     return replace(case, rest=d - sign * found.explained, exact=False)
 
@@ -353,28 +417,43 @@ def within_contexts(case: Case) -> Case:
     if not sampling:
         return case
     whole = float(evidence.capped_squares(case.tokens.d).mean())
-    first, left = case.tokens.first, 0.0
-    if first is not None and len(first) >= LEAST_PAIRS:
-        pairs = evidence.within_contexts(
-            first.d, -first.infer, first.window, heated=case.has("temperature")
-        )
-        tokens = first.chosen(pairs.first)
-        tokens = replace(tokens, infer=np.minimum(tokens.infer, first.infer[pairs.first + 1]))
-        if first.lag is not None:
-            lags = np.fmax(first.lag[pairs.first], first.lag[pairs.first + 1])
-            tokens = replace(tokens, lag=lags)
-        case = replace(case, tokens=tokens, rest=pairs.rest, exact=True)
-        left = min(case.size**2 / whole, 1.0)
+    pairs, left = _pairs_of_contexts(case), 0.0
+    if pairs is None:
+        text = "causes beside it are unknown: too few responses share a prompt"
+    else:
+        case, left = pairs, min(pairs.size**2 / whole, 1.0)
+        text = f"causes beside it are judged by the first tokens of {len(case.rest):,} pairs of "
+        text += f"responses with one {case.tokens.context}"
     shares = {one.name: case.share * (1 - left) for one in sampling}
     if len(shares) > 1:
         kept = next(one.estimate["kept_mass"] for one in sampling if "kept_mass" in one.estimate)
         part = min(float(np.log(kept)) ** 2 / whole, 1.0)
         shares = {n: s * (part if n == SAMPLING[0] else 1 - part) for n, s in shares.items()}
-    causes = tuple(
-        replace(one, share=_rounded(shares[one.name])) if one.name in shares else one
-        for one in case.causes
-    )
-    return replace(case, causes=causes, share=case.share * left)
+    for name, share in shares.items():
+        case = case.changed(
+            name,
+            lambda one, share=share: replace(one, share=_rounded(share)),  # type: ignore[misc]
+        )
+    last = sampling[-1].name
+    case = case.changed(last, lambda one: replace(one, evidence=f"{one.evidence}; {text}"))
+    return replace(case, share=case.share * left)
+
+
+def _pairs_of_contexts(case: Case) -> Case | None:
+    """Return the case of pairs of first tokens of one context; None if there are too few."""
+    first = case.tokens.first
+    if first is None or len(first) < LEAST_PAIRS:
+        return None
+    heated = case.has("temperature")
+    pairs = evidence.within_contexts(first.d, -first.infer, first.window, heated=heated)
+    if len(pairs.rest) < LEAST_PAIRS:
+        return None
+    tokens = first.chosen(pairs.first)
+    tokens = replace(tokens, infer=np.minimum(tokens.infer, first.infer[pairs.first + 1]))
+    if first.lag is not None:
+        lags = np.fmax(first.lag[pairs.first], first.lag[pairs.first + 1])
+        tokens = replace(tokens, lag=lags)
+    return replace(case, tokens=tokens, rest=pairs.rest, exact=True)
 
 
 def stale_weights(case: Case) -> Case:
@@ -387,15 +466,19 @@ def stale_weights(case: Case) -> Case:
         return case
     sizes = [f"{size:.3g} at lag {lag:g}" for lag, size in found.by_lag.items()]
     shown = sizes if len(sizes) <= 4 else [*sizes[:2], *sizes[-1:]]  # noqa: PLR2004
-    text = f"the gap grows with the policy's age: {', '.join(shown)} (root mean square, nats)"
+    text = f"the gap grows with the policy's age: {', '.join(shown)} (root mean square"
+    text += ", nats)" if case.exact else " of what the causes before it leave, nats)"
     name = "stale-weights"
     if tokens.stuck is not None:
         name = "failed-sync"
         text = f"the engine's version stays the same from step {tokens.stuck} on; {text}"
     if negative := float((tokens.lag < 0).mean()):
         text += f"; {100 * negative:.2g} % of tokens are of a version newer than the step"
+    least = np.nanmin(tokens.lag)
+    if (first := tokens.first) is not None and first.lag is not None:
+        case = replace(case, tokens=replace(tokens, first=first.chosen(first.lag == least)))
     return case.without(
-        tokens.lag == np.nanmin(tokens.lag), name, found.slope.z(0.0), text, left=found.floor,
+        tokens.lag == least, name, found.slope.z(0.0), text, left=found.floor, change="engine",
         floor=found.floor, slope=found.slope.value, error=found.slope.error,
     )  # fmt: skip
 
@@ -417,8 +500,11 @@ def failed_sync(case: Case) -> Case:
             names, times = [labels[code] for code in larger], float(np.exp(found.value))
             text = f"{column} {_listed(names)}: tokens differ by {times:.3g} times as much as "
             text += "elsewhere (geometric mean)"
+            if (first := tokens.first) is not None and first.step is not None and column == "step":
+                first = first.chosen(~np.isin(first.step, larger))
+                case = replace(case, tokens=replace(tokens, first=first))
             return case.without(
-                others, "failed-sync", found.z(0.0), text,
+                others, "failed-sync", found.z(0.0), text, change="engine",
                 column=column, labels=names, ratio=times,
             )  # fmt: skip
     return case
@@ -435,12 +521,13 @@ def remainder(case: Case) -> Case:
     tokens, size, share = case.tokens, case.size, case.share
     if size < LEAST_GAP or not case.exact:
         return case
-    sides = {"engine": tokens.infer, "trainer": tokens.old}
+    sides: dict[Side, Floats] = {"engine": tokens.infer, "trainer": tokens.old}
     grids = {side: grid for side, values in sides.items() if (grid := evidence.grid_of(values))}
     if grids:
         text = " and ".join(f"{side} log-probs are in {grid}" for side, grid in grids.items())
         text = f"{text}; Δ is {size:.3g} nats"
-        return case.named("precision", share, SURE_Z, text, nats=size, **grids)
+        side: Side = next(iter(grids)) if len(grids) == 1 else "either"
+        return case.named("precision", share, SURE_Z, text, side, nats=size, **grids)
     if size < LARGEST_NOISE:
         text = f"noise of {size:.3g} nats (root mean square) in all positions, on both sides of 0"
         return case.named("precision", share, LEAST_Z, text, nats=size)
@@ -451,10 +538,19 @@ def remainder(case: Case) -> Case:
         text += "of tokens, everywhere"
         return case.named("failed-sync", share, LEAST_Z, text, confident_disagreement=wrong)
     if not case.has(*WEIGHTS) and (not len(lag) or lag.all()):
-        age = "" if len(lag) else "; no policy versions give their age"
-        text = f"Δ of {size:.3g} nats in all positions, too much for numerical noise{age}"
-        return case.named("stale-weights", share, 0.0, text, nats=size)
-    return case.named("other", share, 0.0, f"{size:.3g} nats that no evidence explains", nats=size)
+        text = f"Δ of {size:.3g} nats in all positions, too much for numerical noise; {_ages(lag)}"
+        change: Side = "engine" if len(lag) else "either"
+        return case.named("stale-weights", share, 0.0, text, change, nats=size)
+    return case.named(UNKNOWN, share, 0.0, f"{size:.3g} nats that no evidence explains", nats=size)
+
+
+def _ages(lag: Floats) -> str:
+    if not len(lag):
+        return "no policy versions give their age"
+    low, high = lag.min(), lag.max()
+    ages = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    unit = "version" if ages == "1" else "versions"
+    return f"the policy that sampled is {ages} {unit} older than the one that trains"
 
 
 def unlogged_sampling(case: Case) -> Case:
@@ -470,36 +566,10 @@ def unlogged_sampling(case: Case) -> Case:
     text = f"tokens are {100 * abs(found.value):.2g} % {how} surprising than the entropy of the "
     text += "log-probs: these are not of the distribution that was sampled from"
     estimate = {"surprisal": found.value, "error": found.error}
-    return case.named(name, 0.0, found.z(0.0), text, **estimate)
+    return case.named(name, 0.0, found.z(0.0), text, "both", **estimate)
 
 
 JUDGES: tuple[Callable[[Case], Case], ...] = (
     shift, few_tokens, truncated_sampling, temperature, few_tokens, stale_weights, failed_sync,
     template, within_contexts, stale_weights, failed_sync, few_tokens, remainder,
 )  # fmt: skip
-ADVICE = {
-    "temperature": "make both log-probs those of the sampling temperature: vLLM "
-    "`logprobs_mode=processed_logprobs`; trainer logits / temperature (verl "
-    "`rollout.temperature`, TRL `temperature`, slime `--rollout-temperature`)",
-    "truncated-sampling": "sample from the whole vocabulary (`top_p=1`, `top_k=-1`, `min_p=0`), or "
-    "replay the sampling mask in the trainer (vLLM `return_sampling_mask`)",
-    "stale-weights": "bound the policy's age (verl `async_training.staleness_threshold`, prime-rl "
-    "`max_off_policy_steps`, AReaL `max_head_offpolicyness`), or correct it with --is-weight",
-    "failed-sync": "compare checksums of the weights on engine and trainer after each update (vLLM "
-    "`POST /weight_checker`, SGLang `POST /weights_checker`, slime `--check-weight-update-equal`), "
-    "restart engines that are behind, and compute in the engine's precision (TRL `bf16=True`): "
-    "small updates of float32 weights round away in bfloat16",
-    "precision": "use one precision on both sides: log-softmax and logits in float32 (vLLM "
-    "`dtype`; NeMo-RL `policy.precision`; fp16 has 8 times finer steps than bf16)",
-    "shift": "shift one column by one token; the first engine log-prob is of the first sampled "
-    "token",
-    "template": "send the engine's token ids to the trainer instead of text, and use one BOS and "
-    "one chat template (vLLM and SGLang `--chat-template`, verl "
-    "`actor_rollout_ref.model.custom_chat_template`, prime-rl `tokenizer.chat_template`, NeMo-RL "
-    "`policy.tokenizer.chat_template`)",
-    "few-tokens": "look at the tokens below: routed experts (replay the routing: verl "
-    "`router_replay.mode`, slime `--use-rollout-routing-replay`), kernels, or retokenised text; or "
-    "mask them with --is-mask",
-    "other": "look at the tokens below, and compare both sides on one prompt",
-}
-"""What to do about a cause."""

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
-from rlpost.analysis.inspect.responses import codes_of, group_table
+from rlpost.analysis.inspect.responses import codes_of, group_table, order_of
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.kernels.rollouts import superseded
 from rlpost.pipeline.failures import failed_units
@@ -30,9 +30,8 @@ def failed_rows(rows: pl.DataFrame, *, by_rollout: bool) -> pl.Series:
     """
     failed = (rows["failure"] != "").to_numpy()
     if by_rollout:
-        by = [key for key in ("batch", "group", "rollout") if key in rows]
-        turn = rows["turn"].fill_nan(-1).to_numpy() if "turn" in rows else None
-        failed = failed_units(failed, codes_of(rows, by), turn)
+        places = (rows[x].to_numpy() if x in rows else None for x in ("turn", "agent_role"))
+        failed = failed_units(failed, order_of(rows), *places)
     return pl.Series(failed)
 
 
@@ -100,14 +99,13 @@ def failure_facts(
 def _units(rows: pl.DataFrame, failed: pl.Series, *, by_rollout: bool) -> pl.DataFrame:
     """Return of each rollout, or of each row, whether it `failed`, the `reason`, and its `batch`.
 
-    The reason is the last by turn: a rollout that failed has one in its last turn.
+    The reason is the last in the order of the rollout, which has one in its last turn if it failed.
     """
-    codes = np.arange(len(rows))
+    named = rows.with_columns(failed=failed)
     if by_rollout:
-        codes = codes_of(rows, [key for key in ("batch", "group", "rollout") if key in rows])
-    named = rows.with_columns(failed=failed, unit=pl.Series(codes))
-    if "turn" in rows:
-        named = named.sort(pl.col("turn").fill_nan(-1), maintain_order=True)
+        named = named.sort("order", maintain_order=True)
+    else:
+        named = named.with_columns(unit=pl.int_range(len(rows)))
     reason = pl.col("failure").filter(pl.col("failure") != "").last()
     of_step = [pl.first("batch")] if "batch" in rows else []
     units = named.group_by("unit", maintain_order=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.analysis.inspect.causes import causes_of
+from rlpost.analysis.inspect.causes import causes_of, unexplained
 from rlpost.analysis.inspect.model import Correction, RatioHistogram
 from rlpost.analysis.inspect.positions import span_text
 from rlpost.kernels.corrections import divergence, importance_weights, log_weights
@@ -39,10 +39,11 @@ def with_causes(gap: Mismatch, reading: PassResult) -> Mismatch:
     tokens = reading.sample.compared(rows, selection.machines)
     if tokens is None or not len(tokens):
         return gap
-    edges = _edges(tokens.old - tokens.infer)
+    edges, causes = _edges(tokens.old - tokens.infer), causes_of(tokens)
     return replace(
         gap,
-        causes=causes_of(tokens),
+        causes=causes,
+        unexplained=unexplained(causes) if any(one.share for one in causes) else None,
         sampled=len(tokens),
         largest=reading.sample.largest_tokens(rows, reading.files),
         corrections=_corrections(tokens, rows["log_ratio"].to_numpy(), rows["compared"].to_numpy()),

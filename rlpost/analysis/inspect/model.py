@@ -248,6 +248,10 @@ class Bucket:
     k3: float
 
 
+Certainty = Literal["high", "medium", "low"]
+Side = Literal["engine", "trainer", "either", "both"]
+
+
 @dataclass(frozen=True)
 class Cause:
     """Why rollout engine and trainer differ."""
@@ -260,9 +264,13 @@ class Cause:
     estimate: Json
     """Its numbers by name, such as `temperature` and its standard `error`."""
     evidence: str
-    sure: Literal["high", "medium", "low"]
+    sure: Certainty
+    change: Side
+    """The side to change; `either` if the data do not show which."""
     advice: str
     """What to do."""
+    options: tuple[str, ...]
+    """Options of frameworks that do it."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +336,8 @@ class Mismatch:
     by_position: list[Bucket]
     causes: list[Cause] = field(default_factory=list)
     """The largest share first; none if both agree up to numerical noise."""
+    unexplained: float | None = None
+    """Share of the gap that no known cause explains; None without causes."""
     sampled: int = 0
     """Tokens of which causes, corrections of tokens and histograms are estimated."""
     largest: list[LargestToken] = field(default_factory=list)

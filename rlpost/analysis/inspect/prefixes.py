@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.analysis.inspect.columns import lists_of, numbers_of
-from rlpost.analysis.inspect.responses import codes_of
+from rlpost.analysis.inspect.responses import order_of
 from rlpost.io.arrow import CellLocation
 from rlpost.kernels.prefixes import (
     PolicySegments,
-    place_in_rollout,
     prefixes_of,
     repeated_tokens,
     segments_with_prefixes,
@@ -75,10 +74,8 @@ class SegmentReader:
             rows: of the whole input, with `rollout`.
         """
         segments = PolicySegments(*map(np.concatenate, zip(*self._parts, strict=True)))
-        unit = codes_of(rows, [key for key in ("batch", "group", "rollout") if key in rows])
-        turns = [rows["turn"].fill_nan(0).to_numpy()] if "turn" in rows else []
-        place = place_in_rollout(unit, *turns)
-        trains = rows["rollout"].is_not_null().to_numpy()
+        order, trains = order_of(rows), rows["rollout"].is_not_null().to_numpy()
+        again = repeated_tokens(segments, order.rollout, order.places(), trains)
         repeated = np.zeros(len(rows), np.int64)
-        np.add.at(repeated, segments.row, repeated_tokens(segments, unit, place, trains))
+        np.add.at(repeated, segments.row, again)
         return repeated, int(segments.size.sum())

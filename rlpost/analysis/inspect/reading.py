@@ -16,6 +16,7 @@ from rlpost.analysis.inspect.columns import Block
 from rlpost.analysis.inspect.components import total_of
 from rlpost.analysis.inspect.critic import critic_names, critic_rows
 from rlpost.analysis.inspect.entropy import entropy_names, entropy_rows, policy_role
+from rlpost.analysis.inspect.responses import with_order
 from rlpost.analysis.inspect.selection import KEYS, LOG_PROBS, ColumnSelection, PassResult
 from rlpost.analysis.segments import segment_sums
 from rlpost.display.reporter import SilentReporter
@@ -95,7 +96,8 @@ def read(
     series = {name: _concatenated([rows[name] for rows in parts]) for name in keys}
     others = [name for name in parts[0] if name not in series]
     arrays = {name: np.concatenate([rows[name] for rows in parts]) for name in others}
-    return replace(reading, rows=_with_copies(pl.DataFrame({**series, **arrays}), selection))
+    rows = _with_copies(pl.DataFrame({**series, **arrays}), selection)
+    return replace(reading, rows=with_order(rows))
 
 
 def _with_copies(rows: pl.DataFrame, selection: ColumnSelection) -> pl.DataFrame:
@@ -176,6 +178,7 @@ def _keys_and_numbers(
         rows["rollout"] = decode.keys_of(*column(selection.rollout))
     if selection.turn is not None:
         rows["turn"] = decode.numbers_of(*column(selection.turn))
+    rows |= {role: decode.keys_of(*column(name)) for role, name in selection.places.items()}
     if selection.sample is not None:
         rows["sample"] = decode.numbers_of(*column(selection.sample))
     if FAILURE in selection.columns:

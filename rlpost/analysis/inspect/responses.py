@@ -26,6 +26,8 @@ from rlpost.analysis.inspect.statistics import (
     spearman,
     spread_of,
 )
+from rlpost.io.keys import name_ranks
+from rlpost.kernels.rollouts import RolloutOrder, rollout_ranks
 from rlpost.pipeline.turns import turn_rows
 
 if TYPE_CHECKING:
@@ -70,10 +72,7 @@ def group_table(
     elif "reward" in rows:
         valid = valid.filter(reward.is_finite())
     if rollout_reward is not None:
-        value = _REWARD_OF[rollout_reward]
-        if rollout_reward == "last" and "turn" in rows:
-            value = reward.sort_by("turn", "index").last()
-        of_rollout = [value] if "reward" in rows else []
+        of_rollout = [_REWARD_OF[rollout_reward]] if "reward" in rows else []
         of_rollout += [pl.first("domain")] if "domain" in rows else []
         one = valid.drop_nulls("rollout").group_by([*by, "rollout"], maintain_order=True)
         valid = one.agg(pl.first("index"), *of_rollout)
@@ -94,7 +93,7 @@ _REWARD_OF = {
     "equal": pl.col("reward").mean(),  # rows that differ are a finding
     "mean": pl.col("reward").mean(),
     "sum": pl.col("reward").sum(),
-    "last": pl.col("reward").last(),
+    "last": pl.col("reward").sort_by("order", "index").last(),
 }
 
 
@@ -144,6 +143,29 @@ def turn_kinds(rows: pl.DataFrame) -> pl.Series:
     if "group" not in rows or (rollout is None and turn is None):
         return pl.zeros(len(rows), pl.Int8, eager=True)
     return pl.Series(turn_rows(codes_of(rows, by), rollout, turn))
+
+
+def with_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add `unit`, codes of rollouts, and `order`, the ranks of their rows, if there are rollouts.
+
+    The order is that of `rlpost advantages`.
+    """
+    if "rollout" not in rows:
+        return rows
+    unit = codes_of(rows, [key for key in ("batch", "group", "rollout") if key in rows])
+    turn = rows["turn"].fill_nan(-1).to_numpy() if "turn" in rows else None
+    branch, agent = (codes_of(rows, [x]) if x in rows else None for x in ("branch", "agent_role"))
+    if branch is not None:
+        labels = rows["branch"].unique(maintain_order=True).fill_null("").to_list()
+        branch = name_ranks(labels)[branch]
+    ties = (rows[name].to_numpy() for name in ("tokens", "length", "reward") if name in rows)
+    ranks = rollout_ranks(unit, turn, branch, agent, *ties)
+    return rows.with_columns(unit=pl.Series(unit), order=pl.Series(ranks))
+
+
+def order_of(rows: pl.DataFrame) -> RolloutOrder:
+    """Return the order of rows that have rollouts; they may be a part of those of the input."""
+    return RolloutOrder.of(codes_of(rows, ["unit"]), rows["order"].to_numpy())
 
 
 def codes_of(rows: pl.DataFrame, keys: list[str]) -> NDArray[np.int64]:

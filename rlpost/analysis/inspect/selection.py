@@ -15,8 +15,9 @@ from rlpost.io.arrow import content_kind, is_list, is_number, is_string
 from rlpost.io.finish_reasons import is_readable
 from rlpost.pipeline.columns import FINAL_MASK, LENGTH, TEXT, content_of, token_id_columns
 from rlpost.pipeline.data import ATTEMPT, FAILURE
+from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.turns import ROLLOUT, TURN, turn_columns
-from rlpost.recipe.roles import TOKEN_IDS, kind_of
+from rlpost.recipe.roles import TOKEN_IDS, fits, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,6 +110,8 @@ class ColumnSelection:
     """Rows of one rollout count once in statistics of groups."""
     turn: str | None = None
     """The column of turns."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """The columns of branches and agents, by role, if rows have rollout ids."""
     sample: str | None = None
     """The column that numbers the rollouts of a prompt."""
     ids: TokenIds | None = None
@@ -183,8 +186,8 @@ class ColumnSelection:
         served = [self.columns.column(role) for role in (*rows, *self.tokens)]
         others = (
             self.lists_column, self.text, self.prompt, self.advantages, self.kept, self.rollout,
-            self.turn, self.sample, self.lengths, *self.components, *self.machines, self.version,
-            self.entropy,
+            self.turn, *self.places.values(), self.sample, self.lengths, *self.components,
+            *self.machines, self.version, self.entropy,
         )  # fmt: skip
         return list(dict.fromkeys(x for x in (*served, *others) if x))
 
@@ -204,6 +207,13 @@ def select_columns(
         "rollout": turns.get(ROLLOUT),
         "rollout_counts": unit == "rollout",
         "turn": turns.get(TURN),
+        "places": {
+            role: columns.column(role)
+            for role in PLACE[1:]
+            if ROLLOUT in turns
+            and role in columns
+            and fits(role, content_of(source, columns.column(role)))
+        },
         "sample": next((x for x in SAMPLES if content_of(source, x) == "number"), None),
         "components": components,
     }

@@ -168,10 +168,15 @@ class TokenSample:
 def _first_tokens(
     rows: pl.DataFrame, lag: NDArray[np.float64] | None, step: Integers | None, steps: Sequence[Any]
 ) -> ComparedTokens | None:
-    """Return the first tokens of all responses, in windows of a prompt; None without groups."""
-    if "group" not in rows:
+    """Return the first tokens of responses, in windows of a context; None if it is unknown.
+
+    Responses of one prompt have one context, but for later turns and after observations. Without a
+    column of prompts, responses of a group are assumed to have one prompt.
+    """
+    prompts = "prompt" in rows
+    if not prompts and "group" not in rows:
         return None
-    keys = [key for key in ("batch", "group") if key in rows]
+    keys = [key for key in ("batch", "group", "prompt") if key in rows]
     codes = rows.select(pl.struct(keys).rank("dense").cast(pl.Int64)).to_series().to_numpy()
     none = np.zeros(len(rows), np.int64)
     tokens = ComparedTokens(
@@ -183,8 +188,23 @@ def _first_tokens(
         lag=lag,
         step=step,
         steps=steps,
-    ).finite()
+        context="prompt" if prompts else "group, assumed to have one prompt",
+    )
+    known = ~rows["leading"].to_numpy() & _is_first_turn(rows)
+    if prompts:
+        known &= rows["prompt"].to_numpy() != 0
+    tokens = tokens.chosen(known).finite()
     return tokens.chosen(np.argsort(tokens.window, kind="stable"))
+
+
+def _is_first_turn(rows: pl.DataFrame) -> NDArray[np.bool_]:
+    """Return whether a response is the first of its rollout; of several without turns, none is."""
+    if "rollout" not in rows:
+        return np.ones(len(rows), np.bool_)
+    alone = pl.len().over("rollout") == 1
+    first = pl.col("turn") == pl.col("turn").min().over("rollout") if "turn" in rows else False
+    known = pl.col("rollout").is_null() | alone | first
+    return rows.select(known.fill_null(value=False)).to_series().to_numpy()
 
 
 def _hashes(

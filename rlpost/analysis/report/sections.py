@@ -427,10 +427,14 @@ def engine(facts: Facts) -> Section | None:
             charts.append(bars(title, names, heights, "nats", "from token"))
     charts += _ratio_charts(gap)
     rows = [
-        (one.name, percent(one.share), one.sure, one.evidence, one.advice) for one in gap.causes
-    ]
-    headings = ("cause", "of the gap", "sure", "evidence", "what to do")
-    tables = [TextTable(headings, rows, "Causes", text=(0, 2, 3, 4))] if rows else []
+        (
+            one.name, percent(one.share), one.sure, one.change, one.evidence,
+            "; ".join((one.advice, *one.options)),
+        )
+        for one in gap.causes
+    ]  # fmt: skip
+    headings = ("cause", "of the gap", "sure", "change", "evidence", "what to do")
+    tables = [TextTable(headings, rows, "Causes", text=(0, 2, 3, 4, 5))] if rows else []
     title = "Rollout engine against trainer"
     return Section("engine", title, tiles=tiles, charts=charts, tables=tables)
 

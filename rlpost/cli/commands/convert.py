@@ -108,6 +108,15 @@ def convert(
         Nonfinite,
         option("--nonfinite", help="NaN or infinite numbers: keep and count, or stop."),
     ] = Nonfinite.keep,
+    workers: Annotated[
+        int | None,
+        option(
+            "--workers",
+            metavar="INT",
+            min=1,
+            help="Processes that read (default: one per core, at most 8).",
+        ),
+    ] = None,
     overwrite: declared.Overwrite = False,
     listed: Annotated[
         bool, option("--list", help="List the formats; with --from NAME: all about it.")
@@ -147,6 +156,7 @@ def convert(
             where=where,
             attempts=attempts.value,
             nonfinite=nonfinite.value,
+            workers=workers,
             overwrite=overwrite,
             progress=reporter,
         )

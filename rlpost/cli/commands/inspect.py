@@ -150,11 +150,8 @@ def inspect(
     components = settings.components
     screens: dict[str, object] = {"about": about, "verbose": verbose, "quiet": quiet}
     checked: dict[str, object] = {
-        "fail_on": fail_on,
-        "ignore": ignore,
-        "expect": facts,
-        "reward_components": components,
-    }
+        "fail_on": fail_on, "ignore": ignore, "expect": facts, "reward_components": components,
+    }  # fmt: skip
     if prompt is not None or row is not None or top is not None or worst:
         _check_unset(
             "apply to the whole input, not to single responses (--prompt, --row, --top, --worst)",
@@ -164,12 +161,9 @@ def inspect(
             unit=unit and unit.value,
             **checked,
         )
-        selection = {"prompt": prompt, "row": row, "top": top, "worst": worst}
-        if row is not None:
-            _check_unset("has no effect with --row, which names one row", where=where)
         _show_responses(
             paths, where, columns_map=columns_map, count=count, colour=colour, format=how.value,
-            **selection,
+            prompt=prompt, row=row, top=top, worst=worst,
         )  # fmt: skip
         return
     if colour is not None:
@@ -258,6 +252,8 @@ def _show_about(name: str, facts: Facts | None, how: str) -> None:
 
 def _show_responses(paths: list[str], where: str | None, **options: Any) -> None:
     """Print single responses; options as of `views.show`."""
+    if options["row"] is not None:
+        _check_unset("has no effect with --row, which names one row", where=where)
     from rlpost.analysis.responses import views  # noqa: PLC0415
     from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
 

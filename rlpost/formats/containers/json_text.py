@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Any
+from pickle import PickleBuffer
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 MOST_SNIFFED = 64 << 20
 """Most bytes of a first record that a sniff reads."""
 _BLOCK = 1 << 20
+LINES_BYTES = 8 << 20
+"""Least bytes of the lines that are read together, except the last ones of a file."""
 _TEXT_BYTES, _VALUE_BYTES = 4, 100  # memory for a byte of JSON, and for one of its values
 _SPACE: Any = re.compile(r"\s*")
 _VALUES = (b",", b"[", b"{", b":")
@@ -36,7 +40,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 def json_records(path: Path) -> Iterator[Record]:
     """Yield the objects of a file of JSON text; its first bytes show how they are written.
 
-    - Lines, each an object. A file of any size streams. Empty lines are skipped.
+    - LineBlock, each an object. A file of any size streams. Empty lines are skipped.
     - One array of objects, which is read into memory.
     - Objects one after another, over any number of lines, such as `json.dump(..., indent=2)`
       writes them; they stream.
@@ -78,16 +82,75 @@ def json_fields(path: Path) -> Iterator[Mapping[str, Any]]:
         DataError, NotEnoughMemoryError, ReadWriteError: as `json_records`.
     """
     with open_bytes(path) as file:
-        for text, place in _texts(file, str(path)):
-            if not isinstance(text, bytes):
-                yield as_record(place, text, path).fields
-                continue
-            try:
-                if not text.isascii():
-                    text.decode()  # the decoder checks only texts that it returns
-                yield _decode_fields(text)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                yield as_record(place, parse_json(place, text), path).fields
+        yield from _fields_of(_texts(file, str(path)), path)
+
+
+def _fields_of(texts: Iterator[tuple[Any, str]], path: PurePath) -> Iterator[Mapping[str, Any]]:
+    for text, place in texts:
+        if not isinstance(text, bytes):
+            yield as_record(place, text, path).fields
+            continue
+        try:
+            if not text.isascii():
+                text.decode()  # the decoder checks only texts that it returns
+            yield _decode_fields(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield as_record(place, parse_json(place, text), path).fields
+
+
+class LineBlock(NamedTuple):
+    """Whole lines of a file, each an object: what one process reads of it at a time."""
+
+    path: PurePath
+    first: int
+    """The number of the first line."""
+    text: bytes
+
+    def __reduce_ex__(self, _: object) -> Any:
+        return LineBlock, (self.path, self.first, PickleBuffer(self.text))  # the text is not copied
+
+    def records(self) -> Iterator[Record]:
+        """Yield the objects, as `json_records` does."""
+        for text, place in self._texts():
+            yield as_record(place, parse_json(place, text), self.path)
+
+    def fields(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the fields of each object, as `json_fields` does."""
+        return _fields_of(self._texts(), self.path)
+
+    def _texts(self) -> Iterator[tuple[bytes, str]]:
+        file = io.BytesIO(self.text)
+        return _lines(file, str(self.path), memory_limit(), self.first - 1)
+
+
+def has_lines(path: Path) -> bool:
+    """Return whether the objects of a file of JSON text are on a line each."""
+    with open_bytes(path) as file:
+        for _, line in _numbered_lines(file, str(path), memory_limit()):
+            if not line.isspace():
+                return _is_line(line)
+    return True
+
+
+def json_lines(path: Path) -> Iterator[LineBlock]:
+    """Yield the lines of a file, about `LINES_BYTES` at a time.
+
+    Raises:
+        DataError: compressed data is damaged or ends early.
+        NotEnoughMemoryError: a line does not fit into the memory of the run.
+        ReadWriteError: the file cannot be read.
+    """
+    limit, number = memory_limit(), 1
+    most = limit.room // _TEXT_BYTES
+    with open_bytes(path) as file:
+        while text := file.read(LINES_BYTES):
+            end = b"" if text.endswith(b"\n") else file.readline(most + 1)
+            later = number + text.count(b"\n")
+            if len(end) > most:
+                place = f"{path}, line {later}: {len(end):,} bytes of it and more"
+                limit.check(_TEXT_BYTES * len(end), place)
+            yield LineBlock(path, number, text + end)
+            number = later + bool(end)
 
 
 def _texts(file: IO[bytes], where: str) -> Iterator[tuple[Any, str]]:
@@ -98,16 +161,27 @@ def _texts(file: IO[bytes], where: str) -> Iterator[tuple[Any, str]]:
             break
     else:
         return
-    begin = line.lstrip()[:1]
-    if begin == b"[":
-        yield from _array(file, line, where, limit)
-    elif begin == b"{" and _continues(line):
-        yield from _objects(file, line, number, where, limit)
-    else:
+    if _is_line(line):
         yield line, f"{where}, line {number}"
-        for later, text in _numbered_lines(file, where, limit, number):
-            if not text.isspace():
-                yield text, f"{where}, line {later}"
+        yield from _lines(file, where, limit, number)
+    elif line.lstrip()[:1] == b"[":
+        yield from _array(file, line, where, limit)
+    else:
+        yield from _objects(file, line, number, where, limit)
+
+
+def _is_line(text: bytes) -> bool:
+    """Return whether the first line of a file is a whole record."""
+    begin = text.lstrip()[:1]
+    return begin != b"[" and not (begin == b"{" and _continues(text))
+
+
+def _lines(
+    file: IO[bytes], where: str, limit: MemoryLimit, last: int
+) -> Iterator[tuple[bytes, str]]:
+    for number, line in _numbered_lines(file, where, limit, last):
+        if not line.isspace():
+            yield line, f"{where}, line {number}"
 
 
 def _numbered_lines(

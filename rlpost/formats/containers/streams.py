@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlpost.errors import DataError
-from rlpost.formats.containers.json_text import check_fits, first_fields
-from rlpost.formats.records import as_record, parse_json
-from rlpost.io.compressed import open_bytes
-from rlpost.io.memory_limit import memory_limit
+from rlpost.formats.containers.json_text import first_fields, json_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from rlpost.formats.containers.json_text import LineBlock
     from rlpost.formats.records import Record
 
 
@@ -44,13 +42,24 @@ def stream_records(folder: Path) -> Iterator[Record]:
         NotEnoughMemoryError: a line does not fit into the memory of the run.
         ReadWriteError: a file cannot be read.
     """
+    for lines in stream_lines(folder):
+        yield from lines.records()
+
+
+def stream_lines(folder: Path) -> Iterator[LineBlock]:
+    """Yield the lines of a stream, without a last one that is not yet written.
+
+    Raises:
+        DataError, NotEnoughMemoryError, ReadWriteError: as `stream_records`.
+    """
     chunks = [*chunks_of(folder).values()]
     for path in chunks:
-        for number, line in _lines(path):
-            where = f"{path}, line {number}"
-            if path == chunks[-1] and is_torn(line):
-                return
-            yield as_record(where, parse_json(where, line), path)
+        for lines in json_lines(path):
+            last = lines.text[lines.text.rfind(b"\n") + 1 :]
+            if last and path == chunks[-1] and is_torn(last):
+                yield lines._replace(text=lines.text.removesuffix(last))
+            else:
+                yield lines
 
 
 def is_torn(line: bytes) -> bool:
@@ -62,16 +71,6 @@ def is_torn(line: bytes) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return True
     return False
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    limit = memory_limit()
-    most = limit.room // 4
-    with open_bytes(path) as file:
-        for number, line in enumerate(iter(lambda: file.readline(most + 1), b""), 1):
-            if not line.isspace():
-                check_fits(limit, f"{path}, line {number}", line)
-                yield number, line
 
 
 def stream_fields(folder: Path) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from rlpost.estimators.base import COMPUTED_TOKENS
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.resolved import scans
+from rlpost.pipeline.rollout_order import add_order
 from rlpost.pipeline.stages import agent_roles, recorded
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
@@ -240,7 +241,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         fields=on_responses.failure_fields(recipe),
         changes=_MASKS,
     )
-    batches = Stage("batches of rollouts", reduce=on_units.check_batches)
+    batches = Stage("batches of rollouts", reduce=partial(on_units.check_rows, resolved=resolved))
     rollouts = Stage("rollouts", fields=frozenset({"unit"}))
     if resolved.unit == "rollout":
         check = partial(on_units.rollouts, resolved=resolved)
@@ -260,6 +261,7 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if "sample_mask" in resolved.recorded:
         masks = Stage("recorded sample mask", reduce=recorded.use_sample_mask, changes=_MASKS)
     return [
+        *_order_stages(resolved),
         finite,
         *([attempts] if resolved.attempts else []),
         *([failures] if resolved.failures else []),
@@ -268,6 +270,11 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
         *([groups] if {*GROUP_COLUMNS} & {*resolved.written} else []),
         masks,
     ]
+
+
+def _order_stages(resolved: ResolvedRecipe) -> list[Stage]:
+    order = partial(add_order, grouped=resolved.grouped)
+    return [Stage("order of rollouts", reduce=order)] if resolved.orders_rows else []
 
 
 def _once_stages(resolved: ResolvedRecipe) -> list[Stage]:

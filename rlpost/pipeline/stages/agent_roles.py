@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.errors import DataError, no_such
+from rlpost.pipeline.data import AGENT_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.data import Column, Responses
 
     Reduce = Callable[[Responses], Responses]
-
-AGENT_ROLE = "agent_role"
-"""The role, and the column of Responses with its codes."""
 
 
 def reduce_by_role(

@@ -18,8 +18,9 @@ from rlpost.kernels.kl import adaptive_coefficients
 from rlpost.kernels.moments import TokenMoments, exact_sums, keyed_moments, pooled_moments
 from rlpost.kernels.rewards import difficulty_weights, length_weights, standardise
 from rlpost.kernels.rollouts import superseded
-from rlpost.pipeline.data import ATTEMPT, LEFT_OUT
+from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, LEFT_OUT
 from rlpost.pipeline.failures import failed_units, failure_ends, named_failures
+from rlpost.pipeline.rollout_order import order_of
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,
     MASKS,
@@ -74,10 +75,12 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
 
     A rollout fails as a whole. Failed responses that statistics count are dropped by a mask.
     """
-    failed = named_failures(responses)
+    failed, order = named_failures(responses), None
     if "unit" in responses:
-        failed = failed_units(failed, responses["unit"], responses.columns.get("turn"))
-    ends = failure_ends(responses, failed)
+        order = order_of(responses)
+        places = (responses.columns.get(name) for name in ("turn", AGENT_ROLE))
+        failed = failed_units(failed, order, *places)
+    ends = failure_ends(responses, failed, order)
     responses = responses.with_(failed=failed, **{"failure:end": ends})
     if recipe.failures == "zero":
         names = [n for n in responses.columns if n == "reward" or n.startswith("component:")]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.kernels.rollouts import JoinedRows
 from rlpost.kernels.segments import compact_offsets, count_true, policy_starts, positions_of
+from rlpost.pipeline.rollout_order import order_of
 from rlpost.pipeline.stages.tokens import estimate
 
 if TYPE_CHECKING:
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from rlpost.recipe.recipe import Recipe
 
 
-def _joined(responses: Responses) -> JoinedRows:
-    """Return the rows by rollout, turn and branch; equal ones by what they contain."""
-    branch = ["branch"] if "branch" in responses else []
-    ties = (responses[name] for name in (*branch, "tokens", "length", "reward"))
-    return JoinedRows.of(responses["group"], responses["rollout"], responses["turn"], *ties)
-
-
 def place_rollout_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add `terminal`, the reward on the last policy token of each row, and `continues`, [N].
 
@@ -40,12 +33,8 @@ def place_rollout_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     continue in another; with `--rollout-reward sum` each row has its own. The reward of a turn is
     on its row.
     """
-    rows, counts = _joined(responses), responses["valid"] & (responses["tokens"] > 0)
-    place = np.where(counts[rows.order], np.arange(len(rows.order)), -1)
-    last = np.full(len(rows.offsets) - 1, -1)
-    np.maximum.at(last, rows.rollout[rows.order], place)
     continues = np.ones(len(responses), np.bool_)
-    continues[rows.order[last[last >= 0]]] = False
+    continues[order_of(responses).last_of(responses["valid"] & (responses["tokens"] > 0))] = False
     terminal = responses["rewards"]
     if recipe.rollout_reward != "sum":
         terminal = np.where(continues, 0.0, terminal)
@@ -83,7 +72,7 @@ _CREDIT = ("advantages", "returns")
 
 def join_heads(responses: Responses, *, recipe: Recipe, estimator: Estimator) -> Responses:
     """Add `behind`, γ·(V' + λA') of the rows that follow each row in its rollout, [N]."""
-    rows, gamma = _joined(responses), recipe.gamma
+    rows, gamma = order_of(responses), recipe.gamma
     lam = recipe.lam if "lam" in estimator.options else 1.0
     steps = np.where(responses["valid"], responses["head:steps"], 0)
     heads = {name: responses[f"head:{name}"] for name in ("advantage", "value")}

@@ -2,9 +2,9 @@
 
 A policy segment is what the policy sampled at once. Rows of a rollout (forks, turns with their
 history) have one in common if their token ids are equal from the start of the prompt to its end.
-The first of these rows trains it: by turn, then by branch, then the one with fewer policy tokens,
-then by the tokens themselves, and by the reward; rows that are equal in all of these are copies.
-Rows that are left out or dropped train nothing, so they are never the first.
+The first of these rows in the order of the rollout trains it, then the one with fewer policy
+tokens, then by the tokens themselves, and by the reward; rows that are equal in all of these are
+copies. Rows that are left out or dropped train nothing, so they are never the first.
 
 The other rows keep the tokens in the statistics of their response, and mask them like tokens that a
 filter rejects: they are not `accepted`.
@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.prefixes import (
     SEEDS,
     PolicySegments,
     Prefixes,
-    place_in_rollout,
     repeated_tokens,
     segments_with_prefixes,
     trained_tokens,
 )
+from rlpost.kernels.rollouts import RolloutOrder
 from rlpost.kernels.segments import count_true, offsets_of
 from rlpost.pipeline.reading import PROMPT
+from rlpost.pipeline.rollout_order import ROLLOUT_ORDER, rollout_codes
 from rlpost.pipeline.stages.responses import TRAINED
 from rlpost.pipeline.stages.tokens import kept_mask
 
@@ -76,9 +76,10 @@ def gather_segments(
     pieces = [PolicySegments(**part) for part in parts]
     segments = PolicySegments(*map(np.concatenate, zip(*pieces, strict=True)))
     count = len(responses)
-    rollout = joint_codes(responses["group" if grouped else "batch"], responses["rollout"])
-    order = place_in_rollout(rollout, *_keys(responses, segments))
-    repeated = repeated_tokens(segments, rollout, order, responses["kept"])
+    rollout = rollout_codes(responses, grouped=grouped)
+    ties = (responses["tokens"], *_hashes(segments, count), responses["reward"])
+    order = RolloutOrder.of(rollout, responses[ROLLOUT_ORDER], *ties)
+    repeated = repeated_tokens(segments, rollout, order.places(), responses["kept"])
     total = np.zeros(count, np.int64)
     np.add.at(total, segments.row, repeated)
     first = offsets_of(np.bincount(segments.row, minlength=count))[:-1]
@@ -86,15 +87,14 @@ def gather_segments(
     return responses.sharing(**{IDS: segments.size - repeated})
 
 
-def _keys(responses: Responses, segments: PolicySegments) -> list[Column]:
-    """Return the keys by which the first row of a rollout is found, [N] each."""
-    keys = [responses[name] for name in ("turn", "branch") if name in responses]
-    keys += [responses["tokens"], responses["length"]]
+def _hashes(segments: PolicySegments, count: int) -> list[Column]:
+    """Return what orders rows of one rank by their tokens, [N] each."""
+    hashes = []
     for halves, seed in zip((segments.first, segments.second), SEEDS, strict=True):
-        sums = np.zeros(len(responses), np.int64)
+        sums = np.zeros(count, np.int64)
         np.add.at(sums, segments.row, halves + segments.size * seed)
-        keys.append(sums)
-    return [*keys, responses["reward"]]
+        hashes.append(sums)
+    return hashes
 
 
 def mask_repeated(batch: Batch) -> Batch:

@@ -16,7 +16,8 @@ import numpy as np
 from rlpost.errors import DataError
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.moments import exact_means, exact_sums
-from rlpost.pipeline.data import NO_REWARD
+from rlpost.pipeline.data import ATTEMPT, NO_REWARD
+from rlpost.pipeline.rollout_order import SAME_TURN, order_of, repeated_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -140,10 +141,10 @@ def unit_rows(responses: Responses) -> Integers:
 
 
 class RowsDiffer(NamedTuple):
-    """Rows of one rollout that have different rewards or steps, or a last turn without a reward."""
+    """Rows of one rollout with other rewards or steps, or one turn; or a turn without a reward."""
 
     rows: list[int]
-    values: list[float | str]
+    values: list[Any]
     column: str
     """The column of Responses."""
 
@@ -161,6 +162,8 @@ class RowsDiffer(NamedTuple):
                 f"by `{rollout}`; a finite number is needed there",
                 tip="--nonfinite mask leaves such rollouts out",
             )
+        if self.column in ("turn", ATTEMPT):
+            return self._repeated_turn(names, columns)
         if self.column == "step":
             step = columns.column("batch")
             first, second = (
@@ -184,8 +187,47 @@ class RowsDiffer(NamedTuple):
             "is needed: choose --rollout-reward last, sum or mean, or count rows with --unit row"
         )
 
+    def _repeated_turn(self, names: Sequence[str], columns: ColumnMap) -> DataError:
+        """Return the error of two rows of one turn, which have these attempts or turns."""
+        first, second = (
+            f"{name}, has `{columns.column(self.column)}` {value:g}"
+            for name, value in zip(names, self.values, strict=True)
+        )
+        tip = "drop the copies"
+        if self.column == ATTEMPT:
+            tip = "--attempts newest leaves out the steps that a later attempt wrote again"
+        elif "branch" not in columns:
+            tip = "--map branch=COLUMN separates the branches of a turn; else drop the copies"
+        return DataError(
+            f"{first}, and {second}; both rows are one turn of a rollout by "
+            f"`{columns.column('rollout')}` and `{columns.column('turn')}`, and a turn is one row",
+            tip=tip,
+        )
 
-def check_batches(responses: Responses) -> Responses:
+
+def check_rows(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
+    """Note in `rows_differ` rows of one rollout that are of several steps, or of one turn.
+
+    Rows of one turn, branch and agent are noted if the rows of a rollout are chained; else the
+    later ones are flagged in `same_turn`.
+    """
+    responses = _checked_steps(responses)
+    if "turn" not in responses or "rows_differ" in responses.notes:
+        return responses
+    pairs = repeated_turns(responses, grouped=resolved.grouped)
+    if not pairs.size or not resolved.chains_turns:
+        flags = np.zeros(len(responses), np.bool_)
+        flags[pairs[1]] = True
+        return responses.with_(**{SAME_TURN: flags})
+    first, second = pairs[:, 0].tolist()
+    column = "turn"
+    if ATTEMPT in responses and responses[ATTEMPT][first] != responses[ATTEMPT][second]:
+        column = ATTEMPT
+    values = responses[column][[first, second]].tolist()
+    return responses.noting(rows_differ=RowsDiffer([first, second], values, column))
+
+
+def _checked_steps(responses: Responses) -> Responses:
     """Note in `rows_differ` the first row whose step differs from that of its rollout's first row.
 
     A rollout is the rows of one prompt with one id; ids of different prompts may be equal.
@@ -198,15 +240,15 @@ def check_batches(responses: Responses) -> Responses:
     if not len(differing):
         return responses
     rows, labels = [int(first[differing[0]]), int(differing[0])], responses.labels["step"]
-    values: list[float | str] = [labels[int(step[row])] for row in rows]
+    values = [labels[int(step[row])] for row in rows]
     return responses.noting(rows_differ=RowsDiffer(rows, values, "step"))
 
 
 def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     """Set the reward of each row to that of its rollout; add `last`, and `turn` if there is none.
 
-    The last turn is that of the greatest `turn`, then `branch`, then in input order. Rows whose
-    reward is null have none, but for the last turn. With `equal`, the first row whose reward
+    The last turn is the last row in the order of the rollout. Rows whose reward is null have none,
+    but for the last turn. With `equal`, the first row whose reward
     differs from that of its rollout's first row is noted in `rows_differ`, with that row. With
     `last` and `sum`, a rollout with a row that is left out has no reward, so all are left out.
     """
@@ -214,7 +256,8 @@ def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     unit, valid, kept = responses["unit"], responses["valid"], responses["kept"]
     count = int(unit.max(initial=-1)) + 1
     silent = valid & responses.columns.get(NO_REWARD, np.zeros(len(unit), np.bool_))
-    ends = _last_turns(responses, unit, np.ones(len(unit), np.bool_))
+    order = order_of(responses)
+    ends = order.last
     if silent[ends].any():
         if recipe.nonfinite == "error" and "rows_differ" not in responses.notes:
             row = int(ends[silent[ends]].min())
@@ -225,7 +268,7 @@ def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
     last = np.zeros(len(unit), np.bool_)
     last[ends] = True
     if not valid.all():  # of a rollout without its last turn, the last one that is there
-        some = _last_turns(responses, unit, valid)
+        some = order.last_of(valid)
         last &= ~(np.bincount(unit[some], minlength=count) > 0)[unit]
         last[some] = True
     turn = {} if "turn" in responses else {"turn": (np.bincount(unit)[unit] - 1).astype(np.float64)}
@@ -240,15 +283,6 @@ def rollouts(responses: Responses, *, resolved: ResolvedRecipe) -> Responses:
         names = [name for name in names if name != "process"]
     every = {name: combine(responses, responses[name], rule, counts) for name in names}
     return responses.with_(**{name: np.where(valid, x, 0.0) for name, x in every.items()})
-
-
-def _last_turns(responses: Responses, unit: Integers, among: Mask) -> Integers:
-    """Return the last row of each unit that has any among some rows, [at most U]."""
-    rows = np.flatnonzero(among)
-    keys = [responses[name][rows] for name in ("branch", "turn") if name in responses]
-    order = rows[np.lexsort((*keys, unit[rows]))]
-    ends = np.append(unit[order][1:] != unit[order][:-1], True) if len(order) else order
-    return order[ends]
 
 
 def _compared(resolved: ResolvedRecipe) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from engine_and_trainer import rollouts
@@ -14,6 +16,7 @@ from inspected_files import RUN
 
 import rlpost
 from rlpost.analysis.inspect import token_sample
+from rlpost.analysis.inspect.about import mismatch as about
 from rlpost.cli.commands.inspect import app
 from rlpost.errors import DataError
 
@@ -58,7 +61,7 @@ def test_both_of_two_planted_causes_are_named(pair):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("noise", [0.0, 5e-4])
+@pytest.mark.parametrize("noise", [0.0, 5e-4, 1e-3])
 def test_clean_rollouts_have_no_cause(seed, noise):
     assert causes(rollouts(seed=seed, noise=noise)[0]) == {}
 
@@ -84,6 +87,103 @@ def test_an_engine_that_keeps_its_first_weights_is_a_failed_sync():
     assert (gap.causes[0].name, gap.causes[0].sure) == ("failed-sync", "high")
     assert gap.causes[0].share > 0.99
     assert gap.causes[0].estimate["labels"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("planted", "change"),
+    [
+        ({"heat": 0.7}, "trainer"),
+        ({"heat": 0.8, "heat_of": "trainer"}, "engine"),  # which returns raw log-probs
+        ({"heat": 0.7, "top_p": 0.9}, "either"),
+    ],
+)
+def test_the_side_to_change_is_the_one_that_tokens_were_not_sampled_from(planted, change):
+    found = causes(rollouts(**planted)[0])["temperature"]
+    assert found.change == change
+    ratios = found.estimate["mean_ratio"], found.estimate["mean_inverse_ratio"]
+    if change != "either":
+        assert min(ratios) == pytest.approx(1, abs=0.02)
+        assert ratios.index(min(ratios)) == ["trainer", "engine"].index(change)
+
+
+def other_groups(table, **columns):
+    """Return the table with groups whose responses have different contexts."""
+    number = len(table)
+    mixed = pa.array(np.arange(number) % (number // 4))
+    table = table.set_column(table.schema.get_field_index("prompt_id"), "prompt_id", mixed)
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    return table
+
+
+def test_contexts_are_those_of_prompts_in_groups_of_other_prompts():
+    """Rows of a group need not share a prompt: a difference between them is no evidence then."""
+    table = rollouts(heat=0.7, drift=0.02, lagging=True)[0]
+    table = table.set_column(
+        table.schema.get_field_index("step"), "step", pa.array(np.zeros(len(table), np.int64))
+    )
+    table = table.drop_columns("policy_version")
+    prompts = [f"question {row // 4}" for row in range(len(table))]
+    right = causes(table.append_column("prompt", pa.array(prompts)))
+    assert "pairs of responses with one prompt" in right["temperature"].evidence
+    assumed = causes(other_groups(table))["temperature"]
+    assert "assumed" in assumed.evidence
+    guarded = causes(other_groups(table, prompt=prompts))
+    assert [*guarded] == ["temperature"]
+    assert "unknown" in guarded["temperature"].evidence
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_later_turns_have_contexts_of_their_own(turns):
+    table = rollouts(heat=0.7, responses=512)[0]
+    table = table.append_column("rollout_id", pa.array(np.arange(len(table)) // 2))
+    if turns:
+        table = table.append_column("turn", pa.array(np.arange(len(table)) % 2))
+    evidence = causes(table)["temperature"].evidence
+    assert ("unknown" not in evidence) == turns
+
+
+def shares_of(causes_, unexplained):
+    """Return the labels and percentages of the page's table."""
+    gap = replace(rlpost.inspect(rollouts(heat=0.7, responses=32)[0]).mismatch)
+    one = gap.causes[0]
+    found = [replace(one, name=name, share=share) for name, share in causes_]
+    table = about.causes_table(replace(gap, causes=found, unexplained=unexplained))
+    return [(row[0], row[1]) for row in table.rows]
+
+
+def test_shares_add_up_and_small_causes_are_one_row():
+    named = [("temperature", 0.5836), ("stale-weights", 0.3004), ("template", 0.008)]
+    rows = shares_of([*named, ("shift", 0.004), ("other", 0.104)], 0.104)
+    assert [label for label, _ in rows] == [
+        "temperature", "stale-weights", "others", "unexplained"
+    ]  # fmt: skip
+    assert sum(float(text.split()[0]) for _, text in rows) == pytest.approx(100)
+    assert shares_of([("shift", 0.6595), ("template", 0.3405)], 0.0) == [
+        ("shift", "66.0 %"), ("template", "34.0 %")
+    ]  # fmt: skip
+    assert shares_of([("shift", 1.0)], 0.0) == [("shift", "100 %")]
+    assert shares_of([("other", 1.0)], 1.0) == [("unexplained", "100 %")]
+
+
+def test_few_tokens_do_not_change_the_kept_mass():
+    table, kept = rollouts(top_p=0.9, few=0.01)
+    found = causes(table)
+    assert {*found} == {"truncated-sampling", "few-tokens"}
+    assert found["truncated-sampling"].estimate["kept_mass"] == pytest.approx(kept, abs=0.01)
+
+
+def test_a_policy_that_is_always_one_version_old_is_the_side_to_change():
+    table = rollouts(drift=0.1, late_from=0)[0]
+    table = table.filter(pc.equal(table["step"], 0))
+    table = table.set_column(
+        table.schema.get_field_index("policy_version"),
+        "policy_version",
+        pa.array(np.full(len(table), -1)),
+    )
+    found = causes(table)["stale-weights"]
+    assert (found.change, found.sure) == ("engine", "low")
+    assert "1 version older" in found.evidence
 
 
 def test_one_machine_without_new_weights_is_named():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic, without_column
 from rlpost.analysis.inspect.about.log_probs import clamped_lines
-from rlpost.analysis.inspect.causes import likeliest
+from rlpost.analysis.inspect.causes import NAMED, UNKNOWN, likeliest, percentages
 from rlpost.analysis.inspect.positions import span_text
 from rlpost.display.charts import bar
 from rlpost.display.page import Notice
@@ -15,7 +15,7 @@ from rlpost.display.tables import TextTable
 from rlpost.display.text import aligned, counted, number, percent
 
 if TYPE_CHECKING:
-    from rlpost.analysis.inspect.model import Facts, Mismatch
+    from rlpost.analysis.inspect.model import Cause, Facts, Mismatch
     from rlpost.display.page import Page
 
 
@@ -23,6 +23,13 @@ BAR = 16  # characters
 MENDED = ("temperature", "truncated-sampling", "failed-sync", "shift", "template")
 """Causes to remove: a correction only hides them."""
 LEAST_ESS = 0.5
+LEAST_LEFT = 5e-4  # less is rounding
+_SIDES = {
+    "engine": "engine",
+    "trainer": "trainer",
+    "either": "either side",
+    "both": "both sides",
+}
 
 
 @topic
@@ -33,7 +40,7 @@ def mismatch(facts: Facts) -> Page:
     if gap is None:
         return page_of(facts, "mismatch", [], otherwise)
     page = page_of(facts, "mismatch", [_table(gap), _largest(gap), _corrections(gap)], otherwise)
-    causes = _causes(gap)
+    causes = causes_table(gap)
     page = replace(page, parts=[*page.parts, *([causes] if causes.rows else [])])
     verdict = Notice("warning" if gap.causes else "ok", likeliest(gap.causes) or _agreement(gap))
     return replace(page, verdict=verdict, next_steps=next_steps(facts, gap))
@@ -55,14 +62,38 @@ def next_steps(facts: Facts, gap: Mismatch) -> list[str]:
     return [f"rlpost advantages {facts.inputs[0]} OUT {best.options}"] if best else []
 
 
-def _causes(gap: Mismatch) -> TextTable:
-    rows = [(one.name, percent(one.share), one.sure) for one in gap.causes]
-    notes = {i: f"{one.evidence}. To do: {one.advice}" for i, one in enumerate(gap.causes)}
+def causes_table(gap: Mismatch) -> TextTable:
+    """Return the causes, small ones in one row, and what they leave: shares add up to 100 %."""
+    known = [one for one in gap.causes if one.name != UNKNOWN]
+    small = [one for one in known if one.share < NAMED and gap.unexplained is not None]
+    large = [one for one in known if one not in small]
+    others, left = sum(one.share for one in small), gap.unexplained or 0.0
+    shares = percentages([*(one.share for one in large), others, left])
+    rows: list[tuple[str, ...]] = [
+        (one.name, share, one.sure, _SIDES[one.change])
+        for one, share in zip(large, shares, strict=False)
+    ]
+    notes = dict(enumerate(map(_note, large)))
+    if small:
+        notes[len(rows)] = f"{', '.join(one.name for one in small)}: each below {100 * NAMED:g} %"
+        rows.append(("others", shares[-2], "", ""))
+    if left >= LEAST_LEFT:
+        notes |= {len(rows): _note(one) for one in gap.causes if one.name == UNKNOWN}
+        rows.append(("unexplained", shares[-1], "", ""))
     lines = []
     if gap.sampled < gap.tokens:
         lines = [f"estimated from {gap.sampled:,} of {gap.tokens:,} policy tokens"]
-    headings = ("cause", "of the gap", "sure")
-    return TextTable(headings, rows, "Causes", lines, text=(0, 2), row_notes=notes)
+    headings = ("cause", "of the gap", "sure", "change")
+    either = any(one.change == "either" for one in large)
+    below = ["either side: the data do not show which one to change; both are possible"] * either
+    return TextTable(headings, rows, "Causes", lines, below, text=(0, 2, 3), row_notes=notes)
+
+
+def _note(cause: Cause) -> str:
+    """Return each piece of evidence, what to do, and the options that do it, a line each."""
+    lines = [*cause.evidence.split("; "), f"to do: {cause.advice}"]
+    lines += [f"options: {'; '.join(cause.options)}"] if cause.options else []
+    return "\n".join(lines)
 
 
 def _largest(gap: Mismatch) -> TextTable | None:

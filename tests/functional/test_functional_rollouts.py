@@ -1,0 +1,194 @@
+"""Rollouts of several rows in rlpost.functional: equal to the command, in any order of rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from functional_rows import (
+    CLOSE,
+    ONE_BATCH,
+    SINGLE,
+    F,
+    P,
+    assert_padded_equals,
+    flat,
+    groups_of,
+    mask_of,
+    numbers,
+    offsets_of,
+    padded,
+    padded_mask,
+    rewards_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import replace
+from strategies import to_table
+
+import rlpost
+from rlpost.errors import DataError
+
+few_of_rollouts = settings(max_examples=8, deadline=None)
+
+
+def written(rows, column="advantages", **recipe):
+    """The command's numbers of rows whose rollouts count by prompt and `traj_id`."""
+    own = {"columns": {"rollout": "traj_id"}, **recipe}
+    made, _ = rlpost.enrich(
+        to_table([replace(r, token_rewards=None) for r in rows]), rlpost.Recipe(**own)
+    )
+    return flat(made[column].to_pylist())
+
+
+def outcomes(rows):
+    """The mean reward of each row's rollout, and the ids of rollouts over all groups."""
+    ids = [f"{r.group}/{r.traj_id}" for r in rows]
+    own = {key: [r.reward for r, name in zip(rows, ids, strict=True) if name == key] for key in ids}
+    return torch.tensor([sum(own[key]) / len(own[key]) for key in ids], dtype=torch.float64), ids
+
+
+def of_turns(rows, name="turn_reward"):
+    values = [getattr(r, name) for r in rows]
+    return torch.tensor([float("nan") if x is None else float(x) for x in values]).double()
+
+
+def on_tokens(rows, credit):
+    return F.to_tokens(credit, offsets_of(rows), mask_of(rows))
+
+
+@few_of_rollouts
+@given(ONE_BATCH, st.sampled_from(["return", "reward"]), st.sampled_from([1.0, 0.5]))
+def test_mt_grpo_and_turn_credit_are_those_of_the_command(rows, baseline, gamma):
+    rewards, ids = outcomes(rows)
+    turns, scores, groups = of_turns(rows, "turn"), of_turns(rows), groups_of(rows)
+    knobs = {"turn_baseline": baseline, "step_gamma": gamma}
+    found = F.mt_grpo(rewards, scores, turns, ids, groups, **knobs)
+    recipe = {"rollout_reward": "mean", "step_gamma": gamma}
+    numerics = {"turn_baseline": baseline}
+    want = written(rows, estimator="mt_grpo", numerics=numerics, **recipe)
+    torch.testing.assert_close(on_tokens(rows, found), want, rtol=1e-4, atol=1e-3)
+    tokens = torch.tensor([r.length for r in rows])
+    found = F.turn_credit(rewards, scores, turns, ids, groups, tokens, step_gamma=gamma)
+    want = written(rows, estimator="turn_credit", **recipe)
+    torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
+
+
+@few_of_rollouts
+@given(ONE_BATCH)
+def test_gar_is_that_of_the_command(rows):
+    hacks = torch.tensor([r.hack for r in rows])
+    found = F.gar(rewards_of(rows), of_turns(rows, "win_rate"), groups_of(rows), hacks)
+    want = written(rows, estimator="gar", unit="row")
+    torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
+
+
+@few_of_rollouts
+@given(ONE_BATCH)
+def test_returns_of_turns_normalised_in_groups_are_step_reinforce(rows):
+    _, ids = outcomes(rows)
+    scores = of_turns(rows, "step_score")
+    returns = F.turn_returns(scores, of_turns(rows, "turn"), ids, step_gamma=0.5)
+    found = F.grpo(returns, groups_of(rows))
+    want = written(rows, estimator="step_reinforce", step_gamma=0.5)
+    torch.testing.assert_close(on_tokens(rows, found), want, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
+@few_of_rollouts
+@given(ONE_BATCH)
+def test_rollouts_that_count_once_are_those_of_the_command(name, rows):
+    rewards, ids = outcomes(rows)
+    found = F.per_rollout(getattr(F, name), rewards, ids, groups_of(rows))
+    want = written(rows, estimator=name, unit="rollout", rollout_reward="mean")
+    torch.testing.assert_close(on_tokens(rows, found), want, rtol=1e-4, atol=1e-3)
+
+
+# Scans: name, columns besides rewards, recipe.
+SCANS = {
+    "gae": (["values"], {"gamma": 0.9, "lam": 0.5}),
+    "turn_gae": (["values"], {"gamma": 0.9, "lam": 0.5}),
+    "vtrace": (["values", "old", "infer"], {"gamma": 0.9}),
+    "agentic_reinforce": ([], {"gamma": 0.9}),
+    "discounted_returns": ([], {"gamma": 0.9}),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@few_of_rollouts
+@given(ONE_BATCH)
+def test_scans_of_rows_are_those_of_the_command(name, rows):
+    columns, knobs = SCANS[name]
+    rewards = F.place_rewards(rewards_of(rows), offsets_of(rows), mask_of(rows))
+    others = [numbers(rows, column) for column in columns]
+    found = getattr(F, name)(rewards, *others, offsets_of(rows), mask_of(rows), **knobs)
+    estimator = "reinforce" if name == "discounted_returns" else name
+    own = found.advantages if others else found
+    want = written(rows, estimator=estimator, unit="row", **knobs)
+    torch.testing.assert_close(own, want, **SINGLE)
+    twin = getattr(P, name)(
+        *(padded(rows, one) for one in (rewards, *others)), padded_mask(rows), **knobs
+    )
+    for one, ragged in zip(twin if others else [twin], found if others else [found], strict=True):
+        assert_padded_equals(rows, one, ragged)
+
+
+@pytest.mark.parametrize("name", [one for one in SCANS if one != "vtrace"])
+@few_of_rollouts
+@given(ONE_BATCH)
+def test_scans_of_rollouts_are_those_of_the_command(name, rows):
+    """A rollout's reward is on the last policy token of its last row that has any."""
+    columns, knobs = SCANS[name]
+    (mean, ids), rewards = outcomes(rows), numbers(rows, "values") * 0
+    ends = {}
+    for at in sorted(range(len(rows)), key=lambda i: rows[i].turn):
+        if any(rows[at].mask):
+            ends[ids[at]] = at
+    for at in ends.values():
+        last = max(t for t, m in enumerate(rows[at].mask) if m)
+        rewards[offsets_of(rows)[at] + last] = mean[at]
+    others = [numbers(rows, column) for column in columns]
+    rollouts = {"rollouts": ids, "turns": of_turns(rows, "turn")}
+    structure = {"offsets": offsets_of(rows), "mask": mask_of(rows)}
+    found = F.over_rollouts(getattr(F, name), rewards, *others, **structure, **rollouts, **knobs)
+    estimator = "reinforce" if name == "discounted_returns" else name
+    bare = [replace(r, turn_reward=None) for r in rows]
+    want = written(bare, estimator=estimator, scan="rollout", rollout_reward="mean", **knobs)
+    own = found.advantages if others else found
+    torch.testing.assert_close(own, want, **SINGLE)
+    flatly = (padded(rows, one) for one in (rewards, *others))
+    twin = P.over_rollouts(getattr(F, name), *flatly, mask=padded_mask(rows), **rollouts, **knobs)
+    assert_padded_equals(rows, twin.advantages if others else twin, own)
+
+
+def test_gradients_flow_through_scans_of_rollouts():
+    values = torch.tensor([0.5, 0.25, 1.0], dtype=torch.float64, requires_grad=True)
+    rows = {"rollouts": [0, 0], "turns": torch.tensor([0, 1]), "offsets": torch.tensor([0, 2, 3])}
+    made = F.over_rollouts(F.gae, torch.zeros(3).double(), values, lam=0.0, **rows)
+    made.advantages[1].backward()
+    assert values.grad.tolist() == [0.0, -1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["mt_grpo", "turn_returns", "over_rollouts"])
+def test_a_turn_is_one_row(name):
+    one, turns, ids = torch.tensor([1.0, 1.0]), torch.tensor([3, 3]), ["a", "a"]
+    calls = {
+        "mt_grpo": lambda **more: F.mt_grpo(one, one, turns, ids, [0, 0], **more),
+        "turn_returns": lambda **more: F.turn_returns(one, turns, ids, **more),
+        "over_rollouts": lambda **more: F.over_rollouts(
+            F.discounted_returns,
+            one,
+            offsets=torch.tensor([0, 1, 2]),
+            rollouts=ids,
+            turns=turns,
+            **more,
+        ),
+    }
+    with pytest.raises(DataError, match="row 1 and row 0 are both turn 3"):
+        calls[name]()
+    first, second = calls[name](branches=["10", "9"]), calls[name](branches=["9", "10"])
+    torch.testing.assert_close(first, second.flip(0), **CLOSE)
+
+
+def test_rewards_of_a_rollout_that_differ_are_an_error():
+    with pytest.raises(DataError, match="in row 1"):
+        F.per_rollout(F.grpo, torch.tensor([1.0, 0.0]), ["a", "a"], [0, 0])
