@@ -120,6 +120,8 @@ RECIPE: dict[str, Declared] = {
     "advantage_clip": Declared(ADVANTAGES, common=True),
     "difficulty_weight": Declared(ADVANTAGES),
     "length_weight": Declared(ADVANTAGES),
+    "age_decay": Declared(ADVANTAGES),
+    "top_entropy_quantile": Declared(ADVANTAGES),
     "is_weight": Declared(CORRECTION),
     "is_cap": Declared(CORRECTION),
     "is_floor": Declared(CORRECTION),
@@ -129,12 +131,15 @@ RECIPE: dict[str, Declared] = {
     "is_filter": Declared(CORRECTION, "LEVEL:MEASURE:LOW:HIGH"),
     "is_filter_where": Declared(CORRECTION),
     "is_policy": Declared(CORRECTION),
+    "micro_batch": Declared(CORRECTION),
+    "micro_batch_tokens": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
     "unit": Declared(IN_OUT),
     "rollout_reward": Declared(IN_OUT),
     "failures": Declared(MASKS),
     "attempts": Declared(MASKS),
+    "version_offset": Declared(IN_OUT),
     "nonfinite": Declared(IN_OUT),
     "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
     "emit_only": Declared(IN_OUT),
@@ -419,7 +424,8 @@ def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
             for text in unknown_variables(os.environ, (*RECIPE, *LOSS_OPTIONS, *RUN)):
                 print_warning(text)
         variables = {name: by for name in values if (by := variable_behind(context, name))}
-        settings = Settings(values, config, preset, variables, correction)
+        fields = {name: x for name, x in values.items() if name not in (own.keys() & {*RECIPE})}
+        settings = Settings(fields, config, preset, variables, correction)
         if settings.correction.loss and "loss" not in values:
             name = f"--correction {settings.correction_name}"
             text = f"{name}: it sets the policy loss, too, which this command does not compute"
@@ -489,7 +495,7 @@ def _replace_signature(
     Args:
         target: the function whose signature is set.
         source: the function whose parameters it has, except `settings`.
-        options: its other parameters.
+        options: its other parameters; one of the same name is left out.
         uncommon: panels of `source` that the short help leaves out.
     """
     own = [
@@ -503,7 +509,9 @@ def _replace_signature(
         for name, (annotation, default) in common.items()
         if name not in {parameter.name for parameter in own}
     ]
-    target.__signature__ = inspect.Signature([*options, *own, *extra])  # type: ignore[attr-defined]
+    names = {parameter.name for parameter in own}
+    shared = [one for one in options if one.name not in names]
+    target.__signature__ = inspect.Signature([*shared, *own, *extra])  # type: ignore[attr-defined]
 
 
 def _uncommon(parameter: inspect.Parameter, panels: Collection[str]) -> inspect.Parameter:

@@ -92,7 +92,7 @@ class TextTable:
         lines = [part for line in self.lines for part in wrap(line, columns, _INDENT).split("\n")]
         notes = [wrap(note, columns) for note in self.notes]
         own = {row: wrap(note, columns - _INDENT, _INDENT) for row, note in self.row_notes.items()}
-        width = None if self.headings else columns
+        width = columns if self.width or not self.headings else None
         return replace(self, lines=lines, notes=notes, row_notes=own, width=width)
 
     def _row_notes(self) -> Iterator[str]:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from rlpost.estimators import Credit
 from rlpost.functional import padded
 from rlpost.functional.groups import dr_grpo, gdpo, gpg, grpo, grpo_passk, max_rl, opo, rloo
+from rlpost.functional.layouts import LayoutWeights, layout_weights
+from rlpost.functional.masks import accepted_tokens, top_entropy
 from rlpost.functional.policy import PolicyLoss, aggregate, policy_loss
 from rlpost.functional.rollouts import (
     gar,
@@ -26,10 +28,10 @@ from rlpost.functional.rollouts import (
 )
 from rlpost.functional.scans import agentic_reinforce, discounted_returns, gae, turn_gae, vtrace
 from rlpost.functional.tokens import (
-    accepted_tokens,
     importance_weights,
     kl,
     place_rewards,
+    proximal_log_probs,
     response_rewards,
     to_tokens,
     value_loss,
@@ -40,6 +42,7 @@ from rlpost.kernels.values import ValueLoss
 
 __all__ = [
     "Credit",
+    "LayoutWeights",
     "PolicyLoss",
     "ValueLoss",
     "Weights",
@@ -56,6 +59,7 @@ __all__ = [
     "grpo_passk",
     "importance_weights",
     "kl",
+    "layout_weights",
     "max_rl",
     "mt_grpo",
     "opo",
@@ -64,9 +68,11 @@ __all__ = [
     "per_rollout",
     "place_rewards",
     "policy_loss",
+    "proximal_log_probs",
     "response_rewards",
     "rloo",
     "to_tokens",
+    "top_entropy",
     "turn_credit",
     "turn_gae",
     "turn_returns",

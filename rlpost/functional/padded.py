@@ -2,8 +2,8 @@
 
 The mask is 0 on observation tokens too. Padding may be at the left, at the right or in between, and
 may have any value. Names, options and errors are those of rlpost.functional. The functions of
-rewards and groups are not here: their numbers are [N] for padded arrays, too. `whiten`, `kl`
-and `value_loss` work on any shape.
+rewards and groups are not here: their numbers are [N] for padded arrays, too. `whiten`, `kl`,
+`proximal_log_probs`, `top_entropy` and `value_loss` work on any shape.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
-from rlpost.functional import policy, rollouts, scans, tokens
+from rlpost.functional import layouts, masks, policy, rollouts, scans, tokens
 from rlpost.functional.arguments import check_arrays, of_any_library
+from rlpost.functional.layouts import LayoutWeights
+from rlpost.functional.masks import top_entropy
 from rlpost.functional.policy import PolicyLoss
-from rlpost.functional.tokens import kl, value_loss, whiten
+from rlpost.functional.tokens import kl, proximal_log_probs, value_loss, whiten
 from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights
 
@@ -34,11 +36,14 @@ __all__ = [
     "gae",
     "importance_weights",
     "kl",
+    "layout_weights",
     "over_rollouts",
     "place_rewards",
     "policy_loss",
+    "proximal_log_probs",
     "response_rewards",
     "to_tokens",
+    "top_entropy",
     "turn_gae",
     "value_loss",
     "vtrace",
@@ -174,8 +179,22 @@ def accepted_tokens(
     """Return `rlpost.functional.accepted_tokens` of [B, T] log-probs, [B, T] bool."""
     offsets = _offsets(mask, old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
     old, infer = old_log_probs.reshape(-1), infer_log_probs.reshape(-1)
-    accepted = tokens.accepted_tokens(old, infer, offsets, mask.reshape(-1), **options)
+    if options.get("age") is not None:
+        _offsets(mask, age=options["age"])
+        options["age"] = options["age"].reshape(-1)
+    accepted = masks.accepted_tokens(old, infer, offsets, mask.reshape(-1), **options)
     return accepted.reshape(mask.shape)
+
+
+@of_any_library
+def layout_weights(advantages: Array, mask: Array, **options: Any) -> LayoutWeights:
+    """Return `rlpost.functional.layout_weights` of [B, T] advantages, [B, T] each.
+
+    The default `length` of seq-mean-token-sum-norm is T, and a micro-batch of tokens has padding.
+    """
+    offsets = _offsets(mask, advantages=advantages)
+    weights = layouts.layout_weights(advantages.reshape(-1), offsets, mask.reshape(-1), **options)
+    return LayoutWeights(*(part.reshape(mask.shape) for part in weights))
 
 
 @of_any_library

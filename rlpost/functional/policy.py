@@ -25,6 +25,7 @@ from rlpost.kernels.arrays import like, namespace, on_host
 from rlpost.kernels.segments import add_segment_sums, count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
 from rlpost.recipe.loss import Aggregation, LossOptions
+from rlpost.recipe.recipe import PROXIMAL
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -146,6 +147,11 @@ def policy_loss(
 
 def _check_present(options: LossOptions, present: dict[str, Array]) -> None:
     """Raise UsageError if an option needs log-probs that are missing."""
+    if options.behaviour in PROXIMAL:
+        raise UsageError(
+            f"policy_loss: behaviour={options.behaviour!r}: "
+            f"old_log_probs=proximal_log_probs(..., how={options.behaviour!r}) has the same ratio"
+        )
     ratio = options.kl_loss_coef > 0 and options.kl_loss_ratio
     by_engine = ratio and options.kl_loss_ratio_policy == "infer"
     reasons = (

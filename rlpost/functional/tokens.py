@@ -16,19 +16,18 @@ from rlpost.functional.arguments import (
     per_response,
     ragged,
 )
+from rlpost.functional.masks import filter_of, inside_bounds
 from rlpost.kernels.arrays import namespace
-from rlpost.kernels.corrections import Weights, divergence, log_weights
+from rlpost.kernels.corrections import Weights, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
+from rlpost.kernels.corrections import proximal_log_probs as _proximal_log_probs
 from rlpost.kernels.kl import token_kl
 from rlpost.kernels.segments import add_at, add_segment_sums, last_true, spread
-from rlpost.kernels.trimming import smallest
 from rlpost.kernels.values import ValueLoss
 from rlpost.kernels.values import value_loss as _value_loss
-from rlpost.recipe.recipe import Filter, Level
+from rlpost.recipe.recipe import PROXIMAL, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rlpost.kernels.arrays import Array
 
 
@@ -236,6 +235,54 @@ def kl(
 
 
 @of_any_library
+def proximal_log_probs(
+    log_probs: Array,
+    infer_log_probs: Array,
+    age: Array,
+    mask: Array | None = None,
+    *,
+    how: str = "loglinear",
+) -> Array:
+    """Return log-probs of the policy one version before the current one, interpolated.
+
+    Of a token that a policy of age a sampled, with α = max(0, 1 - 1/a), and 0 if a is 0:
+
+        loglinear  (1-α)·infer + α·new
+        linear     log((1-α)·exp(infer) + α·exp(new) + 1e-10)
+
+    They are the `old_log_probs` of `policy_loss` and of weights and filters.
+
+    Args:
+        log_probs: log-probs of the current policy; any shape, ragged or padded.
+        infer_log_probs: log-probs of the policy that sampled; the same shape.
+        age: versions from that policy to the current one, 0 or above; the same shape.
+        mask: the same shape; None for all tokens.
+        how: loglinear or linear.
+
+    Returns:
+        The same shape; 0 where the mask is 0. A constant: no gradient flows through it.
+
+    Raises:
+        UsageError: a shape, a dtype or the name is wrong.
+        DataError: a number is NaN or infinite where the mask is not 0.
+
+    Source: areal 1.0.4, areal/trainer/ppo/actor.py:604.
+
+    >>> new, infer = torch.tensor([-1.0, -1.0]), torch.tensor([-2.0, -2.0])
+    >>> proximal_log_probs(new, infer, torch.tensor([1.0, 4.0]))
+    tensor([-2.0000, -1.2500])
+    """
+    one_of("how", how, PROXIMAL)
+    every = floats(log_probs=log_probs, infer_log_probs=infer_log_probs, age=age)
+    kept, xp = mask_of(every[0], mask), namespace(every[0])
+    named = dict(zip(("log_probs", "infer_log_probs", "age"), every, strict=True))
+    finite_tokens(kept, **named)
+    inside = (xp.astype(xp.where(kept, xp.constant(x), 0.0), xp.float64) for x in every)
+    values = _proximal_log_probs(*inside, how=how)
+    return xp.astype(xp.where(kept, values, 0.0), log_probs.dtype)
+
+
+@of_any_library
 def importance_weights(
     old_log_probs: Array,
     infer_log_probs: Array,
@@ -246,6 +293,7 @@ def importance_weights(
     cap: float = math.inf,
     floor: float = 0.0,
     bounds: tuple[float, float] = (0.0, math.inf),
+    cap_where: str | None = None,
     clamp: float = 40.0,
 ) -> Weights:
     """Return importance weights of the trainer's over the rollout engine's probabilities.
@@ -269,7 +317,9 @@ def importance_weights(
         cap: largest weight.
         floor: smallest weight.
         bounds: smallest and largest ratio whose weight is not 0, inclusive.
-        clamp: bound on the absolute log ratio at the level, in nats.
+        cap_where: LEVEL:MEASURE:LOW:HIGH; cap and floor apply only outside these bounds, such as
+            `geometric:k2::0.1`. None: everywhere.
+        clamp: bound on the absolute log ratio at the level, in nats; of a token in `cap_where`.
 
     Returns:
         Weights: `values`, and whether they were `truncated` or `masked`, [T] each; 0 and false on
@@ -293,7 +343,10 @@ def importance_weights(
     both = (xp.where(kept, xp.constant(x), 0.0) for x in (old, infer))
     old, infer = (xp.astype(x, xp.float64) for x in both)
     logs = log_weights(old, infer, kept, responses.offsets, level=level, clamp=clamp)
-    weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds)
+    only = None
+    if cap_where is not None:
+        only = ~inside_bounds(filter_of(cap_where, "cap_where"), old, infer, responses, clamp)
+    weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds, only=only)
     values = xp.astype(xp.where(kept, weights.values, 0.0), old_log_probs.dtype)
     return Weights(values, weights.truncated & kept, weights.masked & kept)
 
@@ -345,60 +398,3 @@ def value_loss(
     # Masked elements may be NaN, which a product with 0 would pass on to the gradient.
     inside = (xp.where(kept, one, 0.0) for one in every)
     return _value_loss(*inside, clip=clip, delta=delta)
-
-
-@of_any_library
-def accepted_tokens(
-    old_log_probs: Array,
-    infer_log_probs: Array,
-    offsets: Array,
-    mask: Array | None = None,
-    *,
-    filters: Sequence[str] = (),
-    clamp: float = 40.0,
-) -> Array:
-    """Return the policy tokens that all off-policy filters accept.
-
-    Filters are those of `--is-filter`, LEVEL:MEASURE:LOW:HIGH. At level batch these tokens are
-    one batch, so that `batch:k2::0.02` is the mask of M2PO of a micro-batch.
-
-    Args:
-        old_log_probs: [T] log-probs of the trainer; of the current policy for OPSM.
-        infer_log_probs: [T] log-probs of the rollout engine.
-        offsets: [N+1] first token of each response; the last element is T.
-        mask: [T], 0 on observation tokens; None if there are none.
-        filters: such as `geometric:k3::0.01`; none accepts all policy tokens.
-        clamp: bound on the absolute log ratio of a token, in nats.
-
-    Returns:
-        [T] bool, false on observation tokens.
-
-    Raises:
-        UsageError: a shape, a dtype, a number or a filter is wrong.
-        DataError: a log-prob is NaN or infinite where the mask is not 0.
-
-    >>> old, infer = torch.tensor([-1.0, -1.0]), torch.tensor([-1.0, -3.0])
-    >>> accepted_tokens(old, infer, torch.tensor([0, 2]), filters=["token:ratio:0.5:2"])
-    tensor([ True, False])
-    """
-    numbers(clamp=clamp)
-    try:
-        parsed = [Filter.of(text) for text in filters]
-    except ValueError as error:
-        raise UsageError(str(error).replace("--is-filter", "filters", 1)) from None
-    old, infer = floats(old_log_probs=old_log_probs, infer_log_probs=infer_log_probs)
-    responses = ragged(offsets, mask, old)
-    kept = accepted = responses.mask
-    finite_tokens(kept, responses.offsets, old_log_probs=old, infer_log_probs=infer)
-    xp = namespace(old)
-    both = (xp.where(kept, xp.constant(x), 0.0) for x in (old, infer))
-    old, infer = (xp.astype(x, xp.float64) for x in both)
-    for one in parsed:
-        how = {"measure": one.measure, "level": one.level}
-        values = divergence(old, infer, kept, responses.offsets, clamp=clamp, **how)
-        if one.of_batch:
-            inside = smallest(values, kept, one.high)
-        else:
-            inside = (values >= one.low) & (values <= one.high)
-        accepted = accepted & (spread(inside, responses.offsets) if one.by_response else inside)
-    return accepted

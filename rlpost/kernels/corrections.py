@@ -40,6 +40,7 @@ _DISTANCES: dict[str, Callable[[Array], Array]] = {
     "error": lambda d: namespace(d).exp(abs(d)),
 }
 _LEAST_PROBABILITY = 1e-6
+_LEAST_MIXTURE = 1e-10
 
 
 def binary_kl(old: Array, infer: Array) -> Array:
@@ -103,6 +104,38 @@ def at_level(values: Array, mask: Array, offsets: Array, *, level: str) -> Array
     if level == "segment":
         return segment_means(values, mask, offsets)
     return spread(reduce_responses(values, mask, offsets, level=level), offsets)
+
+
+def values_at(values: Array, mask: Array, offsets: Array, *, level: str) -> Array:
+    """Return the number of each unit of a level: [N] for levels of responses, else [T].
+
+    Args: as of `at_level`.
+    """
+    by_response = level in RESPONSE_LEVELS
+    return (reduce_responses if by_response else at_level)(values, mask, offsets, level=level)
+
+
+def proximal_log_probs(new: Array, infer: Array, age: Array, *, how: str) -> Array:
+    """Return log-probs of the policy one version before the current one, interpolated, [T].
+
+    Of a token that a policy of age a sampled, with α = max(0, 1 - 1/a), and 0 if a is 0:
+
+        loglinear  log p = (1-α)·infer + α·new
+        linear     log p = log((1-α)·exp(infer) + α·exp(new) + 1e-10)
+
+    Args:
+        new: [T] log-probs of the current policy.
+        infer: [T] log-probs of the policy that sampled.
+        age: [T] versions from that policy to the current one, 0 or above.
+        how: loglinear or linear.
+
+    Source: areal 1.0.4, areal/trainer/ppo/actor.py:604, compute_prox_logp_approximations.
+    """
+    xp = namespace(new)
+    share = 1.0 - 1.0 / age.clip(1.0)
+    if how == "loglinear":
+        return infer + share * (new - infer)
+    return xp.log((1.0 - share) * xp.exp(infer) + share * xp.exp(new) + _LEAST_MIXTURE)
 
 
 def log_weights(
@@ -231,8 +264,5 @@ def divergence(
     else:
         values = (old - infer).clip(-clamp, clamp)
         values = values if measure == "ratio" else _DISTANCES[measure](values)
-    if level in RESPONSE_LEVELS:
-        values = reduce_responses(values, mask, offsets, level=level)
-    else:
-        values = at_level(values, mask, offsets, level=level)
+    values = values_at(values, mask, offsets, level=level)
     return xp.exp(values) if measure == "ratio" else values

@@ -1,15 +1,18 @@
-"""The smallest tokens of each batch whose mean is below a bound: an exact order statistic.
+"""Order statistics of the tokens of each batch, exact: which tokens a rule keeps.
 
-Values are compared as float32, whose bits order them. A first pass counts the leading 16 bits of
-each value, and sums the others, which are whole numbers: so the mean of all values up to any of
-these bins is exact. A second pass counts the trailing bits in the bin in which the mean reaches the
-bound. Counts add exactly, so that nothing depends on chunks or on order, and each batch needs at
-most 2^16 of them.
+`MeanBelow` keeps the smallest values, as many as have a mean below a bound; `TopShare` keeps a
+share of the largest. Values are compared as float32, whose bits order them. A first pass counts the
+leading 16 bits of each value, and sums the others, which are whole numbers: so the mean of all
+values up to any of these bins is exact. A second pass counts the trailing bits in the bin in which
+the cut is. Counts add exactly, so that nothing depends on chunks or on order, and each batch needs
+at most 2^16 of them. They are made on the host: a device computes the codes of a chunk's tokens,
+which are copied to the host once, as any numbers that a stage maps, and gets one cut per batch.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,26 +56,15 @@ def trailing_codes(values: Array, batch: Array, competes: Array, bins: Array) ->
     return leading_codes(values, batch, inside)
 
 
-def up_to(values: Array, batch: Array, cuts: Array) -> Array:
-    """Return the tokens whose value is at most the cut of their batch, [T] bool.
-
-    Args:
-        values: [T], as those of the codes.
-        batch: [T] codes.
-        cuts: [batches] from `cuts_of`.
-    """
-    return _bits(values) <= cuts[batch]
-
-
-def smallest(values: Array, competes: Array, bound: float) -> Array:
-    """Return the tokens that stay if all are one batch, [T] bool; waits for a device."""
+def kept_of(values: Array, competes: Array, rule: Rule) -> Array:
+    """Return the tokens that a rule keeps if all are one batch, [T] bool; waits for a device."""
     xp = namespace(values)
     batch = xp.astype(xp.zeros_like(competes), xp.int64)
     codes = on_host(leading_codes(values, batch, competes))
-    boundary = boundary_of(Tally.empty().plus(codes, LEADING), 1, bound)
+    boundary = rule.boundary(Tally.empty().plus(codes, LEADING), 1)
     codes = on_host(trailing_codes(values, batch, competes, like(boundary.bins, values)))
-    cuts = cuts_of(Tally.empty().plus(codes, 0), boundary, bound)
-    return up_to(values, batch, like(cuts, values))
+    cuts = rule.cuts(Tally.empty().plus(codes, 0), boundary)
+    return rule.keeps(values, batch, like(cuts, values))
 
 
 def _bits(values: Array) -> Array:
@@ -116,54 +108,112 @@ class Tally(NamedTuple):
 
 
 class Boundary(NamedTuple):
-    """The bin of each batch in which the mean reaches the bound."""
+    """The bin of each batch in which the cut is."""
 
     bins: Integers
-    """[batches] leading bits; NONE if the mean of all values is below the bound."""
+    """[batches] leading bits; NONE if all values of the batch are kept."""
     below: Integers
-    """[batches, 11] number of the values below the bin, and words of their sum in 2^-149."""
+    """[batches, 11] of a MeanBelow: number of the values below the bin, and words of their sum in
+    2^-149; of a TopShare: the rank of the cut among the values of the bin, then zeros."""
+
+    @classmethod
+    def empty(cls, batches: int) -> Boundary:
+        """Return that of batches that keep all."""
+        return cls(np.full(batches, NONE), np.zeros((batches, 1 + _WORDS), np.int64))
 
 
-def boundary_of(tally: Tally, batches: int, bound: float) -> Boundary:
-    """Return the bins from all `leading_codes` without LEADING bits; sums are exact."""
-    bins, below = np.full(batches, NONE), np.zeros((batches, 1 + _WORDS), np.int64)
-    for batch, entries in tally.batches(32 - LEADING):
-        number = total = 0
-        for key, count, rest in entries:
-            own = _sum(key & _PART, count, rest)
-            if not _is_below(total + own, number + count, bound):
-                words = [total >> 32 * word & 0xFFFFFFFF for word in range(_WORDS)]
-                bins[batch], below[batch] = key & _PART, [number, *words]
-                break
-            number, total = number + count, total + own
-    return Boundary(bins, below)
+class MeanBelow(NamedTuple):
+    """Keeps the smallest values of a batch, as many as have a mean below a bound.
 
-
-def cuts_of(tally: Tally, boundary: Boundary, bound: float) -> Integers:
-    """Return the bits of the largest value of each batch that is kept, [batches] int64.
-
-    They are those of the most values whose mean is below the bound, or of the smallest value if it
-    is not below the bound itself. Equal values are kept together, or not at all.
-
-    Args:
-        tally: of all `trailing_codes`, whole.
-        boundary: from `boundary_of`.
-        bound: above 0.
+    The smallest is kept in any case. Equal values are kept together, or not at all.
     """
-    cuts = np.full(len(boundary.bins), np.iinfo(np.int64).max)
-    for batch, entries in tally.batches(32):
-        number, *words = boundary.below[batch].tolist()
-        total = sum(word << 32 * index for index, word in enumerate(words))
-        cuts[batch] = (int(boundary.bins[batch]) << LEADING) - 1
-        for key, count, _ in entries:
-            bits = key & ((1 << 32) - 1)
-            own = _sum(bits >> LEADING, count, count * (bits & _PART))
-            if number and not _is_below(total + own, number + count, bound):
-                break
-            number, total, cuts[batch] = number + count, total + own, bits
-            if not _is_below(total, number, bound):
-                break
-    return cuts
+
+    bound: float
+    """Above 0."""
+
+    def boundary(self, tally: Tally, batches: int) -> Boundary:
+        """Return the bins from all `leading_codes` without LEADING bits; sums are exact."""
+        bins, below = Boundary.empty(batches)
+        for batch, entries in tally.batches(32 - LEADING):
+            number = total = 0
+            for key, count, rest in entries:
+                own = _sum(key & _PART, count, rest)
+                if not _is_below(total + own, number + count, self.bound):
+                    words = [total >> 32 * word & 0xFFFFFFFF for word in range(_WORDS)]
+                    bins[batch], below[batch] = key & _PART, [number, *words]
+                    break
+                number, total = number + count, total + own
+        return Boundary(bins, below)
+
+    def cuts(self, tally: Tally, boundary: Boundary) -> Integers:
+        """Return the bits of the largest value of each batch that is kept, [batches] int64.
+
+        Args:
+            tally: of all `trailing_codes`, whole.
+            boundary: from `boundary`.
+        """
+        cuts = np.full(len(boundary.bins), np.iinfo(np.int64).max)
+        for batch, entries in tally.batches(32):
+            number, *words = boundary.below[batch].tolist()
+            total = sum(word << 32 * index for index, word in enumerate(words))
+            cuts[batch] = (int(boundary.bins[batch]) << LEADING) - 1
+            for key, count, _ in entries:
+                bits = key & ((1 << 32) - 1)
+                own = _sum(bits >> LEADING, count, count * (bits & _PART))
+                if number and not _is_below(total + own, number + count, self.bound):
+                    break
+                number, total, cuts[batch] = number + count, total + own, bits
+                if not _is_below(total, number, self.bound):
+                    break
+        return cuts
+
+    def keeps(self, values: Array, batch: Array, cuts: Array) -> Array:
+        """Return the tokens whose value is at most the cut of their batch, [T] bool."""
+        return _bits(values) <= cuts[batch]
+
+
+class TopShare(NamedTuple):
+    """Keeps the values of a batch that are at or above its quantile 1 - share.
+
+    The quantile is between two of n values if (1 - share)·(n - 1) is no whole number, so that the
+    smallest value kept is the one of rank ⌈(1 - share)·(n - 1)⌉, from 0. Equal values are kept
+    together. A share is the decimal number that it is written as: 0.2 is 1/5.
+    """
+
+    share: float
+    """Above 0, at most 1."""
+
+    def boundary(self, tally: Tally, batches: int) -> Boundary:
+        """Return the bins from all `leading_codes` without LEADING bits."""
+        bins, below = Boundary.empty(batches)
+        for batch, entries in tally.batches(32 - LEADING):
+            columns = [*entries]
+            rank = ceil((1 - Fraction(str(self.share))) * (sum(x[1] for x in columns) - 1))
+            for key, count, _ in columns:
+                if rank < count:
+                    bins[batch], below[batch, 0] = key & _PART, rank
+                    break
+                rank -= count
+        return Boundary(bins, below)
+
+    def cuts(self, tally: Tally, boundary: Boundary) -> Integers:
+        """Return the bits of the smallest value of each batch that is kept, [batches] int64."""
+        cuts = np.zeros(len(boundary.bins), np.int64)
+        for batch, entries in tally.batches(32):
+            rank = int(boundary.below[batch, 0])
+            for key, count, _ in entries:
+                if rank < count:
+                    cuts[batch] = key & ((1 << 32) - 1)
+                    break
+                rank -= count
+        return cuts
+
+    def keeps(self, values: Array, batch: Array, cuts: Array) -> Array:
+        """Return the tokens whose value is at least the cut of their batch, [T] bool."""
+        return _bits(values) >= cuts[batch]
+
+
+Rule = MeanBelow | TopShare
 
 
 def _sum(leading: int, count: int, trailing: int) -> int:

@@ -160,5 +160,6 @@ class LossConfig:
 
 
 def behaviour_of(configs: Sequence[LossConfig]) -> str:
-    """Return the policy that common ratios of these configs divide by: `old` or `infer`."""
-    return "infer" if all(one.options.behaviour == "infer" for one in configs) else "old"
+    """Return the policy that common ratios of these configs divide by: `old` if one config does."""
+    every = [one.options.behaviour for one in configs]
+    return "old" if "old" in every else every[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.kernels.arrays import Array, is_all_true, namespace, on_host
-from rlpost.kernels.corrections import reduce_responses
+from rlpost.kernels.corrections import proximal_log_probs, reduce_responses
 from rlpost.kernels.segments import spread
 from rlpost.kernels.selection import Floors
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-_TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights")
+_TOKEN_FIELDS = ("new", "old", "advantages", "mask", "infer", "ref", "weights", "age")
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Tokens:
     """[n] rewards of the responses; without them, losses use the sign of the advantage."""
     weights: Array | None = None
     """[T] importance weights between rollout engine and trainer, which multiply the loss."""
+    age: Array | None = None
+    """[T] versions from the policy that sampled a token to the current one."""
     group: Array | None = None
     """[n] codes of the prompt groups of the responses."""
     columns: Mapping[str, Array] = field(default_factory=dict)
@@ -186,14 +188,24 @@ class Tokens:
         return spread(self.rewards > 0, self.offsets)
 
     @cached_property
-    def with_engine_as_old(self) -> Tokens:
-        """The same tokens with the rollout engine's log-probs as `old`."""
-        assert self.infer is not None, "tokens without log-probs of the rollout engine"
-        return replace(self, old=self.infer)
+    def _divided(self) -> dict[str, Tokens]:
+        return {"old": self}
 
     def divided_by(self, behaviour: str) -> Tokens:
-        """Return the tokens whose ratio divides by a behaviour policy: `old` or `infer`."""
-        return self.with_engine_as_old if behaviour == "infer" else self
+        """Return the tokens with the policy as `old` that ratios divide by.
+
+        Args:
+            behaviour: old; infer, the rollout engine; or loglinear or linear: the policy before the
+                current one, interpolated by `proximal_log_probs`, a constant for gradients.
+        """
+        if behaviour not in self._divided:
+            assert self.infer is not None, "tokens without log-probs of the rollout engine"
+            old = self.infer
+            if behaviour != "infer":
+                assert self.age is not None, "tokens without their ages"
+                old = proximal_log_probs(self.constant(self.new), old, self.age, how=behaviour)
+            self._divided[behaviour] = replace(self, old=old)
+        return self._divided[behaviour]
 
     @cached_property
     def _ratios(self) -> dict[float, Array]:

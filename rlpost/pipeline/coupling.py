@@ -48,6 +48,8 @@ def _coupling(resolved: ResolvedRecipe) -> Coupling:
         "--difficulty-weight": recipe.difficulty_weight,
         "--is-normalise": recipe.is_normalise,
         "--is-filter batch": bool(recipe.batch_filters),
+        "--top-entropy-quantile": recipe.top_entropy_quantile is not None,
+        "--age-decay": recipe.age_decay is not None,
         "--trained-once": recipe.trained_once and not resolved.grouped,
         "--attempts newest": resolved.attempts and recipe.attempts == "newest",
     }

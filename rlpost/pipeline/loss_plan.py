@@ -22,10 +22,12 @@ from rlpost.pipeline.loss_totals import count_losses, no_losses
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState
-from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages import Stage, version_stage
+from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.loss import STORED, add_loss, stages_before_loss, stages_of_losses
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.input_columns import RESULTS, stored_components
+from rlpost.recipe.recipe import PROXIMAL
 from rlpost.recipe.roles import LOG_PROBS, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
@@ -142,7 +144,8 @@ def loss_plan(
     before: list[_BeforeLosses] = []
     for variant in variants:
         chosen = [configs[index] for index in variant.indices]
-        own = _before_losses(source, columns, variant.recipe or recipe, chosen)
+        dealt = _dealt(variant.recipe or recipe, layout)
+        own = _before_losses(source, columns, dealt, chosen)
         between = stages_of_losses(
             own.reads, own.resolved, chosen, rewarded=rewarded, rejects=own.rejects, layout=weighed
         )
@@ -164,6 +167,18 @@ def loss_plan(
         partial(count_losses, configs=configs, **how),
         whole_files=grouped,
         no_totals=no_losses(variants),
+    )
+
+
+def _dealt(recipe: Recipe, layout: StepLayout | None) -> Recipe:
+    """Return the recipe with the micro-batches of a layout, if its masks are made in them."""
+    if layout is None or not recipe.orders_tokens:
+        return recipe
+    fields = layout.split.fields
+    return recipe.model_copy(
+        update={
+            name: fields[name] for name in ("micro_batch", "micro_batch_tokens") if name in fields
+        }
     )
 
 
@@ -191,10 +206,13 @@ def _before_losses(
     resolved = resolve_recipe(recipe, columns)
     _check_loss_roles(source, columns, resolved, configs)
     reads = frozenset(role for role in LOG_PROBS if role in columns)
+    interpolates = any(one.options.behaviour in PROXIMAL for one in configs)
+    reads |= {VERSION} if interpolates else set()
     if "advantages" in columns:
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
         final, masks = FINAL_MASK in columns, recipe.nonfinite == "mask"
         stages = stages_before_loss(reads, mask_nonfinite=masks, final_mask=final)
+        stages += [version_stage(recipe)] if interpolates else []
         length_role = "mask" if "mask" in columns else "log_probs"
         return _BeforeLosses(resolved, stages, reads, length_role, _LOSS_ROWS, final)
     plan = plan_of(source, columns, resolved, RunState())
@@ -202,6 +220,7 @@ def _before_losses(
         replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
         for stage in plan.stages
     ]
+    stages += [version_stage(recipe)] if interpolates and not recipe.reads_versions else []
     rejects = recipe.masks_tokens
     return _BeforeLosses(resolved, stages, reads, plan.length_role, plan.row_roles, rejects)
 
@@ -214,7 +233,7 @@ def _check_loss_roles(
 ) -> None:
     """Raise DataError for roles that losses need and that have no column, or one of other type."""
     needed = {"log_probs": "the policy being trained, whose loss is computed"}
-    if behaviour_of(configs) != "infer":
+    if behaviour_of(configs) == "old":
         needed["old_log_probs"] = "the policy before its update, which the ratio divides by"
     if resolved.reward_reasons and not resolved.rewarded:
         needed["advantages"] = (
@@ -223,7 +242,11 @@ def _check_loss_roles(
     for config in configs:
         options, name = config.options, config.loss.name
         for role, why, needs in (
-            ("infer_log_probs", "--behaviour infer", options.behaviour == "infer"),
+            ("infer_log_probs", f"--behaviour {options.behaviour}", options.behaviour != "old"),
+            *(
+                (role, f"--behaviour {options.behaviour}", options.behaviour in PROXIMAL)
+                for role in (VERSION, "batch")
+            ),
             *_kl_ratio_roles(options),
             *(
                 (role, f"--loss {name}", role in config.loss.needs)

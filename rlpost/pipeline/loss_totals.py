@@ -47,6 +47,7 @@ from rlpost.pipeline.stages.loss_weights import (
 )
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
 from rlpost.pipeline.variants import variants_of
+from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
 if TYPE_CHECKING:
@@ -358,7 +359,7 @@ def _check_finite(
         raise DataError(
             f"loss {config.loss.name}: a token's loss is not finite; its log ratio is up to "
             f"{max(abs(float(end)) for end in ends):.4g} nats: are log_probs and "
-            f"{behaviour}_log_probs of the same tokens? --ratio-clamp 20 bounds the ratio"
+            f"{behaviour_role(behaviour)} of the same tokens? --ratio-clamp 20 bounds the ratio"
         )
 
 
@@ -391,7 +392,7 @@ class _TokenBlock:
     ) -> None:
         self.tokens, self.weights, self.local, self.cells = tokens, weights, local, cells
         self.configs, self.behaviour = configs, behaviour_of(configs)
-        self.base = tokens.with_engine_as_old if self.behaviour == "infer" else tokens
+        self.base = tokens.divided_by(self.behaviour)
         self.detailed = detailed
         self.positions = POSITION_RANGES if self.detailed else 1
         self.stretches = PositionSegments.of(tokens.offsets)

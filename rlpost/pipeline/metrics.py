@@ -41,7 +41,7 @@ from rlpost.pipeline.signal import (
     signal_of_responses,
     signal_of_tokens,
 )
-from rlpost.pipeline.stages.off_policy import drops_responses, passed, rejected
+from rlpost.pipeline.stages.off_policy import corrected, drops_responses, passed, rejected
 from rlpost.pipeline.stages.tokens import (
     LOST,
     inside,
@@ -50,6 +50,7 @@ from rlpost.pipeline.stages.tokens import (
     mean_kl,
     partial_mask,
 )
+from rlpost.pipeline.stages.top_entropy import CHOSEN
 from rlpost.pipeline.stages.trained_once import ONCE, REPEATED
 from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-COUNTED = frozenset({"token_reward_clipped", "accepted", ONCE})
+COUNTED = frozenset({"token_reward_clipped", "accepted", ONCE, CHOSEN})
 """Token columns that metrics read besides those that are written, and that `observed` does not."""
 MOST_NATS = 300.0  # float64 can add up exp(2·300)
 
@@ -409,6 +410,20 @@ def _add_advantage_clip(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe
         numbers.sums["advantage_clipped"] = count_true(batch["advantage_clipped"], batch.offsets)
 
 
+def _add_top_entropy(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
+    lower = kept_mask(batch) & ~batch[CHOSEN]
+    numbers.sums["lower_entropy"] = count_true(lower, batch.offsets)
+
+
+def _report_top_entropy(totals: Totals, resolved: ResolvedRecipe) -> Json | None:
+    """Return how many kept policy tokens have the advantage 0, for their entropy is lower."""
+    return {
+        "quantile": resolved.recipe.top_entropy_quantile,
+        "masked": totals.count("lower_entropy"),
+        "fraction": totals.share("lower_entropy", "advantage.count"),
+    }
+
+
 def _add_kl(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     rows = batch.responses
     if "kl_mean" in rows:
@@ -493,7 +508,8 @@ def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
         counts["is:rejected"] = where(rows["kept"], 0, tokens)
     for name, count in counts.items():
         sums |= {f"{name}.tokens": count, f"{name}.responses": count > 0}
-    numbers.sums.update(sums | _divergences(batch, mask, recipe))
+    divergences = _divergences(batch, mask, recipe) if recipe.compares_engine else {}
+    numbers.sums.update(sums | divergences)
     if "is_weight" in batch:
         numbers.add_tokens("is_weight", batch["is_weight"], kept_mask(batch), batch.offsets)
 
@@ -504,7 +520,7 @@ def _hits(batch: Batch) -> dict[str, Array]:
 
 def _divergences(batch: Batch, mask: Array, recipe: Recipe) -> dict[str, Array]:
     """Return the sums that estimate divergences between the two policies."""
-    xp, old, infer = batch.xp, batch[recipe.corrected_role], batch["infer_log_probs"]
+    xp, old, infer = batch.xp, corrected(batch, recipe), batch["infer_log_probs"]
     most = min(recipe.numerics.log_ratio_clamp, MOST_NATS)
     distance = xp.where(mask, old - infer, 0.0)
     clamped = distance.clip(-most, most)
@@ -541,14 +557,21 @@ def _report_correction(totals: Totals, resolved: ResolvedRecipe) -> Json:
         ],
         "rejected": _rates(totals, "is:rejected") if recipe.is_filter else None,
         "ess": None,
-        "kl": {name: totals.share(f"is.{name}", "is.tokens") for name in ("k1", "k3")},
-        "chi_square": {
-            "token": totals.share("is.chi2", "is.tokens"),
-            "sequence": totals.share("is.chi2_sequence", "is.responses"),
-        },
-        "confident_disagreement": totals.count("is.confident_disagreement"),
-        "identical": totals.count("is.identical"),
+        "kl": None,
+        "chi_square": None,
+        "confident_disagreement": 0,
+        "identical": 0,
     }
+    if recipe.compares_engine:
+        entry |= {
+            "kl": {name: totals.share(f"is.{name}", "is.tokens") for name in ("k1", "k3")},
+            "chi_square": {
+                "token": totals.share("is.chi2", "is.tokens"),
+                "sequence": totals.share("is.chi2_sequence", "is.responses"),
+            },
+            "confident_disagreement": totals.count("is.confident_disagreement"),
+            "identical": totals.count("is.identical"),
+        }
     if "is_weight" in totals:
         number, total, squares = (totals.total(f"is_weight.{part}") for part in SPREADS)
         entry["weight"] = totals.statistic("is_weight")
@@ -694,6 +717,12 @@ METRICS = (
             _report_clip, clipped="advantage_clipped", of="advantage.count", bound="advantage_clip"
         ),
         _add_advantage_clip,
+    ),
+    Metric(
+        "top_entropy",
+        _report_top_entropy,
+        _add_top_entropy,
+        lambda resolved: resolved.recipe.top_entropy_quantile is not None,
     ),
     _of_column("sample_weight", "sample_weight", applies=lambda resolved: resolved.weighted),
     Metric("kl", _report_kl, _add_kl, lambda resolved: resolved.kl or resolved.kl_unread),

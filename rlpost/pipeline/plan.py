@@ -24,8 +24,10 @@ from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
+from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.off_policy import roles as corrected_roles
 from rlpost.pipeline.stages.tokens import weight_roles
+from rlpost.pipeline.stages.top_entropy import ENTROPY
 from rlpost.pipeline.stages.trained_once import IDS
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN, TURN_ROLES
@@ -200,6 +202,9 @@ class Plan:
             "--is-filter batch orders the tokens of a batch": bool(
                 self.resolved.recipe.batch_filters
             ),
+            "--top-entropy-quantile orders the tokens of a batch": (
+                self.resolved.recipe.top_entropy_quantile is not None
+            ),
             f"estimator {estimator.name} has a baseline per position": bool(
                 estimator.token_weights
             ),
@@ -248,7 +253,7 @@ def plan_of(
         (
             role
             for role in ("mask", *sorted(token_roles(resolved)), *_TOKEN_ROLES)
-            if role in columns
+            if role in columns and kind_of(role) == "tokens"
         ),
         None,
     )
@@ -379,7 +384,10 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (policy, "--teacher", bool(recipe.teachers)),
         (policy, penalty, charged),
         ("ref_log_probs", penalty, charged),
-        *((role, correction, recipe.corrects) for role in sorted(corrected_roles(recipe))),
+        *((role, correction, True) for role in sorted(corrected_roles(recipe))),
+        (VERSION, "--age-decay", recipe.age_decay is not None),
+        ("batch", "the age of a token is its step minus its version", recipe.reads_versions),
+        (ENTROPY, "--top-entropy-quantile", recipe.top_entropy_quantile is not None),
         *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in RATIO_ROLES),
         (AGENT_ROLE, "--estimator-for", bool(resolved.by_role)),
         ("turn", f"estimator {estimator.name}", "turn" in estimator.roles),

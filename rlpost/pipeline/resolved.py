@@ -92,7 +92,7 @@ class ResolvedRecipe:
     @property
     def constant(self) -> bool:
         """All policy tokens of a response get the same advantage."""
-        return self.plain and not self.charged
+        return self.plain and not self.charged and self.recipe.top_entropy_quantile is None
 
     @property
     def rows_only(self) -> bool:
@@ -158,6 +158,7 @@ class ResolvedRecipe:
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
             "--trained-once": recipe.trained_once,
+            "the age of tokens": recipe.reads_versions,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
         }
@@ -239,6 +240,7 @@ class ResolvedRecipe:
         recipe, returns = self.recipe, self.estimator.returns
         changed = recipe.advantage_clip is not None or bool(recipe.teachers)
         changed |= self.whiten and not self.whitened_returns
+        changed |= recipe.top_entropy_quantile is not None
         return not changed and returns != "own"
 
     @property
@@ -268,7 +270,7 @@ class ResolvedRecipe:
     @property
     def weighted(self) -> bool:
         """Responses get a `sample_weight`."""
-        return self.recipe.difficulty_weight or self.recipe.length_weight
+        return self.recipe.weighs_responses
 
     @property
     def distilled(self) -> bool:

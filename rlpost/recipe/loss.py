@@ -239,6 +239,11 @@ GROUP = "rlpost.losses"
 """Entry-point group in which a package registers losses."""
 
 
+def behaviour_role(behaviour: str) -> str:
+    """Return the role of the log-probs that a behaviour policy has, or is interpolated from."""
+    return "old_log_probs" if behaviour == "old" else "infer_log_probs"
+
+
 def is_own(name: str) -> bool:
     """Return whether a loss is a user's: none of rlpost has its name."""
     return name not in ABOUT
@@ -319,8 +324,9 @@ class LossOptions(OptionModel):
     """Policy loss (see --list), or path/to/file.py:function."""
     loss_options: dict[str, OptionValue] = Field(default_factory=dict)
     """Option of your own loss; repeatable."""
-    behaviour: Literal["old", "infer"] = "old"
-    """Policy that the ratio divides by: old, or the rollout engine."""
+    behaviour: Literal["old", "infer", "loglinear", "linear"] = "old"
+    """Policy that the ratio divides by: old, the rollout engine, or an
+    interpolation of it and the current one by policy_version."""
     pg_clip: Bound | None = None
     """Clip range ε: ratio in 1 ± ε; geo_mean: log ratio in ± ε."""
     pg_clip_low: Bound | None = None

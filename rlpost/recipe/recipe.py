@@ -18,6 +18,7 @@ from rlpost.recipe.base import (
     OptionModel,
     OptionValue,
     Positive,
+    Share,
     Unit,
 )
 from rlpost.recipe.estimators import check_name
@@ -190,9 +191,11 @@ class RewardOptions(OptionModel):
 Level = Literal["token", "segment", "geometric", "sequence"]
 
 FILTER_LEVELS = (*get_args(Level), "max", "batch")
-GAPS = ("diff", "prob_gap", "bkl")
-"""Measures of both probabilities, which numerics.is_filter_clamp does not change."""
-MEASURES = ("ratio", "k1", "k2", "k3", "tv", "error", *GAPS)
+UNCLAMPED = ("diff", "prob_gap", "bkl", "age")
+"""Measures of both probabilities and of versions, which numerics.is_filter_clamp leaves alone."""
+MEASURES = ("ratio", "k1", "k2", "k3", "tv", "error", *UNCLAMPED)
+PROXIMAL = ("loglinear", "linear")
+"""Ways to interpolate the policy before the current one between the engine's and the current."""
 _SIGNED = ("k1", "diff")
 LEVEL_SYNONYMS = {"sum": "sequence", "mean": "geometric"}
 FILTER_SYNTAX = "LEVEL:MEASURE:LOW:HIGH"
@@ -295,17 +298,37 @@ class CorrectionOptions(OptionModel):
     is_filter: tuple[Annotated[str, AfterValidator(_normal_text)], ...] = ()
     """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
     Levels: token, segment, geometric, sequence, max, batch. Measures: ratio, k1, k2, k3, tv, error,
-    diff, prob_gap, bkl."""
+    diff, prob_gap, bkl, age."""
     is_filter_where: Literal["any", "negative", "diverging"] = "any"
     """Tokens that filters may reject: any, those with a negative advantage, or those whose update
     increases the divergence."""
-    is_policy: Literal["old", "current"] = "old"
-    """Policy that weights and filters compare with the engine: old, or current (log_probs)."""
+    is_policy: Literal["old", "current", "loglinear", "linear"] = "old"
+    """Policy that weights and filters compare with the engine: old, current (log_probs), or the
+    one before the current, interpolated by policy_version."""
+    micro_batch: Count | None = None
+    """Responses of a micro-batch, each a batch of its own for filters of level batch and
+    --top-entropy-quantile (default: the whole batch)."""
+    micro_batch_tokens: Count | None = None
+    """Most tokens of such a micro-batch, in place of --micro-batch."""
 
     @property
     def corrected_role(self) -> str:
         """The role of the log-probs that weights and filters compare with the engine's."""
-        return "log_probs" if self.is_policy == "current" else "old_log_probs"
+        return "old_log_probs" if self.is_policy == "old" else "log_probs"
+
+    @property
+    def compares_engine(self) -> bool:
+        """Whether weights or filters compare log-probs with those of the engine."""
+        by_filter = any(one.measure != "age" for one in self.filters)
+        return self.is_weight is not None or by_filter or self.is_filter_where == "diverging"
+
+    @property
+    def reads_ages(self) -> bool:
+        """Whether weights or filters read the age of tokens, in versions."""
+        capped = self.is_weight is not None and self.is_cap_where is not None
+        bounds = (Filter.of(str(self.is_cap_where)),) if capped else ()
+        by_age = any(one.measure == "age" for one in (*self.filters, *bounds))
+        return by_age or (self.compares_engine and self.is_policy in PROXIMAL)
 
     @property
     def batch_filters(self) -> dict[int, Filter]:
@@ -357,8 +380,12 @@ class CorrectionOptions(OptionModel):
                 f"--is-cap-where {self.is_cap_where} needs --is-cap or --is-floor to apply",
             ),
             (
-                self.is_policy != "old" and not self.corrects,
-                f"--is-policy {self.is_policy} needs --is-weight or --is-filter: there is none",
+                self.is_policy != "old" and not self.compares_engine,
+                f"--is-policy {self.is_policy} needs --is-weight or an --is-filter of log-probs",
+            ),
+            (
+                self.micro_batch is not None and self.micro_batch_tokens is not None,
+                "--micro-batch and --micro-batch-tokens exclude each other",
             ),
             (
                 self.is_filter_where != "any" and not self.is_filter,
@@ -423,10 +450,16 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Whiten advantages over the policy tokens of a batch (default: set by the estimator)."""
     advantage_clip: Positive | None = None
     """Bound C: clamp advantages to ±C."""
+    top_entropy_quantile: Share | None = None
+    """Share of a batch's policy tokens, those of the highest entropy, that keep their advantage;
+    that of the others is 0 (default: all)."""
     difficulty_weight: bool = False
     """Weight responses by 0.5 + 1.5·difficulty."""
     length_weight: bool = False
     """Weight responses by 1.5 - length, min-max scaled per batch."""
+    age_decay: Share | None = None
+    """Weight responses by γ^age, γ over 0 and at most 1; age in policy versions, the mean over
+    policy tokens (default: no weight)."""
 
     pass_threshold: Finite = 1.0
     """Raw reward at which a response passes (group_pass_rate)."""
@@ -443,6 +476,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
     attempts: Literal["all", "newest"] = "all"
     """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
+    version_offset: int = 0
+    """Version of the policy that step 0 trains: the age of a token is step + this - version."""
     nonfinite: Literal["error", "mask"] = "error"
     """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None
@@ -453,6 +488,21 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Replace input columns that have the name of an output column."""
     numerics: Numerics = Field(default_factory=Numerics)
     """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
+
+    @property
+    def orders_tokens(self) -> bool:
+        """Whether a mask is made of the order of the tokens of a batch, or of a micro-batch."""
+        return bool(self.batch_filters) or self.top_entropy_quantile is not None
+
+    @property
+    def weighs_responses(self) -> bool:
+        """Whether responses get a weight."""
+        return self.difficulty_weight or self.length_weight or self.age_decay is not None
+
+    @property
+    def reads_versions(self) -> bool:
+        """Whether anything reads policy versions."""
+        return self.reads_ages or self.age_decay is not None
 
     @property
     def masks_tokens(self) -> bool:
@@ -483,7 +533,13 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
 
     def _conflicts(self) -> Conflicts:
         low, high = self.difficulty_low, self.difficulty_high
+        micro = "--micro-batch" if self.micro_batch is not None else "--micro-batch-tokens"
+        dealt = self.micro_batch is not None or self.micro_batch_tokens is not None
         return [
+            (
+                dealt and not self.orders_tokens,
+                f"{micro} needs an --is-filter of level batch, or --top-entropy-quantile",
+            ),
             (
                 self.max_len_mask and self.max_response_length is None,
                 "--max-len-mask needs --max-response-length, the length limit of generation",

@@ -217,6 +217,16 @@ FUNCTIONS = {
     "accepted_tokens": lambda x: F.accepted_tokens(
         x["old"], x["infer"], x["offsets"], x["mask"], filters=["token:ratio:0.8:1.2"]
     ),
+    "top_entropy": lambda x: F.top_entropy(x["a"], x["mask"], quantile=0.3),
+    "proximal_log_probs": lambda x: F.proximal_log_probs(
+        x["new"], x["infer"], abs(4 * x["a"]), x["mask"]
+    ),
+    "layout_weights": lambda x: (
+        F.layout_weights(x["a"], x["offsets"], x["mask"], micro_batch=1).effective
+    ),
+    "padded.layout_weights": lambda x: (
+        P.layout_weights(x["p"], x["padded_mask"], micro_batch=1).effective
+    ),
     "padded.value_loss": lambda x: P.value_loss(x["p"], x["q"], x["q"], x["padded_mask"]).loss,
     "padded.accepted_tokens": lambda x: P.accepted_tokens(
         x["p"], x["q"], x["padded_mask"], filters=["token:ratio:0.8:1.2"]

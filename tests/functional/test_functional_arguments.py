@@ -72,6 +72,9 @@ CALLS = [
     w("kl", "log_probs", "ref", "mask", kl_estimator="k3"),
     w("importance_weights", "old", "infer", "offsets", "mask", level="segment"),
     w("accepted_tokens", "old", "infer", "offsets", "mask", filters=["batch:k2::0.1"]),
+    w("top_entropy", "values", "mask", quantile=0.5),
+    w("proximal_log_probs", "old", "infer", "values", "mask"),
+    w("layout_weights", "values", "offsets", "mask", micro_batch=1, how="token-mean-by-sign"),
     w("aggregate", "values", "offsets", "mask", how="seq-mean-token-sum"),
     *(
         w("policy_loss", "log_probs", "old", "values", "offsets", "mask", loss=loss)

@@ -38,6 +38,10 @@ CALLS = {
                         ("old_log_probs", "infer_log_probs")),
     "padded.accepted_tokens": (P.accepted_tokens, {"mask": WIDE},
                                ("old_log_probs", "infer_log_probs")),
+    "proximal_log_probs": (F.proximal_log_probs, {"mask": MASK, "age": ragged(1)[0].abs()},
+                           ("log_probs", "infer_log_probs")),
+    "padded.proximal_log_probs": (P.proximal_log_probs, {"mask": WIDE, "age": wide(1)[0].abs()},
+                                  ("log_probs", "infer_log_probs")),
     "whiten": (F.whiten, {"mask": MASK}, ("values",)),
     "vtrace": (F.vtrace, {"offsets": OFFSETS, "mask": MASK, "rewards": ragged(1)[0],
                           "values": ragged(1)[0]}, ("old_log_probs", "infer_log_probs")),
@@ -77,7 +81,11 @@ def test_a_number_that_is_not_finite_is_named_with_its_place(name, column, bad):
     if flat:  # position 3 is an observation token
         function(**tensors, **options)
     tensors[column].view(-1)[4 if flat else 5] = bad
-    place = "index" if name.endswith(("kl", "whiten")) else "token 2 of response 1"
+    place = (
+        "index"
+        if name.endswith(("kl", "whiten", "proximal_log_probs"))
+        else "token 2 of response 1"
+    )
     with pytest.raises(DataError, match=f"^{column}: is {bad} at {place}.*; finite numbers"):
         function(**tensors, **options)
 
@@ -123,6 +131,8 @@ ARGUMENTS = {
     "importance_weights": (*ragged(2), OFFSETS, MASK),
     "accepted_tokens": (*ragged(2), OFFSETS, MASK),
     "aggregate": (*ragged(1), OFFSETS, MASK),
+    "top_entropy": (*ragged(1), MASK),
+    "layout_weights": (*ragged(1), OFFSETS, MASK),
 }
 FUNCTIONS = [name for name in F.__all__ if inspect.isfunction(getattr(F, name))]
 NUMERIC = [(name, one) for name in FUNCTIONS for one in numeric_options(getattr(F, name))]

@@ -23,7 +23,7 @@ from functional_rows import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import replace
-from strategies import to_table
+from strategies import BY_TRAJECTORY, to_table
 
 import rlpost
 from rlpost.errors import DataError
@@ -32,8 +32,8 @@ few_of_rollouts = settings(max_examples=8, deadline=None)
 
 
 def written(rows, column="advantages", **recipe):
-    """The command's numbers of rows whose rollouts count by prompt and `traj_id`."""
-    own = {"columns": {"rollout": "traj_id"}, **recipe}
+    """The command's numbers of rows whose rollouts count by prompt and trajectory."""
+    own = {**BY_TRAJECTORY, **recipe}
     made, _ = rlpost.enrich(
         to_table([replace(r, token_rewards=None) for r in rows]), rlpost.Recipe(**own)
     )

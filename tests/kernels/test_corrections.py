@@ -39,7 +39,9 @@ def test_log_weights_are_those_of_the_loops(rows, level, at):
         close([got], want, **EXACT)
 
 
-@given(rollouts(), st.sampled_from(MEASURES), st.sampled_from((*LEVELS, "max")))
+@given(
+    rollouts(), st.sampled_from(sorted({*MEASURES} - {"age"})), st.sampled_from((*LEVELS, "max"))
+)
 def test_divergences_are_those_of_the_loops(rows, measure, level):
     old, infer, mask, offsets = tensors(rows)
     want = [slow.divergences(one, measure, level, 0.7) for one in rows]

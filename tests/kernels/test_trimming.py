@@ -34,11 +34,11 @@ def test_the_largest_leave_until_the_mean_is_below_the_bound(values, bound, seed
     def tally(codes, dropped):
         return trimming.Tally.empty().plus(codes[at:], dropped).plus(codes[:at], dropped)
 
+    rule = trimming.MeanBelow(bound)
     codes = trimming.leading_codes(values, batch, competes)
-    boundary = trimming.boundary_of(tally(codes, trimming.LEADING), 3, bound)
+    boundary = rule.boundary(tally(codes, trimming.LEADING), 3)
     codes = trimming.trailing_codes(values, batch, competes, boundary.bins)
-    cuts = trimming.cuts_of(tally(codes, 0), boundary, bound)
-    found = trimming.up_to(values, batch, cuts)
+    found = rule.keeps(values, batch, rule.cuts(tally(codes, 0), boundary))
     for code in range(3):
         own = competes & (batch == code)
         assert found[own].tolist() == slow(values[own], bound)
@@ -55,3 +55,23 @@ def test_the_largest_leave_until_the_mean_is_below_the_bound(values, bound, seed
 )
 def test_by_hand(values, kept):
     assert slow(values, float(np.float32(0.02))) == kept
+
+
+@given(LISTS, st.sampled_from([0.01, 0.2, 0.5, 0.9, 1.0]), st.integers(0, 2**31))
+def test_the_values_at_or_above_a_quantile_stay(values, share, seed):
+    """The quantile is between two values, as numpy's; equal values stay together."""
+    rng, values = np.random.default_rng(seed), np.array(values, np.float64)
+    competes = rng.random(len(values)) < 0.9
+    found = trimming.kept_of(values, competes, trimming.TopShare(share))
+    single = np.minimum(values, np.finfo(np.float32).max).astype(np.float32)[competes]
+    own = np.sort(single)
+    ranks = Fraction(len(own) - 1) * (1 - Fraction(str(share)))
+    least = [x for rank, x in enumerate(own) if rank >= ranks]
+    assert found[competes].tolist() == [x >= least[0] for x in single]
+
+
+def test_a_share_is_the_decimal_that_is_written():
+    """(1 - 0.2)·10 is 8 and no more, so that the value of rank 8 stays."""
+    values = np.arange(11.0)
+    kept = trimming.kept_of(values, np.ones(11, np.bool_), trimming.TopShare(0.2))
+    assert values[kept].tolist() == [8.0, 9.0, 10.0]

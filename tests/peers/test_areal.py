@@ -297,6 +297,11 @@ def assert_same_loss(found, expected):
     assert found[1].count_nonzero() > 20
 
 
+def assert_equal_on_policy(data, found, expected):
+    mask = data.mask > 0
+    torch.testing.assert_close(found[mask], expected[mask], rtol=1e-5, atol=1e-6)
+
+
 SIDES = ({"pg_clip_low": 0.1, "pg_clip_high": 0.3}, {"eps_clip": 0.1, "eps_clip_higher": 0.3})
 
 
@@ -397,6 +402,7 @@ def test_m2po(threshold):
     recipe = Recipe(
         emit=("final_response_mask",),
         is_filter=(f"batch:k2::{threshold / 2}",),
+        failures="keep",
         numerics={"batch": "all"},
     )
     table, _ = enrich(data.table(), recipe, Options(device="cpu"))
@@ -404,6 +410,52 @@ def test_m2po(threshold):
     mask = areal("trainer.ppo.actor")._apply_m2po_masking(infer, old, data.mask > 0, threshold)
     assert torch.equal(data.ragged(table["final_response_mask"]) > 0, mask)
     assert 0 < mask.sum() < data.mask.sum()
+
+
+@pytest.mark.parametrize("size", cases((1, 3)))
+def test_m2po_of_micro_batches(size):
+    """AReaL masks the tokens of each micro-batch that a loss is computed of."""
+    data = rollouts(16, turns=True, empty=True)
+    recipe = Recipe(
+        emit=("final_response_mask",),
+        is_filter=("batch:k2::0.005",),
+        failures="keep",
+        micro_batch=size,
+        numerics={"batch": "all"},
+    )
+    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    old, infer = padded(data, "old_log_probs", "infer_log_probs")
+    mask_of = areal("trainer.ppo.actor")._apply_m2po_masking
+    parts = [slice(i, i + size) for i in range(0, len(data), size)]
+    masks = [mask_of(infer[i], old[i], data.mask[i] > 0, 0.01) for i in parts]
+    assert torch.equal(data.ragged(table["final_response_mask"]) > 0, torch.cat(masks))
+
+
+@pytest.mark.parametrize("how", cases(("loglinear", "linear")))
+def test_proximal_log_probs(how):
+    """Of each token's version; AReaL's `linear` is in its metrics alone."""
+    data = rollouts(17, turns=True)
+    rng = np.random.default_rng(0)
+    versions = [rng.integers(2, 7, n) for n in data.lengths]
+    data = data.with_(versions=versions, age=[6.0 - own for own in versions])
+    new, infer, age = padded(data, "log_probs", "infer_log_probs", "age")
+    approximate = areal("trainer.ppo.actor").compute_prox_logp_approximations
+    expected = approximate(infer, new, data.padded("versions"), 6, method=how)[how]
+    found = functional.padded.proximal_log_probs(new, infer, age, data.real, how=how)
+    torch.testing.assert_close(found[data.real], expected[data.real], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", cases(("loglinear",)))
+def test_the_loss_of_a_ratio_to_the_proximal_policy(how):
+    """`prox_logp_method=loglinear` of its decoupled loss, without weights."""
+    data = mini_batch(18)
+    rng = np.random.default_rng(1)
+    data = data.with_(age=[rng.integers(0, 5, n).astype(float) for n in data.lengths])
+    new, infer, age = padded(data, "log_probs", "infer_log_probs", "age")
+    proximal = functional.padded.proximal_log_probs(new, infer, age, data.mask, how=how)
+    resolve = areal("trainer.ppo.actor")._resolve_proximal_logp
+    theirs = resolve(None, how, infer, new, (9 - age).float(), 9)
+    assert_equal_on_policy(data, proximal, theirs)
 
 
 @pytest.mark.parametrize(

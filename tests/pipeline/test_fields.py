@@ -82,10 +82,16 @@ VALUES = {
         ("token:k2::30",),
         ("geometric:ratio:0.5:2",),
         ("batch:k2::0.1",),
+        ("geometric:age::1.5",),
     ),
     "is_filter_where": ("negative", "diverging"),
     "is_cap_where": ("geometric:k2::0.05", "token:ratio:0.7:1.4"),
-    "is_policy": ("current",),
+    "is_policy": ("current", "loglinear", "linear"),
+    "micro_batch": (1, 2),
+    "micro_batch_tokens": (3,),
+    "top_entropy_quantile": (0.5, 0.1),
+    "age_decay": (0.5, 0.9),
+    "version_offset": (4, 5),
     "max_len_mask": (True,),
     "max_response_length": (3, 5),
     "difficulty_mask": (True,),
@@ -182,6 +188,10 @@ NEEDS = {
     "mask_before_norm": {"drop_truncated": True},
     "difficulty_weight": {"length_weight": True},  # so that both recipes have weights
     "length_weight": {"difficulty_weight": True},
+    "micro_batch": {"top_entropy_quantile": 0.5},
+    "micro_batch_tokens": {"is_filter": ("batch:k2::0.1",)},
+    "age_decay": {"difficulty_weight": True},
+    "version_offset": {"is_filter": ("token:age::3",)},
 }
 """What a field needs to be valid, or to have an effect."""
 NEEDS |= dict.fromkeys(("is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"), _WEIGHTED)
@@ -217,6 +227,8 @@ def _tokens(rng, lengths):
     columns["values"] = rng.normal(0, 1, total)
     columns["token_rewards"] = rng.choice([0.0, 0.0, 0.5, -0.25, 2.0], total)
     columns["sum_pi_squared"] = rng.random(total)
+    columns["entropy"] = rng.random(total)
+    columns["policy_version"] = rng.integers(0, 3, total)
     return columns
 
 

@@ -48,6 +48,7 @@ DEFAULTS = {
     "rollout_reward": "equal",
     "failures": "drop",
     "attempts": "all",
+    "version_offset": 0,
     "nonfinite": "error",
     "pass_threshold": 1.0,
     "is_filter": (),

@@ -12,7 +12,8 @@ from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
 from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
 from rlpost.display.trends import Trend, trend_table
-from rlpost.recipe.loss import ABOUT_AGGREGATIONS, word
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, behaviour_role, word
+from rlpost.recipe.recipe import PROXIMAL
 from rlpost.render.summary import unit_line
 
 if TYPE_CHECKING:
@@ -143,10 +144,11 @@ def header(summary: Json) -> Iterator[str]:
             yield layout_line(configs[0])
         yield f"loss of a token: {configs[0]['formula']}{f'; {values}' if values else ''}"
     yield f"ratio r: {_ratio_formula(summary, summary['behaviour'])}{_same_ratio(summary)}"
-    if len({one["options"]["behaviour"] for one in configs}) > 1:
+    others = dict.fromkeys(one["options"]["behaviour"] for one in configs)
+    for behaviour in [one for one in others if one != summary["behaviour"]]:
         yield (
-            f"ratio with behaviour infer: {_ratio_formula(summary, 'infer')}, which no number of "
-            "ratio and KL here is of"
+            f"ratio with behaviour {behaviour}: {_ratio_formula(summary, behaviour)}, which no "
+            "number of ratio and KL here is of"
         )
 
 
@@ -207,7 +209,10 @@ def _advantages(summary: Json) -> str:
 
 def _ratio_formula(summary: Json, behaviour: str) -> str:
     roles = {role: facts["column"] for role, facts in summary["roles"].items()}
-    return f"exp({roles['log_probs']} - {roles[behaviour + '_log_probs']})"
+    new, old = roles["log_probs"], roles[behaviour_role(behaviour)]
+    if behaviour in PROXIMAL:
+        old = f"{behaviour}({old}, {new})"
+    return f"exp({new} - {old})"
 
 
 def parameters(options: Mapping[str, Any]) -> str:
@@ -389,7 +394,7 @@ def _ratios(summary: Json) -> TextTable:
 
 def _divergence(summary: Json) -> TextTable:
     kl, engine = summary["kl"], summary["engine_kl"]
-    before = "rollout engine" if summary["behaviour"] == "infer" else "old"
+    before = {"infer": "rollout engine"}.get(summary["behaviour"], summary["behaviour"])
     rows = [(f"KL({before} ‖ current)", number(kl["k1"]), number(kl["k3"]))]
     if engine:
         rows.append(("KL(rollout engine ‖ old)", number(engine["k1"]), number(engine["k3"])))

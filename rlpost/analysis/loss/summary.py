@@ -25,6 +25,7 @@ from rlpost.pipeline.summary import (
 )
 from rlpost.pipeline.variants import variants_of
 from rlpost.recipe.flags import flag_of
+from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -335,7 +336,7 @@ def loss_warnings(
 ) -> list[str]:
     """Return what makes the numbers of a run less reliable than they seem."""
     columns, ratio, ess = plan.columns, summary["ratio"], summary["ess"]
-    old = columns.column(f"{summary['behaviour']}_log_probs")
+    old = columns.column(behaviour_role(summary["behaviour"]))
     new = columns.column("log_probs")
     empty, sums = summary["left_out"] - summary["nonfinite"], totals.cells.total()
     texts = [

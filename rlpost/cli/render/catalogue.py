@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from rlpost.display.console import console
+from rlpost.display.console import PIPED_WIDTH, console
 from rlpost.display.page import Page, show_page
 from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
 from rlpost.display.text import counted
@@ -66,8 +66,18 @@ def _show_catalogue(
     if how == "json":
         show_list(headings, rows, how)
         return
-    table = TextTable(headings, rows, text=range(len(headings)))
-    show_page(Page(f"rlpost {name} · {len(rows)}", parts=[table]), how)
+    show_page(Page(f"rlpost {name} · {len(rows)}", parts=[_listed(headings, rows)]), how)
+
+
+def _listed(
+    headings: Sequence[str], rows: Sequence[Sequence[Any]], notes: Mapping[int, str] | None = None
+) -> TextTable:
+    """Return the table of a list: in a pipe, too, long texts are below their row.
+
+    So a page of text has lines that can be read; programs read JSON.
+    """
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    return TextTable(headings, rows, text=range(len(headings)), row_notes=notes or {}, width=width)
 
 
 def _level(estimator: Estimator) -> str:
@@ -137,7 +147,7 @@ def show_presets(how: str) -> None:
         "--preset NAME computes as this code of a framework does, or the name of earlier code as "
         "that. Below each: the estimators and losses that it sets."
     )
-    table = TextTable(headings, rows, text=range(len(headings)), row_notes=notes)
+    table = _listed(headings, rows, notes)
     steps = ["next: rlpost presets show verl · rlpost presets diff verl trl"]
     show_page(Page(f"rlpost presets · {len(rows)}", [about], [table], next_steps=steps), how)
 

@@ -74,7 +74,10 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
         "token with this recipe; --emit advantages,returns writes these"
     )
     missing = {
-        "sample_weight": (not resolved.weighted, "--difficulty-weight or --length-weight"),
+        "sample_weight": (
+            not resolved.weighted,
+            "--difficulty-weight, --length-weight or --age-decay",
+        ),
         "is_weight": (recipe.is_weight is None, "--is-weight"),
         "kl": (not resolved.kl, "old_log_probs and ref_log_probs in the input"),
         "response_advantage": (not resolved.constant, per_token),

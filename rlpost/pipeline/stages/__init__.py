@@ -16,7 +16,7 @@ from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.resolved import scans
 from rlpost.pipeline.rollout_order import add_order
-from rlpost.pipeline.stages import agent_roles, recorded
+from rlpost.pipeline.stages import agent_roles, ages, recorded, top_entropy
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
@@ -24,6 +24,7 @@ from rlpost.pipeline.stages import rollouts as on_rollouts
 from rlpost.pipeline.stages import tokens as on_tokens
 from rlpost.pipeline.stages import trained_once as once
 from rlpost.pipeline.stages import units as on_units
+from rlpost.pipeline.stages.batch_order import order_parts
 from rlpost.pipeline.stages.units import per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
@@ -96,6 +97,8 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         ),
         *_mask_stages(resolved),
         *_once_stages(resolved),
+        *([version_stage(recipe)] if recipe.reads_versions else []),
+        *_cut_stages(recipe),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved, state),
         Stage(
@@ -144,17 +147,45 @@ def fields_behind(stages: Sequence[Stage], column: str) -> frozenset[str]:
 
 def _filter_stages(recipe: Recipe) -> list[Stage]:
     """Return the stages of filters; they reject tokens by columns of the file, or by advantages."""
-    parts = [*correction.trimming_parts(recipe), correction.filter_parts(recipe)]
-    names = [f"tokens of batches, {part}" for part in ("leading bits", "trailing bits")]
     return [
         Stage(
-            name,
-            **own,
+            "filters",
+            **correction.filter_parts(recipe),
             fields=correction.filter_fields(recipe),
-            changes=_ADVANTAGES | {"final_response_mask", "is_weight", "sample_mask"},
+            changes=_ADVANTAGES | _CORRECTED,
             after="sample_mask" if recipe.is_filter_where == "any" else "",
         )
-        for name, own in zip([*names[: len(parts) - 1], "filters"], parts, strict=True)
+    ]
+
+
+def version_stage(recipe: Recipe) -> Stage:
+    """Return the stage that computes how old responses are."""
+    return Stage(
+        "policy versions",
+        frozenset({ages.VERSION}),
+        map=ages.map_versions,
+        in_first_pass=True,
+        reduce=partial(ages.add_ages, recipe=recipe),
+        fields=frozenset({"version_offset"}),
+        changes=_ADVANTAGES | _CORRECTED | {"sample_weight"},
+        after="sample_mask",
+    )
+
+
+def _cut_stages(recipe: Recipe) -> list[Stage]:
+    """Return the stages that find the cuts of masks by the order of a batch's tokens."""
+    ordered = top_entropy.ordered(recipe) | correction.ordered_filters(recipe)
+    reads = top_entropy.roles(recipe)
+    reads |= correction.roles(recipe) if recipe.batch_filters else frozenset()
+    parts = order_parts(ordered, recipe, reads)
+    names = (
+        "batches of tokens",
+        *(f"order of tokens, {one} bits" for one in ("leading", "trailing")),
+    )
+    fields = frozenset({"micro_batch", "micro_batch_tokens"} if parts else ())
+    return [
+        Stage(name, **own, fields=fields, changes=_ADVANTAGES | _CORRECTED, after="sample_mask")
+        for name, own in zip(names, parts, strict=False)
     ]
 
 
@@ -405,6 +436,7 @@ _REWARDS = frozenset({"token_level_rewards"})
 _CREDIT = frozenset({"advantages", "returns"})
 _ADVANTAGES = _CREDIT | {"raw_advantages", "response_advantage"}
 _MASKS = frozenset({"sample_mask", "final_response_mask"})
+_CORRECTED = _MASKS | {"is_weight"}
 
 
 def _kl_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
@@ -543,13 +575,13 @@ def _estimator_stages(resolved: ResolvedRecipe) -> list[Stage]:
         reduce = per_unit(on_responses.normalise_credit, recipe=recipe)
         fields = on_rewards.counted_fields(recipe) | {"numerics.batch_eps"}
         stages.append(Stage("batch normalisation", reduce=reduce, fields=fields))
+    if resolved.plain and not resolved.constant:
+        stages.append(Stage("credit of tokens", apply=on_tokens.spread_credit, makes=_CREDIT))
     if resolved.charged:
-        spread = [Stage("credit of tokens", apply=on_tokens.spread_credit, makes=_CREDIT)]
         both = estimator.returns != "own"
         charged = partial(on_tokens.charge_tokens, recipe=recipe, returns=both)
         uses = _CREDIT | _KL | {"distillation"}
-        charge = Stage("token charges", apply=charged, uses=uses, makes=_CREDIT)
-        stages += [*(spread if resolved.plain else []), charge]
+        stages.append(Stage("token charges", apply=charged, uses=uses, makes=_CREDIT))
     return [replace(stage, changes=_ADVANTAGES) for stage in stages]
 
 
@@ -628,7 +660,14 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
         clip = replace(clip, apply=apply, uses=both, makes=both)
     elif recipe.advantage_clip is not None:
         clip = replace(clip, reduce=partial(on_responses.clip_advantages, recipe=recipe))
-    return [*stages, clip]
+    mask = Stage(
+        "top entropy", fields=frozenset({"top_entropy_quantile"}), changes=frozenset(changes)
+    )
+    if recipe.top_entropy_quantile is not None:
+        apply = partial(top_entropy.keep_top_entropy, recipe=recipe)
+        mask = replace(mask, reads=top_entropy.roles(recipe), apply=apply, uses=_CREDIT)
+        mask = replace(mask, makes=_CREDIT | {top_entropy.CHOSEN})
+    return [*stages, clip, mask]
 
 
 def _whitening(recipe: Recipe, column: str) -> Stage:
@@ -644,12 +683,14 @@ def _whitening(recipe: Recipe, column: str) -> Stage:
 
 def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the token roles that any stage of the recipe reads, besides the mask."""
-    corrected = correction.roles(resolved.recipe) if resolved.recipe.corrects else frozenset()
+    corrected = correction.roles(resolved.recipe)
     if "raw_advantages" in resolved.recorded:
         return corrected | {recorded.role_of("raw_advantages")}
     estimator = frozenset(resolved.estimator.token_columns) - {*COMPUTED_TOKENS}
     process = frozenset({"token_rewards"}) if resolved.process else frozenset()
     corrected |= {*RATIO_ROLES} if resolved.log_ratio else set()
+    corrected |= {ages.VERSION} if resolved.recipe.reads_versions else set()
+    corrected |= top_entropy.roles(resolved.recipe)
     weights = on_tokens.weight_roles(resolved.recipe, resolved.estimator)
     weights |= _behind(resolved.recipe)
     if "token_level_rewards" in resolved.recorded:
@@ -659,9 +700,9 @@ def token_roles(resolved: ResolvedRecipe) -> frozenset[str]:
 
 def _fields_of_roles(resolved: ResolvedRecipe) -> frozenset[str]:
     """Return the fields that choose the roles of KL, even if it is only measured."""
-    ratio, corrects = resolved.kl or resolved.distilled, resolved.recipe.corrects
+    ratio, compared = resolved.kl or resolved.distilled, resolved.recipe.compares_engine
     names = {"numerics.kl_policy", *(["kl_estimator"] if ratio else [])}
-    return frozenset(names | ({"is_policy"} if corrects else set()))
+    return frozenset(names | ({"is_policy"} if compared else set()))
 
 
 def _teacher_roles(resolved: ResolvedRecipe) -> frozenset[str]:

@@ -17,6 +17,7 @@ from rlpost.losses.tokens import InBatch, Tokens
 from rlpost.pipeline.columns import FINAL_MASK
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
+from rlpost.pipeline.stages.ages import VERSION, ages
 from rlpost.pipeline.stages.loss_weights import (
     EFFECTIVE,
     token_weights,
@@ -260,6 +261,7 @@ def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:
         ref=batch.tokens.get("ref_log_probs"),
         rewards=batch.responses["reward"] if rewarded else None,
         weights=batch.tokens.get("is_weight"),
+        age=ages(batch) if VERSION in batch else None,
         group=batch.responses.get("group"),
         columns=columns,
         of_rows=of_rows,

@@ -24,36 +24,30 @@ from rlpost.kernels.corrections import (
     divergence,
     importance_weights,
     log_weights,
+    proximal_log_probs,
     reduce_responses,
+    values_at,
 )
 from rlpost.kernels.moments import exact_sums
 from rlpost.kernels.segments import count_true, spread
-from rlpost.kernels.trimming import (
-    LEADING,
-    Boundary,
-    Tally,
-    boundary_of,
-    cuts_of,
-    leading_codes,
-    trailing_codes,
-    up_to,
-)
+from rlpost.kernels.trimming import MeanBelow
+from rlpost.pipeline.stages.ages import VERSION, ages
+from rlpost.pipeline.stages.batch_order import kept_in_order
 from rlpost.pipeline.stages.responses import some_left
 from rlpost.pipeline.stages.tokens import partial_mask
-from rlpost.pipeline.stages.trained_once import ONCE
-from rlpost.recipe.recipe import GAPS, Filter
+from rlpost.recipe.recipe import PROXIMAL, UNCLAMPED, Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from rlpost.pipeline.data import Batch, Column, Responses
+    from rlpost.pipeline.stages.batch_order import Ordered
     from rlpost.recipe.recipe import Recipe
 
 ACCEPTED = "is:accepted"
 """The column of responses with the number of policy tokens that all filters accept."""
 
 _REJECTED = "is:rejected:"
-_CUTS = "is:cuts:"
 
 
 def passed(number: int) -> str:
@@ -66,67 +60,12 @@ def rejected(number: int) -> str:
     return f"{_REJECTED}{number}"
 
 
-def trimming_parts(recipe: Recipe) -> list[dict[str, Any]]:
-    """Return the parts of the two stages that find which tokens filters of batches reject."""
-    if not recipe.batch_filters:
-        return []
-    return [
-        {
-            "reads": roles(recipe),
-            "map": partial(map_codes, recipe=recipe, part=part),
-            "gather": partial(gather, recipe=recipe),
-        }
-        for part, gather in (("leading", gather_boundaries), ("trailing", gather_cuts))
-    ]
-
-
-def map_codes(batch: Batch, *, recipe: Recipe, part: str) -> dict[str, Array]:
-    """Return the codes of the values that each filter of a batch compares, [T] int64."""
-    batches: Array = _on_tokens(batch, "batch")
-    mapped: dict[str, Array] = {}
-    competes = batch.mask & _on_tokens(batch, "kept")
-    competes = competes & batch[ONCE] if ONCE in batch else competes
-    for number, one in recipe.batch_filters.items():
-        values = _values(batch, one, recipe)
-        if part == "leading":
-            mapped[str(number)] = leading_codes(values, batches, competes)
-        else:
-            bins = batch.shared[f"is:bins:{number}"]
-            mapped[str(number)] = trailing_codes(values, batches, competes, bins)
-    return mapped
-
-
-def gather_boundaries(
-    responses: Responses, parts: Iterable[dict[str, Column]], *, recipe: Recipe
-) -> Responses:
-    """Share the bin of each batch in which the mean of a filter's values reaches its bound."""
-    shared: dict[str, Column] = {}
-    for number, tally in _tallies(parts, recipe, LEADING).items():
-        high, batches = recipe.filters[number].high, responses.count("batch")
-        boundary = boundary_of(tally, batches, high)._asdict()
-        shared |= {f"is:{name}:{number}": column for name, column in boundary.items()}
-    return responses.sharing(**shared)
-
-
-def gather_cuts(
-    responses: Responses, parts: Iterable[dict[str, Column]], *, recipe: Recipe
-) -> Responses:
-    """Share the largest value of each batch that a filter accepts."""
-    shared: dict[str, Column] = {}
-    for number, tally in _tallies(parts, recipe, 0).items():
-        columns = (responses.shared[f"is:{name}:{number}"] for name in Boundary._fields)
-        cuts = cuts_of(tally, Boundary(*columns), recipe.filters[number].high)
-        shared[f"{_CUTS}{number}"] = cuts
-    return responses.sharing(**shared)
-
-
-def _tallies(parts: Iterable[dict[str, Column]], recipe: Recipe, dropped: int) -> dict[int, Tally]:
-    """Return the counts of the codes of each filter of batches."""
-    tallies = dict.fromkeys(recipe.batch_filters, Tally.empty())
-    for part in parts:
-        for number, tally in tallies.items():
-            tallies[number] = tally.plus(part[str(number)], dropped)
-    return tallies
+def ordered_filters(recipe: Recipe) -> Ordered:
+    """Return what filters of batches compare, and the rule of each."""
+    return {
+        f"filter {number}": (partial(_values, one=one, recipe=recipe), MeanBelow(one.high))
+        for number, one in recipe.batch_filters.items()
+    }
 
 
 def drops_responses(recipe: Recipe, one: Filter) -> bool:
@@ -136,15 +75,26 @@ def drops_responses(recipe: Recipe, one: Filter) -> bool:
 
 def roles(recipe: Recipe) -> frozenset[str]:
     """Return the roles that weights and filters read."""
-    return frozenset({recipe.corrected_role, "infer_log_probs"})
+    compared = {recipe.corrected_role, "infer_log_probs"} if recipe.compares_engine else set()
+    return frozenset(compared | ({VERSION} if recipe.reads_ages else set()))
+
+
+def corrected(batch: Batch, recipe: Recipe) -> Array:
+    """Return the log-probs that weights and filters compare with the engine's, [T]."""
+    values = batch[recipe.corrected_role]
+    if recipe.is_policy not in PROXIMAL:
+        return values
+    infer = batch["infer_log_probs"]
+    return proximal_log_probs(values, infer, ages(batch), how=recipe.is_policy)
 
 
 def filter_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that filters read."""
     names = {"is_filter"}
     if recipe.is_filter:
-        names |= {"is_filter_where", "is_policy", "numerics.correction"}
-        if any(one.measure not in GAPS for one in recipe.filters):
+        names |= {"is_filter_where", "numerics.correction"}
+        names |= {"is_policy"} if recipe.compares_engine else set()
+        if any(one.measure not in UNCLAMPED for one in recipe.filters):
             names.add("numerics.is_filter_clamp")
     return frozenset(names)
 
@@ -155,7 +105,7 @@ def weight_fields(recipe: Recipe) -> frozenset[str]:
     if recipe.is_weight is not None:
         names |= {"is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"}
         names |= {"is_cap_where"} if recipe.is_cap is not None or recipe.is_floor else set()
-        if recipe.is_cap_where and Filter.of(recipe.is_cap_where).measure not in GAPS:
+        if recipe.is_cap_where and Filter.of(recipe.is_cap_where).measure not in UNCLAMPED:
             names |= {"numerics.is_filter_clamp"}
         names |= {"numerics.is_clamp", "numerics.is_observations"}
         if recipe.is_weight != "token" and numerics.is_clamp < math.inf:
@@ -171,7 +121,7 @@ def filter_parts(recipe: Recipe) -> dict[str, Any]:
     return {
         "reads": roles(recipe),
         "map": partial(map_accepted_by, recipe=recipe) if reduces else None,
-        "in_first_pass": not recipe.batch_filters,
+        "in_first_pass": not (recipe.batch_filters or recipe.reads_ages),
         "reduce": partial(drop_rejected, recipe=recipe) if reduces else None,
         "apply": partial(reject, recipe=recipe),
         "uses": frozenset({"advantages", "returns", "raw_advantages"}),
@@ -185,7 +135,7 @@ def weight_parts(recipe: Recipe) -> dict[str, Any]:
     return {
         "reads": roles(recipe),
         "map": partial(map_weights, recipe=recipe) if recipe.is_normalise else None,
-        "in_first_pass": True,
+        "in_first_pass": not recipe.reads_ages,
         "reduce": mean_weights if recipe.is_normalise else None,
         "apply": partial(add_weights, recipe=recipe),
     }
@@ -220,8 +170,8 @@ def _accepted(batch: Batch, number: int, recipe: Recipe) -> Array:
     """Return which tokens a filter accepts, [T] bool."""
     one = recipe.filters[number]
     if one.of_batch:
-        cuts, batches = batch.shared[f"{_CUTS}{number}"], _on_tokens(batch, "batch")
-        return up_to(_values(batch, one, recipe), batches, cuts)
+        values = _values(batch, one, recipe)
+        return kept_in_order(batch, f"filter {number}", values, MeanBelow(one.high))
     inside = _inside(batch, one, recipe)
     return spread(inside, batch.offsets) if one.by_response else inside
 
@@ -348,7 +298,7 @@ def _rejectable(batch: Batch, recipe: Recipe) -> Array:
         advantages = spread(batch.responses["credit"], batch.offsets)
     if recipe.is_filter_where == "negative":
         return advantages < 0
-    return advantages * (batch[recipe.corrected_role] - batch["infer_log_probs"]) > 0
+    return advantages * (corrected(batch, recipe) - batch["infer_log_probs"]) > 0
 
 
 def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Array:
@@ -357,15 +307,12 @@ def _inside(batch: Batch, one: Filter, recipe: Recipe) -> Array:
     return (values >= one.low) & (values <= one.high)
 
 
-def _on_tokens(batch: Batch, name: str) -> Array:
-    """Return a column of responses at their tokens, [T]."""
-    return spread(batch.responses[name], batch.offsets)
-
-
 def _values(batch: Batch, one: Filter, recipe: Recipe) -> Array:
     """Return what a filter compares with its bounds: [T], or [n] for a filter of responses."""
+    if one.measure == "age":
+        return values_at(ages(batch), batch.mask, batch.offsets, level=one.level)
     return divergence(
-        batch[recipe.corrected_role],
+        corrected(batch, recipe),
         batch["infer_log_probs"],
         batch.mask,
         batch.offsets,
@@ -389,7 +336,7 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
     assert recipe.is_weight is not None
     numerics = recipe.numerics
     logs = log_weights(
-        batch[recipe.corrected_role],
+        corrected(batch, recipe),
         batch["infer_log_probs"],
         batch.mask,
         batch.offsets,

@@ -21,6 +21,7 @@ from rlpost.kernels.rollouts import superseded
 from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, LEFT_OUT
 from rlpost.pipeline.failures import failed_units, failure_ends, named_failures
 from rlpost.pipeline.rollout_order import order_of
+from rlpost.pipeline.stages.ages import MEAN_AGE
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,
     MASKS,
@@ -433,13 +434,13 @@ def clip_advantages(responses: Responses, *, recipe: Recipe) -> Responses:
     )
 
 
-WEIGHTS = frozenset({"difficulty_weight", "length_weight"})
+WEIGHTS = frozenset({"difficulty_weight", "length_weight", "age_decay"})
 """The fields that `weights` reads."""
 
 
 def weights(responses: Responses, *, recipe: Recipe) -> Responses:
     """Add `sample_weight`, scaled so that a batch sums to its number of responses."""
-    if not (recipe.difficulty_weight or recipe.length_weight):
+    if not recipe.weighs_responses:
         return responses
     codes, count = responses["batch"], responses.count("batch")
     weight = np.ones(len(responses))
@@ -450,6 +451,8 @@ def weights(responses: Responses, *, recipe: Recipe) -> Responses:
         valid = responses["valid"]
         shortest, longest = keyed_extremes(tokens[valid], codes[valid], count)
         weight = weight * length_weights(tokens, shortest[codes], longest[codes])
+    if recipe.age_decay is not None:
+        weight = weight * recipe.age_decay ** responses[MEAN_AGE]
     weight = np.where(responses["valid"], weight, 0.0)
     rows = np.bincount(codes[responses["valid"]], minlength=count)
     scale = rows / exact_sums(weight, codes, count).clip(np.finfo(np.float64).tiny)

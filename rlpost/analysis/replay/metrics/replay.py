@@ -35,7 +35,7 @@ from rlpost.analysis.replay.rollouts import read_rows
 from rlpost.errors import DataError, UsageError
 from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.device import single_threaded
-from rlpost.recipe.recipe import Recipe
+from rlpost.recipe.recipe import PROXIMAL, Recipe
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def replay_metrics(
             f"metrics is of type {type(metrics).__name__}: the path of a log is needed; write it "
             "as JSON lines or CSV first"
         )
+    if loss.behaviour in PROXIMAL:
+        raise UsageError(f"--behaviour {loss.behaviour}: metrics are replayed for old or infer")
     log, logged, unknown = _known(Path(metrics), keys)
     source = table if isinstance(table, Source) else TableSource(table)
     dump = DumpInput(source, recipe or Recipe(), options)
