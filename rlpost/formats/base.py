@@ -212,9 +212,10 @@ class Format:
       type that the whole file has. None: others are dropped.
     - `bind` replaces `rows` and `own` for a layout whose fields depend on the dump.
     - `read` replaces all of that by a reader of the layout's own.
-    - `by_record`: the rows of a record depend on it alone, so that several processes can read a
-      file. `prepare` reads what they need of files beside the dump; `finish` runs after the last
-      record of a dump, and warns about what they counted.
+    - `by_record`: the rows of a record depend on it alone, or do in the files for which it returns
+      true, so that several processes can read a file. `prepare` reads what they need of files
+      beside the dump; `finish` runs after the last record of a dump, and warns about what they
+      counted.
 
     `Row(record, {"reward": 1.0, ...})` is a whole row; `record.get`, `record.integer` and
     `record.nested` raise errors that name file, line and field. `record.file` is the record's
@@ -245,7 +246,7 @@ class Format:
     """Globs of files in the parent of a dump's directory that belong to it, and are no dumps."""
     part_of: Callable[[Path], Path | None] | None = None
     """Returns the file of a directory that reads another one, too; None if none does."""
-    by_record: bool = False
+    by_record: bool | Callable[[Path], bool] = False
     prepare: Callable[[Path, ReadOptions], object] | None = None
     finish: Callable[[Path, ReadOptions], None] | None = None
     bind: Callable[[Path, ReadOptions, Callable[[], Any]], Any] | None = None

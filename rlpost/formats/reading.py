@@ -134,7 +134,8 @@ def is_sequential(options: ReadOptions) -> bool:
 def lines_of(path: Path, layout: Format, options: ReadOptions) -> Iterator[LineBlock] | None:
     """Return the lines of a dump, many at a time; None if its records are read one by one."""
     container = container_of(path)
-    if not layout.by_record or is_sequential(options) or container is None:
+    by_record = layout.by_record(path) if callable(layout.by_record) else layout.by_record
+    if not by_record or is_sequential(options) or container is None:
         return None
     return container.lines(path)
 

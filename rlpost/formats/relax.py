@@ -55,6 +55,7 @@ FORMAT = Format(
     },
     sniff=has(*_NEEDED),
     rows=_rows,
+    by_record=True,
     own=_NEEDED | {"rollout_id", "dataset"},
     integers=False,
     source="Relax, relax/utils/training/train_dump_utils.py, save_rollout_result_jsonl (2026-11)",

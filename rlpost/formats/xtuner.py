@@ -73,6 +73,7 @@ FORMAT = Format(
     },
     sniff=has("reward_mean", "response_len_mean", "total_len"),
     rows=_rows,
+    by_record=True,
     split=_trajectories,
     own=_OWN,
     types=dict.fromkeys(("agent_role", "failure", "error"), pa.string()),

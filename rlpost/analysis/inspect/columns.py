@@ -130,6 +130,8 @@ def keys_of(array: pa.Array, location: CellLocation) -> pl.Series:
     present = pl.Series(keys)
     if not array.null_count:
         return present
+    if not len(present):
+        return present.clear(len(array))
     valid = pl.Series(array.is_valid())
     indices = (valid.cast(pl.Int64).cum_sum() - 1).to_numpy()
     return present.gather(indices.clip(0)).zip_with(valid, present.clear(len(valid)))
