@@ -255,8 +255,15 @@ def with_forks(columns, *, shared):
     }
 
 
+def converted(columns, **facts):
+    """The table of a conversion, with facts in its metadata."""
+    stored = {f"rlpost.{name}": text for name, text in {"version": "0", **facts}.items()}
+    return pa.table(columns).replace_schema_metadata(stored)
+
+
 CASES = {
     "no_rows": (empty(BASE), BASE),
+    "counted_lengths": (converted(BASE, counted_by="model"), converted(BASE)),
     "mixed_prompts": (asked(BASE, by="row"), asked(BASE)),
     "split_prompts": (asked(BASE, by="pair"), asked(BASE)),
     "nonfinite_values": (
