@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, ErrorPart, UsageError, no_such
 from rlpost.io.arrow import is_list, is_number, is_tokens
+from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.columns import FINAL_MASK, columns_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
@@ -63,6 +64,10 @@ class TrainingColumns:
     """Column whose lists set the length of a response; None if the input has no tokens."""
     keys: tuple[str, ...]
     """Columns that identify a prompt group."""
+    rollout: str | None
+    """Column that identifies a rollout within its prompt group."""
+    counts_rollouts: bool
+    """Whether the run that wrote the input counted rollouts; without a run, whether they have ids."""
     tokens: dict[str, str]
     """Columns with a number per response token."""
     rows: dict[str, str]
@@ -151,6 +156,8 @@ def training_columns(
         sample_mask=sample_mask,
         lengths=lengths,
         keys=tuple(keys) if "group" in found else (),
+        rollout=found.columns.get("rollout"),
+        counts_rollouts="rollout" in found and _unit_of_run(source) in (None, "rollout"),
         tokens=tokens,
         rows=rows,
         others=others,
@@ -159,6 +166,12 @@ def training_columns(
         rollout_step=found.column("batch") if "batch" in found else None,
         input_ids=response_token_ids is not None and (packed or prompt_token_ids is not None),
     )
+
+
+def _unit_of_run(source: Source) -> str | None:
+    """Return what the run that wrote the input counted; None if no run did."""
+    unit = stored_object(source.metadata, b"rlpost.summary").get("unit")
+    return unit.get("name") if isinstance(unit, dict) else None
 
 
 def _check_alike(source: Source, used: Collection[str]) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from rlpost.io.parquet.source import RowChunk, Source
     from rlpost.training.columns import TrainingColumns
+    from rlpost.training.order import Together
 
 
 _CHUNK_TOKENS = 1 << 19
@@ -68,14 +69,16 @@ def row_facts(
     source: Source,
     columns: TrainingColumns,
     *,
+    together: Together,
     drop_masked: bool,
     steps: Collection[int | str] | None = None,
 ) -> RowFacts:
-    """Read the facts about all rows: 33 bytes in memory for each.
+    """Read the facts about all rows: 33 bytes in memory for each, 41 if rollouts stay together.
 
     Args:
         source: the input.
         columns: the columns of the batches.
+        together: whose rows are in one batch.
         drop_masked: leave out responses whose sample mask is 0.
         steps: leave out responses of other rollout steps; None: none.
 
@@ -88,7 +91,8 @@ def row_facts(
         raise DataError(f"{source.name}: there are no rows to train on")
     chosen = None if steps is None else _StepFilter(steps)
     step = columns.rollout_step
-    names = list(dict.fromkeys([*columns.of_facts, *([step] if chosen and step else [])]))
+    keys_of = [*columns.keys, *([columns.rollout] if together == "rollout" else [])]
+    names = list(dict.fromkeys([*columns.of_facts, *keys_of, *([step] if chosen else [])]))
     inside: list[NDArray[np.bool_]] = []
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     keys: list[list[pa.DictionaryArray]] = []
@@ -100,12 +104,15 @@ def row_facts(
         keys.append(
             [
                 encode_keys(ragged.key(chunk.table.column(name), _location(source, chunk, name)))
-                for name in columns.keys
+                for name in keys_of
             ]
         )
     tokens, length, prompt = (np.concatenate(part) for part in zip(*parts, strict=True))
     codes = [KeyColumn.of(chunks).codes for chunks in zip(*keys, strict=True)]
-    group = joint_codes(*codes) if codes else np.arange(len(tokens))
+    unit = joint_codes(*codes) if codes else np.arange(len(tokens))
+    group = unit
+    if together == "rollout":
+        group = joint_codes(*codes[:-1]) if codes[1:] else np.arange(len(tokens))
     pa.default_memory_pool().release_unused()  # of the keys' texts
     rows = [
         footer.row_group(number).num_rows
@@ -122,7 +129,7 @@ def row_facts(
             f"{source.name}: no response is left to train on: masks drop all of them; "
             "drop_masked=False keeps them in batches, with a mask that is false"
         )
-    return RowFacts(tokens.clip(0), length, length + prompt, included, group, starts)
+    return RowFacts(tokens.clip(0), length, length + prompt, included, group, unit, starts)
 
 
 def _sizes(

@@ -34,14 +34,14 @@ from rlpost.training.options import (
     rollout_steps,
     warn_of_masks,
 )
-from rlpost.training.order import BatchOptions, Epoch, epoch_of
+from rlpost.training.order import UNITS, BatchOptions, Epoch, epoch_of
 from rlpost.training.reading import Piece, windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.training.columns import TrainingColumns
-    from rlpost.training.order import Last, RankOrder, RowFacts
+    from rlpost.training.order import Last, RankOrder, RowFacts, Together
     from rlpost.training.reading import SliceData
 
 
@@ -97,8 +97,9 @@ class TrainingData(IterableDataset[TrainingBatch]):
             the column of role `batch`. None: of all.
         shuffle: seed of the order; None: the order of the input. Row groups are shuffled, and
             responses within a window.
-        keep_groups: the responses of a prompt group are in one batch, which has one group at least,
-            whatever its size.
+        together: whose rows are in one batch, which has one of these at least, whatever its size:
+            `response`, `rollout` or `group` (a prompt group). None: rollouts if the run that wrote
+            the file counted them, or if no run did and rollouts have ids; else responses.
         drop_masked: leave out responses whose sample mask is 0. If false, they are in batches, and
             their mask is false throughout.
         rank: of this process, from 0.
@@ -137,7 +138,7 @@ class TrainingData(IterableDataset[TrainingBatch]):
         columns_map: Mapping[str, str] | None = None,
         steps: Collection[int | str] | None = None,
         shuffle: int | None = None,
-        keep_groups: bool = False,
+        together: Together | None = None,
         drop_masked: bool = True,
         rank: int = 0,
         world_size: int = 1,
@@ -147,8 +148,7 @@ class TrainingData(IterableDataset[TrainingBatch]):
         window: int = WINDOW,
     ) -> None:
         check_options(
-            batch_size, batch_tokens, layout, shuffle, last,
-            {"keep_groups": keep_groups, "drop_masked": drop_masked},
+            batch_size, batch_tokens, layout, shuffle, last, together, drop_masked,
             rank=rank, world_size=world_size, accumulate=accumulate, epoch=epoch, window=window,
         )  # fmt: skip
         check_columns_map(columns_map)
@@ -162,8 +162,12 @@ class TrainingData(IterableDataset[TrainingBatch]):
         )
         if self._columns.lengths is None and batch_tokens is not None:
             raise UsageError("batch_tokens: the input has no tokens; batch_size= is needed")
-        if keep_groups and not self._columns.keys:
-            raise UsageError("load: keep_groups: the input has no column of prompt groups")
+        if together is None:
+            together = "rollout" if self._columns.counts_rollouts else "response"
+        absent = {"group": not self._columns.keys, "rollout": self._columns.rollout is None}
+        if absent.get(together):
+            text = f"load: together={together!r}: the input has no column of {UNITS[together]}"
+            raise UsageError(text, tip=f"columns_map={{{together!r}: COLUMN}} names it")
         if steps is not None and self._columns.rollout_step is None:
             raise UsageError(
                 f"load: steps={steps!r}: {self._source.name} has no column of rollout steps; name "
@@ -175,7 +179,7 @@ class TrainingData(IterableDataset[TrainingBatch]):
         self._drop_masked = drop_masked
         self._steps = rollout_steps(steps)
         self._options = BatchOptions(
-            batch_size, batch_tokens, layout == "padded", keep_groups, shuffle, world_size,
+            batch_size, batch_tokens, layout == "padded", together, shuffle, world_size,
             accumulate, last, window,
         )  # fmt: skip
         self._facts: RowFacts | None = None
@@ -343,8 +347,9 @@ class TrainingData(IterableDataset[TrainingBatch]):
     def _order(self, epoch: int) -> Epoch:
         if self._facts is None:
             self._facts = row_facts(
-                self._source, self._columns, drop_masked=self._drop_masked, steps=self._steps
-            )
+                self._source, self._columns, together=self._options.together,
+                drop_masked=self._drop_masked, steps=self._steps,
+            )  # fmt: skip
             self._source.check_unchanged("since it was loaded; load it anew")
         if self._orders is None or self._orders[0] != epoch:
             self._orders = epoch, epoch_of(self._facts, self._options, epoch)

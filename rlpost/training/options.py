@@ -16,6 +16,7 @@ from rlpost.errors import UsageError, no_such, warn_caller
 from rlpost.io.parquet.checksums import CHECKSUMS_KEY
 from rlpost.io.parquet.fingerprint import fingerprint_of
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
+from rlpost.training.order import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +45,8 @@ def check_options(
     layout: str,
     shuffle: int | None,
     last: str,
-    flags: Mapping[str, object],
+    together: str | None,
+    drop_masked: object,
     **numbers: int,
 ) -> None:
     """Raise UsageError for options that are out of range or do not fit together."""
@@ -62,13 +64,18 @@ def check_options(
         (layout not in ("padded", "packed"), f"layout={layout!r}: padded or packed is needed"),
         (last not in ("even", "keep", "drop"), f"last={last!r}: even, keep or drop is needed"),
         (
+            together not in (None, *UNITS),
+            f"together={together!r}: {', '.join(UNITS)} or None is needed",
+        ),
+        (
+            not isinstance(drop_masked, bool),
+            f"drop_masked={drop_masked!r}: True or False is needed",
+        ),
+        (
             numbers["rank"] >= numbers["world_size"],
             f"rank={numbers['rank']}: less than world_size={numbers['world_size']} is needed",
         ),
     )
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise UsageError(f"load: {name}={flag!r}: True or False is needed")
     for is_wrong, text in wrong:
         if is_wrong:
             raise UsageError(f"load: {text}")

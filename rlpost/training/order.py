@@ -5,9 +5,9 @@ worker processes compute the same order without communication.
 
 A file is read in *slices*: consecutive rows of a row group. Shuffling permutes the row groups; the
 slices of one are read in their order, because Parquet decodes a row group from its start. A
-*window* is some consecutive slices of this order. A *unit* is a response, or a whole prompt group
-if these are kept together; it belongs to the window that has the last of its rows. Each window's
-units are divided among the ranks, as many for each, and each rank shuffles its own.
+*window* is some consecutive slices of this order. A *unit* is a response, or a rollout or prompt
+group whose rows are kept together; it belongs to the window that has the last of its rows. Each
+window's units are divided among the ranks, as many for each, and each rank shuffles its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 
 Last = Literal["even", "keep", "drop"]
+Together = Literal["response", "rollout", "group"]
+UNITS: dict[Together, str] = {
+    "response": "responses", "rollout": "rollouts", "group": "prompt groups"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class RowFacts:
     """Whether the row is in any batch."""
     group: Ints
     """Codes of prompt groups."""
+    unit: Ints
+    """Codes of what is kept together."""
     row_groups: Ints
     """[R+1] the first row of each row group of all files; the last element is N."""
 
@@ -58,7 +64,8 @@ class BatchOptions:
     tokens: int | None
     """Tokens of a batch at most, with padding in the padded layout."""
     padded: bool
-    keep_groups: bool
+    together: Together
+    """Whose rows are in one batch."""
     seed: int | None
     """None: the order of the input."""
     world_size: int
@@ -150,8 +157,7 @@ def epoch_of(facts: RowFacts, options: BatchOptions, epoch: int) -> Epoch:
     """Return the batches of all ranks in an epoch.
 
     Raises:
-        DataError: prompt groups are so scattered that keeping them together needs more memory than
-            a window.
+        DataError: rows to keep together are so scattered that it needs more memory than a window.
         UsageError: the last step has fewer units than ranks, and `last` is "even".
     """
     random = np.random.default_rng([options.seed, epoch]) if options.seed is not None else None
@@ -200,10 +206,10 @@ class _WindowUnits:
 
 def _units(facts: RowFacts, options: BatchOptions, slices: Slices, position: Ints) -> _WindowUnits:
     rows = np.flatnonzero(facts.included)
-    if not options.keep_groups:
+    if options.together == "response":
         rows = rows[np.argsort(position[rows], kind="stable")]
         return _WindowUnits(rows, np.arange(len(rows) + 1), slices.window[position[rows]])
-    codes = joint_codes(facts.group[rows])
+    codes = joint_codes(facts.unit[rows])
     latest = np.zeros(codes.max() + 1, np.int64)
     np.maximum.at(latest, codes, position[rows])
     ends = latest[codes]
@@ -217,16 +223,17 @@ def _units(facts: RowFacts, options: BatchOptions, slices: Slices, position: Int
 def _check_scattered(
     facts: RowFacts, options: BatchOptions, rows: Ints, begins: Ints, ends: Ints
 ) -> None:
-    """Raise DataError if the rows that wait for the rest of their group exceed a window."""
+    """Raise DataError if the rows that wait for the rest of their unit exceed a window."""
     waits = ends > begins
     held = np.zeros(int(ends.max()) + 2, np.int64)
     np.add.at(held, begins[waits], facts.size[rows[waits]])
     np.subtract.at(held, ends[waits], facts.size[rows[waits]])
     if held.cumsum().max() > max(options.window, 1):
+        units = UNITS[options.together]
         raise DataError(
-            "keep_groups: the rows of prompt groups are so far apart that they do not fit into a "
-            f"window of {options.window:,} tokens; sort the file by prompt group, or choose a "
-            "larger window"
+            f"load: the rows of {units} are so far apart that those to keep together do not fit "
+            f"into a window of {options.window:,} tokens",
+            tip=f"sort the file by {units}, choose a larger window=, or set together='response'",
         )
 
 
@@ -326,7 +333,7 @@ def _aligned(options: BatchOptions, ranks: list[_Cut]) -> tuple[RankOrder, ...]:
         most = max(map(len, cuts))
         fewest = min(len(rank.bounds) - 1 for rank in ranks)
         if most - 1 > fewest:
-            kind = "prompt groups" if options.keep_groups else "responses"
+            kind = UNITS[options.together]
             count = sum(len(rank.bounds) - 1 for rank in ranks)
             raise UsageError(
                 f"last='even': of {count:,} {kind} for {options.world_size:,} ranks, one has "
@@ -357,7 +364,7 @@ def _aligned(options: BatchOptions, ranks: list[_Cut]) -> tuple[RankOrder, ...]:
 def _full(options: BatchOptions, rank: _Cut) -> int:
     """Return the number of batches of a rank, without a last one of fewer responses."""
     count = len(rank.cuts) - 1
-    short = options.size is not None and not options.keep_groups
+    short = options.size is not None and options.together == "response"
     return len(rank.rows) // options.size if short and options.size else count
 
 

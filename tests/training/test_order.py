@@ -22,13 +22,13 @@ def facts_of(
     included[list(masked)] = False
     starts = np.append(np.arange(0, len(size), row_group), len(size))
     group = np.arange(len(size)) // groups
-    return RowFacts(np.where(included, size, 0), size, size, included, group, starts)
+    return RowFacts(np.where(included, size, 0), size, size, included, group, group, starts)
 
 
 def options_of(**changes: Any) -> BatchOptions:
     """Return options with some changes."""
     usual: dict[str, Any] = {
-        "size": 5, "tokens": None, "padded": True, "keep_groups": False, "seed": 3,
+        "size": 5, "tokens": None, "padded": True, "together": "response", "seed": 3,
         "world_size": 1, "accumulate": 1, "last": "keep", "window": 60,
     }  # fmt: skip
     return BatchOptions(**(usual | changes))
@@ -58,17 +58,18 @@ def test_every_row_once_and_totals_of_steps(
     flags: tuple[bool, bool],
     window: int,
 ) -> None:
-    padded, keep_groups = flags
+    padded, kept = flags
+    together = "group" if kept else "response"
     facts = facts_of(sizes, masked=tuple(range(0, len(sizes), 5))[1:])
     chosen = {"size": None, limit[0]: limit[1]}
     options = options_of(
-        **chosen, padded=padded, keep_groups=keep_groups, seed=seed, world_size=world,
+        **chosen, padded=padded, together=together, seed=seed, world_size=world,
         accumulate=accumulate, window=window,
     )  # fmt: skip
     try:
         epoch = epoch_of(facts, options, 1)
     except DataError:
-        assume(not keep_groups)  # groups are too far apart for the window
+        assume(not kept)  # groups are too far apart for the window
         raise
     assert sorted(rows_of(epoch)) == np.flatnonzero(facts.included).tolist()
     for step in range(epoch.steps):
@@ -96,7 +97,7 @@ def test_every_row_once_and_totals_of_steps(
 
 def fits(batch: np.ndarray, facts: RowFacts, options: BatchOptions) -> bool:
     """Return whether a batch is within its limits, or is a single unit."""
-    units = facts.group[batch] if options.keep_groups else batch
+    units = facts.group[batch] if options.together == "group" else batch
     if len(set(units.tolist())) == 1:
         return True
     if options.size is not None:
@@ -123,7 +124,7 @@ def test_drop_leaves_out_what_fills_no_step() -> None:
 
 
 def test_groups_stay_together() -> None:
-    epoch = epoch_of(facts_of([3] * 40, row_group=10), options_of(size=8, keep_groups=True), 0)
+    epoch = epoch_of(facts_of([3] * 40, row_group=10), options_of(size=8, together="group"), 0)
     (rank,) = epoch.ranks
     for number in range(len(rank)):
         groups, counts = np.unique(rank.batch(number) // 4, return_counts=True)
@@ -152,9 +153,9 @@ def test_a_rank_reads_few_slices_of_a_window() -> None:
 def test_errors_name_what_to_change() -> None:
     scattered = facts_of([9] * 40)
     mixed = RowFacts(*vars(scattered).values())
-    mixed.group[:] = np.arange(40) % 10
-    with pytest.raises(DataError, match="sort the file by prompt group"):
-        epoch_of(mixed, options_of(keep_groups=True, seed=None), 0)
+    mixed.unit[:] = np.arange(40) % 10
+    with pytest.raises(DataError, match="the rows of prompt groups are so far apart"):
+        epoch_of(mixed, options_of(together="group", seed=None), 0)
     with pytest.raises(UsageError, match="of 1 responses for 2 ranks, one has 0 for 1 batches"):
         epoch_of(facts_of([1]), options_of(world_size=2, last="even"), 0)
     with pytest.raises(

@@ -48,14 +48,14 @@ def test_rollout_steps(enriched: Path, tmp_path: Path, steps: Any, *, hive: bool
             part.write_parquet(tmp_path / f"step={number[0]}" / "rows.parquet")
     else:
         rows.write_parquet(tmp_path / "rows.parquet")
-    data = rlpost.load(tmp_path, batch_size=16, steps=steps, shuffle=1, accumulate=2)
-    batches = [*data]
+    options = {"batch_size": 16, "shuffle": 1, "accumulate": 2, "together": "response"}
+    batches = [*rlpost.load(tmp_path, steps=steps, **options)]
     found = torch.cat([batch["rollout_step"] for batch in batches]).tolist()
     kept = rows.filter(pl.col("step").is_in([*steps]), sample_mask=True)
     assert sorted(found) == sorted(kept["step"])
     assert [batch["step"] for batch in batches] == [n // 2 for n in range(len(batches))]
     assert batches[0]["totals"]["rows"] == 32
-    other = rlpost.load(tmp_path, batch_size=16, steps=[2], shuffle=1, accumulate=2)
+    other = rlpost.load(tmp_path, steps=[2], **options)
     with pytest.raises(UsageError, match="other options: steps was"):
         other.load_state_dict(json.loads(json.dumps(batches[0]["state"])))
 
@@ -86,7 +86,7 @@ def test_masks_that_a_file_lacks_are_a_warning(tmp_path: Path) -> None:
         ({"batch_size": 4, "columns": ["advantage"]}, "did you mean advantages"),
         ({"batch_size": 4, "columns": ["mask"]}, "is in every batch"),
         ({"batch_size": 4, "shuffle": False}, "shuffle=False: a seed (a whole number from 0) is"),
-        ({"batch_size": 4, "keep_groups": "yes"}, "keep_groups='yes': True or False"),
+        ({"batch_size": 4, "together": "yes"}, "together='yes': response, rollout, group"),
         ({"batch_size": 4, "drop_masked": "false"}, "drop_masked='false': True or False"),
         ({"batch_size": 4, "columns": ["nope"]}, "; there are advantages, batch, "),
         ({"batch_size": 4, "columns": ["kl"]}, "`rlpost advantages --emit kl` writes it"),

@@ -113,7 +113,7 @@ def test_integers_and_bools_stay_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no advantages; rlpost advantages writes them"):
         rlpost.load(tmp_path / "in.parquet", batch_size=2)
     with pytest.raises(UsageError, match="no column of prompt groups"):
-        rlpost.load(tmp_path / "in.parquet", batch_size=2, columns=["id"], keep_groups=True)
+        rlpost.load(tmp_path / "in.parquet", batch_size=2, columns=["id"], together="group")
     assert batch["id"].tolist() == [2**40, 2**40 + 1]
     assert batch["ok"].tolist() == [True, False]
 
@@ -123,3 +123,29 @@ def test_lists_of_other_lengths_are_an_error_that_names_the_row(tmp_path: Path) 
     table.write_parquet(tmp_path / "bad.parquet")
     with pytest.raises(DataError, match="row 1: `advantages` has 2 values but `response_mask`"):
         next(iter(rlpost.load(tmp_path / "bad.parquet", batch_size=2)))
+
+
+def test_rows_of_a_rollout_are_in_one_batch_if_the_run_counted_rollouts(tmp_path: Path) -> None:
+    rows = pl.DataFrame(
+        {
+            "prompt_id": [0] * 6 + [1] * 6,
+            "rollout_id": [0, 1, 0, 1, 0, 1] * 2,  # an id within its group
+            "reward": [1.0, 0.0, 1.0, 0.0, 1.0, 0.0] * 2,
+            "response_mask": [[1, 1]] * 12,
+        }
+    )
+    rows.write_parquet(tmp_path / "in.parquet")
+
+    def batches(unit: str | None, **options: Any) -> set[frozenset[int]]:
+        out = tmp_path / f"{unit}.parquet"
+        if not out.exists():
+            rlpost.advantages(tmp_path / "in.parquet", out, rlpost.Recipe(unit=unit))
+        data = rlpost.load(out, batch_size=3, last="keep", **options)
+        return {frozenset(batch["rows"].tolist()) for batch in data}
+
+    rollouts = {frozenset(range(first, first + 6, 2)) for first in (0, 1, 6, 7)}
+    assert batches(None) == batches(None, shuffle=3) == rollouts
+    assert batches("row") == {frozenset(range(first, first + 3)) for first in (0, 3, 6, 9)}
+    assert batches("row", together="rollout") == rollouts
+    assert batches(None, together="group") == {frozenset(range(6)), frozenset(range(6, 12))}
+    assert len(batches(None, together="response")) == 4

@@ -556,7 +556,6 @@ def test_markdown_has_header_warnings_and_notes():
         "loss", SAMPLE / "arithmetic.parquet", "--format", "markdown", "--sweep", "pg_clip=0.1,0.2"
     )
     assert "| pg_clip | zero grad |" in swept.out
-    assert "█" in swept.out
 
 
 def test_times_need_verbose(tmp_path):
