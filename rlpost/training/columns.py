@@ -67,7 +67,7 @@ class TrainingColumns:
     rollout: str | None
     """Column that identifies a rollout within its prompt group."""
     counts_rollouts: bool
-    """Whether the run that wrote the input counted rollouts; without a run, whether they have ids."""
+    """Whether the run that wrote the input counted rollouts; without one, whether they have ids."""
     tokens: dict[str, str]
     """Columns with a number per response token."""
     rows: dict[str, str]

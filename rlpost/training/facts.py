@@ -91,8 +91,9 @@ def row_facts(
         raise DataError(f"{source.name}: there are no rows to train on")
     chosen = None if steps is None else _StepFilter(steps)
     step = columns.rollout_step
-    keys_of = [*columns.keys, *([columns.rollout] if together == "rollout" else [])]
-    names = list(dict.fromkeys([*columns.of_facts, *keys_of, *([step] if chosen else [])]))
+    rollout = columns.rollout if together == "rollout" else None
+    keys_of = [*columns.keys, *([] if rollout is None else [rollout])]
+    names = list(dict.fromkeys([*columns.of_facts, *keys_of, *([step] if chosen and step else [])]))
     inside: list[NDArray[np.bool_]] = []
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
     keys: list[list[pa.DictionaryArray]] = []
@@ -111,7 +112,7 @@ def row_facts(
     codes = [KeyColumn.of(chunks).codes for chunks in zip(*keys, strict=True)]
     unit = joint_codes(*codes) if codes else np.arange(len(tokens))
     group = unit
-    if together == "rollout":
+    if rollout is not None:
         group = joint_codes(*codes[:-1]) if codes[1:] else np.arange(len(tokens))
     pa.default_memory_pool().release_unused()  # of the keys' texts
     rows = [
