@@ -341,7 +341,7 @@ def test_what_is_forbidden_is_named(monkeypatch, words):
         ("--numerics sinlge=raw", ["--numerics sinlge: no such field\n", "did you mean single?"]),
         ("--emit advantage", ["no column 'advantage'", "did you mean advantages"]),
         ("--emit kl,kl", ["kl"]),
-        ("--emit sample_weight", ["needs --difficulty-weight or --length-weight"]),
+        ("--emit sample_weight", ["needs --difficulty-weight, --length-weight or --age-decay"]),
         ("--device tpu", ["--device tpu: auto, cpu, cuda, cuda:N or another"]),
         ("--plan --device gpu", ["--device gpu: ", "tip: torch calls cards of"]),
         ("--config run.toml", ["run.toml: no option 'device': it is no part", "or RLPOST_DEVICE"]),
