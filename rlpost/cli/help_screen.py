@@ -359,7 +359,7 @@ def _row(label: str, description: str, column: int, width: int) -> Any:
 def _end(target: Any, *, every: bool) -> Iterable[str]:
     """Return the lines below the panels: examples, and how to set or list other options."""
     yield from (line for line in (target.epilog or "").split("\n") if line.strip())
-    options = [one for one in target.params if isinstance(one, TyperOption)]
+    options = [one for one in target.params if isinstance(one, TyperOption) and not one.hidden]
     if not any(ALL in one.opts for one in options):
         return
     yield ""

@@ -125,7 +125,7 @@ def _split(
         if value is not None and value < 1:
             raise UsageError(f"{name}={value}: an integer of at least 1 is needed")
     if micro is not None and micro_tokens is not None:
-        raise UsageError("micro_batch and micro_batch_tokens exclude each other")
+        raise UsageError("`micro_batch` and `micro_batch_tokens` exclude each other")
     if accumulate is not None and (updates > 1 or (micro is None and micro_tokens is None)):
         raise UsageError("accumulate needs the size of a micro-batch, and excludes updates")
     return Split(ranks, updates, micro, micro_tokens=micro_tokens, accumulate=accumulate)

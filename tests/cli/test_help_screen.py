@@ -36,7 +36,11 @@ def test_help_fits_a_screen_of_80_by_60(command):
 @pytest.mark.parametrize("command", COMMANDS_WITH_MORE)
 def test_short_help_ends_with_the_way_to_all_options(command):
     short, full = run(command, "--help").out, run(command, ALL).out
-    options = [one for one in commands()[command].params if one.param_type_name == "option"]
+    options = [
+        one
+        for one in commands()[command].params
+        if one.param_type_name == "option" and not one.hidden
+    ]
     assert f"{ALL} prints all {len(options)}" in short.rstrip().splitlines()[-1]
     every = {one.opts[0] for one in options}
     common = {
@@ -73,7 +77,7 @@ def test_descriptions_of_options_are_short():
     fields = {*Recipe.model_fields, *LossOptions.model_fields}  # described where they are
     for name, command in commands().items():
         for one in command.params:
-            if one.param_type_name == "option" and one.name not in fields:
+            if one.param_type_name == "option" and one.name not in fields and not one.hidden:
                 text = re.sub(r" \(default.*", "", one.help)
                 assert 5 <= len(text) <= 60, (name, one.opts)
 

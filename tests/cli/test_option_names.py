@@ -48,7 +48,7 @@ def plain(text):
 def wrong_words(command, name):
     """Words that are no value of the option, and a number out of its range."""
     word = WORDS.get(name, "x")
-    if name == "cov_seed":  # any integer
+    if name in ("cov_seed", "version_offset"):  # any integer
         return [[word]]
     outside = "-1" if "int" in str(FIELDS[command][name].annotation) else "nan"
     return [[one] * WIDTHS.get(name, 1) for one in (word, outside)]
@@ -102,7 +102,7 @@ CONFLICTS = {
     "--estimator gdpo": "--estimator gdpo needs --reward-components",
     "--estimator opd": "--estimator opd needs --teacher COLUMN=WEIGHT",
     "--estimator gdpo --reward-components reward --norm-mean batch": "--norm-mean batch: estimator",
-    "--emit sample_weight": "--emit sample_weight needs --difficulty-weight or --length-weight",
+    "--emit sample_weight": "--emit sample_weight needs --difficulty-weight, --length-weight or --age-decay",
     "--difficulty-weight": "no column for difficulty (--difficulty-weight)",
     "--drop-truncated": "no column for truncated (--drop-truncated)",
     "--drop-single --estimator raw --map group=none": "no column for group (--drop-single)",

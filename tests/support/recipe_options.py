@@ -103,6 +103,6 @@ CASES = {
     "micro_batch_tokens": ("--micro-batch-tokens 64", 64, "--top-entropy-quantile 0.5"),
     "top_entropy_quantile": ("--top-entropy-quantile 0.2", 0.2, ""),
     "age_decay": ("--age-decay 0.9", 0.9, ""),
-    "version_offset": ("--version-offset 2", 2, ""),
+    "version_offset": ("--version-offset 2", 2, "--age-decay 0.9"),
     "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
 }

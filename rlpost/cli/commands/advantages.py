@@ -56,7 +56,7 @@ def advantages(
         option(
             "--steps",
             metavar="FIRST:END",
-            help="Steps to compute, whole, without END; either may be left out.",
+            help="Steps to compute, whole and without END (default: all).",
         ),
     ] = None,
     where: Annotated[str | None, option("--where", help="", metavar="EXPR", hidden=True)] = None,

@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
-from rlpost.formats import detect
 from rlpost.io.own_files import decode
 from rlpost.io.parquet.fingerprint import FileFingerprint, fingerprint_of, footer_digest, last_entry
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
@@ -101,6 +100,8 @@ def _with_others(own: FileFingerprint, dump: Path) -> FileFingerprint:
     Raises:
         OSError: a file cannot be read.
     """
+    from rlpost.formats import detect  # noqa: PLC0415 - imports all formats
+
     dump_format = detect(dump)
     others = sorted(dump_format.read_with(dump)) if dump_format else []
     if not others:
