@@ -102,7 +102,7 @@ CONFLICTS = {
     "--estimator gdpo": "--estimator gdpo needs --reward-components",
     "--estimator opd": "--estimator opd needs --teacher COLUMN=WEIGHT",
     "--estimator gdpo --reward-components reward --norm-mean batch": "--norm-mean batch: estimator",
-    "--emit sample_weight": "--emit sample_weight needs --difficulty-weight, --length-weight or --age-decay",
+    "--emit sample_weight": "needs --difficulty-weight, --length-weight or --age-decay",
     "--difficulty-weight": "no column for difficulty (--difficulty-weight)",
     "--drop-truncated": "no column for truncated (--drop-truncated)",
     "--drop-single --estimator raw --map group=none": "no column for group (--drop-single)",

@@ -206,6 +206,8 @@ def _ragged():
 
 
 F, P = functional, functional.padded
+TURNS = torch.tensor([0, 1, 0, 1, 0, 0]), ["a", "a", "b", "b", "c", "d"]
+JOINED = {"turns": TURNS[0], "rollouts": TURNS[1]}
 FUNCTIONS = {
     "gae": lambda x: F.gae(x["a"], x["b"], x["offsets"], x["mask"], lam=0.9),
     "discounted_returns": lambda x: F.discounted_returns(x["a"], x["offsets"], gamma=0.9),
@@ -226,6 +228,33 @@ FUNCTIONS = {
     ),
     "padded.layout_weights": lambda x: (
         P.layout_weights(x["p"], x["padded_mask"], micro_batch=1).effective
+    ),
+    "turn_gae": lambda x: F.turn_gae(x["a"], x["b"], x["offsets"], x["mask"]),
+    "agentic_reinforce": lambda x: F.agentic_reinforce(x["a"], x["offsets"], x["mask"]),
+    "vtrace": lambda x: F.vtrace(
+        x["a"], x["b"], x["old"], x["infer"], x["offsets"], x["mask"], gamma=0.9
+    ),
+    "mt_grpo": lambda x: F.mt_grpo(x["rewards"], x["rewards"], *TURNS, x["groups"]),
+    "turn_credit": lambda x: F.turn_credit(
+        x["rewards"], x["rewards"], *TURNS, x["groups"], x["offsets"].diff()
+    ),
+    "turn_returns": lambda x: F.turn_returns(x["rewards"], *TURNS, step_gamma=0.9),
+    "gar": lambda x: F.gar(x["rewards"], x["rewards"] / 2, x["groups"]),
+    "per_rollout": lambda x: F.per_rollout(
+        F.grpo, x["rewards"][[0, 0, 1, 1, 2, 3]], TURNS[1], x["groups"]
+    ),
+    "over_rollouts": lambda x: F.over_rollouts(
+        F.gae, x["a"], x["b"], offsets=x["offsets"], mask=x["mask"], **JOINED
+    ),
+    "padded.turn_gae": lambda x: P.turn_gae(x["p"], x["q"], x["padded_mask"]),
+    "padded.agentic_reinforce": lambda x: P.agentic_reinforce(x["p"], x["padded_mask"]),
+    "padded.vtrace": lambda x: P.vtrace(x["p"], x["q"], -x["p"], -x["q"], x["padded_mask"]),
+    "padded.over_rollouts": lambda x: P.over_rollouts(
+        F.gae, x["p"], x["q"], mask=x["padded_mask"], rollouts=[0, 0, 1, 1], turns=TURNS[0][:4]
+    ),
+    "padded.top_entropy": lambda x: P.top_entropy(x["p"], x["padded_mask"], quantile=0.3),
+    "padded.proximal_log_probs": lambda x: P.proximal_log_probs(
+        -abs(x["p"]), -abs(x["q"]), abs(x["p"]), x["padded_mask"]
     ),
     "padded.value_loss": lambda x: P.value_loss(x["p"], x["q"], x["q"], x["padded_mask"]).loss,
     "padded.accepted_tokens": lambda x: P.accepted_tokens(
@@ -263,7 +292,7 @@ FUNCTIONS = {
 
 
 def test_all_functions_are_here():
-    classes = {"Credit", "PolicyLoss", "ValueLoss", "Weights", "padded"}
+    classes = {"Credit", "LayoutWeights", "PolicyLoss", "ValueLoss", "Weights", "padded"}
     every = {*F.__all__} - classes | {f"padded.{name}" for name in P.__all__}
     assert every == {*FUNCTIONS}
 

@@ -40,10 +40,13 @@ def bases_of(configs: Sequence[LossConfig], against: Mapping[str, Any] | None = 
     Raises:
         UsageError: an option is not swept, or not with this value.
     """
-    swept = [{name: _word(value) for name, value in one.swept.items()} for one in configs]
-    if against is not None and len(configs) == 1:
+    several = len(configs) > 1
+    if against is None:
+        return [0 for _ in configs] if several else []
+    if not several:
         raise UsageError("--against has no effect without --sweep")
-    chosen = {name: _word(value) for name, value in (against or swept[0]).items()}
+    swept = [{name: _word(value) for name, value in one.swept.items()} for one in configs]
+    chosen = {name: _word(value) for name, value in against.items()}
     for name, value in chosen.items():
         values = dict.fromkeys(one.get(name) for one in swept)
         if name not in swept[0]:
@@ -51,7 +54,7 @@ def bases_of(configs: Sequence[LossConfig], against: Mapping[str, Any] | None = 
         if value not in values:
             text = f"--against {name}={value}: no setting has this value"
             raise UsageError(no_such(text, value, map(str, values), f"--sweep has {[*values]}"))
-    return [swept.index({**one, **chosen}) for one in swept] if len(configs) > 1 else []
+    return [swept.index({**one, **chosen}) for one in swept]
 
 
 def _word(value: Any) -> str:
