@@ -87,7 +87,8 @@ def test_ray_leaves_the_bytes_of_a_run_in_one_process(cluster, tmp_path, options
     ids=["rollouts", "failures"],
 )
 def test_rollouts_over_several_files(tmp_path, options):
-    write_files(agentic_run(steps=2, prompts=3, samples=4, restart=1).table, tmp_path / "in", 4)
+    made = agentic_run(steps=2, prompts=3, samples=4, restart=1, duplicates=0)
+    write_files(made.table, tmp_path / "in", 4)
     recipe = rlpost.Recipe(unit="rollout", **options)
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
     got = rlpost.advantages(tmp_path / "in", tmp_path / "ray", recipe, RAY)
