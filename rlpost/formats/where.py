@@ -124,7 +124,9 @@ class Where:
 
     def no_match(self, paths: Iterable[object]) -> DataError:
         """Return the error for a condition that no row of these inputs fulfils."""
-        return DataError(f"{', '.join(map(str, paths))}: {self.matches.line()}")
+        topic = "steps" if self.flag == "--steps" else "columns"
+        tip = f"rlpost inspect IN --about {topic} prints what the input has"
+        return DataError(f"{', '.join(map(str, paths))}: {self.matches.line()}", tip=tip)
 
     def unknown(self, name: str, known: Iterable[str], of: str) -> UsageError:
         """Return the error for a name that is neither a column nor a role nor a field."""
@@ -251,7 +253,7 @@ def _parsed(text: str, flag: str) -> pl.Expr:
     for name in _CALL.findall(plain):
         if name.lower() not in (*FUNCTIONS, *_WORDS):
             every = f"the functions are {', '.join(FUNCTIONS)}"
-            part = f"{flag} {text}: {name}(...) is no function of one row"
+            part = f"{flag} {text}: {name}(...) is not a function of one row"
             raise UsageError(no_such(part, name.lower(), FUNCTIONS, every))
     if found := re.search(r"\b(select|over|from)\b", plain, re.IGNORECASE):
         raise UsageError(f"{flag} {text}: `{found[0]}` is of several rows; a condition on one row "

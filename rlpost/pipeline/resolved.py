@@ -487,7 +487,7 @@ def _unit(recipe: Recipe, estimator: Estimator, columns: ColumnMap) -> tuple[Uni
         return "row", f"estimator {estimator.name} compares rows"
     unit = columns.unit(recipe.unit)
     if recipe.unit is not None:
-        return unit, f"--unit {unit}"
+        return unit, f"the recipe sets unit {unit}"
     column = columns.column("rollout")
     if unit == "row":
         return unit, f"--map rollout={column} or --unit rollout counts rollouts"

@@ -144,7 +144,7 @@ def test_rewards_and_pass_rates_count_each_rollout_once():
     assert summary["steps"][0]["reward"]["mean"] == summary["reward"]["mean"] == 0.5
     assert summary["pass_rate"] == 0.5
     _, summary = rlpost.enrich(table, recipe.model_copy(update={"unit": "row"}))
-    assert summary["unit"] == {"name": "row", "reason": "--unit row"}
+    assert summary["unit"] == {"name": "row", "reason": "the recipe sets unit row"}
     assert "rollouts" not in summary
     assert summary["pass_rate"] == 0.75
 
