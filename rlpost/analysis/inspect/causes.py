@@ -546,7 +546,7 @@ def remainder(case: Case) -> Case:
 
 def _ages(lag: Floats) -> str:
     if not len(lag):
-        return "no policy versions give their age"
+        return "their age is unknown without policy versions"
     low, high = lag.min(), lag.max()
     ages = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     unit = "version" if ages == "1" else "versions"

@@ -172,8 +172,8 @@ def advantages(
         raise UsageError(text, tip="--steps FIRST:END computes some steps, with all their rows")
     paths, shard = paths or [], sharded.shard_of(state_dir, shard_index, num_shards)
     if shard is not None and steps is not None:
-        raise UsageError(f"--steps {steps}: a shard has the rows of `rlpost plan`; a shard takes "
-                         "none")  # fmt: skip
+        text = f"--steps {steps}: no effect on a shard, whose rows `rlpost plan` has chosen"
+        raise UsageError(text, tip="leave --steps out")
     if shard is None and len(paths) < (1 if show_plan and not update else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names, facts = settings.recipe, settings.requested, expected(expect)
