@@ -104,7 +104,7 @@ def call_rows(
     for call in calls:
         yield call_row(record, facts, call, places)
     if not places.turns:
-        place = {"sample_id": facts["rollout_id"], "branch": "0", "turn": 0}
+        place = {"sample_id": f"{facts['rollout_id']}:0", "branch": "0", "turn": 0}
         yield Row(record, {**facts, **place, "response_length": 0})
 
 

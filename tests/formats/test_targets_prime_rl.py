@@ -1,6 +1,7 @@
 """`--to prime-rl`: annotations, folded onto the traces as prime-rl folds them."""
 
 import json
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -57,6 +58,19 @@ def test_prime_rl_folds_the_annotations_onto_its_traces(tmp_path):
         numbers = zip(own["advantages"], own["response_mask"], strict=True)
         assert other["dumped_advantages"] == [x if keep else 0 for x, keep in numbers]
     assert any(any(own["advantages"]) for own in ours)
+
+
+def test_a_trace_that_failed_before_its_first_token_has_no_annotation(tmp_path):
+    traces = Path(__file__).parents[1] / "written" / "verifiers" / "traces.jsonl"
+    rlpost.convert(traces, tmp_path / "in.parquet")
+    recipe = rlpost.Recipe(estimator="reinforce", rollout_reward="last")
+    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "e.parquet", recipe)
+    result = rlpost.export(tmp_path / "e.parquet", tmp_path / "out", "prime-rl", lossy=True)
+    written = [one["trace_id"] for one in records(tmp_path / "out" / "00000.jsonl")]
+    assert "early" in pq.read_table(tmp_path / "e.parquet")["rollout_id"].to_pylist()
+    assert written
+    assert "early" not in written
+    assert any("without tokens" in one for one in result["warnings"])
 
 
 def test_a_wrong_sample_id_is_reported_before_lost_columns(source, tmp_path):

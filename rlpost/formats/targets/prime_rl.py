@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlpost.display.text import counted
 from rlpost.formats.targets.base import FINAL_MASK, ExportTarget, Lines
 from rlpost.formats.targets.rows import Rows
 
@@ -38,14 +39,18 @@ class AnnotationSink:
     def __init__(self, files: Sequence[OutputFile], held: ExportColumns, step: int) -> None:
         del held, step
         self._lines, self._index = map(Lines, files)
+        self._empty = 0
 
     def add(self, rows: Rows) -> None:
-        """Write an annotation for each row."""
+        """Write an annotation for each row with tokens."""
         prompts = _prompt_lengths(rows)
         sampled = rows.masks()
         streams = {STREAMS[item]: _stream(rows, item, sampled) for item in STREAMS if item in rows}
         credit = rows.values("response_advantage")
         for row, sample in enumerate(rows.values("sample_id")):
+            if not len(sampled[row]):
+                self._empty += 1
+                continue
             trace, branch = _trace_of(rows, row, sample)
             before: list[float | None] = [None] * prompts[row]
             lists = {name: before + own[row] for name, own in streams.items()}
@@ -64,8 +69,9 @@ class AnnotationSink:
         self._index.append([place])
 
     def finish(self) -> list[str]:
-        """Nothing is left."""
-        return []
+        """Return how many rows have no tokens, such as failures before the first one."""
+        rows = counted(self._empty, "row")
+        return [f"{rows} without tokens: no annotation"] if self._empty else []
 
 
 def _prompt_lengths(rows: Rows) -> list[int]:
