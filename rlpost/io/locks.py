@@ -175,17 +175,24 @@ class _FolderLock:
         return False
 
     def release(self) -> None:
-        """Unlock, and remove the lock file if no other process has a lock; never raises."""
+        """Unlock, and remove the lock file if no other process has a lock; never raises.
+
+        A signal may end it, or the locking, at any step: it is a cleanup until it is done, and does
+        what is left.
+        """
+        with suppress(OSError):
+            if self._file is None:  # perhaps created, by a call that did not return
+                self._file = os.open(self.path, os.O_RDWR | NO_FOLLOW)
+            try:
+                close_locked(self._file, self.path, self._bytes)
+            finally:
+                self._file = None
         unregister_cleanup(self)
-        if self._file is not None:
-            file, self._file = self._file, None
-            with suppress(OSError):
-                close_locked(file, self.path, self._bytes)
 
     def _close(self) -> None:
         if self._file is not None:
-            file, self._file = self._file, None
-            os.close(file)
+            os.close(self._file)
+            self._file = None
 
 
 def _byte_of(name: str) -> int:

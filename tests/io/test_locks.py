@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from runs import rollout, run, save
 
+from rlpost.cleanups import run_cleanups
 from rlpost.errors import ReadWriteError
 from rlpost.io.locks import LOCK_NAME, SCRATCH_PREFIX, FileLock, scratch_folder
 
@@ -47,6 +49,27 @@ def test_claims_come_and_go_without_leaving_a_lock_file(tmp_path):
         first.release()
         assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
     second.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["open", "fstat", "close"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_signal_after_any_step_leaves_no_lock_file(tmp_path, monkeypatch, name, count):
+    """The calls of a lock, in turn, each ended by a signal that comes while the system has it."""
+    own, calls = getattr(os, name), 0
+
+    def interrupted(*arguments, **options):
+        nonlocal calls
+        result, calls = own(*arguments, **options), calls + 1
+        if calls == count:
+            raise SystemExit(143)
+        return result
+
+    monkeypatch.setattr(os, name, interrupted)
+    with suppress(SystemExit), FileLock([tmp_path / "a"]):
+        pass
+    monkeypatch.undo()
+    run_cleanups()
     assert list(tmp_path.iterdir()) == []
 
 
