@@ -202,9 +202,11 @@ class CanonicalFile:
             ) from None
         columns = {column.name: i for i, column in enumerate(table.schema)
                    if not pa.types.is_null(column.type)}  # fmt: skip
-        for name in TOKEN_COLUMNS:
+        for name in (*TOKEN_COLUMNS, "prompt_token_ids"):
             if name in columns and table[name].null_count:
                 if not _has_no_tokens(table.filter(table[name].is_null())):
+                    if name not in TOKEN_COLUMNS:  # not every call has its prompt
+                        continue
                     raise DataError(self._uneven_text(name))
                 filled = pc.coalesce(table[name], pa.scalar([], table[name].type))
                 table = table.set_column(columns[name], name, filled)
@@ -241,7 +243,7 @@ class CanonicalFile:
                         f"{source}: the column {name} is {columns[name].type} here and "
                         f"{column_field.type} in earlier rows"
                     ) from None
-            elif name in TOKEN_COLUMNS and _has_no_tokens(batch):
+            elif (name in TOKEN_COLUMNS or name == "prompt_token_ids") and _has_no_tokens(batch):
                 arrays.append(pa.array([[]] * batch.num_rows, column_field.type))
             elif name in TOKEN_COLUMNS:
                 raise DataError(self._uneven_text(name))

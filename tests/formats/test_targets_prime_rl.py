@@ -137,3 +137,16 @@ def test_annotations_are_folded_newest_first_and_null_is_unknown(tmp_path):
         lines(traces / "annotations" / "later" / "00000.jsonl", [wrong])
         with pytest.raises(DataError, match=rf"later/00000\.jsonl, line 1: .*{message}"):
             rlpost.convert(traces, tmp_path / "o.parquet", overwrite=True)
+
+
+def test_a_file_whose_traces_all_failed_early_has_empty_prompts(tmp_path):
+    traces = Path(__file__).parents[1] / "written" / "verifiers" / "traces.jsonl"
+    *others, early = traces.read_bytes().splitlines(keepends=True)
+    stream = tmp_path / "run" / "stream"
+    stream.mkdir(parents=True)
+    (stream / "00000.jsonl").write_bytes(b"".join(others))
+    (stream / "00001.jsonl").write_bytes(early)
+    rlpost.convert(tmp_path / "run", tmp_path / "in.parquet")
+    prompts = pq.read_table(tmp_path / "in.parquet")["prompt_token_ids"].to_pylist()
+    assert prompts[-1] == []
+    assert all(prompts[:-1])
