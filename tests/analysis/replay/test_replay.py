@@ -57,7 +57,7 @@ def recorded(rollouts: pa.Table, recipe: rlpost.Recipe) -> pa.Table:
 
 
 def replayer_of(table: pa.Table) -> Replayer:
-    return Replayer(read(TableSource(table), NamedColumns.of({}), None, 10**8, ["sample_mask"]))
+    return Replayer(read(TableSource(table), NamedColumns.of({}), None, 10**8))
 
 
 @pytest.mark.parametrize("name", RECIPES)
