@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.search.fields import FIELDS
+from rlpost.analysis.replay.search.fields import data_of
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number, percent
@@ -104,10 +104,10 @@ def _separating(ties: Sequence[Json]) -> TextTable | None:
     left = dict.fromkeys(name for one in ties for name in one["differs"])
     rows = []
     for kind in dict.fromkeys(kind for one in ties for kind in one["kinds"]):
-        names = [name for name in left if kind in [one.text for one in FIELDS[name].data]]
+        names = [name for name in left if kind in [one.text for one in data_of([name])]]
         rows.append((kind, _flags(names)))
     known = {kind for one in ties for kind in one["kinds"]}
-    rest = [name for name in left if known.isdisjoint(one.text for one in FIELDS[name].data)]
+    rest = [name for name in left if known.isdisjoint(one.text for one in data_of([name]))]
     if rest:
         rows.append(("other numbers: the file has all data that is listed", _flags(rest)))
     title = "Data that would tell them apart"

@@ -274,8 +274,3 @@ def _numbers(values: NDArray[np.float64]) -> list[float | None]:
 
 def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def options_as_typed(parts: Sequence[str]) -> str:
-    """Return options as one would type them."""
-    return " ".join(part if " " not in part else f"'{part}'" for part in parts)

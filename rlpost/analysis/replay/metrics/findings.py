@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.findings import Finding, Registry
-from rlpost.analysis.replay.findings.base import AnyFunction, Explanation, ReplayCheck
+from rlpost.analysis.replay.findings.base import (
+    AnyFunction,
+    ExplainedFinding,
+    Explanation,
+    ReplayChecks,
+)
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.configurations import SIDES
-from rlpost.analysis.replay.metrics.description import as_typed, split_fields, term_fields
+from rlpost.analysis.replay.metrics.description import options_of, split_fields, term_fields
 from rlpost.analysis.replay.metrics.steps import at_steps
+from rlpost.analysis.replay.search.candidates import in_line
 from rlpost.display.text import percent
 
 if TYPE_CHECKING:
@@ -32,23 +37,6 @@ that the log contradicts; a computed metric; or one that is not reproduced and t
 explain, of which the first check that yields counts. It yields explanations."""
 
 
-@dataclass(frozen=True)
-class MetricCheck(ReplayCheck):
-    """A check of a log."""
-
-    phase: Phase
-
-
-@dataclass(frozen=True)
-class MetricFinding(Finding):
-    """What explains a metric of a log, or what is wrong with it."""
-
-    options: tuple[str, ...]
-    """Options as typed, which reproduce it."""
-    explains: float
-    """Share of the steps."""
-
-
 class Contradiction(NamedTuple):
     """Options in whose place others reproduce metrics of a log."""
 
@@ -59,18 +47,13 @@ class Contradiction(NamedTuple):
     configured: Values
 
 
-FINDINGS: Registry[MetricCheck] = Registry()
+FINDINGS = ReplayChecks()
 """Every check of a log, by the name of its finding."""
 
 
-def check(phase: Phase, *, prefix: str = "") -> Callable[[AnyFunction], AnyFunction]:
-    """Add a function to FINDINGS; see `Phase`."""
-
-    def add(function: AnyFunction) -> AnyFunction:
-        FINDINGS.add(MetricCheck(function, prefix, phase))
-        return function
-
-    return add
+def check(phase: Phase, **fields: Any) -> Callable[[AnyFunction], AnyFunction]:
+    """Return a decorator that adds a check of a phase to FINDINGS."""
+    return FINDINGS.check(phase, **fields)
 
 
 def findings(
@@ -99,12 +82,12 @@ def findings(
     return [asdict(one) | {"options": [*one.options]} for one in found]
 
 
-def _of(phase: Phase, *args: Any) -> Iterator[MetricFinding]:
+def _of(phase: Phase, *args: Any) -> Iterator[ExplainedFinding]:
     """Yield what the checks of a phase find."""
-    for own in FINDINGS.values():
-        for one in own.run(*args) if own.phase == phase else ():
+    for own in FINDINGS.of(phase):
+        for one in own.run(*args):
             name = one.name or own.name
-            yield MetricFinding(name, one.text, own.advice, one.options, one.explains)
+            yield ExplainedFinding(name, one.text, own.advice, one.explains, one.options)
 
 
 @check("steps", prefix="input:")
@@ -140,8 +123,8 @@ def option(own: Contradiction) -> Iterator[Explanation]:
     The trainer has another setting than its configuration, or the configuration is another run's.
     Add the options if the trainer is right, else change the trainer.
     """
-    options = as_typed(_with_one_clip(own.needed))
-    configured = " ".join(as_typed(_with_one_clip(own.configured)))
+    options = options_of(_with_one_clip(own.needed))
+    configured = in_line(options_of(_with_one_clip(own.configured)))
     need = f"{', '.join(own.keys)} need{'s' * (len(own.keys) == 1)} {' '.join(options)}"
     name = f"option:{next(iter(own.needed))}"
     yield Explanation(f"{need}; the configuration has {configured}", 1.0, tuple(options), name)
@@ -154,7 +137,7 @@ def kl_loss(metric: ComputedMetric) -> Iterator[Explanation]:
     Add the options to those of the loss, and compare the coefficient with the trainer's setting.
     """
     if metric.fitted_terms and (fields := term_fields(metric.fitted_terms)):
-        yield Explanation(metric.further_term, 1.0, tuple(as_typed(fields)))
+        yield Explanation(metric.further_term, 1.0, tuple(options_of(fields)))
 
 
 @check("metric")
