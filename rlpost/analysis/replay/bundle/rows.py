@@ -15,8 +15,9 @@ from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
 from rlpost.io.arrow import string_array, to_numpy
 from rlpost.io.keys import KeyColumn
+from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.kernels.codes import joint_codes
-from rlpost.pipeline.coupled_files import key_text
+from rlpost.pipeline.coupled_files import OF_BATCH, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +33,8 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-CHUNK_TOKENS = 1 << 20
 FEW_GROUPS = 4
 """Groups of a bundle whose rows are not chosen."""
-OF_BATCH = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}
-"""Roles that name a batch, by the scope in the recipe's numerics."""
 
 
 @dataclass(frozen=True)

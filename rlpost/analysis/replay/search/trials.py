@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay.compute import Replayer, why_not
+from rlpost.analysis.replay.differences import finite
 from rlpost.analysis.replay.search.candidates import key_of, values_read
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
@@ -114,8 +115,7 @@ class Trial:
     def largest(self) -> float | None:
         """The largest absolute difference."""
         parts = [one.difference.distance[one.difference.chosen] for one in self.replayed]
-        largest = max((float(part.max(initial=0.0)) for part in parts), default=0.0)
-        return largest if np.isfinite(largest) else None
+        return finite(max((part.max(initial=0.0) for part in parts), default=0.0))
 
     @property
     def place(self) -> tuple[Any, ...]:
