@@ -32,19 +32,26 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Values = dict[str, Any]
 Phase = Literal["steps", "log", "configuration", "metric", "difference"]
-"""What a check is called with: the matched steps; a metric of the log, and these steps; options
-that the log contradicts; a computed metric; or one that is not reproduced and that no such options
-explain, of which the first check that yields counts. It yields explanations."""
+"""When a check runs, and what it is called with. It yields explanations.
+
+- steps: the matched steps.
+- log: a metric of the log, and the matched steps.
+- configuration: options that the log contradicts.
+- metric: a computed metric.
+- difference: a metric that is not reproduced, and that no such options explain; the first
+  explanation counts.
+"""
 
 
 class Contradiction(NamedTuple):
-    """Options in whose place others reproduce metrics of a log."""
+    """Options that a log contradicts, and those that reproduce its metrics."""
 
     keys: list[str]
-    """Of these metrics."""
+    """Of the metrics."""
     needed: Values
-    """By field."""
+    """The values that reproduce the metrics, by field."""
     configured: Values
+    """The values of the configuration, by field."""
 
 
 FINDINGS = ReplayChecks()
@@ -92,10 +99,10 @@ def _of(phase: Phase, *args: Any) -> Iterator[ExplainedFinding]:
 
 @check("steps", prefix="input:")
 def step_order(matched: MatchedSteps) -> Iterator[Explanation]:
-    """The steps of the log are those of the next, or the previous, step of the dump.
+    """Each step has a number in the log that is one higher, or one lower, than in the dump.
 
-    The trainer counts a step before or after it logs it. Compare a step with the line that is
-    printed beside it.
+    The trainer increases its step counter before it logs, or after. Compare a step of the dump with
+    the line of the log that the text names.
     """
     if matched.by == "shift":
         text = f"step {matched.steps[0]} of the input is step {matched.labels[0]} of the log"
@@ -118,10 +125,10 @@ def not_finite(series: MetricSeries, steps: Sequence[str]) -> Iterator[Explanati
 
 @check("configuration")
 def option(own: Contradiction) -> Iterator[Explanation]:
-    """The log contradicts an option of the loss or of the split; the text has what it needs.
+    """The log contradicts an option of the loss or of the split.
 
     The trainer has another setting than its configuration, or the configuration is another run's.
-    Add the options if the trainer is right, else change the trainer.
+    Add the options of the text if the trainer is right, else change the trainer.
     """
     options = options_of(_with_one_clip(own.needed))
     configured = in_line(options_of(_with_one_clip(own.configured)))
@@ -132,9 +139,9 @@ def option(own: Contradiction) -> Iterator[Explanation]:
 
 @check("metric")
 def kl_loss(metric: ComputedMetric) -> Iterator[Explanation]:
-    """A loss has a KL loss, whose coefficient no option states.
+    """A logged loss includes a KL loss, and no option sets its coefficient.
 
-    Add the options to those of the loss, and compare the coefficient with the trainer's setting.
+    Add the options of the text, and compare the coefficient with the trainer's.
     """
     if metric.fitted_terms and (fields := term_fields(metric.fitted_terms)):
         yield Explanation(metric.further_term, 1.0, tuple(options_of(fields)))
@@ -142,10 +149,9 @@ def kl_loss(metric: ComputedMetric) -> Iterator[Explanation]:
 
 @check("metric")
 def entropy_bonus(metric: ComputedMetric) -> Iterator[Explanation]:
-    """A loss has an entropy bonus, which no option has.
+    """A logged loss includes an entropy bonus, which no option sets.
 
-    The other terms of the loss are reproduced beside it. Compare its coefficient with the trainer's
-    setting.
+    All other terms of the loss are reproduced. Compare the coefficient with the trainer's.
     """
     if metric.fitted_terms and not term_fields(metric.fitted_terms):
         yield Explanation(metric.further_term, 1.0)
@@ -153,10 +159,10 @@ def entropy_bonus(metric: ComputedMetric) -> Iterator[Explanation]:
 
 @check("difference")
 def factor(metric: ComputedMetric) -> Iterator[Explanation]:
-    """The metric is the computed one times a constant, at all steps.
+    """At all steps the logged metric is the computed one times a constant.
 
-    It is a sum in place of a mean, a division too much, or the other sign. As a loss it acts as
-    another learning rate; a number that is only logged is harmless.
+    The trainer computes a sum in place of a mean, divides once too often, or has the other sign. In
+    the loss this acts as another learning rate; in a metric that is only logged it is harmless.
     """
     value = metric.relation.get("factor")
     if value is not None:
@@ -168,8 +174,8 @@ def factor(metric: ComputedMetric) -> Iterator[Explanation]:
 def some_steps(metric: ComputedMetric) -> Iterator[Explanation]:
     """The metric is reproduced at some steps, and differs at others.
 
-    A setting changed during the run, or a schedule has it, or these steps were split into other
-    micro-batches. Compare what the trainer logs about them.
+    A setting changed during the run, by hand or by a schedule, or these steps have other
+    micro-batches. Compare the settings that the trainer logged at these steps.
     """
     share = metric.relation.get("equal_steps")
     if share is not None:
@@ -180,17 +186,17 @@ def some_steps(metric: ComputedMetric) -> Iterator[Explanation]:
 
 @check("difference")
 def unexplained(metric: ComputedMetric) -> Iterator[Explanation]:
-    """The metric differs at all steps, and no factor explains it.
+    """The metric differs at all steps, and by no constant factor.
 
-    Its formula is another one, or the log is of other rows than the dump. Set what is known of the
-    loss, and compare one step by hand.
+    The trainer has another formula, or the log is of other rows than the dump. Set the options of
+    the loss that are certain, and compare one step by hand.
     """
     text = f"is not explained: the closest is {metric.row['computed_as']}"
     yield Explanation(f"{metric.series.key} {text}", 0.0)
 
 
 def _about_factor(factor: float, method: MetricMethod | None) -> str:
-    """Return what a factor may be."""
+    """Return the number of the split that a factor is, in words; empty for none."""
     split = None if method is None else method.split
     for value, why in (
         (split and split.micro, "responses of a micro-batch"),
@@ -204,7 +210,7 @@ def _about_factor(factor: float, method: MetricMethod | None) -> str:
 
 
 def _contradictions(solutions: Sequence[Solution]) -> Iterator[Contradiction]:
-    """Yield the options that a solution has in place of those of the one before it."""
+    """Yield the options in which each solution differs from the one before it."""
     for older, newer in pairwise(solutions):
         found = Contradiction([], {}, {})
         for series, before, after in zip(older.series, older.chosen, newer.chosen, strict=True):
