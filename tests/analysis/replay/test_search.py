@@ -117,7 +117,8 @@ def test_ties_that_differ_on_other_data_name_that_data():
 
 @pytest.mark.parametrize("estimator", ["grpo", "grpo_passk"])
 def test_an_epsilon_is_solved(estimator):
-    found = searched(Recipe(estimator=estimator, numerics={"norm_eps": 0.013}))
+    recipe = Recipe(estimator=estimator, numerics={"norm_eps": 0.013})
+    found = searched(recipe, given={"estimator": estimator})
     assert found.facts["reproduces"]
     assert math.isclose(found.recipe.numerics.norm_eps, 0.013, rel_tol=0.05)
 
@@ -156,7 +157,7 @@ def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
     of_rows, of_rollouts = Recipe(unit="row"), Recipe()
     for own, other in ((of_rows, of_rollouts), (of_rollouts, of_rows)):
         rollouts = read(TableSource(enrich(turns(), own)[0]), NamedColumns.of({}), None, 10**6)
-        found = search(rollouts, tolerance=1e-4)
+        found = search(rollouts, tolerance=1e-4, given={"estimator": own.estimator})
         assert found.facts["reproduces"]
         assert found.recipe.unit == own.unit
         (finding,) = replay_recipe(rollouts, other, "it")["findings"]
