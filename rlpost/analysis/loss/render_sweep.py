@@ -24,7 +24,7 @@ def sweep_tables(summary: Json, width: int) -> list[TextTable]:
 
     Args:
         summary: of a sweep.
-        width: of the first table; if it is wider, settings have numbers, and their names one column.
+        width: of the first table; if it is wider, settings have numbers, and a column of names.
     """
     configs = summary["settings"]
     columns, notes = _columns(configs), [*_notes(configs)]
