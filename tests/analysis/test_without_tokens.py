@@ -20,7 +20,7 @@ from runs import run
 from typer.testing import CliRunner
 
 import rlpost
-from rlpost.analysis.browse.filters import filter_rows
+from rlpost.analysis.browse.filters import rows_where
 from rlpost.analysis.browse.navigation import Navigation
 from rlpost.analysis.browse.preview import preview_of
 from rlpost.analysis.responses.index import build_index
@@ -174,10 +174,10 @@ def test_the_browser_lists_rewards_and_texts_and_opens_no_tokens(files):
         assert NEITHER["response"][row].split("\n")[0] in shown.getvalue()
         if has_lengths:
             expected = LENGTHS["response_length"].to_numpy() >= 9
-            assert np.array_equal(filter_rows("length>=9", index), expected)
+            assert np.array_equal(rows_where("length >= 9", index), expected)
         else:
             with pytest.raises(DataError, match="no column for the length"):
-                filter_rows("length>=9", index)
+                rows_where("length >= 9", index)
 
 
 def test_a_side_with_tokens_is_compared_by_its_responses(files):
