@@ -150,7 +150,7 @@ class CanonicalFile:
 
         Args:
             dump_format: the format of the dump.
-            tokenizer: counted the lengths of the texts.
+            tokenizer: made the token ids of the texts.
 
         Raises:
             DataError: there were no rows.
@@ -162,13 +162,13 @@ class CanonicalFile:
         self._flush()
         assert self._writer is not None
         missing = missing_roles(dump_format, self.columns)
-        counted = {} if tokenizer is None else {"rlpost.counted_by": tokenizer}
+        made = {} if tokenizer is None else {"rlpost.tokenizer": tokenizer}
         self._writer.add_key_value_metadata(
             {
                 "rlpost.version": __version__,
                 "rlpost.format": dump_format.name,
                 "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
-                **counted,
+                **made,
             }
         )
         self._close()

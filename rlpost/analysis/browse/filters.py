@@ -128,7 +128,7 @@ class RowFilter:
         if text:
             others[kind] = self._rows(kind, text)
             if not np.logical_and.reduce([*others.values()]).any():
-                raise UsageError(f"{text}: no response matches")
+                raise UsageError(f"{'--where ' * (kind == 'where')}{text}: no response matches")
         self.texts[kind], self._kept = text, others
 
     def _rows(self, kind: FilterKind, text: str) -> NDArray[np.bool_]:

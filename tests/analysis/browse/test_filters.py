@@ -9,7 +9,6 @@ from response_index import CALCULATOR, index_of
 from rlpost.analysis.browse import filters
 from rlpost.errors import DataError, UsageError
 
-
 GROUP = ("step", "prompt_id")
 
 

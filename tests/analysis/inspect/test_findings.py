@@ -256,7 +256,7 @@ def with_forks(columns, *, shared):
     }
 
 
-COUNTED = {"rlpost.version": "1", "rlpost.counted_by": "tokenizer.json"}
+TOKENIZED = {"rlpost.version": "1", "rlpost.tokenizer": "tokenizer.json"}
 
 CASES = {
     "no_rows": (empty(BASE), BASE),
@@ -329,8 +329,8 @@ CASES = {
         taken(with_turns(BASE, 1), [*range(ROWS), 5]),
         with_turns(BASE, 1),
     ),
-    "counted_lengths": (
-        pa.table(BASE).replace_schema_metadata(COUNTED),
+    "made_token_ids": (
+        pa.table(BASE).replace_schema_metadata(TOKENIZED),
         BASE,
     ),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
