@@ -64,7 +64,7 @@ def browse(
             kept = condition(where, columns_map)
             listed = ""
             if kept is not None and not {*COMPUTED}.isdisjoint(kept.names):
-                kept, listed = None, kept.text  # computed from the rows of the whole input
+                listed, kept = kept.text, None  # computed from the rows of the whole input
             own = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
             index = build_index(own.paths, columns_map, reporter)
             if not len(index):
