@@ -241,6 +241,7 @@ def inspect(
             ignore=ignore,
             expect=expect,
             evidence=evidence,
+            partial=kept is not None,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)
