@@ -370,10 +370,12 @@ def _clip_note(one: Json) -> str:
     if name in _CLIPS_NOTHING:
         text = _CLIPS_NOTHING[name]
     elif is_own(name):
-        text = (
-            "Clipped: A is not 0 but the gradient is; low if the ratio is below 1, else high. Or as "
-            "the function returns it."
-        )
+        text = "This loss clips no token."
+        if clip["any"]["tokens"]:
+            text = (
+                "Clipped: zero gradient, but A is not 0; low if the ratio is below 1, else high; "
+                "or as the function returns it."
+            )
     elif not clip["any"]["tokens"]:
         moved = "probability changed by more than" if name in MASKING else "ratio is beyond"
         text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."
