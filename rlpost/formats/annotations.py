@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from rlpost.formats.records import Record
 
 VERSION = 1
-LISTS = ("advantages", "trainer_logprobs", "entropies", "is_masked")
+LISTS = ("advantages", "trainer_logprobs", "entropies", "is_masked", "mismatch_kl")
 """Lists of a branch, which become fields of its nodes, with the entries of sampled tokens."""
+PARTIAL = {"is_masked", "mismatch_kl"}
+"""Lists that may be null at some sampled tokens."""
 _LINE_BYTES = 4  # memory for a byte of a line
 _FIELDS = {"version", "trace_id", "info", "branches"}
 
@@ -54,7 +56,7 @@ class Annotations:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lists: set[str] = set()
-        """The lists that any update has."""
+        """The lists that any update has, also those that no column is made of."""
         self._places: dict[str, list[tuple[RandomAccess, int, int]]] = {}
         self._most = memory_limit().room // _LINE_BYTES
         for producer in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -92,7 +94,7 @@ class Annotations:
         except (msgspec.DecodeError, RecursionError) as error:
             raise DataError(f"{file.path}, line {number}: not an annotation: {error}") from None
         self._places.setdefault(head.trace_id, []).append((file, at, number))
-        self.lists.update(name for branch in head.branches for name in LISTS if name in branch)
+        self.lists.update(name for branch in head.branches for name in branch)
 
 
 def check_version(update: Record) -> None:
@@ -109,8 +111,8 @@ def check_version(update: Record) -> None:
 def fold(update: Record, trace: dict[str, Any], branches: Sequence[Sequence[int]]) -> None:
     """Write the lists and the info of an update into a trace.
 
-    A node takes a list if it has a number for each of the node's sampled tokens; `is_masked` may be
-    null there.
+    A node takes a list if it has a number for each of the node's sampled tokens; those of PARTIAL
+    need one for any.
 
     Args:
         update: of this trace.
@@ -145,7 +147,7 @@ def fold(update: Record, trace: dict[str, Any], branches: Sequence[Sequence[int]
                 at += len(mask)
                 sampled = [x for x, keep in zip(span, mask, strict=False) if keep]
                 known = [x is not None for x in sampled]
-                whole = any(known) if name == "is_masked" else bool(known) and all(known)
+                whole = any(known) if name in PARTIAL else bool(known) and all(known)
                 if len(span) == len(mask) and whole:
                     node[name] = sampled
 

@@ -27,7 +27,7 @@ from rlpost.io.paths import missing_error, relative_to_glob
 from rlpost.io.processes import Processes, map_here
 from rlpost.io.system import cores
 from rlpost.io.threads import MOST_WORKERS
-from rlpost.io.tokenizer import token_counts
+from rlpost.io.tokenizer import token_ids
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ def write_dumps(
     """
     for dump in dumps:
         for batch in iter(batches.__next__, None):
-            file.append(_with_lengths(batch, dump.path, options), str(dump.path))
+            file.append(_with_token_ids(batch, dump.path, options), str(dump.path))
             reporter.advance(batch.num_rows)
     if not file.rows and options.where is None:
         names = ", ".join(str(dump.path) for dump in dumps)
@@ -371,8 +371,8 @@ def write_dumps(
         raise DataError(f"{names}: {what}, so there is nothing to convert")
 
 
-def _with_lengths(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:
-    """Return a batch with the numbers of tokens of its texts, if a tokenizer is set.
+def _with_token_ids(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa.RecordBatch:
+    """Return a batch with token ids of its texts, and their numbers, if a tokenizer is set.
 
     Raises:
         UsageError: the dump has tokens or lengths, so the tokenizer would have no effect.
@@ -388,11 +388,14 @@ def _with_lengths(batch: pa.RecordBatch, path: Path, options: ReadOptions) -> pa
         )
     texts = [name for name in ROLES["response"].aliases if name in batch.schema.names]
     if not texts:
-        raise DataError(f"{path}: no column for response, whose tokens --tokenizer counts")
+        raise DataError(f"{path}: no column for response, whose tokens --tokenizer makes")
     location = CellLocation(str(path), 0, texts[0])
-    counts = token_counts(options.tokenizer, batch.column(texts[0]), location)
-    options.stats.sources[LENGTH] = f"{texts[0]}, counted by {options.tokenizer}"
-    return batch.append_column(LENGTH, pa.array(counts))
+    ids = token_ids(options.tokenizer, batch.column(texts[0]), location)
+    made = {"response_token_ids": ids, LENGTH: ids.value_lengths().cast(pa.int64())}
+    for name, column in made.items():
+        options.stats.sources[name] = f"{texts[0]}, by {options.tokenizer}"
+        batch = batch.append_column(name, column)
+    return batch
 
 
 def common_format(dumps: Sequence[Dump]) -> Format:

@@ -13,7 +13,7 @@ from rlpost.display.text import counted
 from rlpost.errors import ReadWriteError, UsageError
 from rlpost.formats import detect
 from rlpost.formats.base import LENGTH, TOKEN_COLUMNS, ReadOptions
-from rlpost.formats.containers import JSON, ZIP, container_of, is_dump_file, without_suffixes
+from rlpost.formats.containers import JSON, ZIP, container_of, is_dump_file
 from rlpost.formats.dumps import (
     common_format,
     dump_reader,
@@ -90,10 +90,14 @@ def canonical_inputs(
         names: dict[str, str] = {}
         rows: dict[str, NDArray[np.int64]] = {}
         with _staging(beside) as folder, naming_errors(InputPaths((), names, rows)):
-            names |= _names(folder, local.paths) if dumps else {}
             named = partial(without_paths, names=local.names)
             made = convert_inputs(
-                local.paths, folder, lambda line: note(named(line)), joined=joined, where=where
+                local.paths,
+                folder,
+                names,
+                lambda line: note(named(line)),
+                joined=joined,
+                where=where,
             )
             if where is not None:
                 from rlpost.formats.selected import select_rows  # noqa: PLC0415 - imports polars
@@ -110,6 +114,7 @@ def canonical_inputs(
 def convert_inputs(
     paths: Sequence[PathText],
     staging: Path,
+    names: dict[str, str],
     note: Callable[[str], None] = lambda _: None,
     *,
     joined: bool = False,
@@ -120,6 +125,7 @@ def convert_inputs(
     Args:
         paths: files, directories and globs.
         staging: an empty folder.
+        names: gets the dump by the path of its converted file, the input by that of its folder.
         note: is called with a line per input of converted dumps, and the notes of each format once.
         joined: convert the dumps to one file if all inputs are dumps, because the output is one.
         where: which rows of dumps are converted; a dump without any becomes no file.
@@ -130,6 +136,7 @@ def convert_inputs(
     if joined and all(_is_dump(path) for path in paths):
         dumps = find_dumps(paths, None).dumps
         if len(dumps) > 1 or not parse_path(paths[0]).is_file():
+            names[str(staging / JOINED)] = ", ".join(map(str, paths))
             file = convert_dumps(dumps, staging / JOINED, where)
             note(converted_line(dumps, [file], joined=True))
             return [str(staging / JOINED)] if file.rows else []
@@ -142,7 +149,8 @@ def convert_inputs(
         dumps = find_dumps([path], None).dumps
         top = staging / str(number)
         targets = [top / dump.converted for dump in dumps]
-        pairs = zip(dumps, targets, strict=True)
+        pairs = [*zip(dumps, targets, strict=True)]
+        names |= {str(top): str(path), **{str(target): str(dump.path) for dump, target in pairs}}
         files = [convert_dumps([dump], target, where) for dump, target in pairs]
         line, _, about = converted_line(dumps, files).partition("\n")
         note(line if about in noted else f"{line}\n{about}")
@@ -222,17 +230,6 @@ def _staging(beside: AnyPath | None) -> Iterator[Path]:
         parent = next(folder for folder in beside.absolute().parents if folder.is_dir())
     with scratch_folder(parent) as folder:
         yield folder
-
-
-def _names(folder: Path, paths: Sequence[PathText]) -> dict[str, str]:
-    """Return the input by the path of each file and folder of `convert_inputs`."""
-    names = {str(folder / JOINED): ", ".join(map(str, paths))}
-    for number, path in enumerate(paths):
-        top = folder / str(number)
-        names[str(top)] = str(path)
-        if isinstance(file := parse_path(path), Path) and file.is_file():
-            names[str(top / f"{without_suffixes(file).name}.parquet")] = str(path)
-    return names
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rlpost.display.text import counted
 from rlpost.errors import DataError
-from rlpost.formats.annotations import Annotations, fold
+from rlpost.formats.annotations import LISTS, Annotations, fold
 from rlpost.formats.attempts import ATTEMPT
 from rlpost.formats.base import Format, IndexBounds, has
 from rlpost.formats.calls import TYPES, call_rows
@@ -47,6 +47,7 @@ _NODE_LISTS = {
     "entropies": "entropy",
     "advantages": "dumped_advantages",
     "is_masked": "dumped_is_masked",
+    "mismatch_kl": "dumped_mismatch_kl",
 }
 """Field of a node, compact over its mask -> column."""
 
@@ -185,6 +186,9 @@ def _warn(path: Path, options: ReadOptions) -> None:
         episodes = counted(evaluated, "episode")
         options.stats.warnings.append(f"{episodes} of evaluation left out; the stream has both")
     notes = _annotations_of(path, options)
+    if new := notes.lists - {"index", *LISTS}:
+        names = ", ".join(f"`{name}`" for name in sorted(new))
+        options.stats.warnings.append(f"{notes.folder}: no column is made of the new {names}")
     unknown = sorted(notes.traces - options.stats.annotated)
     if unknown and options.where is None:
         options.stats.warnings.append(
@@ -470,11 +474,14 @@ TRACES = Format(
     by_record=True,
     prepare=_annotations_of,
     finish=_warn,
-    types={**TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32())},
+    types={
+        **TYPES, "seconds": pa.float64(), "dumped_is_masked": pa.list_(pa.float32()),
+        "dumped_mismatch_kl": pa.list_(pa.float32()),
+    },
     options=("map",),
     index=_INDEX,
     source="verifiers 0.4.0 v1/trace.py, v1/utils/trace_store.py; prime_rl/monitors/file/traces "
-    "(chunks.py at 551bfc39, update.py at 65a18584)",
+    "(chunks.py at 551bfc39, update.py at 799bb508)",
     fields={
         **{column: f"nodes.{name}" for name, column in _NODE_LISTS.items()},
         "prompt_id": "group.id, or the task's key", "response_mask": "nodes.mask",

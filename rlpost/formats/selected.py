@@ -7,6 +7,7 @@ the condition names are read, and then all columns of those with a match.
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import PathText
 
     Rows = NDArray[np.int64]
+    Numbers = NDArray[np.float64] | Rows
 
 _GROUP_BYTES = 64 << 20  # of a row group that is written, in memory
 _ROWS = 1 << 16  # of a chunk of scalars
@@ -67,8 +69,7 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
             continue
         seen |= {one.path.resolve() for one in files}
         source = Source(files)
-        columns = _columns(source, where)
-        found = [_matching(source, i, columns, where) for i in range(len(source.files))]
+        found = matching_rows(source, where, resolve_input(source, where.chosen).columns)
         if all(len(own) == footer.num_rows
                for own, footer in zip(found, source.footers, strict=True)):  # fmt: skip
             selected.append(path)
@@ -87,23 +88,51 @@ def select_rows(paths: Sequence[PathText], where: Where, folder: Path, but: Path
     return InputPaths(selected, names, rows)
 
 
-def _columns(source: Source, where: Where) -> dict[str, str]:
-    """Return the column of each name of the condition; raises the errors of `select_rows`."""
-    roles = resolve_input(source, where.chosen).columns
+def matching_rows(
+    source: Source,
+    where: Where,
+    roles: Mapping[str, str],
+    computed: Mapping[str, Callable[[], Numbers]] = MappingProxyType({}),
+) -> list[Rows]:
+    """Return the numbers of the rows of each file that match.
+
+    Args:
+        source: the input.
+        where: the condition.
+        roles: role -> column.
+        computed: name -> function that returns a number for each row of the input, [N]; of names
+            that no column of scalars has.
+
+    Raises:
+        UsageError, DataError, ReadWriteError: as `select_rows`.
+    """
+    nested = {one.name for schema in source.schemas for one in schema
+              if pa.types.is_nested(one.type)}  # fmt: skip
+    own = [name for name in source.columns if not (name in computed and name in nested)]
     columns: dict[str, str] = {}
-    for name, column in where.columns(source.columns, roles).items():
-        if column is None and name in ROLES:
+    numbers: dict[str, pl.Series] = {}
+    for name, column in where.columns(own, roles).items():
+        if column is not None:
+            columns[name] = column
+        elif name in computed:
+            numbers[name] = pl.Series(computed[name]())
+        elif name in ROLES:
             raise UsageError(
                 f"{where.matches.condition}: {source.name} has no column for {name}",
                 tip=f"--map {name}=COLUMN",
             )
-        if column is None:
-            raise where.unknown(name, {*source.columns, *roles}, source.name)
-        columns[name] = column
-    return columns
+        else:
+            raise where.unknown(name, {*source.columns, *roles, *computed}, source.name)
+    return [_matching(source, i, columns, numbers, where) for i in range(len(source.files))]
 
 
-def _matching(source: Source, file: int, columns: Mapping[str, str], where: Where) -> Rows:
+def _matching(
+    source: Source,
+    file: int,
+    columns: Mapping[str, str],
+    numbers: Mapping[str, pl.Series],
+    where: Where,
+) -> Rows:
     """Return the numbers of the rows of a file that match."""
     footer, matches = source.footers[file], where.matches
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
@@ -120,6 +149,8 @@ def _matching(source: Source, file: int, columns: Mapping[str, str], where: Wher
     kept = {*np.flatnonzero(possible).tolist()}
     for chunk in source.read_file(file, read, _ROWS, "", kept):
         values = _values(source, chunk, columns, where)
+        first = source.first_rows[file] + chunk.first_row
+        values |= {name: one[first : first + chunk.table.num_rows] for name, one in numbers.items()}
         parts.append(chunk.first_row + np.flatnonzero(where.matching(values)))
     rows = np.concatenate(parts)
     matches.matched += len(rows)

@@ -150,7 +150,7 @@ class CanonicalFile:
 
         Args:
             dump_format: the format of the dump.
-            tokenizer: counted the lengths of the texts.
+            tokenizer: made the token ids of the texts.
 
         Raises:
             DataError: there were no rows.
@@ -162,13 +162,13 @@ class CanonicalFile:
         self._flush()
         assert self._writer is not None
         missing = missing_roles(dump_format, self.columns)
-        counted = {} if tokenizer is None else {"rlpost.counted_by": tokenizer}
+        made = {} if tokenizer is None else {"rlpost.tokenizer": tokenizer}
         self._writer.add_key_value_metadata(
             {
                 "rlpost.version": __version__,
                 "rlpost.format": dump_format.name,
                 "rlpost.missing_roles": json.dumps(missing, ensure_ascii=False),
-                **counted,
+                **made,
             }
         )
         self._close()
@@ -202,9 +202,11 @@ class CanonicalFile:
             ) from None
         columns = {column.name: i for i, column in enumerate(table.schema)
                    if not pa.types.is_null(column.type)}  # fmt: skip
-        for name in TOKEN_COLUMNS:
+        for name in (*TOKEN_COLUMNS, "prompt_token_ids"):
             if name in columns and table[name].null_count:
                 if not _has_no_tokens(table.filter(table[name].is_null())):
+                    if name not in TOKEN_COLUMNS:  # not every call has its prompt
+                        continue
                     raise DataError(self._uneven_text(name))
                 filled = pc.coalesce(table[name], pa.scalar([], table[name].type))
                 table = table.set_column(columns[name], name, filled)
@@ -241,7 +243,7 @@ class CanonicalFile:
                         f"{source}: the column {name} is {columns[name].type} here and "
                         f"{column_field.type} in earlier rows"
                     ) from None
-            elif name in TOKEN_COLUMNS and _has_no_tokens(batch):
+            elif (name in TOKEN_COLUMNS or name == "prompt_token_ids") and _has_no_tokens(batch):
                 arrays.append(pa.array([[]] * batch.num_rows, column_field.type))
             elif name in TOKEN_COLUMNS:
                 raise DataError(self._uneven_text(name))

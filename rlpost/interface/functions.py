@@ -597,8 +597,8 @@ def convert(
         columns_map: role to field, as with `--map`.
         layout: of the token lists; None: that of the format.
         group_size: consecutive records per group, if they have no group id.
-        tokenizer: counts the tokens of response texts as `response_length`, as with `--tokenizer`,
-            of dumps without tokens.
+        tokenizer: makes `response_token_ids` and `response_length` from response texts, as with
+            `--tokenizer`, of dumps without tokens.
         where: a condition on rows in SQL, as with `--where`: over roles, columns and scalar fields
             of records; others are left out.
         attempts: of a step that several attempts of a run wrote, by `run_attempt`, keep the rows of

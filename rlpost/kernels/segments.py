@@ -193,10 +193,6 @@ class PositionSegments:
         """Return the sum of each segment, [T] -> [m]."""
         return segment_sum(values, self.offsets)
 
-    def any(self, mask: Array) -> Array:
-        """Return whether any token of each segment is true, [T] -> [m] bool."""
-        return segment_any(mask, self.offsets)
-
     def spread(self, values: Array) -> Array:
         """Repeat the number of each segment for each of its tokens, [m] -> [T]."""
         return spread(values, self.offsets)

@@ -116,9 +116,10 @@ def clipped_along(
     lowest, highest = limits(pg_clip_low, pg_clip_high)
     positive, negative = tokens.advantage_positive, tokens.advantage_negative
     low, high, dual = negative & (ratio < lowest), positive & (ratio > highest), None
+    stopped = low | high
+    weight = tokens.xp.where(stopped, ratio.clip(lowest, highest), ratio)
     if not math.isinf(dual_clip):
         dual = negative & (ratio > dual_clip)
-    weight = tokens.xp.where(positive, ratio.clip(max=highest), ratio.clip(lowest, dual_clip))
-    return Bounded(
-        weight, clip_states(low, high, dual), low | high if dual is None else low | high | dual
-    )
+        weight = tokens.xp.where(dual, dual_clip, weight)
+        stopped = stopped | dual
+    return Bounded(weight, clip_states(low, high, dual), stopped)

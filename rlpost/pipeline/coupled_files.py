@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rlpost.pipeline.plan import Plan
 
 
+OF_BATCH = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}
+"""Roles that name a batch, by the scope in the recipe's numerics."""
 _SEPARATOR = "\x1f"
 
 
@@ -39,8 +41,8 @@ class Keys:
     @cached_property
     def batch(self) -> list[str]:
         """The columns that name a batch; none if the whole input is one."""
-        roles = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}[self.scope]
-        return [self.columns.column(role) for role in roles if role in self.columns]
+        own = (role for role in OF_BATCH[self.scope] if role in self.columns)
+        return [self.columns.column(role) for role in own]
 
     @cached_property
     def group(self) -> list[str]:

@@ -473,8 +473,7 @@ class _TokenBlock:
             if layout:
                 self._add_weights(index, config, surrogate.values, weights)
             moves = surrogate.gradient != 0
-            live = segment_any(self.stretches.any(moves), self.stretches.rows)
-            self._add_rows(f"{index}.live", live, BY_CELL)
+            self._add_rows(f"{index}.live", segment_any(moves, tokens.offsets), BY_CELL)
             if config.own_ratio(self.behaviour):
                 excess = self.xp.where(tokens.mask, surrogate.ratio - 1, 0.0)
                 self._add(f"{index}.excess", excess)
@@ -511,7 +510,7 @@ class _TokenBlock:
         if base != number:
             sums[".product"] = gradient * pairs.gradients[base]
         for name, values in sums.items():
-            self._add_rows(f"{index}{name}", self._of_responses(values), BY_CELL)
+            self._add_rows(f"{index}{name}", segment_sum(values, self.tokens.offsets), BY_CELL)
 
     def _gradient(self, index: int, surrogate: Surrogate, weights: Mapping[str, Array]) -> Array:
         """Return the gradient of the loss of an update by the log-prob of each token, [T]."""

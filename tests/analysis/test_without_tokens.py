@@ -20,7 +20,7 @@ from runs import run
 from typer.testing import CliRunner
 
 import rlpost
-from rlpost.analysis.browse.filters import filter_rows
+from rlpost.analysis.browse.filters import rows_where
 from rlpost.analysis.browse.navigation import Navigation
 from rlpost.analysis.browse.preview import preview_of
 from rlpost.analysis.responses.index import build_index
@@ -174,10 +174,10 @@ def test_the_browser_lists_rewards_and_texts_and_opens_no_tokens(files):
         assert NEITHER["response"][row].split("\n")[0] in shown.getvalue()
         if has_lengths:
             expected = LENGTHS["response_length"].to_numpy() >= 9
-            assert np.array_equal(filter_rows("length>=9", index), expected)
+            assert np.array_equal(rows_where("length >= 9", index), expected)
         else:
             with pytest.raises(DataError, match="no column for the length"):
-                filter_rows("length>=9", index)
+                rows_where("length >= 9", index)
 
 
 def test_a_side_with_tokens_is_compared_by_its_responses(files):
@@ -219,14 +219,14 @@ def test_commands_read_dumps_and_name_them(tmp_path, monkeypatch):
         writers.verl(Path("logs") / f"{step}.jsonl", own, acc=[one.reward for one in own])
     whole = run("inspect", "logs", "--format", "json")
     files = json.loads(whole.out)["input"]["files"]
-    assert [file["path"] for file in files] == ["logs/1.parquet", "logs/2.parquet"]
+    assert [file["path"] for file in files] == ["logs/1.jsonl", "logs/2.jsonl"]
     said = "logs/1.jsonl to logs/2.jsonl: 2 dumps, read as verl, 24 responses, without columns of"
     assert said in whole.err
     assert len(whole.err.splitlines()) == 2
     assert "\nlogs/1.jsonl:0 " in run("inspect", "logs/1.jsonl", "--row", "0").out
     assert run("report", "logs", "-o", "page.html", "-q").code == 0
     page = Path("page.html").read_text()
-    assert "logs/1.parquet" in page
+    assert "logs/1.jsonl" in page
     assert "rlpost-dump" not in page
     Path("again.jsonl").write_bytes(Path("logs/1.jsonl").read_bytes())
     both = run("compare", "logs/1.jsonl", "again.jsonl", "--column", "acc", "--format", "json")

@@ -7,7 +7,7 @@ import torch
 from rlpost import Recipe
 from rlpost.estimators import ESTIMATORS
 from rlpost.kernels.corrections import divergence
-from rlpost.recipe.presets import ALL_PRESETS, preset, variants
+from rlpost.recipe.presets import PRESETS, preset, variants
 from rlpost.recipe.recipe import FILTER_LEVELS, MEASURES
 from tests.device.inputs import rollouts
 
@@ -93,9 +93,12 @@ def _bound(level: str, measure: str) -> str:
 
 
 def presets() -> dict[str, Recipe]:
-    """Return every preset, for its default and for each estimator that it sets; equal ones once."""
+    """Return the presets of releases, for their defaults and for each estimator that they set.
+
+    Equal ones are there once. Those of commits have the same fields with other values.
+    """
     cases: dict[str, Recipe] = {}
-    for name in ALL_PRESETS:
+    for name in PRESETS:
         for variant in (None, *variants(name)):
             asked = {"estimator": variant} if variant else {}
             recipe = preset(name, **asked, **_needed(name, variant))

@@ -16,8 +16,9 @@ from tests.device.inputs import rollouts
 from tests.device.recipes import WEIGHTS, all_recipes, estimators
 
 RECIPES = all_recipes()
+PLAIN = [name for name in estimators() if name.endswith(" plain")]
 CASES = [(name, True) for name in RECIPES]
-CASES += [(name, False) for name in (*estimators(), *(f"weight {level}" for level in WEIGHTS))]
+CASES += [(name, False) for name in (*PLAIN, *(f"weight {level}" for level in WEIGHTS))]
 NUMBERS = 48
 """Numbers of 8 bytes per response that a pass may send or fetch beside its columns."""
 

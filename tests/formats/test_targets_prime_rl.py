@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from exports import records
@@ -119,12 +120,16 @@ def test_annotations_are_folded_newest_first_and_null_is_unknown(tmp_path):
     lines(traces / "annotations" / "trainer" / "00000.jsonl", [
         update(trace["id"], 3, trainer_logprobs=[-1.0] * tokens),
         update(trace["id"], 4, trainer_logprobs=[-2.5] * tokens, entropies=[None] * tokens),
+        update(trace["id"], 4, mismatch_kl=[None] * (tokens - 1) + [0.5], spans=[None] * tokens),
         update("elsewhere", 4),
     ])  # fmt: skip
     summary = rlpost.convert(traces, tmp_path / "o.parquet")
     assert any("1 trace that the input lacks, such as elsewhere" in x for x in summary["warnings"])
+    assert any("no column is made of the new `spans`" in x for x in summary["warnings"])
     first, *others = pq.read_table(tmp_path / "o.parquet").to_pylist()
     assert (first["step"], others[0]["step"]) == (4, 7)
+    assert first["dumped_mismatch_kl"][-1] == 0.5
+    assert np.isnan(first["dumped_mismatch_kl"][:-1]).any()
     for row, number in ((first, -2.5), (others[0], float("nan"))):
         sampled = zip(row["old_log_probs"], row["response_mask"], strict=True)
         assert {str(x) for x, keep in sampled if keep} == {str(number)}
@@ -137,3 +142,16 @@ def test_annotations_are_folded_newest_first_and_null_is_unknown(tmp_path):
         lines(traces / "annotations" / "later" / "00000.jsonl", [wrong])
         with pytest.raises(DataError, match=rf"later/00000\.jsonl, line 1: .*{message}"):
             rlpost.convert(traces, tmp_path / "o.parquet", overwrite=True)
+
+
+def test_a_file_whose_traces_all_failed_early_has_empty_prompts(tmp_path):
+    traces = Path(__file__).parents[1] / "written" / "verifiers" / "traces.jsonl"
+    *others, early = traces.read_bytes().splitlines(keepends=True)
+    stream = tmp_path / "run" / "stream"
+    stream.mkdir(parents=True)
+    (stream / "00000.jsonl").write_bytes(b"".join(others))
+    (stream / "00001.jsonl").write_bytes(early)
+    rlpost.convert(tmp_path / "run", tmp_path / "in.parquet")
+    prompts = pq.read_table(tmp_path / "in.parquet")["prompt_token_ids"].to_pylist()
+    assert prompts[-1] == []
+    assert all(prompts[:-1])

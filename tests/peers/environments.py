@@ -31,8 +31,9 @@ ALONE = {
     "areal": ["areal>=1.0.4"],
     "openrlhf": ["openrlhf>=0.11.2"],
     "skyrl": ["skyrl>=0.3.0"],
+    "swift": ["ms_swift>=4.6.0"],
 }
-"""areal excludes rlpost's torch; openrlhf and skyrl need gigabytes for an engine."""
+"""areal excludes rlpost's torch; openrlhf, skyrl and ms_swift need gigabytes for an engine."""
 DONE = "installed.json"
 
 

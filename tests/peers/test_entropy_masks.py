@@ -26,8 +26,8 @@ def theirs(entropy, mask, share):
     return trainer.get_high_entropy_mask(own, entropy, mask, 1 - share)
 
 
-@pytest.mark.parametrize("share", [pytest.param(x, id=f"trl-{x}") for x in (0.05, 0.2, 0.5, 0.8)])
 @pytest.mark.parametrize("kind", ["plain", "ties"])
+@pytest.mark.parametrize("share", [pytest.param(x, id=f"trl-{x}") for x in (0.05, 0.2, 0.5, 0.8)])
 def test_top_entropy(kind, share):
     data, rng = rollouts(21, turns=True, empty=True), np.random.default_rng(2)
     draw = {"plain": rng.random, "ties": lambda n: rng.choice([0.0, 0.25, 0.5, 1.5], n)}[kind]

@@ -48,6 +48,7 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("scale", [1.0, 20.0])
 @pytest.mark.parametrize(
     ("theirs", "kind", "delta", "clip"),
     [
@@ -62,7 +63,6 @@ CASES = [
         for case in CASES
     ],
 )
-@pytest.mark.parametrize("scale", [1.0, 20.0])
 def test_the_value_loss_and_its_gradient(theirs, kind, delta, clip, scale):
     data = rollouts(5, turns=True)
     mask = data.padded("response_mask").double()

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import rlpost
 from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
@@ -111,16 +111,22 @@ def test_any_arrow_type_of_text_is_read_and_a_file_serves_as_its_folder(trained,
     assert summary.tokens["all"] == sum(reference(trained))
 
 
-def test_a_conversion_stores_the_lengths(trained, tmp_path):
+def test_a_conversion_makes_ids_and_lengths_and_a_run_counts_by_them(trained, tmp_path):
     lines = [{"input": "q", "output": text, "gts": None, "score": 1.0, "step": 1} for text in TEXTS]
     dump = tmp_path / "1.jsonl"
     dump.write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary = rlpost.convert(dump, tmp_path / "in.parquet", tokenizer=str(trained))
-    assert pq.read_table(tmp_path / "in.parquet")["response_length"].to_pylist() == (
-        reference(trained)
-    )
+    written = pq.read_table(tmp_path / "in.parquet")
+    assert written["response_length"].to_pylist() == reference(trained)
+    tokenizer = Tokenizer.from_file(str(trained / "tokenizer.json"))
+    tokenizer.decoder = decoders.ByteLevel()
+    ids = written["response_token_ids"].to_pylist()
+    assert [tokenizer.decode(one, skip_special_tokens=False) for one in ids] == TEXTS
     assert "response_length" in summary.roles
-    with pytest.raises(UsageError, match="has `response_length`, which sets the length"):
+    opo = Recipe(estimator="opo")
+    run = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", opo)
+    assert run.tokens["policy"] == sum(reference(trained))
+    with pytest.raises(UsageError, match="has `response_token_ids`, which sets the length"):
         rlpost.convert(
             tmp_path / "in.parquet", tmp_path / "b.parquet", "parquet", tokenizer=str(trained)
         )
@@ -133,7 +139,7 @@ TRAINERS = Path(__file__).parents[1] / "written" / "trainers"
     "dump", ["verl", "verl-v1", "ms-swift/grpo", "ms-swift/gkd", "ms-swift/ray", "areal", "xtuner",
              "relax", "open-instruct"]
 )  # fmt: skip
-def test_counted_lengths_are_marked_and_a_finding_of_every_layout_of_texts(trained, dump, tmp_path):
+def test_made_ids_are_marked_and_a_finding_of_every_layout_of_texts(trained, dump, tmp_path):
     out = tmp_path / "in.parquet"
     if with_lengths := dump in ("areal", "xtuner", "relax", "open-instruct"):
         with pytest.raises(UsageError, match=r"--tokenizer \S+: has no effect"):
@@ -142,10 +148,10 @@ def test_counted_lengths_are_marked_and_a_finding_of_every_layout_of_texts(train
     else:
         rlpost.convert(TRAINERS / dump, out, tokenizer=str(trained))
     metadata = pq.read_metadata(out).metadata
-    counted = metadata.get(b"rlpost.counted_by", b"").decode()
-    assert counted == ("" if with_lengths else str(trained))
+    made = metadata.get(b"rlpost.tokenizer", b"").decode()
+    assert made == ("" if with_lengths else str(trained))
     found = {one.name for one in rlpost.inspect(out).findings}
-    assert ("counted_lengths" in found) == bool(counted)
+    assert ("made_token_ids" in found) == bool(made)
 
 
 def test_a_column_of_lengths_is_not_ignored_silently(trained):

@@ -42,10 +42,10 @@ KEYS = (
     ("a", "all responses of the current step in one list"),
     ("s S", "sort by the next column; reverse the order (or click a heading)"),
     ("/", "search in prompts and responses"),
-    ("f", "filter: reward<0.5 length>=20 kl>0.1 truncated=1 prompt~arith step=2 std=0"),
-    ("x", "clear search and filter"),
+    ("f", "list the rows of a condition, as --where: reward < 0.5 and length >= 20"),
+    ("x", "clear search and condition"),
     ("c", "colour tokens by log-prob, KL, advantage"),
-    ("m", "compute KL and advantages of all responses, for lists and filters"),
+    ("m", "compute KL and advantages of all responses, for the lists"),
     ("J K", "scroll the preview (also space and b)"),
     ("H L", "scroll a wide list to the left and right"),
     ("q", "quit"),
@@ -80,7 +80,7 @@ WIDE = 110  # columns of a terminal with the preview beside the list
 _PAUSE = 0.04  # seconds from the last move to the preview
 _PLACEHOLDERS: dict[FilterKind, str] = {
     "search": "search prompts and responses",
-    "filter": "filter, such as reward<0.5 length>=20 step=2",
+    "where": "condition, such as reward < 0.5 and length >= 20 and group_std > 0",
 }
 
 
@@ -89,10 +89,11 @@ class Browser(App[None]):
 
     Args:
         index: of the input; KL and advantages are listed after `Index.measure`.
-        condition: the initial filter line.
+        condition: the initial condition, as of `--where`.
+        selected: which rows of the input the index has, for the line on top.
 
     Raises:
-        UsageError: the filter line is wrong, or no response matches.
+        UsageError: the condition is wrong, or no response matches.
     """
 
     CSS = """
@@ -118,7 +119,7 @@ class Browser(App[None]):
         Binding("s", "sort", "sort"),
         Binding("S", "reverse", "reverse", show=False),
         Binding("slash", "ask('search')", "search", key_display="/"),
-        Binding("f", "ask('filter')", "filter"),
+        Binding("f", "ask('where')", "where"),
         Binding("x", "clear", "clear", show=False),
         Binding("a", "flat", "all", show=False),
         Binding("c", "colour", "colour", show=False),
@@ -137,7 +138,7 @@ class Browser(App[None]):
         )
         self.row_filter = RowFilter(index)
         if condition:
-            self.row_filter.set("filter", condition)
+            self.row_filter.set("where", condition)
             self.navigation.keep(self.row_filter.kept)
         self._filter_kind: FilterKind = "search"
 
@@ -277,10 +278,10 @@ class Browser(App[None]):
         """Show the keys."""
         self.push_screen(Help())
 
-    # Search and filter
+    # Search and condition
 
     def action_ask(self, what: FilterKind) -> None:
-        """Open the input line for a search or a filter."""
+        """Open the input line for a search or a condition."""
         ask = self.query_one("#ask", Input)
         self._filter_kind = what
         ask.placeholder = _PLACEHOLDERS[what]
@@ -293,7 +294,7 @@ class Browser(App[None]):
         self._list.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search or filter in a thread, because it may stream columns."""
+        """Search or test a condition in a thread, because it may stream columns."""
         self._close_input()
         kind, text = self._filter_kind, event.value.strip()
 
@@ -318,12 +319,12 @@ class Browser(App[None]):
         self._refresh()
 
     def action_clear(self) -> None:
-        """Remove search and filter."""
+        """Remove search and condition."""
         self.row_filter.clear()
         self._keep()
 
     def action_measure(self) -> None:
-        """Compute KL and advantages of all responses, to sort and filter by them."""
+        """Compute KL and advantages of all responses, to list them and sort by them."""
         names = [name for name in ("kl", "advantage") if self.index.columns_for(name)]
         self.notify(
             f"computing {' and '.join(names)}" if names else "the file has no KL or advantages",

@@ -137,7 +137,8 @@ class Listings:
         elif step is not None:
             rows = rows[self.index.step_rank[rows] == step]
         index = self.index
-        rows = index.in_rollout_order(rows)
+        if index.order is not None:
+            rows = rows[np.argsort(index.order.places()[rows])]
         columns = [ListingColumn("row", rows.astype(np.float64), lambda row: str(int(row)))]
         columns += self._names(rows, with_step=step is None) if group is None else []
         columns += self._turns(rows)

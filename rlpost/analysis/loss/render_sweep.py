@@ -24,7 +24,7 @@ def sweep_tables(summary: Json, width: int) -> list[TextTable]:
 
     Args:
         summary: of a sweep.
-        width: of the first table; if it is wider, all swept options are in one column.
+        width: of the first table; if it is wider, settings have numbers, and a column of names.
     """
     configs = summary["settings"]
     columns, notes = _columns(configs), [*_notes(configs)]
@@ -34,9 +34,10 @@ def sweep_tables(summary: Json, width: int) -> list[TextTable]:
     rows = [(*values, *row) for values, row in zip(swept, cells, strict=True)]
     text = tuple(range(len(names)))
     table = TextTable((*names, *headings), rows, notes=notes, text=text)
-    if _width(table) > width:
-        rows = [(setting_name(one), *row) for one, row in zip(configs, cells, strict=True)]
-        table = TextTable(("setting", *headings), rows, notes=notes, text=(0,))
+    if _width(table) > width:  # names may be below their rows
+        labels = ((f"{index}", setting_name(one)) for index, one in enumerate(configs, 1))
+        rows = [(*label, *row) for label, row in zip(labels, cells, strict=True)]
+        table = TextTable(("", "setting", *headings), rows, notes=notes, text=(0, 1))
     return [table, *_groups(configs)]
 
 

@@ -81,10 +81,10 @@ class Difference:
             "identical": int((distance == 0).sum()),
             "responses": responses,
             "responses_differing": len(differing),
-            "largest": _finite(distance.max(initial=0.0)),
-            "median": _finite(np.median(distance)) if compared else None,
-            "largest_ulps": _finite(steps.max(initial=0.0)),
-            "median_ulps": _finite(np.median(steps)) if compared else None,
+            "largest": finite(distance.max(initial=0.0)),
+            "median": finite(np.median(distance)) if compared else None,
+            "largest_ulps": finite(steps.max(initial=0.0)),
+            "median_ulps": finite(np.median(steps)) if compared else None,
         }
 
 
@@ -137,5 +137,6 @@ def _order(values: Numbers) -> Numbers:
     return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits).astype(np.float64)
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """Return a number as JSON has it; None if it is NaN or infinite."""
     return float(value) if np.isfinite(value) else None

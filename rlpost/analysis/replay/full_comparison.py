@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.replay.compute import compared, new_columns, rounding_of_mean
+from rlpost.analysis.replay.differences import finite
 from rlpost.analysis.replay.rollouts import NumberColumn, Rollouts
 from rlpost.analysis.replay.stages import emitted_names, ordered, reachable, runs_of
 from rlpost.io.parquet.source import CHUNK_TOKENS
@@ -70,7 +71,7 @@ class _StageTotals:
             "share_equal": share,
             "responses": self.responses,
             "responses_differing": self.responses_differing,
-            "largest": self.largest if np.isfinite(self.largest) else None,
+            "largest": finite(self.largest),
             "first_rows": self.rows,
         }
 

@@ -137,24 +137,16 @@ def recorded_columns(
     return found
 
 
-def roles_of(
-    source: Source | TableSource, named: NamedColumns, mask_results: Collection[str] = ()
-) -> ColumnMap:
+def roles_of(source: Source | TableSource, named: NamedColumns) -> ColumnMap:
     """Return the roles of an input without its recorded columns.
 
-    Args:
-        source: the input.
-        named: the user's choice.
-        mask_results: columns that a run computed, and that are no inputs.
+    A sample mask is one of these if rlpost computed it.
     """
-    results = {*STAGE_COLUMNS} - {"sample_mask"} | {*mask_results, *named.recorded.values()}
+    results = {*STAGE_COLUMNS, *named.recorded.values()}
+    if COMPUTED.encode() not in source.mask_origins:
+        results.discard("sample_mask")
     hidden = results - {*named.roles.values()}
     return resolve_input(source, named.roles, results=False, hidden=hidden)
-
-
-def masks_of_rlpost(source: Source) -> list[str]:
-    """Return the names of masks of an input that rlpost computed, which are no inputs."""
-    return ["sample_mask"] if COMPUTED.encode() in source.mask_origins else []
 
 
 def _has_numbers(source: Source | TableSource, name: str) -> bool:
@@ -239,15 +231,8 @@ class InputColumns(NamedTuple):
         return found or next((name for name in own if is_list(schema.field(name).type)), None)
 
 
-def columns_of(
-    source: Source | TableSource, named: NamedColumns, mask_results: Collection[str] = ()
-) -> InputColumns:
+def columns_of(source: Source | TableSource, named: NamedColumns) -> InputColumns:
     """Return the roles and the recorded columns of an input.
-
-    Args:
-        source: the input.
-        named: the user's columns.
-        mask_results: columns that a run computed, and that are no inputs.
 
     Raises:
         DataError: there are no rows; a column that the user named does not exist, or has types in
@@ -255,7 +240,7 @@ def columns_of(
     """
     if not source.rows:
         raise DataError(f"{source.name}: there are no rows, so there is nothing to replay")
-    roles = roles_of(source, named, mask_results)
+    roles = roles_of(source, named)
     used = {roles.column(role) for role in roles.columns}
     recorded = recorded_columns(source.columns, named, source.name, used)
     check_types(source, {*used, *recorded.values()})

@@ -130,11 +130,11 @@ def _advice(result: Json) -> str:
         [roles[role] for role in ("reward", "group", "batch", "mask") if role in roles]
     )
     recorded = {"kl", "response_level_rewards", "token_level_rewards"} - {*result["recorded"]}
-    earlier = f" Record {_names(sorted(recorded))}, too: the first that differs has the cause."
+    earlier = f" Record {_names(sorted(recorded))}, too: the first that differs is the cause."
     return (
         f"Check that {columns} are the trainer's (--map ROLE=COLUMN reads others), and that no row "
-        f"of a group is missing.{earlier if recorded else ''} Options that are certain, such as "
-        "--estimator, make the search smaller."
+        f"of a group is missing.{earlier if recorded else ''} Set the options that are "
+        "certain, such as --estimator: the search then tries fewer recipes."
     )
 
 

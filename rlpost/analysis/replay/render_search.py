@@ -1,10 +1,10 @@
-"""The result of a search on a page: the recipe, its ties, and what it leaves unexplained."""
+"""The result of a search on a page: the recipe, its ties, and rows that it does not reproduce."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.search.fields import FIELDS
+from rlpost.analysis.replay.search.fields import data_of
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number, percent
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _MOST_TIES = 5
-_BY_METADATA = "← named by the metadata of the file"
+_BY_METADATA = "← in the metadata of the file"
 
 
 def search_verdict(result: Json) -> str:
@@ -28,7 +28,7 @@ def search_verdict(result: Json) -> str:
             else "No recipe is near: the nearest differs"
         )
     if found["tie_count"]:
-        return f" by {found['tie_count'] + 1} recipes that this file cannot tell apart"
+        return f" by {found['tie_count'] + 1} recipes with the same numbers on this file"
     return f" by `{found['best']['named']}`"
 
 
@@ -45,7 +45,7 @@ def search_lines(result: Json) -> Iterator[str]:
 
 
 def search_parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
-    """Yield the recipes of a search, the data that would tell them apart, and what is left open.
+    """Yield the recipes of a search, the data on which they differ, and unexplained rows.
 
     Args:
         result: of `replay`, with a search.
@@ -74,7 +74,7 @@ def _search_facts(found: Json) -> TextTable:
 
 
 def _ties(found: Json, *, verbose: bool) -> Iterator[TextTable]:
-    """Yield the recipes with the same numbers, and the data that would tell them apart."""
+    """Yield the recipes with the same numbers, and the data on which they differ."""
     shown = found["ties"][: None if verbose else _MOST_TIES]
     best = found["best"]
     mark = _BY_METADATA if best["by_metadata"] else "the fewest options"
@@ -83,11 +83,11 @@ def _ties(found: Json, *, verbose: bool) -> Iterator[TextTable]:
         (one["named"], _flags(one["differs"]) or "no option: the same recipe") for one in shown
     ]
     more = found["tie_count"] - len(shown)
-    hint = "--format json has them" if verbose else "--verbose prints more"
+    hint = "--format json prints them" if verbose else "--verbose prints more"
     yield TextTable(
         ("recipe", "differs from the first in"),
         rows,
-        title="Recipes that this file cannot tell apart",
+        title="Recipes with the same numbers on this file",
         text=(0, 1),
         notes=[f"… {more} more: {hint}"] if more else [],
     )
@@ -97,20 +97,20 @@ def _ties(found: Json, *, verbose: bool) -> Iterator[TextTable]:
 
 
 def _separating(ties: Sequence[Json]) -> TextTable | None:
-    """Return the data that would tell ties from the first recipe, with the options that it tests.
+    """Return the data on which ties differ from the first recipe, with the options that differ.
 
-    The file may have all data that is listed for an option, and still too little of it.
+    The file may have each kind of data that is listed for an option, and too little of it.
     """
     left = dict.fromkeys(name for one in ties for name in one["differs"])
     rows = []
     for kind in dict.fromkeys(kind for one in ties for kind in one["kinds"]):
-        names = [name for name in left if kind in [one.text for one in FIELDS[name].data]]
+        names = [name for name in left if kind in [one.text for one in data_of([name])]]
         rows.append((kind, _flags(names)))
     known = {kind for one in ties for kind in one["kinds"]}
-    rest = [name for name in left if known.isdisjoint(one.text for one in FIELDS[name].data)]
+    rest = [name for name in left if known.isdisjoint(one.text for one in data_of([name]))]
     if rest:
-        rows.append(("other numbers: the file has all data that is listed", _flags(rest)))
-    title = "Data that would tell them apart"
+        rows.append(("more of the data that the file has", _flags(rest)))
+    title = "Data on which these recipes differ"
     return TextTable(("data", "option"), rows, title, text=(0, 1)) if rows else None
 
 
@@ -122,7 +122,7 @@ def _flags(names: Sequence[str]) -> str:
 
 
 def _unexplained(found: Json) -> TextTable:
-    """Return by stage what the nearest recipe leaves open."""
+    """Return by stage which rows the nearest recipe does not reproduce."""
     lines = []
     for one in found["unexplained"]:
         title = STAGES[one["stage"]].title

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlpost._version import __version__
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.differences import TOLERANCE
+from rlpost.analysis.replay.differences import TOLERANCE, finite
 from rlpost.analysis.replay.findings import findings
 from rlpost.analysis.replay.stages import STAGES, is_recorded_elsewhere
 from rlpost.analysis.segments import segment_reduce
@@ -258,24 +258,11 @@ def _example(one: Replayed, rollouts: Rollouts, row: int, part: slice) -> Json:
         "row": int(rollouts.rows[row]),
         "step": rollouts.label("batch", row),
         "group": rollouts.label("group", row),
-        "reward": _number(rollouts.reward[row]),
+        "reward": finite(rollouts.reward[row]),
         "tokens": int(rollouts.lengths[row]) if tokens else None,
         "first_token": first if tokens else None,
         "policy": rollouts.mask[part].tolist() if tokens else None,
-        "recorded": _numbers(difference.recorded[part]),
-        "computed": _numbers(difference.computed[part]),
+        "recorded": [*map(finite, difference.recorded[part])],
+        "computed": [*map(finite, difference.computed[part])],
         "differs": difference.wrong[part].tolist(),
     }
-
-
-def _numbers(values: NDArray[np.float64]) -> list[float | None]:
-    return [_number(value) for value in values]
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def options_as_typed(parts: Sequence[str]) -> str:
-    """Return options as one would type them."""
-    return " ".join(part if " " not in part else f"'{part}'" for part in parts)

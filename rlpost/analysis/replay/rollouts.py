@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -278,7 +279,6 @@ def read(
     named: NamedColumns,
     needed: Collection[str] | None,
     most_tokens: int,
-    mask_results: Collection[str] = (),
     also: Collection[str] = (),
 ) -> Rollouts:
     """Read whole steps, or whole prompt groups, of an input into memory.
@@ -288,13 +288,12 @@ def read(
         named: the user's columns.
         needed: other columns that recipes name; None: every column of numbers.
         most_tokens: read no more tokens than this, but one group at least.
-        mask_results: columns that a run computed, and that are no inputs.
         also: columns that the user named; they are read in any case.
 
     Raises:
         DataError: there are no rows, or recorded columns have no numbers.
     """
-    found, schema = columns_of(source, named, mask_results), common_schema(source)
+    found, schema = columns_of(source, named), common_schema(source)
     warnings = column_warnings(source, named, found)
     names = found.read(schema, needed, also)
     check_types(source, names)
@@ -347,17 +346,25 @@ def _codes(keys: RowKeys, *names: str) -> Codes:
 def read_rows(
     source: Source | TableSource, names: Sequence[str], rows: NDArray[np.int64]
 ) -> pa.Table:
-    """Read some rows, in ascending order; stops after the last one."""
+    """Return some rows of all files; row groups without such a row are not read.
+
+    Args:
+        source: the input.
+        names: of the columns; `check_types` accepts them.
+        rows: [n] row numbers in the input, ascending.
+    """
     if isinstance(source, TableSource):
         return source.table.select(list(names)).take(pa.array(rows))
-    parts, start = [], 0
     sized = next((name for name in names if is_list(type_in_first_file(source, name))), "")
-    for chunk in source.read(list(names), CHUNK_TOKENS, sized):
-        end = start + chunk.table.num_rows
-        first, last = np.searchsorted(rows, [start, end])
-        if last > first:
-            parts.append(chunk.table.take(pa.array(rows[first:last] - start)))
-        start = end
-        if last == len(rows):
-            break
+    parts: list[pa.RecordBatch] = []
+    for index, (first, last) in enumerate(pairwise(source.first_rows)):
+        own = rows[(rows >= first) & (rows < last)] - first
+        footer = source.footers[index]
+        sizes = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+        needed = {*np.searchsorted(np.cumsum(sizes), own, side="right").tolist()}
+        chunks = source.read_file(index, names, CHUNK_TOKENS, sized, needed) if len(own) else ()
+        for chunk in chunks:
+            begin = chunk.first_row
+            low, high = np.searchsorted(own, [begin, begin + chunk.table.num_rows])
+            parts += [chunk.table.take(pa.array(own[low:high] - begin))] if high > low else []
     return joined(parts)

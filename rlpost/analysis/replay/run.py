@@ -11,7 +11,7 @@ from rlpost.analysis.replay.bundle.reader import RECIPE, is_bundle, open_bundle
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE, check_tolerance
 from rlpost.analysis.replay.full_comparison import replay_whole_input
-from rlpost.analysis.replay.input_columns import NamedColumns, masks_of_rlpost
+from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import (
     SAMPLE_TOKENS,
     check_recorded,
@@ -168,7 +168,6 @@ def _sample(source: Source, request: ReplayRequest) -> Rollouts:
         columns,
         None if request.recipe is None else named,
         request.sample_tokens,
-        masks_of_rlpost(source),
         named,
     )
     check_recorded(sample)

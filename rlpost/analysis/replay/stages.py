@@ -173,15 +173,11 @@ def with_column(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) 
 
 def reachable(names: Iterable[str], resolved: ResolvedRecipe) -> list[str]:
     """Return the stages, of some, that a recipe computes."""
-    recipe, lacks = resolved.recipe, set()
-    lacks |= set() if resolved.weighted else {"sample_weight"}
-    lacks |= set() if recipe.is_weight else {"is_weight"}
-    lacks |= set() if resolved.kl else {"kl"}
-    lacks |= set() if resolved.masks else {"sample_mask"}
-    if resolved.rows_only:
-        lacks |= {name for name, stage in STAGES.items() if stage.level == "tokens"}
-        lacks -= {"advantages"}
-    return ordered(recipe, {*names} - lacks)
+    from rlpost.pipeline.output.columns import not_computed  # noqa: PLC0415 - slow to import
+
+    own = [name for name in names if name != "sample_mask" or resolved.masks]
+    lacks = not_computed(resolved, emitted_names(own, resolved))
+    return ordered(resolved.recipe, {*own} - {*lacks})
 
 
 def emitted_names(names: Collection[str], resolved: ResolvedRecipe) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.bundle.recipes import BundledRecipe, recipe_of_files
-from rlpost.analysis.replay.input_columns import NamedColumns, columns_of, masks_of_rlpost
+from rlpost.analysis.replay.input_columns import NamedColumns, columns_of
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.analysis.report.page import Section, Tile
 from rlpost.display.tables import TextTable
@@ -136,7 +136,7 @@ def _compared(
 
 
 def _columns(source: Source, columns_map: Mapping[str, str]) -> dict[str, str]:
-    return columns_of(source, NamedColumns.of(columns_map), masks_of_rlpost(source)).recorded
+    return columns_of(source, NamedColumns.of(columns_map)).recorded
 
 
 def section(found: RecordedColumns | None, facts: Facts) -> Section | None:

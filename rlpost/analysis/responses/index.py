@@ -30,7 +30,9 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.threads import prefetch
 from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.rollouts import RolloutOrder, rollout_ranks
 from rlpost.pipeline.columns import LENGTH, TEXT
+from rlpost.pipeline.rollout_order import PLACE
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.numerics import Numerics
 
@@ -80,8 +82,8 @@ class Index:
     """[N] code of (step, prompt), ordered by step, then by first row."""
     rollout: KeyColumn | None = None
     branch: KeyColumn | None = None
-    branch_rank: Codes | None = None
-    """[N] rank of the row's branch among all."""
+    order: RolloutOrder | None = None
+    """The rows of rollouts in their order; None without rollouts."""
     turn: Numbers | None = None
     turn_reward: Numbers | None = None
     made_of: InputPaths = field(default_factory=lambda: InputPaths(()))
@@ -160,21 +162,11 @@ class Index:
         return np.flatnonzero(np.isin(self.prompt.codes, codes))
 
     def rollout_rows(self, row: int) -> Codes:
-        """Return the rows of a row's rollout, by turn and branch; without rollouts the row."""
-        if self.rollout is None or self.rollout.codes[row] < 0:
+        """Return the rows of a row's rollout in their order; without rollouts the row."""
+        if self.order is None:
             return np.array([row])
-        same = (self.rollout.codes == self.rollout.codes[row]) & (self.group == self.group[row])
-        return self.in_rollout_order(np.flatnonzero(same))
-
-    def in_rollout_order(self, rows: Codes) -> Codes:
-        """Return rows by the first row of their rollout, then by turn and branch."""
-        if self.rollout is None:
-            return rows
-        keys = [one[rows] for one in (self.branch_rank, self.turn) if one is not None]
-        rollout = joint_codes(self.group[rows], self.rollout.codes[rows])
-        first = np.full(int(rollout.max(initial=-1)) + 1, len(self))
-        np.minimum.at(first, rollout, rows)
-        return rows[np.lexsort((rows, *keys, first[rollout]))]
+        own = self.order.rollout[row]
+        return self.order.order[slice(*self.order.offsets[own : own + 2])]
 
     def row_named(self, text: str) -> int:
         """Return the number of a row over all files.
@@ -327,7 +319,7 @@ class IndexBuilder:
         self.keys = {
             "step": columns.columns.get("batch"),
             "prompt": prompt if prompt is not None and _is_key(source, prompt) else None,
-            **{role: columns.columns.get(role) for role in ("domain", "rollout", "branch")},
+            **{role: columns.columns.get(role) for role in ("domain", "rollout", *PLACE[1:])},
         }
         self.sized_by = list_column(source, columns, self.names)
         self.counted_by = None if self.sized_by else length_column(source, columns)
@@ -397,11 +389,11 @@ class IndexBuilder:
         cut = self.parts.get("truncated")
         parts = {name: self.parts.get(name) for name in self.keys}
         keys = {name: None if one is None else KeyColumn.of(one) for name, one in parts.items()}
-        step, prompt, branch = keys["step"], keys["prompt"], keys["branch"]
-        labels = [] if branch is None else branch.labels.to_pylist()
+        step, prompt = keys["step"], keys["prompt"]
         count = len(joined["reward"])
         rank = np.zeros(count, dtype=np.int64) if step is None else _ranks(step)[step.codes]
         prompts = np.arange(count) if prompt is None else prompt.codes
+        group = joint_codes(rank, prompts)
         return Index(
             source=self.source,
             columns=self.columns,
@@ -414,13 +406,33 @@ class IndexBuilder:
             domain=keys["domain"],
             rollout=keys["rollout"],
             branch=keys["branch"],
-            branch_rank=None if branch is None else name_ranks(labels)[branch.codes],
             turn=self._joined("turn"),
             turn_reward=self._joined("turn_reward"),
             truncated=None if cut is None else np.concatenate(cut).astype(np.bool_),
             step_rank=rank,
-            group=joint_codes(rank, prompts),
+            group=group,
+            order=self._order(group, keys, joined),
         )
+
+    def _order(
+        self,
+        group: Codes,
+        keys: Mapping[str, KeyColumn | None],
+        joined: Mapping[str, NDArray[Any]],
+    ) -> RolloutOrder | None:
+        """Return the order of the rows of rollouts; rollouts are by group, then by first row."""
+        rollout, branch, agent = (keys[role] for role in ("rollout", *PLACE[1:]))
+        if rollout is None:
+            return None
+        own = joint_codes(group, rollout.codes)
+        ranks = rollout_ranks(
+            own,
+            self._joined("turn"),
+            None if branch is None else name_ranks(branch.labels.to_pylist())[branch.codes],
+            None if agent is None else agent.codes,
+            *(joined[name] for name in ("tokens", "length", "reward")),
+        )
+        return RolloutOrder.of(own, ranks)
 
 
 def _ranks(keys: KeyColumn) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import option, reads_data
+from rlpost.cli.options import reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
@@ -30,7 +30,7 @@ EPILOG = """Examples:
 
   rlpost browse rollouts.parquet
 
-  rlpost browse 'dumps/*.parquet' --filter 'reward<0.5 length>=1000'
+  rlpost browse 'dumps/*.parquet' --where 'reward < 0.5 and length >= 1000'
 
 Keys: arrows or hjkl move, enter opens, ] and [ are the next and previous step, ? is help.
 """
@@ -44,10 +44,6 @@ def browse(
     ],
     roles: declared.Map = None,
     where: declared.Where = None,
-    conditions: Annotated[
-        str,
-        option("--filter", metavar="CONDITIONS", help="Responses to list at first."),
-    ] = "",
 ) -> None:
     """Browse responses in the terminal: steps, groups, responses, tokens.
 
@@ -58,6 +54,7 @@ def browse(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("browse needs a terminal; rlpost inspect prints in pipes")
     from rlpost.analysis.browse.app import Browser  # noqa: PLC0415
+    from rlpost.analysis.browse.filters import COMPUTED  # noqa: PLC0415
     from rlpost.analysis.responses.index import build_index  # noqa: PLC0415
     from rlpost.errors import DataError  # noqa: PLC0415
     from rlpost.interface.inputs import condition, open_inputs  # noqa: PLC0415
@@ -65,6 +62,9 @@ def browse(
     with ExitStack() as until_end:
         with reporting() as reporter:
             kept = condition(where, columns_map)
+            listed = ""
+            if kept is not None and not {*COMPUTED}.isdisjoint(kept.names):
+                listed, kept = kept.text, None  # computed from the rows of the whole input
             own = until_end.enter_context(open_inputs(paths, reporter=reporter, where=kept))
             index = build_index(own.paths, columns_map, reporter)
             if not len(index):
@@ -75,7 +75,7 @@ def browse(
                     index.measure(measure, reporter)
         index = replace(index, made_of=own)
         with _drawn_on_stdout():
-            Browser(index, conditions, "" if kept is None else kept.matches.line()).run()
+            Browser(index, listed, "" if kept is None else kept.matches.line()).run()
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def convert(
         option(
             "--tokenizer",
             metavar="NAME|PATH",
-            help="Count tokens of texts as response_length, if there are none.",
+            help="Make token ids and lengths from texts, if there are none.",
         ),
     ] = None,
     where: declared.Where = None,

@@ -16,7 +16,7 @@ from rlpost.pipeline.stages.tokens import kept_mask, place_rewards
 from rlpost.recipe.recipe import ROW_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -68,7 +68,14 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
     Raises:
         UsageError: --emit has a column that this recipe does not compute.
     """
-    recipe, names = resolved.recipe, resolved.written
+    for name, needs in not_computed(resolved, resolved.written).items():
+        raise UsageError(f"--emit {name} needs {needs}")
+    return resolved.written
+
+
+def not_computed(resolved: ResolvedRecipe, names: Collection[str]) -> dict[str, str]:
+    """Return the columns, of some, that a recipe does not compute, with what each needs."""
+    recipe = resolved.recipe
     per_token = (
         f"one advantage per response, but estimator {resolved.estimator.name} computes one per "
         "token with this recipe; --emit advantages,returns writes these"
@@ -85,11 +92,7 @@ def emitted(resolved: ResolvedRecipe) -> tuple[str, ...]:
     if resolved.rows_only:
         tokens = "tokens, and the input has none; response_advantage has one number per response"
         missing |= {name: (True, tokens) for name in names if name not in ROW_COLUMNS}
-    for name in names:
-        lacks, needs = missing.get(name, (False, ""))
-        if lacks:
-            raise UsageError(f"--emit {name} needs {needs}")
-    return names
+    return {name: missing[name][1] for name in names if missing.get(name, (False, ""))[0]}
 
 
 def mask_metadata(resolved: ResolvedRecipe, names: tuple[str, ...]) -> dict[str, str]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 STORED = frozenset({"advantages", "is_weight"})
 """Token columns that a loss reads from stages or from a file."""
 _PREFIX = "select:"  # of the columns and shared numbers of a selection
-_BLOCK = 1 << 18  # tokens whose intermediate results fit into the cache of a core
+_BLOCK = 1 << 16  # tokens whose intermediate results fit into the caches of a core
 
 
 def stages_before_loss(

@@ -230,14 +230,14 @@ def test_searching_lists_the_hits_and_clearing_lists_all():
     asyncio.run(drive())
 
 
-def test_filtering_keeps_the_place():
+def test_a_condition_keeps_the_place():
     async def drive():
         async with browsing(index_of(ARITHMETIC)) as (app, pilot):
             await press(app, pilot, "j", "enter", "f")
-            app.query_one("#ask", Input).value = "reward=1 length>20"
+            app.query_one("#ask", Input).value = "reward = 1 and length > 20"
             await press(app, pilot, "enter")
             assert "› step 1  groups" in where(app)
-            assert "filter: reward=1 length>20" in where(app)
+            assert "where: reward = 1 and length > 20" in where(app)
             await press(app, pilot, "enter")
             assert {row["reward"] for row in cells(app)} == {"1.000"}
             await press(app, pilot, "f", "escape")
@@ -296,7 +296,7 @@ UNSAFE = [
 
 
 def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
-    """Every level, the preview, the line on top, and what a failed filter says."""
+    """Every level, the preview, the line on top, and what a failed condition says."""
     path = tmp_path / "a.parquet"
     columns = {
         "prompt_id": [f"{HOSTILE}{row // 2}" for row in range(8)],
@@ -320,7 +320,7 @@ def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
                 strips = app.screen._compositor.render_strips()
                 seen += "".join(segment.text for strip in strips for segment in strip)
                 seen += preview(app).replace("\n", "")
-            app.query_one("#ask", Input).value = f"{HOSTILE}<1"
+            app.query_one("#ask", Input).value = f'"{HOSTILE}" < 1'
             await press(app, pilot, "enter")
             strips = app.screen._compositor.render_strips()
             seen += "".join(segment.text for strip in strips for segment in strip)
@@ -372,12 +372,12 @@ def test_a_file_without_steps_or_groups_is_a_list_of_responses(tmp_path):
 
 def test_a_condition_holds_from_the_beginning():
     async def drive():
-        async with browsing(index_of(ARITHMETIC), condition="step>=2") as (app, _):
+        async with browsing(index_of(ARITHMETIC), condition="step >= 2") as (app, _):
             assert [row["step"] for row in cells(app)] == ["2", "3"]
 
     asyncio.run(drive())
     with pytest.raises(UsageError, match="no response"):
-        Browser(index_of(ARITHMETIC), "reward>9")
+        Browser(index_of(ARITHMETIC), "reward > 9")
 
 
 # The command

@@ -1,4 +1,4 @@
-"""Filters and searches of lists: what polars keeps and finds."""
+"""Conditions and searches of lists: what polars keeps and finds."""
 
 from __future__ import annotations
 
@@ -7,44 +7,58 @@ import pytest
 from response_index import CALCULATOR, index_of
 
 from rlpost.analysis.browse import filters
-from rlpost.errors import UsageError
+from rlpost.errors import DataError, UsageError
+
+GROUP = ("step", "prompt_id")
 
 
 @pytest.mark.parametrize(
     ("text", "expression"),
     [
-        ("reward<0", pl.col("reward") < 0),
-        ("reward>=0.1 step=2", (pl.col("reward") >= 0.1) & (pl.col("step") == 2)),
-        ("step>1", pl.col("step") > 1),
-        ("prompt~OR-02", pl.col("prompt_id").str.contains("or-02")),
-        ("domain!=mul", pl.col("domain") != "mul"),
-        ("truncated=1", pl.col("finish_reason") == "length"),
-        ("length>5", pl.col("response_mask").list.sum() > 5),
-        ("std=0", pl.col("reward").std().over("step", "prompt_id") == 0),
-        ("n>24", pl.len().over("step", "prompt_id") > 24),
-        ("row<=3", pl.int_range(pl.len()) <= 3),
+        ("reward >= 0.1 and step = 2", (pl.col("reward") >= 0.1) & (pl.col("step") == 2)),
+        ("truncated or domain <> 'mul'",
+         (pl.col("finish_reason") == "length") | (pl.col("domain") != "mul")),
+        ("length > 5", pl.col("response_mask").list.sum() > 5),
+        ("length > 5 and prompt_id like '%2'",
+         (pl.col("response_mask").list.sum() > 5) & pl.col("prompt_id").str.ends_with("2")),
+        ("group_std = 0", pl.col("reward").n_unique().over(GROUP) == 1),
+        ("group_size > 24 and reward < group_mean",
+         (pl.len().over(GROUP) > 24) & (pl.col("reward") < pl.col("reward").mean().over(GROUP))),
+        ("row <= 3", pl.int_range(pl.len()) <= 3),
     ],
-)
-def test_filters_keep_what_polars_keeps(text, expression):
+)  # fmt: skip
+def test_conditions_keep_what_polars_keeps(text, expression, tmp_path):
     frame = pl.read_parquet(CALCULATOR)
-    kept = filters.filter_rows(text, index_of(CALCULATOR))
+    frame.write_parquet(tmp_path / "0.parquet", row_group_size=100)
+    frame.write_parquet(tmp_path / "1.parquet")
+    kept = filters.rows_where(text, index_of(CALCULATOR))
     assert kept.tolist() == frame.select(expression).to_series().to_list()
-    assert text == "std=0" or 0 < kept.sum() < len(kept)
+    assert text == "group_std = 0" or 0 < kept.sum() < len(kept)
+    if not {"row", "group_size"} & {*text.split()}:  # the groups of two copies are twice as large
+        kept = filters.rows_where(text, index_of(tmp_path))
+        assert kept.tolist() == 2 * frame.select(expression).to_series().to_list()
+
+
+def test_kl_and_a_column_of_a_computed_name(tmp_path):
+    index = index_of(CALCULATOR)
+    kept = filters.rows_where("kl > 0.01", index)
+    assert kept.tolist() == (index.measures["kl"] > 0.01).tolist()
+    assert 0 < kept.sum() < len(kept)
+    frame = pl.DataFrame({"reward": [0.0, 1.0], "length": [7, 8], "kl": [[1.0], [2.0]]})
+    frame.write_parquet(tmp_path / "a.parquet")
+    index = index_of(tmp_path / "a.parquet")
+    assert filters.rows_where("length = 8", index).tolist() == [False, True]
+    assert filters.rows_where("kl > 1.5", index).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("rewrad<1", "did you mean reward"),
-        ("reward<a", "not a number"),
-        ("reward", "write FIELD<NUMBER"),
-        ("prompt<b", "no order"),
-        ("reward~1", "is a number"),
-    ],
-)
-def test_wrong_filters_say_what_is_wrong(text, says):
-    with pytest.raises(UsageError, match=says):
-        filters.filter_rows(text, index_of(CALCULATOR))
+    ("text", "message"),
+    [("rewrad < 1", "did you mean reward"), ("group_sdt > 0", "group_std"), ("reward <", "SQL"),
+     ("advantage > 0", "no column for advantages")],
+)  # fmt: skip
+def test_wrong_conditions_are_errors(text, message):
+    with pytest.raises((DataError, UsageError), match=message):
+        filters.rows_where(text, index_of(CALCULATOR))
 
 
 def test_a_search_finds_what_polars_finds():

@@ -11,10 +11,10 @@ from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.levels import Listings
 
 
-@pytest.mark.parametrize("kept", [None, "reward>0"])
+@pytest.mark.parametrize("kept", [None, "reward > 0"])
 def test_lists_are_what_polars_says(kept):
     index = index_of(CALCULATOR, measured=["kl"])
-    mask = np.ones(len(index), dtype=bool) if kept is None else filters.filter_rows(kept, index)
+    mask = np.ones(len(index), dtype=bool) if kept is None else filters.rows_where(kept, index)
     frame = pl.read_parquet(CALCULATOR).filter(pl.Series(mask))
     steps, listing = frame.group_by("step").len().sort("step"), Listings(index, mask).steps()
     visible = {column.name: column.values for column in listing.columns}

@@ -256,7 +256,7 @@ def with_forks(columns, *, shared):
     }
 
 
-COUNTED = {"rlpost.version": "1", "rlpost.counted_by": "tokenizer.json"}
+TOKENIZED = {"rlpost.version": "1", "rlpost.tokenizer": "tokenizer.json"}
 
 CASES = {
     "no_rows": (empty(BASE), BASE),
@@ -329,8 +329,8 @@ CASES = {
         taken(with_turns(BASE, 1), [*range(ROWS), 5]),
         with_turns(BASE, 1),
     ),
-    "counted_lengths": (
-        pa.table(BASE).replace_schema_metadata(COUNTED),
+    "made_token_ids": (
+        pa.table(BASE).replace_schema_metadata(TOKENIZED),
         BASE,
     ),
     "mixed_types": ([BASE, BASE | {"reward": [f"{x}" for x in BASE["reward"]]}], [BASE, BASE]),
@@ -411,8 +411,12 @@ def test_a_check_without_its_columns_did_not_run_and_is_not_counted(name, need, 
     ran = runs(write(tmp_path / "full.parquet", full), **OPTIONS.get(name, {}))
     assert ran[name] is None
     path = write(tmp_path / "less.parquet", without(full, *PROVIDE[need]))
+    assert runs(path)[name].startswith("no column for ")
+
+
+def test_checks_that_did_not_run_are_listed_and_not_counted(tmp_path):
+    path = write(tmp_path / "a.parquet", without(BASE, "ref_log_probs"))
     ran = runs(path)
-    assert ran[name].startswith("no column for ")
     shown = CliRunner().invoke(app, [str(path)]).stdout
     count = sum(why is None for why in ran.values())
     assert f"({count} of {len(FINDINGS)} checks)" in shown

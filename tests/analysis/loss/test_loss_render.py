@@ -220,6 +220,7 @@ def test_no_number_of_a_wide_sweep_is_cut_on_a_narrow_terminal(tmp_path, monkeyp
     for name in FIVE:
         assert name in shown
     assert max(map(len, shown.splitlines())) <= width
+    assert words.count("seq-mean-token-sum-norm") >= 2  # no value of an option is broken
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -57,7 +57,7 @@ def recorded(rollouts: pa.Table, recipe: rlpost.Recipe) -> pa.Table:
 
 
 def replayer_of(table: pa.Table) -> Replayer:
-    return Replayer(read(TableSource(table), NamedColumns.of({}), None, 10**8, ["sample_mask"]))
+    return Replayer(read(TableSource(table), NamedColumns.of({}), None, 10**8))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -159,9 +159,8 @@ def test_numbers_per_response_and_other_names_are_recorded_columns(rollouts):
 def test_errors_name_the_column_to_choose(columns_map, error, text):
     recipe = rlpost.preset("trl", estimator="grpo")
     if text is None:  # any numbers can be compared
-        found = replay(
-            ["sample_data/arithmetic.parquet"], ReplayRequest(recipe, "trl", {}, columns_map)
-        )
+        request = ReplayRequest(recipe, "trl", {}, columns_map, sample_tokens=500)
+        found = replay(["sample_data/arithmetic.parquet"], request)
         assert not found["reproduced"]
         return
     with pytest.raises(error, match=text):

@@ -35,16 +35,27 @@ def path(run, tmp_path_factory):
     return path
 
 
-def test_rows_of_a_rollout_are_those_of_its_id_by_turn_and_branch(run, path):
+def in_order(rows, own):
+    """The rows of a rollout by turn and branch; of a turn the main agent's row is the last."""
+
+    def key(n):
+        branch = rows[n]["branch"]
+        number = int(branch) if branch.isdecimal() else 0
+        return rows[n]["turn"], not branch.isdecimal(), number, branch
+
+    main = rows[min(own, key=key)]["agent_role"]
+    end = max(rows[n]["turn"] for n in own if rows[n]["agent_role"] == main)
+    return sorted(own, key=lambda n: (min(rows[n]["turn"], end), rows[n]["agent_role"] == main,
+                                      key(n)))  # fmt: skip
+
+
+def test_rows_of_a_rollout_are_those_of_its_id_in_the_order_of_a_run(run, path):
     index, rows = build_index([path], {}), pq.read_table(path).to_pylist()
     reader = ResponseReader(index)
     shared = run.truth["shared"].to_pylist()
     for row, one in enumerate(rows):
         own = [n for n, other in enumerate(rows) if other["rollout_id"] == one["rollout_id"]]
-        key = [(not (b := rows[n]["branch"]).isdecimal(), int(b) if b.isdecimal() else 0, b)
-               for n in own]  # fmt: skip
-        turns = [rows[n]["turn"] for n in own]
-        own = [n for _, _, n in sorted(zip(turns, key, own, strict=True))]
+        own = in_order(rows, own)
         assert index.rollout_rows(row).tolist() == own
         view = rollout_view(index, reader, row)
         if len(own) == 1:

@@ -31,7 +31,7 @@ from rlpost.io.parquet.source import Source
 from rlpost.pipeline import run as running
 
 CI = "CI" in os.environ
-KILLS = int(os.environ.get("RLPOST_KILLS", "90" if CI else "60"))
+KILLS = int(os.environ.get("RLPOST_KILLS", "45"))
 WHOLE_KILLS = KILLS // 9
 EVERY = 1 if CI else 3
 FILES = 3

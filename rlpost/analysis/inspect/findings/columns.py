@@ -58,22 +58,22 @@ def no_rows(data: CheckInput) -> Result:
 
 
 @check("warning")
-def counted_lengths(data: CheckInput) -> Result:
-    """A tokenizer counted the lengths in the texts of the responses, which have no tokens.
+def made_token_ids(data: CheckInput) -> Result:
+    """A tokenizer made the token ids and lengths of the responses, whose dump has only texts.
 
-    The text of sampled tokens can have other tokens, and none for the end of a sequence, so lengths
-    may differ from those that the policy sampled. Dump token ids, or check one response against the
-    engine's count of tokens.
+    The text of sampled tokens can have other tokens, and none for the end of a sequence, so ids and
+    lengths may differ from those that the policy sampled. Dump token ids, or compare one response
+    with the engine's tokens.
     """
     files = [(file.path, name) for file in data.input.files
-             if (name := (file.rlpost or {}).get("counted_by"))]  # fmt: skip
+             if (name := (file.rlpost or {}).get("tokenizer"))]  # fmt: skip
     if not files:
         return None
     names = ", ".join(sorted({name for _, name in files}))
     return Problem(
         20,
-        f"lengths are not of sampled tokens: `{names}` counted them in the texts",
-        "dump token ids, or compare some lengths with the engine's counts",
+        f"token ids and lengths are not those that were sampled: `{names}` made them from texts",
+        "dump token ids, or compare some with the engine's",
         data.count, data.count, [FindingEvidence(path) for path, _ in files[:data.evidence]],
     )  # fmt: skip
 

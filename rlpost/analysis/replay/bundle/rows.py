@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 from rlpost.display.controls import in_utf8
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.io.arrow import is_list, string_array, to_arrow, to_numpy
+from rlpost.io.arrow import string_array, to_numpy
 from rlpost.io.keys import KeyColumn
+from rlpost.io.parquet.source import CHUNK_TOKENS
 from rlpost.kernels.codes import joint_codes
-from rlpost.pipeline.coupled_files import key_text
+from rlpost.pipeline.coupled_files import OF_BATCH, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +33,8 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
-CHUNK_TOKENS = 1 << 20
 FEW_GROUPS = 4
 """Groups of a bundle whose rows are not chosen."""
-OF_BATCH = {"all": (), "step": ("batch",), "step_domain": ("batch", "domain")}
-"""Roles that name a batch, by the scope in the recipe's numerics."""
 
 
 @dataclass(frozen=True)
@@ -237,46 +235,3 @@ def _codes(labels: Mapping[str, pa.ChunkedArray], roles: Sequence[str], count: i
     """Return the code of each row's combination of labels, [N]; 0 for roles without a column."""
     keys = (KeyColumn.of(labels[role].chunks).codes for role in roles if role in labels)
     return joint_codes(np.zeros(count, np.int64), *keys)
-
-
-def read_rows(source: Source, names: Sequence[str], numbers: Integers) -> pa.Table:
-    """Return some rows of all files; row groups without such a row are not read.
-
-    Args:
-        source: the input.
-        names: of the columns.
-        numbers: [n] row numbers in the input, ascending.
-
-    Raises:
-        DataError: the columns of two files have types that do not fit.
-    """
-    batches: list[pa.RecordBatch] = []
-    for index, (first, last) in enumerate(pairwise(source.first_rows)):
-        own = numbers[(numbers >= first) & (numbers < last)] - first
-        if len(own):
-            batches += _rows_of_file(source, index, names, own)
-    tables = [pa.Table.from_batches([batch]) for batch in batches]
-    try:
-        table = pa.concat_tables(tables, promote_options="permissive")
-    except MemoryError:  # an ArrowException, too, but not about the data
-        raise
-    except pa.ArrowException as error:
-        raise DataError(
-            f"{source.name}: a column has other types in other files: {str(error).splitlines()[0]}"
-        ) from None
-    return table.unify_dictionaries().combine_chunks().replace_schema_metadata(None)
-
-
-def _rows_of_file(
-    source: Source, index: int, names: Sequence[str], own: Integers
-) -> Iterator[pa.RecordBatch]:
-    """Yield some rows of a file, by their numbers in it."""
-    footer = source.footers[index]
-    sizes = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-    needed = {*np.searchsorted(np.cumsum(sizes), own, side="right").tolist()}
-    sized = next((f.name for f in source.schemas[index] if is_list(f.type)), "")
-    for chunk in source.read_file(index, names, CHUNK_TOKENS, sized, needed):
-        begin = chunk.first_row
-        low, high = np.searchsorted(own, [begin, begin + chunk.table.num_rows])
-        if high > low:
-            yield chunk.table.take(to_arrow(own[low:high] - begin, pa.int64()))

@@ -15,8 +15,9 @@ from rlpost._version import __version__
 from rlpost.analysis.replay.bundle.columns import contents_of
 from rlpost.analysis.replay.bundle.reader import CASE, README, RECIPE, ROLLOUTS, SCHEMA, SUFFIX
 from rlpost.analysis.replay.bundle.recipes import recipe_of_files
-from rlpost.analysis.replay.bundle.rows import choose_rows, read_rows
-from rlpost.analysis.replay.input_columns import NamedColumns, recorded_columns
+from rlpost.analysis.replay.bundle.rows import choose_rows
+from rlpost.analysis.replay.input_columns import NamedColumns, check_types, recorded_columns
+from rlpost.analysis.replay.rollouts import read_rows
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io.locks import scratch_folder
@@ -91,7 +92,8 @@ def bundle(
     rows = choose_rows(source, columns, choice, coupling, recipe.numerics, groups_only=groups_only)
     reward = columns.columns.get("reward", "")
     recorded = recorded_columns(source.columns, named, source.name, [reward])
-    table = read_rows(source, source.columns, rows.numbers)
+    check_types(source, source.columns)
+    table = read_rows(source, source.columns, rows.numbers).combine_chunks()
     source.check_unchanged()
     contents = contents_of(table, columns.columns, [*recorded.values()], with_texts=with_texts)
     stored = contents.table.replace_schema_metadata(_metadata(source, with_texts=with_texts))

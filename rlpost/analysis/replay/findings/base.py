@@ -104,8 +104,11 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 class ReplayCheck(Check[Callable[..., Any]]):
     """A check of recorded numbers, or of a log."""
 
-    prefix: str
+    phase: str
+    prefix: str = ""
     """Of the name: `input:` if the trainer read, or placed, something else."""
+    exact: bool = False
+    """Of a relation: no change of options or inputs makes such numbers, so none is tested."""
 
     @property
     def name(self) -> str:
@@ -113,43 +116,47 @@ class ReplayCheck(Check[Callable[..., Any]]):
         return self.prefix + super().name.replace("_", "-")
 
 
-@dataclass(frozen=True)
-class StageCheck(ReplayCheck):
-    """A check of the recorded numbers of a stage."""
+class ReplayChecks(Registry[ReplayCheck]):
+    """Checks by the name of their finding, each with a phase."""
 
-    phase: Phase
-    exact: bool
-    """Of a relation: no change of options or inputs makes such numbers, so none is tested."""
+    def check(self, phase: str, **fields: Any) -> Callable[[AnyFunction], AnyFunction]:
+        """Return a decorator that adds a function; the fields are those of `ReplayCheck`."""
+
+        def add(function: AnyFunction) -> AnyFunction:
+            self.add(ReplayCheck(function, phase, **fields))
+            return function
+
+        return add
+
+    def of(self, phase: str) -> list[ReplayCheck]:
+        """Return the checks of a phase, in the order in which they are declared."""
+        return [one for one in self.values() if one.phase == phase]
 
 
-FINDINGS: Registry[StageCheck] = Registry()
+FINDINGS = ReplayChecks()
 """Every check of recorded stages, by the name of its finding."""
 
 
-def check(
-    phase: Phase, *, prefix: str = "", exact: bool = False
-) -> Callable[[AnyFunction], AnyFunction]:
-    """Add a function to FINDINGS; see `Phase` and `StageCheck`."""
-
-    def add(function: AnyFunction) -> AnyFunction:
-        FINDINGS.add(StageCheck(function, prefix, phase, exact))
-        return function
-
-    return add
-
-
-def checks(phase: Phase) -> list[StageCheck]:
-    """Return the checks of a phase, in the order in which they are declared."""
-    return [one for one in FINDINGS.values() if one.phase == phase]
+def check(phase: Phase, **fields: Any) -> Callable[[AnyFunction], AnyFunction]:
+    """Return a decorator that adds a check of a phase to FINDINGS."""
+    return FINDINGS.check(phase, **fields)
 
 
 @dataclass(frozen=True)
-class ReplayFinding(Finding):
-    """What explains the recorded numbers of a stage."""
+class ExplainedFinding(Finding):
+    """What explains recorded numbers."""
 
     explains: float
-    """Share of the differing elements; of large inputs, of those in a sample."""
-    stage: str
+    """Share of the differing elements, or steps; of large inputs, of those in a sample."""
+    options: tuple[str, ...] = ()
+    """Options as typed, which reproduce the numbers; none if it is no change of options."""
+
+
+@dataclass(frozen=True)
+class ReplayFinding(ExplainedFinding):
+    """What explains the recorded numbers of a stage."""
+
+    stage: str = ""
     """The stage that it is of."""
     reproduces: tuple[str, ...] = ()
     """The stages that a change makes equal."""
@@ -157,8 +164,6 @@ class ReplayFinding(Finding):
     """The stages that differ with and without the change."""
     breaks: tuple[str, ...] = ()
     """The stages that differ with the change alone."""
-    options: tuple[str, ...] = ()
-    """The change as options, as typed; none if it is no change of options."""
     recipe: Recipe | None = None
     """The recipe with these options."""
     after: tuple[str, ...] = ()
@@ -196,10 +201,10 @@ class ReplayFinding(Finding):
         }
 
 
-def explained(check: StageCheck, one: Explanation, stage: str) -> ReplayFinding:
+def explained(check: ReplayCheck, one: Explanation, stage: str) -> ReplayFinding:
     """Return what a check returned for a stage as its finding."""
-    own = (one.name or check.name, one.text, check.advice, one.explains, stage)
-    return ReplayFinding(*own, options=one.options, note=check.phase == "note")
+    own = (one.name or check.name, one.text, check.advice, one.explains, one.options, stage)
+    return ReplayFinding(*own, note=check.phase == "note")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.analysis.replay.findings.base import FINDINGS, PossibleCause, check, checks
+from rlpost.analysis.replay.findings.base import FINDINGS, PossibleCause, check
 from rlpost.analysis.replay.findings.changes import Change, single_changes, solvable
 from rlpost.analysis.replay.findings.evidence import numbers_of
 from rlpost.analysis.replay.findings.scans import scan_of
@@ -54,10 +54,10 @@ def causes(seen: Evidence) -> list[ReplayFinding]:
             _plainest(found, values)
         return found.ranked()
     known = scan.known if scan else set()
-    for one in checks("first change"):
+    for one in FINDINGS.of("first change"):
         found.test_all(one)
     FINDINGS["option"].run(found, known)
-    for one in checks("change"):
+    for one in FINDINGS.of("change"):
         if not found.complete:
             found.test_all(one)
     if not found.complete:

@@ -36,6 +36,8 @@ _MOST = 0.5
 """Share of the differing last tokens that a finding must explain."""
 DISTINCT = 3
 """A relation needs so many distinct numbers more than it has constants."""
+BEYOND_CONSTANTS = 4
+"""Distinct numbers that a relation with a constant for each group must leave over."""
 
 
 def explained(difference: Difference, computed: Numbers) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rlpost.analysis.replay.findings.base import FINDINGS, Explanation, checks, explained
+from rlpost.analysis.replay.findings.base import FINDINGS, Explanation, explained
 from rlpost.analysis.replay.findings.causes import causes
 from rlpost.analysis.replay.findings.evidence import Evidence
 
@@ -55,7 +55,7 @@ def _of_stages(
     phase: Phase, stages: Sequence[Replayed], replayer: Replayer
 ) -> Iterator[ReplayFinding]:
     for stage in stages:
-        for check in checks(phase):
+        for check in FINDINGS.of(phase):
             found = check.run(stage, replayer.rollouts)
             yield from (explained(check, one, stage.name) for one in found)
 
@@ -97,7 +97,7 @@ def _explanations(seen: Evidence, *, changes: bool = True) -> list[ReplayFinding
 
 def _relations(phase: Phase, seen: Evidence) -> Iterator[ReplayFinding]:
     """Yield the first explanation of each check of a phase."""
-    for check in checks(phase):
+    for check in FINDINGS.of(phase):
         one = next(check.run(seen), None)
         if one is not None:
             yield explained(check, one, seen.first.name)
@@ -111,7 +111,7 @@ def _last(seen: Evidence) -> list[ReplayFinding]:
 
 def _parts(seen: Evidence) -> Iterator[ReplayFinding]:
     """Yield the first part of each check, with the explanation of its own numbers."""
-    for check in checks("part"):
+    for check in FINDINGS.of("part"):
         part = next(check.run(seen), None)
         if part is None:
             continue

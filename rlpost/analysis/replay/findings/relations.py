@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.analysis.replay.findings.base import ENOUGH, Explanation, check
+from rlpost.analysis.replay.findings.evidence import BEYOND_CONSTANTS
 from rlpost.analysis.replay.stages import STAGES
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ _ROUNDED = 6
 """Distinct numbers that a rounding moves."""
 _AT_BOUND = 8
 """Elements that share a bound, from so many distinct numbers beyond it."""
-_BEYOND_CONSTANTS = 4
-"""Distinct numbers that a relation with a constant for each group must leave over."""
 
 
 def to_float16(values: Numbers) -> Numbers:
@@ -125,7 +124,7 @@ def eps_inside_root(seen: Evidence) -> Iterator[Explanation]:
     for title, codes, by_row in seen.groups_and_steps():
         scope = "group" if title == "group" else "batch"
         distinct = seen.distinct_beyond_one_per_set(codes, seen.wrong)
-        if seen.resolved.norm[1] != scope or distinct < _BEYOND_CONSTANTS:
+        if seen.resolved.norm[1] != scope or distinct < BEYOND_CONSTANTS:
             continue
         std = seen.deviation(by_row)
         use = seen.chosen & (np.abs(seen.computed) > 10 * seen.tolerance) & (std > 0)
@@ -156,7 +155,7 @@ def column_added(seen: Evidence) -> Iterator[Explanation]:
     differences = seen.recorded - seen.computed
     for name, values in seen.columns().items():
         use = seen.wrong & (np.abs(values) > seen.tolerance)
-        if not use.any() or len(np.unique(values[use])) < _BEYOND_CONSTANTS:
+        if not use.any() or len(np.unique(values[use])) < BEYOND_CONSTANTS:
             continue
         times = float(np.median(differences[use] / values[use]))
         share = seen.explains(seen.computed + times * values)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlpost.analysis.replay.findings.base import ENOUGH, DifferingPart, Explanation, check
 from rlpost.analysis.replay.findings.changes import Change
-from rlpost.analysis.replay.findings.evidence import numbers_of
+from rlpost.analysis.replay.findings.evidence import BEYOND_CONSTANTS, numbers_of
 from rlpost.kernels.codes import joint_codes, ordinals_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _AFFINE = 6
 """Distinct numbers that each set needs, of which two are for its constants."""
-_BEYOND_CONSTANTS = 4
-"""Distinct numbers that a constant of each group must leave over."""
 _SHARES = (2, 4, 8, 16, 32, 64)
 _NEAR = 1e-3
 _TRIMMED = 0.9
@@ -97,7 +95,7 @@ def group_offset(seen: Evidence) -> Iterator[Explanation]:
     """
     differences = seen.recorded - seen.computed
     for title, codes, _ in reversed(seen.groups_and_steps()):
-        if seen.distinct_beyond_one_per_set(codes, seen.wrong) < _BEYOND_CONSTANTS:
+        if seen.distinct_beyond_one_per_set(codes, seen.wrong) < BEYOND_CONSTANTS:
             continue
         use = seen.chosen & np.isfinite(differences)
         offsets = _medians(codes, differences, use)

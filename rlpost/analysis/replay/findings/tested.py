@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlpost.analysis.replay.compute import Replayed, Replayer
-    from rlpost.analysis.replay.findings.base import PossibleCause, ReplayFinding, StageCheck
+    from rlpost.analysis.replay.findings.base import PossibleCause, ReplayCheck, ReplayFinding
     from rlpost.analysis.replay.findings.evidence import Evidence
     from rlpost.recipe.recipe import Recipe
 
@@ -72,12 +72,12 @@ class Causes:
     seen: Evidence
     found: dict[str, _TestedCause] = field(default_factory=dict)
 
-    def test_all(self, check: StageCheck) -> None:
+    def test_all(self, check: ReplayCheck) -> None:
         """Add the causes of a check that reproduce the recorded numbers, the best of each name."""
         for cause in check.run(self.seen):
             self.test(check, cause)
 
-    def test(self, check: StageCheck, cause: PossibleCause) -> bool:
+    def test(self, check: ReplayCheck, cause: PossibleCause) -> bool:
         """Add a cause if it reproduces the recorded numbers; return whether it does."""
         seen, numbers, how = self.seen, cause.numbers, None
         if cause.inputs is not None or cause.recipe is not None:

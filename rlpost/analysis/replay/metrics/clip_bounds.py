@@ -13,9 +13,9 @@ from rlpost.analysis.replay.metrics.aggregates import OF_COUNTS
 from rlpost.analysis.replay.metrics.configurations import SIDES
 from rlpost.analysis.replay.metrics.formulas import MOST_DIGITS, overlap
 from rlpost.analysis.replay.metrics.steps import MOST
+from rlpost.analysis.replay.metrics.sums import STATES
 from rlpost.kernels.arrays import Array, like
 from rlpost.kernels.segments import spread
-from rlpost.losses import DUAL, HIGH, LOW
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.loss import STORED, tokens_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
     Indices = NDArray[np.int64]
 
-_STATES = {"low": LOW, "high": HIGH, "dual": DUAL}
 _TIGHT = 1e-12
 """The distance from 1 of a bound that clips every token of its side."""
 _MOST_NUMBERS = 12
@@ -180,7 +179,7 @@ def _map(
     for side in (side for side, name in SIDES.items() if name in loss.defaults):
         surrogate = loss(tokens, _with_bound(options, side))
         distances = (surrogate.ratio - 1) * (-1 if side == "low" else 1)
-        counted = {"clipped": surrogate.clip == _STATES[side]}
+        counted = {"clipped": surrogate.clip == STATES[side][0]}
         if side != "dual":
             counted["outside"] = tokens.mask & (distances > 0)
         for kind, own in counted.items():

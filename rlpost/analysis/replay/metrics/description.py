@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.formulas import ENTROPY
 from rlpost.analysis.replay.metrics.steps import MOST
 from rlpost.analysis.replay.metrics.sums import kl_options
+from rlpost.analysis.replay.search.candidates import as_typed, in_line
 from rlpost.kernels.layouts import ABOUT_LEVELS
-from rlpost.recipe.flags import flag_of
-from rlpost.recipe.loss import DEFAULTS, word
+from rlpost.recipe.loss import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -78,13 +77,10 @@ def split_fields(method: MetricMethod) -> dict[str, int]:
     return own if method.level != "step" else {}
 
 
-def as_typed(fields: Mapping[str, Any]) -> list[str]:
-    """Return fields as options; a false flag is left out."""
-    words: list[str] = []
-    for name, value in fields.items():
-        own = "never" if value == math.inf else value
-        words += [flag_of(name)] * (own is not False) + [word(own)] * (not isinstance(own, bool))
-    return words
+def options_of(fields: Mapping[str, Any]) -> list[str]:
+    """Return fields as options, as one types them; a false flag is left out."""
+    chosen = ((name, value) for name, value in fields.items() if value is not False)
+    return [part for name, value in chosen for part in as_typed(name, value)]
 
 
 class ComputedMetric(NamedTuple):
@@ -137,7 +133,7 @@ def description(solution: Solution, metrics: Sequence[ComputedMetric]) -> Json:
         fields |= next((terms for own in of_loss if (terms := term_fields(own.terms))), {})
     split = solution.split
     return {
-        "options": as_typed({**fields, **split.fields}),
+        "options": options_of({**fields, **split.fields}),
         "loss": loss,
         "micro_batch": split.micro,
         "ranks": split.ranks,
@@ -171,7 +167,7 @@ def ties(solution: Solution, metrics: Sequence[ComputedMetric]) -> Iterator[Json
             yield _tie("--aggregation", also, text, "responses of different lengths in each unit")
             break
     if solution.tied_losses:
-        names = [" ".join(as_typed(loss_fields(one))) for one in solution.tied_losses]
+        names = [in_line(options_of(loss_fields(one))) for one in solution.tied_losses]
         text = f"{len(names)} other losses reproduce the same numbers"
         yield _tie("--loss", names, text, "more steps, and steps in which tokens are clipped")
     if solution.tied_splits:

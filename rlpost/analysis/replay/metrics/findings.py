@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from rlpost.analysis.findings import Finding, Registry
-from rlpost.analysis.replay.findings.base import AnyFunction, Explanation, ReplayCheck
+from rlpost.analysis.replay.findings.base import (
+    AnyFunction,
+    ExplainedFinding,
+    Explanation,
+    ReplayChecks,
+)
 from rlpost.analysis.replay.metrics.aggregates import REDUCTIONS
 from rlpost.analysis.replay.metrics.configurations import SIDES
-from rlpost.analysis.replay.metrics.description import as_typed, split_fields, term_fields
+from rlpost.analysis.replay.metrics.description import options_of, split_fields, term_fields
 from rlpost.analysis.replay.metrics.steps import at_steps
+from rlpost.analysis.replay.search.candidates import in_line
 from rlpost.display.text import percent
 
 if TYPE_CHECKING:
@@ -27,50 +32,35 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Values = dict[str, Any]
 Phase = Literal["steps", "log", "configuration", "metric", "difference"]
-"""What a check is called with: the matched steps; a metric of the log, and these steps; options
-that the log contradicts; a computed metric; or one that is not reproduced and that no such options
-explain, of which the first check that yields counts. It yields explanations."""
+"""When a check runs, and what it is called with. It yields explanations.
 
-
-@dataclass(frozen=True)
-class MetricCheck(ReplayCheck):
-    """A check of a log."""
-
-    phase: Phase
-
-
-@dataclass(frozen=True)
-class MetricFinding(Finding):
-    """What explains a metric of a log, or what is wrong with it."""
-
-    options: tuple[str, ...]
-    """Options as typed, which reproduce it."""
-    explains: float
-    """Share of the steps."""
+- steps: the matched steps.
+- log: a metric of the log, and the matched steps.
+- configuration: options that the log contradicts.
+- metric: a computed metric.
+- difference: a metric that is not reproduced, and that no such options explain; the first
+  explanation counts.
+"""
 
 
 class Contradiction(NamedTuple):
-    """Options in whose place others reproduce metrics of a log."""
+    """Options that a log contradicts, and those that reproduce its metrics."""
 
     keys: list[str]
-    """Of these metrics."""
+    """Of the metrics."""
     needed: Values
-    """By field."""
+    """The values that reproduce the metrics, by field."""
     configured: Values
+    """The values of the configuration, by field."""
 
 
-FINDINGS: Registry[MetricCheck] = Registry()
+FINDINGS = ReplayChecks()
 """Every check of a log, by the name of its finding."""
 
 
-def check(phase: Phase, *, prefix: str = "") -> Callable[[AnyFunction], AnyFunction]:
-    """Add a function to FINDINGS; see `Phase`."""
-
-    def add(function: AnyFunction) -> AnyFunction:
-        FINDINGS.add(MetricCheck(function, prefix, phase))
-        return function
-
-    return add
+def check(phase: Phase, **fields: Any) -> Callable[[AnyFunction], AnyFunction]:
+    """Return a decorator that adds a check of a phase to FINDINGS."""
+    return FINDINGS.check(phase, **fields)
 
 
 def findings(
@@ -99,20 +89,20 @@ def findings(
     return [asdict(one) | {"options": [*one.options]} for one in found]
 
 
-def _of(phase: Phase, *args: Any) -> Iterator[MetricFinding]:
+def _of(phase: Phase, *args: Any) -> Iterator[ExplainedFinding]:
     """Yield what the checks of a phase find."""
-    for own in FINDINGS.values():
-        for one in own.run(*args) if own.phase == phase else ():
+    for own in FINDINGS.of(phase):
+        for one in own.run(*args):
             name = one.name or own.name
-            yield MetricFinding(name, one.text, own.advice, one.options, one.explains)
+            yield ExplainedFinding(name, one.text, own.advice, one.explains, one.options)
 
 
 @check("steps", prefix="input:")
 def step_order(matched: MatchedSteps) -> Iterator[Explanation]:
-    """The steps of the log are those of the next, or the previous, step of the dump.
+    """Each step has a number in the log that is one higher, or one lower, than in the dump.
 
-    The trainer counts a step before or after it logs it. Compare a step with the line that is
-    printed beside it.
+    The trainer increases its step counter before it logs, or after. Compare a step of the dump with
+    the line of the log that the text names.
     """
     if matched.by == "shift":
         text = f"step {matched.steps[0]} of the input is step {matched.labels[0]} of the log"
@@ -135,13 +125,13 @@ def not_finite(series: MetricSeries, steps: Sequence[str]) -> Iterator[Explanati
 
 @check("configuration")
 def option(own: Contradiction) -> Iterator[Explanation]:
-    """The log contradicts an option of the loss or of the split; the text has what it needs.
+    """The log contradicts an option of the loss or of the split.
 
     The trainer has another setting than its configuration, or the configuration is another run's.
-    Add the options if the trainer is right, else change the trainer.
+    Add the options of the text if the trainer is right, else change the trainer.
     """
-    options = as_typed(_with_one_clip(own.needed))
-    configured = " ".join(as_typed(_with_one_clip(own.configured)))
+    options = options_of(_with_one_clip(own.needed))
+    configured = in_line(options_of(_with_one_clip(own.configured)))
     need = f"{', '.join(own.keys)} need{'s' * (len(own.keys) == 1)} {' '.join(options)}"
     name = f"option:{next(iter(own.needed))}"
     yield Explanation(f"{need}; the configuration has {configured}", 1.0, tuple(options), name)
@@ -149,20 +139,19 @@ def option(own: Contradiction) -> Iterator[Explanation]:
 
 @check("metric")
 def kl_loss(metric: ComputedMetric) -> Iterator[Explanation]:
-    """A loss has a KL loss, whose coefficient no option states.
+    """A logged loss includes a KL loss, and no option sets its coefficient.
 
-    Add the options to those of the loss, and compare the coefficient with the trainer's setting.
+    Add the options of the text, and compare the coefficient with the trainer's.
     """
     if metric.fitted_terms and (fields := term_fields(metric.fitted_terms)):
-        yield Explanation(metric.further_term, 1.0, tuple(as_typed(fields)))
+        yield Explanation(metric.further_term, 1.0, tuple(options_of(fields)))
 
 
 @check("metric")
 def entropy_bonus(metric: ComputedMetric) -> Iterator[Explanation]:
-    """A loss has an entropy bonus, which no option has.
+    """A logged loss includes an entropy bonus, which no option sets.
 
-    The other terms of the loss are reproduced beside it. Compare its coefficient with the trainer's
-    setting.
+    All other terms of the loss are reproduced. Compare the coefficient with the trainer's.
     """
     if metric.fitted_terms and not term_fields(metric.fitted_terms):
         yield Explanation(metric.further_term, 1.0)
@@ -170,10 +159,10 @@ def entropy_bonus(metric: ComputedMetric) -> Iterator[Explanation]:
 
 @check("difference")
 def factor(metric: ComputedMetric) -> Iterator[Explanation]:
-    """The metric is the computed one times a constant, at all steps.
+    """At all steps the logged metric is the computed one times a constant.
 
-    It is a sum in place of a mean, a division too much, or the other sign. As a loss it acts as
-    another learning rate; a number that is only logged is harmless.
+    The trainer computes a sum in place of a mean, divides once too often, or has the other sign. In
+    the loss this acts as another learning rate; in a metric that is only logged it is harmless.
     """
     value = metric.relation.get("factor")
     if value is not None:
@@ -185,8 +174,8 @@ def factor(metric: ComputedMetric) -> Iterator[Explanation]:
 def some_steps(metric: ComputedMetric) -> Iterator[Explanation]:
     """The metric is reproduced at some steps, and differs at others.
 
-    A setting changed during the run, or a schedule has it, or these steps were split into other
-    micro-batches. Compare what the trainer logs about them.
+    A setting changed during the run, by hand or by a schedule, or these steps have other
+    micro-batches. Compare the settings that the trainer logged at these steps.
     """
     share = metric.relation.get("equal_steps")
     if share is not None:
@@ -197,17 +186,17 @@ def some_steps(metric: ComputedMetric) -> Iterator[Explanation]:
 
 @check("difference")
 def unexplained(metric: ComputedMetric) -> Iterator[Explanation]:
-    """The metric differs at all steps, and no factor explains it.
+    """The metric differs at all steps, and by no constant factor.
 
-    Its formula is another one, or the log is of other rows than the dump. Set what is known of the
-    loss, and compare one step by hand.
+    The trainer has another formula, or the log is of other rows than the dump. Set the options of
+    the loss that are certain, and compare one step by hand.
     """
     text = f"is not explained: the closest is {metric.row['computed_as']}"
     yield Explanation(f"{metric.series.key} {text}", 0.0)
 
 
 def _about_factor(factor: float, method: MetricMethod | None) -> str:
-    """Return what a factor may be."""
+    """Return the number of the split that a factor is, in words; empty for none."""
     split = None if method is None else method.split
     for value, why in (
         (split and split.micro, "responses of a micro-batch"),
@@ -221,7 +210,7 @@ def _about_factor(factor: float, method: MetricMethod | None) -> str:
 
 
 def _contradictions(solutions: Sequence[Solution]) -> Iterator[Contradiction]:
-    """Yield the options that a solution has in place of those of the one before it."""
+    """Yield the options in which each solution differs from the one before it."""
     for older, newer in pairwise(solutions):
         found = Contradiction([], {}, {})
         for series, before, after in zip(older.series, older.chosen, newer.chosen, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.replay import options_as_typed
+from rlpost.analysis.replay.search.candidates import in_line
 from rlpost.display.page import Notice, Page
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted
@@ -83,7 +83,7 @@ def _lines(result: Json) -> Iterator[str]:
     for i, one in enumerate(result["findings"]):
         yield f"{'and' if i else 'The difference is'} in {one['name']}: {one['text']}"
     if description["options"]:
-        yield f"simplest description: `{options_as_typed(description['options'])}`"
+        yield f"simplest description: `{in_line(description['options'])}`"
     if description["micro_batch"] or description["ranks"] > 1 or description["updates"] > 1:
         yield f"split: {description['split']}"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlpost.analysis.replay.differences import finite
 from rlpost.analysis.replay.metrics.aggregates import (
     REDUCTIONS,
     Aggregated,
@@ -257,13 +258,13 @@ def _row(series: MetricSeries, chosen: BestMethod, data: Aggregated, matched: Ma
         "key": series.key,
         "reproduced": reproduced and not series.broken,
         "informative": series.informative,
-        "rounding": _float(np.max(series.rounding)),
+        "rounding": finite(np.max(series.rounding)),
         "computed_as": about,
-        "max_difference": _float(np.max(differences[present])),
-        "median_difference": _float(np.median(differences[present])),
+        "max_difference": finite(np.max(differences[present])),
+        "median_difference": finite(np.median(differences[present])),
         "share": float(equal[present].mean()),
         "steps": [
-            {"step": step, "recorded": _float(left), "computed": _float(right)}
+            {"step": step, "recorded": finite(left), "computed": finite(right)}
             for step, left, right in zip(matched.steps, series.logged, computed, strict=True)
         ],
     }
@@ -297,7 +298,3 @@ def _relation(
     if factor is not None:
         return {"factor": factor}
     return {"equal_steps": float(equal.mean())} if 0 < equal.sum() < len(equal) else None
-
-
-def _float(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -33,7 +33,7 @@ Values = dict[str, Any]
 DETAIL = "numerics."
 """How the name of a numerical detail begins among the changes of a candidate."""
 _COMMAS = ("reward_components", "component_weights", "episode_domains")
-_PAIRS = ("columns", "teachers")
+_PAIRS = ("columns", "teachers", "loss_options")
 # Of equally small recipes the first is named: rlpost's own, then current code before earlier code.
 ORDER = (DEFAULT, *PRESETS, *SUPERSEDED)
 
@@ -144,7 +144,12 @@ class Candidate:
     @property
     def named(self) -> str:
         """The options in one line."""
-        return " ".join(f"'{part}'" if " " in part else part for part in self.typed)
+        return in_line(self.typed)
+
+
+def in_line(parts: Iterable[str]) -> str:
+    """Return options as one types them, in one line."""
+    return " ".join(f"'{part}'" if " " in part else part for part in parts)
 
 
 def as_typed(name: str, value: Any) -> list[str]:

@@ -1,7 +1,6 @@
 """What a search does with each field of a recipe: values to try, bounds to solve, separating data.
 
-Which fields a recipe reads is a fact of its stages. A field without values or bounds is one that a
-search leaves as it is.
+Which fields a recipe reads is a fact of its stages.
 """
 
 from __future__ import annotations
@@ -333,8 +332,6 @@ def rank_batches(sample: SampleFacts) -> Iterator[Changes]:
         yield {"columns": {"domain": name}, f"{DETAIL}batch": "step_domain"}
 
 
-_LEFT = SearchedField(())
-"""A field that a search leaves as it is."""
 _LAMBDA = SearchedField((), _UNIT, (VALUES,))
 _EPSILON = SearchedField(EPSILONS, (0.0, 10.0), (LITTLE,), solved="alone", step=0.01)
 _WHITENING = SearchedField(data=(FEW_TOKENS,))
@@ -344,9 +341,6 @@ _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 
 FIELDS: dict[str, SearchedField] = {
     "estimator": SearchedField((), data=(STEPS, UNEQUAL, LENGTHS, TOKEN_REWARDS)),
-    "estimator_for": _LEFT,
-    "estimator_name": _LEFT,
-    "options": _LEFT,
     "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,), start=0.9),
     "lam": SearchedField(_lambdas, _UNIT, (VALUES,), start=0.0),
     "lambda_policy": _LAMBDA,
@@ -379,31 +373,16 @@ FIELDS: dict[str, SearchedField] = {
     "reward_clip": SearchedField(_reward_clips, data=(BEYOND_BOUND,)),
     "reward_clip_low": SearchedField((), data=(BEYOND_BOUND,)),
     "is_weight": SearchedField(_weights, data=(ENGINE,)),
-    "is_cap": _LEFT,
-    "is_floor": _LEFT,
-    "is_mask": _LEFT,
-    "is_cap_where": _LEFT,
     "is_normalise": _WEIGHTS,
-    "is_filter": _LEFT,
     "is_filter_where": _WEIGHTS,
-    "is_policy": _LEFT,
-    "micro_batch": _LEFT,
-    "micro_batch_tokens": _LEFT,
     "max_len_mask": SearchedField(_max_len, data=(_by_recipe("a response as long as the limit"),)),
-    "max_response_length": _LEFT,
     "difficulty_mask": SearchedField(data=(MEANS,)),
-    "difficulty_low": _LEFT,
-    "difficulty_high": _LEFT,
-    "error_max_len_clip": _LEFT,
     "drop_zero_variance": SearchedField(data=(EQUAL,)),
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
-    "trained_once": _LEFT,
     "mask_before_norm": SearchedField(data=(_by_recipe("a response that a mask drops"),)),
     "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), start=0.001, step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
-    "kl_target": _LEFT,
-    "kl_horizon": _LEFT,
     "whiten_rewards": SearchedField(
         data=(_by_recipe("token rewards whose deviation over a batch is not 1"),), start=True
     ),
@@ -416,20 +395,11 @@ FIELDS: dict[str, SearchedField] = {
     ),
     "difficulty_weight": SearchedField(data=(_by_recipe("responses of unequal difficulty"),)),
     "length_weight": SearchedField(data=(UNEQUAL_LENGTHS,)),
-    "age_decay": _LEFT,
-    "top_entropy_quantile": _LEFT,
-    "pass_threshold": _LEFT,
     "columns": SearchedField(_columns, data=(_by_recipe("rows in which both columns differ"),)),
-    "tokenizer": _LEFT,
     "unit": SearchedField(_rollouts, data=(ROLLOUTS,)),
     "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
     "failures": SearchedField(data=(FAILURES,)),
     "attempts": SearchedField(data=(ATTEMPTS,)),
-    "version_offset": _LEFT,
-    "nonfinite": _LEFT,
-    "emit": _LEFT,
-    "emit_only": _LEFT,
-    "replace": _LEFT,
     "numerics.batch": SearchedField(data=(DOMAINS,)),
     "numerics.penalty_length": SearchedField(data=(OBSERVATIONS,)),
     "numerics.penalty_floor": SearchedField(
@@ -487,4 +457,9 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.is_filter_clamp": SearchedField((), data=(ENGINE,)),
     "numerics.is_observations": SearchedField(data=(OBSERVATIONS,)),
 }
-"""By field of Recipe, and `numerics.NAME`."""
+"""By field of Recipe, and `numerics.NAME`; a search changes no other field."""
+
+
+def data_of(names: Iterable[str]) -> list[SeparatingData]:
+    """Return the data on which values of some fields have other numbers."""
+    return [*dict.fromkeys(one for name in names if name in FIELDS for one in FIELDS[name].data)]

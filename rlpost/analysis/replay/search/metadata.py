@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlpost.analysis.replay.search.candidates import ORDER, Candidate, value_of
+from rlpost.analysis.replay.search.candidates import ORDER, Candidate, flat, value_of
 from rlpost.analysis.replay.search.fields import FIELDS
 from rlpost.errors import UsageError
 from rlpost.recipe.presets import DEFAULT
@@ -25,7 +25,8 @@ def candidate_of(stored: BundledRecipe) -> Candidate | None:
     if recipe is None or preset not in ORDER:
         return None
     plain = Candidate(preset, stored.estimator or recipe.estimator)
+    names = dict.fromkeys([*FIELDS, *flat(recipe.model_dump())])
     try:
-        return plain.changed({n: value_of(recipe, n) for n in FIELDS if n not in _LEFT_OUT})
+        return plain.changed({n: value_of(recipe, n) for n in names if n not in _LEFT_OUT})
     except UsageError:
         return None

@@ -287,8 +287,8 @@ class _Search:
     def _from_other_values(self, trials: Iterable[Trial]) -> Iterator[Trial]:
         """Yield trials with other values from which their numbers are solved."""
         for trial in trials:
-            for name in self._fields(trial) - {*self.given}:
-                value = FIELDS[name].start
+            fields = self._fields(trial) - {*self.given}
+            for name, value in ((name, FIELDS[name].start) for name in FIELDS if name in fields):
                 if value is not None and value_of(trial.resolved.recipe, name) != value:
                     other = self.trials.of(trial.candidate.changed({name: value}))
                     yield from () if other is None else (other,)
@@ -420,7 +420,6 @@ class _Search:
                 "reproduces": self.of_metadata.reproduces,
             },
             "largest": best.largest,
-            "median_relative": best.median_error,
             "share_equal": best.share_equal if best.compared else None,
             "not_computed": sorted({*self.missing, *sample.recorded} - {*best.wrong}),
             "ties": ties[:TIES],

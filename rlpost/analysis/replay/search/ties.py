@@ -11,10 +11,9 @@ from rlpost.analysis.replay.search.candidates import (
     value_of,
     values_read,
 )
-from rlpost.analysis.replay.search.fields import FIELDS
+from rlpost.analysis.replay.search.fields import FIELDS, data_of
 from rlpost.estimators import ESTIMATORS
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.flags import flag_of
 from rlpost.recipe.presets import DEFAULT, PRESETS, variants
 
 if TYPE_CHECKING:
@@ -166,11 +165,8 @@ def fewest(target: Candidate, every: Values, best: Trial, trials: Trials) -> Val
 def differing(left: Trial, right: Trial) -> list[str]:
     """Return the fields that one of two recipes reads and in which they differ."""
     one, other = values_read(left.resolved), values_read(right.resolved)
-    return [
-        name
-        for name in FIELDS
-        if name in {*one, *other} and _value(left, name, one) != _value(right, name, other)
-    ]
+    read = (name for name in dict.fromkeys([*FIELDS, *one, *other]) if name in one | other)
+    return [name for name in read if _value(left, name, one) != _value(right, name, other)]
 
 
 def _value(trial: Trial, name: str, read: Values) -> Any:
@@ -181,8 +177,8 @@ def ties_of(best: Trial, others: Iterable[Trial], sample: SampleFacts) -> list[J
     """Return the ties of a recipe as plain data; recipes that differ in nothing are one.
 
     Each has `named`, `preset`, `estimator`, `changes` (their number), `differs` (fields), `kinds`
-    (the data that would separate it and that the sample lacks), `data` (a sentence) and `same`
-    (recipes that are the same).
+    (the data that would separate it and that the sample lacks) and `same` (recipes that are the
+    same).
     """
     distinct: list[tuple[Trial, list[Json]]] = []
     for one in others:
@@ -195,8 +191,7 @@ def ties_of(best: Trial, others: Iterable[Trial], sample: SampleFacts) -> list[J
     for one, also in distinct:
         fields = differing(best, one)
         kinds = missing_data(fields, sample)
-        data = separating(fields, kinds)
-        ties.append({**_named(one), "differs": fields, "kinds": kinds, "data": data, "same": also})
+        ties.append({**_named(one), "differs": fields, "kinds": kinds, "same": also})
     return ties
 
 
@@ -212,18 +207,4 @@ def _named(one: Trial) -> Json:
 
 def missing_data(fields: Sequence[str], sample: SampleFacts) -> list[str]:
     """Return the data that the sample lacks and on which values of such fields differ."""
-    data = dict.fromkeys(one for name in fields for one in FIELDS[name].data)
-    return [one.text for one in data if one.by_recipe or not one.present(sample)]
-
-
-def separating(fields: Sequence[str], data: Sequence[str]) -> str:
-    """Return a sentence that names the data on which recipes with other fields differ."""
-    if not fields:
-        return "They compute the same on all data: no option that differs is read."
-    names = ", ".join(
-        f"--numerics {name.removeprefix(DETAIL)}" if name.startswith(DETAIL) else flag_of(name)
-        for name in fields
-    )
-    if not data:
-        return f"They differ in {names}: no data that would separate them is listed."
-    return f"They differ in {names}: data that would separate them: {'; or '.join(data)}."
+    return [one.text for one in data_of(fields) if one.by_recipe or not one.present(sample)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlpost.analysis.replay.compute import Replayer, why_not
+from rlpost.analysis.replay.differences import finite
 from rlpost.analysis.replay.search.candidates import key_of, values_read
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.errors import DataError, UsageError
@@ -97,14 +98,6 @@ class Trial:
         return self.numbers()
 
     @cached_property
-    def median_error(self) -> float:
-        """The median relative error of the recorded values that count."""
-        every = np.concatenate(
-            [np.zeros(0), *(relative_errors(one.difference) for one in self.replayed)]
-        )
-        return float(np.median(every)) if len(every) else 0.0
-
-    @cached_property
     def inexact(self) -> float:
         """The 90th percentile of the differences of a stage, as a share of its mean size."""
         return max((inexact(one.difference) for one in self.replayed), default=0.0)
@@ -122,8 +115,7 @@ class Trial:
     def largest(self) -> float | None:
         """The largest absolute difference."""
         parts = [one.difference.distance[one.difference.chosen] for one in self.replayed]
-        largest = max((float(part.max(initial=0.0)) for part in parts), default=0.0)
-        return largest if np.isfinite(largest) else None
+        return finite(max((part.max(initial=0.0) for part in parts), default=0.0))
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -139,14 +131,6 @@ def inexact(difference: Difference) -> float:
     distance, size = difference.distance[chosen], np.abs(difference.recorded[chosen])
     mean = float(size.mean()) if len(size) else 0.0
     return float(np.quantile(distance, 0.9)) / mean if mean > 0 else 0.0
-
-
-def relative_errors(difference: Difference) -> Numbers:
-    """Return |recorded - computed| / |recorded| of the elements that count, 0 for two zeros."""
-    chosen = difference.chosen
-    distance, size = difference.distance[chosen], np.abs(difference.recorded[chosen])
-    errors = np.divide(distance, size, out=np.ones_like(distance), where=size > 0)
-    return np.where(distance <= difference.slack[chosen], 0.0, np.nan_to_num(errors, nan=1.0))
 
 
 def score_of(distance: Numbers, difference: Difference) -> float:
