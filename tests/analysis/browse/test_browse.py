@@ -95,7 +95,7 @@ def test_down_to_the_tokens_and_up_again():
     async def drive():
         async with browsing(index_of(CALCULATOR)) as (app, pilot):
             assert [row["step"] for row in cells(app)] == ["0", "1", "2", "3"]
-            assert "step 0: 228 responses" in preview(app)
+            assert "step 0: 64 rollouts (228 rows)" in preview(app)
             await press(app, pilot, "j", "enter")
             assert "› step 1  groups 1 of 8" in where(app)
             await press(app, pilot, "down", "l")

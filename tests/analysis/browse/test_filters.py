@@ -10,6 +10,9 @@ from rlpost.analysis.browse import filters
 from rlpost.errors import DataError, UsageError
 
 GROUP = ("step", "prompt_id")
+LAST = pl.col("turn") == pl.col("turn").max().over(*GROUP, "traj_id")
+"""Rows with the rewards of rollouts, which statistics of groups count."""
+REWARD = pl.col("reward").filter(LAST)
 
 
 @pytest.mark.parametrize(
@@ -21,9 +24,9 @@ GROUP = ("step", "prompt_id")
         ("length > 5", pl.col("response_mask").list.sum() > 5),
         ("length > 5 and prompt_id like '%2'",
          (pl.col("response_mask").list.sum() > 5) & pl.col("prompt_id").str.ends_with("2")),
-        ("group_std = 0", pl.col("reward").n_unique().over(GROUP) == 1),
-        ("group_size > 24 and reward < group_mean",
-         (pl.len().over(GROUP) > 24) & (pl.col("reward") < pl.col("reward").mean().over(GROUP))),
+        ("group_std = 0", REWARD.n_unique().over(GROUP) == 1),
+        ("group_size = 8 and reward < group_mean",
+         (REWARD.len().over(GROUP) == 8) & (pl.col("reward") < REWARD.mean().over(GROUP))),
         ("row <= 3", pl.int_range(pl.len()) <= 3),
     ],
 )  # fmt: skip

@@ -11,19 +11,27 @@ from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.levels import Listings
 
 
+GROUP = ("step", "prompt_id")
+
+
 @pytest.mark.parametrize("kept", [None, "reward > 0"])
 def test_lists_are_what_polars_says(kept):
+    """The reward of a rollout is that of its last row."""
     index = index_of(CALCULATOR, measured=["kl"])
     mask = np.ones(len(index), dtype=bool) if kept is None else filters.rows_where(kept, index)
     frame = pl.read_parquet(CALCULATOR).filter(pl.Series(mask))
-    steps, listing = frame.group_by("step").len().sort("step"), Listings(index, mask).steps()
+    rollouts = frame.sort("turn", maintain_order=True).group_by(*GROUP, "traj_id").last()
+    steps, listing = rollouts.group_by("step").len().sort("step"), Listings(index, mask).steps()
     visible = {column.name: column.values for column in listing.columns}
     assert visible["n"].tolist() == steps["len"].to_list()
-    groups = frame.group_by("step", "prompt_id", maintain_order=True).agg(
+    statistics = rollouts.group_by(GROUP).agg(
         pl.len(),
         mean=pl.col("reward").mean(),
         std=pl.col("reward").std().fill_null(0),
         equal=(pl.col("reward").n_unique() == 1) & (pl.len() > 1),
+    )
+    groups = frame.select(GROUP).unique(maintain_order=True).join(
+        statistics, on=GROUP, how="left", maintain_order="left"
     )
     equal = groups.group_by("step").agg(pl.col("equal").sum()).sort("step")["equal"]
     assert visible["no signal"].tolist() == equal.to_list()
@@ -33,7 +41,7 @@ def test_lists_are_what_polars_says(kept):
     np.testing.assert_allclose(visible["reward"], groups["mean"].to_numpy(), atol=1e-12)
     np.testing.assert_allclose(visible["std"], groups["std"].to_numpy(), atol=1e-12)
     responses = Listings(index, mask).responses(None)
-    assert responses.ids.tolist() == np.flatnonzero(mask).tolist()
+    assert sorted(responses.ids) == np.flatnonzero(mask).tolist()
 
 
 def test_names_sort_as_names_and_nan_last():

@@ -122,6 +122,6 @@ def test_the_screen_of_groups_counts_rollouts():
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen, "--about", "groups"]).stdout
     assert "32 groups of 8 rollouts" in shown
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen]).stdout
-    assert "32 groups of 8," in shown
+    assert "32 groups of 8 rollouts," in shown
     assert "turns_as_responses" not in shown
     assert "differing_rollout_rewards" in RUN.invoke(app, [str(CALCULATOR)]).stdout
