@@ -10,7 +10,6 @@ from response_index import ARITHMETIC, CALCULATOR, index_of
 from rlpost.analysis.browse import filters
 from rlpost.analysis.browse.levels import Listings
 
-
 GROUP = ("step", "prompt_id")
 
 
@@ -30,8 +29,10 @@ def test_lists_are_what_polars_says(kept):
         std=pl.col("reward").std().fill_null(0),
         equal=(pl.col("reward").n_unique() == 1) & (pl.len() > 1),
     )
-    groups = frame.select(GROUP).unique(maintain_order=True).join(
-        statistics, on=GROUP, how="left", maintain_order="left"
+    groups = (
+        frame.select(GROUP)
+        .unique(maintain_order=True)
+        .join(statistics, on=GROUP, how="left", maintain_order="left")
     )
     equal = groups.group_by("step").agg(pl.col("equal").sum()).sort("step")["equal"]
     assert visible["no signal"].tolist() == equal.to_list()
