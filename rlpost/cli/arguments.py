@@ -321,8 +321,7 @@ class Settings:
         if "loss_options" in options:
             words_of = options["loss_options"]
             options["loss_options"] = name_values(words_of, flag_of("loss_options"))
-        own = is_own(str({**table, **options}.get("loss", "ppo")))
-        axes = _axes(sweep, own=own)
+        axes = _axes(sweep, str({**table, **options}.get("loss", "ppo")))
         points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
         if len(points) > MOST_SETTINGS:
             text = f"{len(points)} settings; at most {MOST_SETTINGS} are possible"
@@ -399,9 +398,11 @@ def _values_of_point(loss: LossOptions, recipe: Recipe | None, point: Mapping[st
     return {name: text if name in typed else values[name] for name, text in point.items()}
 
 
-def _axes(sweep: Sequence[str], *, own: bool) -> dict[str, list[str]]:
-    """Return the values of each swept option; of a user's `own` loss those of any name."""
+def _axes(sweep: Sequence[str], loss: str) -> dict[str, list[str]]:
+    """Return the values of each swept option; if a loss is a user's own, those of any name."""
     axes: dict[str, list[str]] = {}
+    swept = [text.partition("=")[2].split(",") for text in sweep if text.startswith("loss=")]
+    own = any(is_own(one.strip()) for one in (loss, *(x for words in swept for x in words)))
     for text in sweep:
         name, equals, words = text.partition("=")
         name = name.strip().replace("-", "_")

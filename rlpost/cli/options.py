@@ -151,11 +151,12 @@ LOSS_OPTIONS: dict[str, Declared] = {
     name: Declared(LOSS, common=name in LOSS_COMMON) for name in LossOptions.model_fields
 } | {
     "loss": Declared(LOSS, "NAME", common=True, complete=completion.losses),
-    "loss_options": Declared(LOSS, "NAME=VALUE"),
+    "loss_options": Declared(LOSS, "NAME=VALUE", common=True),
     "dual_clip": Declared(LOSS, "FLOAT|twice|never"),
     "aggregation": Declared(
         LOSS, "NAME", common=True, complete=lambda: [*ABOUT_AGGREGATIONS.items()]
     ),
+    "kl_loss_aggregation": Declared(LOSS, "NAME", complete=lambda: [*ABOUT_AGGREGATIONS.items()]),
 }
 MOST_DEFAULT = 24
 """Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""

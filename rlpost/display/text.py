@@ -135,6 +135,17 @@ def first_two(texts: Sequence[str], joint: str = ", ") -> str:
     return joint.join(texts[:2]) + more
 
 
+def shortened_middle(text: str, most: int) -> str:
+    """Return a text on one line; of a longer one its ends, with `…` in place of its middle.
+
+    >>> shortened_middle("00000000-0000-0000-0000-000000000001", 11)
+    '00000…00001'
+    """
+    line = " ".join(text.split())
+    side = (most - 1) // 2
+    return line if len(line) <= most else f"{line[: most - 1 - side]}…{line[-side:]}"
+
+
 def plural(noun: str) -> str:
     """Return the plural of a noun.
 

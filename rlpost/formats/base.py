@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -93,6 +94,8 @@ class ReadStats:
     """Rows that were left out because a later attempt wrote their step again."""
     begins_with_0: int = 0
     """Records whose mask begins with 0, without proof that their lists begin with the prompt."""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """A noun, and what happened to so many of them, that the user should see."""
     evaluated: int = 0
     """Records of evaluation in the dump, which have no rows."""
     runs: dict[object, int] = field(default_factory=dict)
@@ -114,6 +117,7 @@ class ReadStats:
         self.sources |= other.sources
         self.annotated |= other.annotated
         self.warnings += other.warnings
+        self.counts.update(other.counts)
         self.attempts.join(other.attempts)
         for run in other.runs:
             self.runs.setdefault(run, len(self.runs) + 1)

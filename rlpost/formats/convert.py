@@ -112,6 +112,7 @@ def _convert(
         "nonfinite": (nonfinite := _nonfinite(files)),
         "warnings": [
             *options.stats.warnings,
+            *(f"{counted(n, noun)} {what}" for (noun, what), n in options.stats.counts.items()),
             *_attempt_warnings(options),
             *_nonfinite_warnings(nonfinite),
             *_layout_warnings(options),

@@ -41,9 +41,9 @@ def lookup(record: Record, path: str) -> Any:
     Raises:
         DataError: there is no such field, or an outer field is not an object.
     """
-    outer, dot, inner = path.partition(".")
-    if path in record or not dot:
+    if path in record or "." not in path:
         return record.get(path)
+    outer, _, inner = path.partition(".")
     return lookup(record.nested(outer), inner)
 
 

@@ -249,7 +249,8 @@ def _jsonl_rows(
     *,
     text_batch: bool,
 ) -> Iterator[Row]:
-    nested = [path for path in binding.fields.values() if path not in others.types]
+    nested = [x for x in binding.fields.values() if "." in x and x not in others.types]
+    by_prompt = binding.groups_by_prompt
     blocks = GroupBlocks(options, str(path))
     for record in records:
         values: dict[str, Any] = {}
@@ -261,7 +262,7 @@ def _jsonl_rows(
                 values[column] = value
         if options.group_size is not None:
             values["prompt_id"] = blocks.next()
-        elif binding.groups_by_prompt and values.get("prompt") is not None:
+        elif by_prompt and values.get("prompt") is not None:
             values["prompt_id"] = text_key(str(values["prompt"]))
         values |= others.values(_without_paths(record.fields, nested))
         yield Row(record.position, _apply_layout(record, values, options))
@@ -275,7 +276,7 @@ def _apply_layout(record: Record, values: dict[str, Any], options: ReadOptions) 
     mask = as_mask(record.where, "response_mask", values.get("response_mask"))
     if options.layout is None:
         _check_response(record.where, values, mask, options)
-        return values
+        return values | {"response_mask": mask}
     lists = {
         name: as_vector(record.where, name, values[name])
         for name in TOKEN_COLUMNS

@@ -175,6 +175,9 @@ def _facts(
     parts = [trial.fields, *(trial.fields.get("step_results") or ())]
     errors = [one["exception_info"] for one in parts if one.get("exception_info")]
     kinds = [one["exception_type"] for one in errors]
+    truncated = not _BUDGET.isdisjoint(kinds)
+    if truncated and _reward(trial, options) is not None:
+        options.stats.counts["trial", "with a reward ended at a limit: truncated, no failure"] += 1
     span = trial.fields.get("agent_execution") or {}
     job = _JOB.fullmatch(Path(trial.file).absolute().parents[1].name)
     return {
@@ -185,7 +188,7 @@ def _facts(
         "domain": trial.fields.get("source"),
         "agent_role": trial.nested("agent_info").fields.get("name"),
         "reward": _reward(trial, options),
-        "truncated": not _BUDGET.isdisjoint(kinds),
+        "truncated": truncated,
         "failure": next((kind for kind in kinds if kind not in _VALID), None),
         "error": errors[0].get("exception_message") if errors else None,
         "seconds": _seconds(span.get("started_at"), span.get("finished_at")),
@@ -234,7 +237,7 @@ FORMAT = Format(
         "response_token_ids": "rollout_details.completion_token_ids, or metrics of steps",
         "prompt_token_ids": "rollout_details.prompt_token_ids, or metrics of steps",
         "infer_log_probs": "rollout_details.logprobs, or metrics of steps",
-        "failure": "exception_info of which the reward is not valid",
+        "failure": "exception_info, except time-outs, limits of tokens and refusals",
         "turn_reward": "step_results.verifier_result.rewards", "step": "the job's folder, step_N",
     },
     note="Each call of the model is a row, and a trial counts once; --unit row counts calls.",

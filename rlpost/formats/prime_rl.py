@@ -110,6 +110,7 @@ def _trace_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
         for trace in _traces(record):
             _annotate(trace, notes, options)
             if not _field(trace, "agent", "trainable", default=True):
+                options.stats.counts["trace", "of agents that are not trained left out"] += 1
                 continue
             facts = {**keys, **_trace_facts(trace, keys), **_failure(record, trace)}
             made = (_branch_row(trace, facts, *branch, notes.lists) for branch in _branches(trace))

@@ -20,7 +20,7 @@ from rlpost.errors import DataError
 from rlpost.formats.base import CANONICAL, TOKEN_COLUMNS
 from rlpost.formats.layout import as_mask, as_vector
 from rlpost.formats.records import parse_json
-from rlpost.io.arrow import dtype_of
+from rlpost.io.arrow import dtype_of, to_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -465,29 +465,29 @@ def _lists(name: str, rows: list[Row]) -> pa.Array:
     """Return vectors as one list column; a row without tokens has an empty list, never null."""
     kind = CANONICAL[name]
     arrays = [row.values.get(name) for row in rows]
-    lengths = np.array([0 if array is None else len(array) for array in arrays], np.int32)
-    offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])
-    dtype = dtype_of(kind.value_type)
-    parts = [
-        _cast(name, row, array, dtype)
-        for row, array in zip(rows, arrays, strict=True)
-        if array is not None
-    ]
-    values = np.concatenate(parts) if parts else np.zeros(0, dtype)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), kind)
+    offsets = np.cumsum([0, *(0 if x is None else len(x) for x in arrays)], dtype=np.int32)
+    parts = [x for x in arrays if x is not None]
+    values = _cast(name, rows, offsets, np.concatenate(parts), dtype_of(kind.value_type))
+    lists = to_arrow(offsets, pa.int32()), to_arrow(values, kind.value_type)
+    return pa.ListArray.from_arrays(*lists, kind)
 
 
-def _cast(name: str, row: Row, array: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """Return a vector in the column's type; ids must be integers that fit 32 bits."""
+def _cast(
+    name: str, rows: list[Row], offsets: NDArray[np.int32], values: NDArray[Any], dtype: Any
+) -> NDArray[Any]:
+    """Return the vectors of rows in the column's type; ids must be integers that fit 32 bits."""
+    if values.dtype == dtype:
+        return values
     with np.errstate(over="ignore", invalid="ignore"):  # floats overflow to inf, ids are checked
         if np.issubdtype(dtype, np.floating):
-            return np.asarray(array, dtype)
-        converted: NDArray[Any] = np.nan_to_num(array).astype(dtype)
-    if not np.array_equal(converted, array):
-        token = int(np.flatnonzero(converted != array)[0])
-        value = "null" if np.isnan(array[token]) else array[token]
+            return values.astype(dtype)
+        converted: NDArray[Any] = np.nan_to_num(values).astype(dtype)
+    wrong = np.flatnonzero(converted != values)
+    if len(wrong):
+        row = int(np.searchsorted(offsets, wrong[0], side="right")) - 1
+        value = "null" if np.isnan(values[wrong[0]]) else values[wrong[0]]
         raise DataError(
-            f"{row.where}: `{name}` has {value} at token {token}; integers of at most 32 bits "
-            "are needed"
+            f"{rows[row].where}: `{name}` has {value} at token {wrong[0] - offsets[row]}; integers "
+            "of at most 32 bits are needed"
         )
     return converted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
-from rlpost.errors import UsageError, warn_caller
+from rlpost.errors import ErrorPart, UsageError, closest, warn_caller
 from rlpost.functional.arguments import (
     check_arrays,
     codes_of,
@@ -24,6 +24,7 @@ from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS, denominator
 from rlpost.kernels.arrays import like, namespace, on_host
 from rlpost.kernels.segments import add_segment_sums, count_true, lengths
 from rlpost.losses import Tokens, kl_loss, loss_named
+from rlpost.losses.own import KNOWN
 from rlpost.recipe.loss import Aggregation, LossOptions
 from rlpost.recipe.recipe import PROXIMAL
 
@@ -82,14 +83,15 @@ def policy_loss(
         offsets: [N+1] first token of each response; the last element is T.
         mask: [T], 0 on observation tokens; None if there are none.
         loss: a name that `rlpost losses` prints, or options such as those of a framework from
-            `rlpost.loss_preset`.
+            `rlpost.loss_preset`; or path/to/file.py:function.
         infer_log_probs: [T] log-probs of the rollout engine, for `behaviour="infer"`.
         ref_log_probs: [T] log-probs of the reference policy, for a KL loss.
         rewards: [N] reward of each response, for losses that depend on its sign (topr).
         is_weight: [T] importance weights that multiply the loss; with gspo, the gradient of a
             token has its own weight, not the mean of its response's (see `gspo`).
         sample_weight: [N] weights of responses. Neither weight changes a denominator.
-        units: [N] the prompt or rollout of each response, as of `aggregate`.
+        units: [N] the prompt or rollout of each response, as of `aggregate`; also the `group` of
+            an own loss. Unique per step: a prompt of two steps has two.
         totals: what the whole step has, over all ranks and micro-batches: `tokens` with mask 1,
             `responses` with such a token, `rows` and the length of the `longest`, as in the
             batches of `rlpost.load`. Each is at least that of the responses here. None: they are
@@ -113,12 +115,15 @@ def policy_loss(
     (0.0, tensor([-0.5000,  0.5000]))
     """
     base = loss.model_dump() if isinstance(loss, LossOptions) else {"loss": loss}
+    _check_keywords(base["loss"], options)
     resolved = LossOptions.of({**base, **options}, "policy_loss")
     required = {"old_log_probs": old_log_probs, "advantages": advantages}
     optional = {"infer_log_probs": infer_log_probs, "ref_log_probs": ref_log_probs}
     optional["is_weight"] = is_weight
     present = {name: x for name, x in optional.items() if x is not None}
-    _check_present(resolved, present)
+    arrays = {**present, **(columns or {})}
+    arrays |= {name: x for name, x in (("rewards", rewards), ("units", units)) if x is not None}
+    _check_present(resolved, arrays)
     check_arrays(offsets=offsets)
     new, *others = floats(log_probs=log_probs, **required, **present)
     constant = namespace(new).constant
@@ -145,8 +150,17 @@ def policy_loss(
     return _aggregated(tokens, resolved, whole, masked=mask is not None)
 
 
-def _check_present(options: LossOptions, present: dict[str, Array]) -> None:
-    """Raise UsageError if an option needs log-probs that are missing."""
+def _check_keywords(name: str, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for a keyword that is an option of an own loss."""
+    unknown = [key for key in options if key not in LossOptions.model_fields]
+    own = {key: options[key] for key in unknown if key in loss_named(name).own_options}
+    if own:
+        text = f"policy_loss: {', '.join(own)}: no option of rlpost, but of loss={name!r}"
+        raise UsageError(text, tip=f"loss_options={own!r}")
+
+
+def _check_present(options: LossOptions, present: Mapping[str, Any]) -> None:
+    """Raise UsageError for all arrays that an option or the loss needs and that are missing."""
     if options.behaviour in PROXIMAL:
         raise UsageError(
             f"policy_loss: behaviour={options.behaviour!r}: "
@@ -154,18 +168,30 @@ def _check_present(options: LossOptions, present: dict[str, Array]) -> None:
         )
     ratio = options.kl_loss_coef > 0 and options.kl_loss_ratio
     by_engine = ratio and options.kl_loss_ratio_policy == "infer"
+    loss, log_probs = loss_named(options.loss), "[T] log-probs"
+    by_loss = f"loss={options.loss!r}"
     reasons = (
-        (options.behaviour == "infer", "behaviour='infer'", "infer_log_probs"),
-        (by_engine, "kl_loss_ratio_policy='infer'", "infer_log_probs"),
-        (options.kl_loss_coef > 0, "kl_loss_coef", "ref_log_probs"),
+        (options.behaviour == "infer", "behaviour='infer'", "infer_log_probs", log_probs),
+        (by_engine, "kl_loss_ratio_policy='infer'", "infer_log_probs", log_probs),
+        (options.kl_loss_coef > 0, "kl_loss_coef", "ref_log_probs", log_probs),
         *(
-            (name in loss_named(options.loss).needs, f"loss={options.loss!r}", name)
+            (name in loss.needs, by_loss, name, log_probs)
             for name in ("ref_log_probs", "infer_log_probs")
         ),
+        ("reward" in loss.needs, by_loss, "rewards", "[N] the reward of each response"),
+        (loss.grouped, by_loss, "units", "[N] the prompt group of each response"),
     )
-    for needed, why, name in reasons:
-        if needed and name not in present:
-            raise UsageError(f"policy_loss: {why} needs {name}=, [T] log-probs")
+    missing: list[str | ErrorPart] = [
+        f"policy_loss: {why} needs {name}=, {what}"
+        for needed, why, name, what in reasons
+        if needed and name not in present
+    ]
+    for name in loss.named_columns:
+        if name not in present:
+            text = f"policy_loss: {by_loss} needs columns={{{name!r}: ...}}, [T] or [N]"
+            missing.append(ErrorPart(text, closest(name, KNOWN)))
+    if missing:
+        raise UsageError(*dict.fromkeys(missing))
 
 
 def _aggregated(

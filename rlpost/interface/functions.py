@@ -241,6 +241,7 @@ def inspect(
             ignore=ignore,
             expect=expect,
             evidence=evidence,
+            partial=kept is not None,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)
@@ -604,7 +605,7 @@ def convert(
         attempts: of a step that several attempts of a run wrote, by `run_attempt`, keep the rows of
             the newest, or all.
         nonfinite: NaN and infinite numbers are kept and counted, or an error.
-        workers: processes that read; None: one per core, at most 8, for 64 MiB or more.
+        workers: processes that read; None: one per core, at most 8, for 128 MiB or more.
         overwrite: whether to replace existing files.
         progress: count the responses while they are converted, as of `advantages`.
 

@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections import deque
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from rlpost.errors import NotEnoughMemoryError, ReadWriteError, RlpostError
@@ -234,8 +235,17 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
     return data
 
 
+class _WithoutPandas(MetaPathFinder):
+    """Hides pandas from pyarrow, which imports it in half a second and 50 MB if it is installed."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
 def serve() -> None:
     """Run the calls that arrive on the standard input, until it ends."""
+    sys.meta_path.insert(0, _WithoutPandas())
     source, target = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # what libraries print is no result
     shared = None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlpost.recipe.loss import LossOptions
+    from rlpost.recipe.own_options import OwnOption
 
 
 __all__ = ["DUAL", "HIGH", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens", "clip_states"]
@@ -88,6 +89,11 @@ class Loss:
     def named_columns(self) -> tuple[str, ...]:
         """The columns of the input that it reads by their names."""
         return ()
+
+    @property
+    def own_options(self) -> Mapping[str, OwnOption]:
+        """The options that are no field of LossOptions, by name."""
+        return {}
 
     @cached_property
     def defaults(self) -> Mapping[str, Any]:

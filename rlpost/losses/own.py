@@ -39,7 +39,9 @@ def as_loss(thing: Any, name: str, source: str) -> Loss:
     check_parameters(thing, f"{FLAG} {name}", SHAPE, "one that names a column, or ratio")
     formula = (inspect.getdoc(thing) or "").partition("\n")[0]
     own = OwnLoss(name, thing, formula=formula, source=source)
-    optional = {"ref_log_probs", "infer_log_probs"} & {*own.parameters}
+    roles = {"ref_log_probs": "ref_log_probs", "infer_log_probs": "infer_log_probs"}
+    roles |= {"rewards": "reward"}
+    optional = [role for name, role in roles.items() if name in own.parameters]
     return replace(own, needs=(*NEEDS, *sorted(optional)), grouped="group" in own.parameters)
 
 
@@ -164,17 +166,22 @@ class OwnLoss(Loss):
             if tokens.weights is not None:
                 values = values * tensor(tokens.weights)
             values = torch.where(mask, values, torch.zeros((), dtype=values.dtype))
-            gradient = torch.zeros_like(new)
+            found = None
             if values.requires_grad:
                 found = torch.autograd.grad(
                     values.sum(), live, retain_graph=True, allow_unused=True
                 )[0]
-                gradient = gradient if found is None else torch.where(mask, found, 0.0)
+            gradient = torch.zeros_like(new) if found is None else torch.where(mask, found, 0.0)
+        if found is None and bool((values != 0).any()):
+            raise UsageError(
+                f"loss {self.name}: no gradient of its values reaches the log-probs",
+                tip="compute it from ratio, log_ratio or log_probs, without .detach()",
+            )
         if not bool(gradient.isfinite().all()):
             raise DataError(f"loss {self.name}: the gradient of a token is not finite")
         ratio = moved.ratio(_CLAMP).detach()
         if clip is None:
-            stopped = mask & (gradient == 0) & ~moved.advantage_zero
+            stopped = mask & (gradient == 0) & ~moved.advantage_zero & (found is not None)
             clip = clip_states(stopped & (ratio < 1), stopped & (ratio > 1))
         clip = torch.where(mask, clip, torch.zeros_like(clip))
         surrogate = Surrogate(values, clip, gradient.detach(), ratio)
@@ -203,11 +210,8 @@ class OwnLoss(Loss):
                 arguments[name] = known[name]()
             elif name in KNOWN:
                 arguments[name] = getattr(tokens, name)
-            elif name in columns:
+            else:
                 arguments[name] = tensor(columns[name]).clone()
-            if arguments.get(name) is None:
-                advice = f"columns={{{name!r}: ...}}" if name not in KNOWN else "units="
-                raise UsageError(f"loss {self.name}: no column for parameter `{name}`: {advice}")
         own = {**values, **values.get("loss_options", {})}
         reads = {name: own[name] for name, x in self.parameters.items() if x.kind is x.KEYWORD_ONLY}
         try:
@@ -216,17 +220,32 @@ class OwnLoss(Loss):
             where = f"loss {self.name}{line_of(error, self.function)}"
             inputs = ", ".join(f"{name} {list(x.shape)}" for name, x in arguments.items())
             raise UsageError(
-                f"{where}: {type(error).__name__}: {error}; it was called with {inputs}: correct "
-                "the function, --debug prints the traceback"
+                f"{where}: {type(error).__name__}: {error}; it was called with {inputs}",
+                tip="correct the function; --debug prints the traceback",
             ) from error
         parts = result if isinstance(result, tuple) else (result, None)
         shape = tuple(tokens.new.shape)
         right = len(parts) == _TWO and is_tensor(parts[0]) and tuple(parts[0].shape) == shape
         if not right or (parts[1] is not None and tuple(parts[1].shape) != shape):
-            came = type(result).__name__ if not is_tensor(result) else list(result.shape)
-            raise UsageError(
-                f"loss {self.name} returned {came}; a tensor with the loss of each of {shape[0]} "
-                "tokens is needed, or a tuple of it and of their clip states"
-            )
+            raise self._wrong_result(result, shape[0], len(tokens.offsets) - 1)
         clip = parts[1]
         return parts[0], None if clip is None else tokens.xp.astype(clip, tokens.xp.uint8)
+
+    def _wrong_result(self, result: Any, tokens: int, rows: int) -> UsageError:
+        """Return the error of a result that is not the loss of each token."""
+        came, tip = type(result).__name__, ""
+        if is_tensor(result):
+            shape = tuple(result.shape)
+            came = str(list(shape)) if shape else "a scalar"
+            if not shape:
+                tip = "return the loss of each token; --aggregation computes the mean"
+            elif shape == (rows,):
+                came += ", one for each response"
+                tip = "torch.repeat_interleave(x, offsets.diff()) has one for each token"
+        elif came == "ndarray":
+            tip = "compute with torch: the gradient is autograd's"
+        return UsageError(
+            f"loss {self.name} returned {came}; a tensor with the loss of each of {tokens} tokens "
+            "is needed, or a tuple of it and of their clip states",
+            tip=tip,
+        )

@@ -137,8 +137,11 @@ def columns_by_name(
             advice = f"--map {parameter}=COLUMN names another column"
             if declared is not None and declared.default is not declared.empty:
                 advice = f"an option is keyword-only: write `*, {declared}`"
-            candidates = closest(column, [*source.columns, *known])
-            tip = advice if candidates else f"{advice}; {columns_here(source.columns)}"
+            candidates = closest(column, [*known, *source.columns])
+            names = f"other parameters: {', '.join(known)}; {columns_here(source.columns)}"
+            tip = advice if candidates else f"{advice}; {names}"
+            if {*candidates} & {*known}:
+                tip = ""
             text = f"{where}: no column {column!r}"
             raise DataError(text, candidates=candidates, tip=tip)
         kinds = {_type_of(source, schema, column) for schema in source.schemas}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rlpost.errors import DataError, ErrorPart, UsageError
 from rlpost.kernels.layouts import StepLayout
 from rlpost.losses.config import behaviour_of
+from rlpost.losses.own import KNOWN
 from rlpost.pipeline.columns import (
     FINAL_MASK,
     absent,
@@ -67,7 +68,7 @@ def bind_losses(
     for loss in {config.loss.name: config.loss for config in configs}.values():
         parameters = dict.fromkeys(loss.named_columns)
         flag = f"--loss {loss.name}"
-        own |= columns_by_name(source, recipe, flag, parameters, ("ratio", "log_ratio", *LOG_PROBS))
+        own |= columns_by_name(source, recipe, flag, parameters, KNOWN)
     how = columns.how | dict.fromkeys(own, "name")
     columns = replace(columns, columns=columns.columns | own, how=how)
     of_tokens: dict[str, Any] = {"layout": layout, "emit": emit, "bases": bases}
@@ -239,6 +240,7 @@ def _check_loss_roles(
         needed["advantages"] = (
             "the loss multiplies by them, and there is no reward to compute them from"
         )
+    components = resolved.recipe.reward_components
     for config in configs:
         options, name = config.options, config.loss.name
         for role, why, needs in (
@@ -253,6 +255,7 @@ def _check_loss_roles(
                 for role in ("ref_log_probs", "infer_log_probs")
             ),
             ("group", f"--loss {name}", config.loss.grouped),
+            ("reward", f"--loss {name}", "reward" in config.loss.needs and not components),
             ("ref_log_probs", f"--kl-loss-coef {options.kl_loss_coef}", options.kl_loss_coef > 0),
             *((role, f"--aggregation {how}", True) for how, role in config.units.items()),
         ):

@@ -523,7 +523,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
             if (self.emit or ()).count(name) > 1:
                 raise ValueError(f"--emit: {name!r} is named twice")
             if name in LOSS_EXTRA:
-                tip = f"rlpost loss IN OUT --emit {name} writes it"
+                python = f"rlpost.loss(..., emit=[{name!r}])"
+                tip = f"rlpost loss IN OUT --emit {name} writes it, and so does {python}"
                 raise OptionValueError(ErrorPart(f"--emit: `{name}` is of a policy loss", tip=tip))
             if name not in columns:
                 every = f"there are {', '.join(sorted(columns))}"

@@ -121,6 +121,11 @@ def test_integers_and_masks_have_the_types_of_their_values():
         f"[{2**63 - 1}]",
         f"[{2**64}]",
         "[1,null]",
+        "[1.5,null]",
+        '[0.5,"a"]',
+        "[0.5,true]",
+        "[0.5,[2]]",
+        '[0.5,{"a":1}]',
     ]
     for text in texts:
         raw = json_text._decode_fields(f'{{"x":{text}}}'.encode())

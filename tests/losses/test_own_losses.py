@@ -171,6 +171,9 @@ WRONG = {
     "return ratio / (1 // 0)": "line 2: ZeroDivisionError",
     "return None": "NoneType",
     "return (ratio - ratio).sqrt()": "gradient",
+    "return -ratio.detach()": "no gradient",
+    "return ratio.mean()": "scalar",
+    "return ratio.detach().numpy()": "ndarray",
 }
 
 
@@ -181,3 +184,25 @@ def test_the_error_of_a_failing_function_names_it(body, tmp_path):
     with pytest.raises(RlpostError, match=WRONG[body]) as caught:
         rlpost.loss(SAMPLE, loss=LossOptions(loss=f"{path}:wrong"))
     assert "wrong" in str(caught.value)
+
+
+def test_policy_loss_names_every_missing_argument(file):
+    new, offsets = torch.zeros(3), torch.tensor([0, 3])
+    for name, options, words in (
+        ("best", {}, ("rewards=", "units=")),
+        ("scaled", {"scale": 1.0}, ("loss_options={'scale': 1.0}",)),
+        ("scaled", {"loss_options": {"scale": 1.0}}, ("columns={'difficulty'",)),
+    ):
+        with pytest.raises(UsageError) as caught:
+            policy_loss(new, new, new, offsets, loss=f"{file}:{name}", **options)
+        assert all(word in str(caught.value) for word in words)
+
+
+def test_an_option_of_advantages_sets_none_of_the_loss(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def own(ratio, *, gamma=1.0):\n    return -ratio * gamma\n", encoding="utf-8")
+    words = ("loss", SAMPLE, "--loss", f"{path}:own", "--gamma", "0.9", "--format", "json")
+    assert "--loss-option gamma" in str(json.loads(run(*words).out)["warnings"])
+    assert "--loss-option" not in str(
+        json.loads(run(*words, "--loss-option", "gamma=1").out)["warnings"]
+    )

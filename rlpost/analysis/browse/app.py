@@ -53,7 +53,7 @@ KEYS = (
 
 
 class Help(ModalScreen[None]):
-    """All keys; escape, q, enter and ? close it."""
+    """All keys; those of back, q, enter and ? close it."""
 
     CSS = """
     Help { align: center middle; }
@@ -61,7 +61,7 @@ class Help(ModalScreen[None]):
             background: $panel; border: round $primary; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter", "dismiss", "close"),
+        Binding("escape,q,question_mark,enter,h,left,backspace", "dismiss", "close"),
     ]
 
     def compose(self) -> ComposeResult:

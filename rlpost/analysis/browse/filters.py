@@ -50,11 +50,13 @@ def computed_number(index: Index, name: str) -> NDArray[np.float64]:
     """Return one of COMPUTED for each row, [N]; those of a group are of all its rows."""
     if name == "row":
         return np.arange(len(index), dtype=np.float64)
-    if name == "group_size":
-        return np.bincount(index.group)[index.group].astype(np.float64)
-    if name in ("group_mean", "group_std"):
-        known, count = ~np.isnan(index.reward), int(index.group.max(initial=-1)) + 1
-        moments = keyed_moments(index.reward[known], index.group[known], count).at(index.group)
+    if name.startswith("group_"):
+        rows, count = index.counted(np.arange(len(index))), int(index.group.max(initial=-1)) + 1
+        if name == "group_size":
+            sizes = np.bincount(index.group[rows], minlength=count)
+            return sizes[index.group].astype(np.float64)
+        rows = rows[~np.isnan(index.reward[rows])]
+        moments = keyed_moments(index.reward[rows], index.group[rows], count).at(index.group)
         values = moments.mean if name == "group_mean" else moments.std
         return np.where(moments.number > 0, values, np.nan)
     if not index.columns_for(name):

@@ -10,10 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.text import Text
 
-from rlpost.analysis.browse.listing import Listing, ListingColumn, number_column, share, whole
+from rlpost.analysis.browse.listing import (
+    MOST_WIDE,
+    Listing,
+    ListingColumn,
+    number_column,
+    share,
+    whole,
+)
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, style_of, visible_text
 from rlpost.display.charts import spark
-from rlpost.kernels.codes import joint_codes, keyed_extremes
+from rlpost.display.text import shortened_middle
+from rlpost.kernels.codes import keyed_extremes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 
 
 _MOST_BARS = 16
+_MOST_ID = 11  # characters of a rollout's id
+_MOST_REASON = 14  # of a failure
 
 
 class Listings:
@@ -53,34 +63,40 @@ class Listings:
 
     def steps(self) -> Listing:
         """Return the steps of the kept rows."""
-        rank = self.index.step_rank[self.rows]
-        ids, own = np.unique(rank, return_inverse=True)
-        reward = self.index.reward[self.rows]
-        group_step, constant = self._groups(rank)
+        rows = self._counted
+        rank = self.index.step_rank[rows]
+        ids = np.unique(self.index.step_rank[self.rows])
+        own, reward = np.searchsorted(ids, rank), self.index.reward[rows]
+        group_step, constant = self._groups(ids)
         equal = np.bincount(group_step[constant], minlength=len(ids))
         columns = [
             ListingColumn("step", ids.astype(np.float64), self._step_name()),
-            ListingColumn("responses", np.bincount(own), whole),
+            ListingColumn("n", np.bincount(own, minlength=len(ids)), whole),
             ListingColumn("groups", np.bincount(group_step, minlength=len(ids)), whole),
             ListingColumn("no signal", equal, whole),
-            number_column("reward", _means(reward, own)),
-            number_column("std", _deviations(reward, own)),
-            *self._lengths(own),
-            *self._means_of_measures(own),
+            number_column("reward", _means(reward, own, len(ids))),
+            number_column("std", _deviations(reward, own, len(ids))),
+            *self._means_of_others(own, rows, len(ids)),
         ]
         return Listing.of("steps", ids, columns)
 
-    def _groups(self, rank: Codes) -> tuple[Codes, NDArray[np.bool_]]:
+    @cached_property
+    def _counted(self) -> Codes:
+        """The rows that count in statistics."""
+        return self.index.counted(self.rows)
+
+    def _groups(self, steps: Codes) -> tuple[Codes, NDArray[np.bool_]]:
         """Return the position of the step of each group, and whether its rewards are equal.
 
-        A group of one row does not count as equal.
+        A group of one response does not count as equal.
         """
-        codes = joint_codes(self.index.group[self.rows])
-        sizes = np.bincount(codes)
-        low, high = keyed_extremes(self.index.reward[self.rows], codes, len(sizes))
-        rank_of = np.empty_like(sizes)
-        rank_of[codes] = rank
-        return joint_codes(rank_of), (sizes > 1) & (low == high)
+        index, rows = self.index, self._counted
+        groups, first = np.unique(index.group[self.rows], return_index=True)
+        codes = np.searchsorted(groups, index.group[rows])
+        sizes = np.bincount(codes, minlength=len(groups))
+        low, high = keyed_extremes(index.reward[rows], codes, len(groups))
+        rank = index.step_rank[self.rows[first]]
+        return np.searchsorted(steps, rank), (sizes > 1) & (low == high)
 
     def _step_name(self) -> Callable[[float], str]:
         index = self.index
@@ -93,28 +109,30 @@ class Listings:
     def groups(self, step: int | None) -> Listing:
         """Return the groups of a step, by its rank; None: of all steps."""
         rows = self.rows if step is None else self.rows[self.index.step_rank[self.rows] == step]
-        ids, first, own = np.unique(self.index.group[rows], return_index=True, return_inverse=True)
-        reward = self.index.reward[rows]
+        ids, first = np.unique(self.index.group[rows], return_index=True)
         columns = [*self._names(rows[first], with_step=step is None)]
+        rows = self._counted if step is None else self.index.counted(rows)
+        own, reward = np.searchsorted(ids, self.index.group[rows]), self.index.reward[rows]
         columns += [
             ListingColumn("n", np.bincount(own, minlength=len(ids)), whole),
-            number_column("reward", _means(reward, own)),
-            number_column("std", _deviations(reward, own)),
-            ListingColumn("rewards", np.arange(len(ids)), self._bars(rows, own), right=False),
-            *self._lengths(own, rows),
-            *self._means_of_measures(own, rows),
+            number_column("reward", _means(reward, own, len(ids))),
+            number_column("std", _deviations(reward, own, len(ids))),
+            ListingColumn(
+                "rewards", np.arange(len(ids)), self._bars(rows, own, len(ids)), right=False
+            ),
+            *self._means_of_others(own, rows, len(ids)),
         ]
         low, high = keyed_extremes(reward, own, len(ids))
         equal = (np.bincount(own, minlength=len(ids)) > 1) & (low == high)
         return Listing.of("groups", ids, columns, equal)
 
-    def _bars(self, rows: Codes, own: Codes) -> Callable[[float], Text]:
+    def _bars(self, rows: Codes, own: Codes, count: int) -> Callable[[float], Text]:
         """Return the rewards of a group as bars, highest first, scaled to all rewards.
 
         Rewards above the middle of all are green, those below it red.
         """
         order = np.argsort(own, kind="stable")
-        starts = np.searchsorted(own[order], np.arange(int(own.max(initial=-1)) + 2))
+        starts = np.searchsorted(own[order], np.arange(count + 1))
 
         middle = (self._low + self._high) / 2
 
@@ -143,19 +161,21 @@ class Listings:
         columns += self._names(rows, with_step=step is None) if group is None else []
         columns += self._turns(rows)
         columns.append(number_column("reward", index.reward[rows]))
-        if index.turn_reward is not None:
-            columns.append(number_column("turn reward", index.turn_reward[rows]))
-        if index.columns_for("length"):
-            columns.append(ListingColumn("tokens", index.length[rows], whole))
-        observed = (index.tokens - index.length)[rows]
-        if index.sized_by and observed.any():
-            columns.append(ListingColumn("observed", observed, whole))
         columns += [number_column(NAMES[n], index.measures[n][rows]) for n in self._measured]
         if index.truncated is not None and index.truncated.any():
             cut = index.truncated[rows].astype(np.float64)
             columns.append(
                 ListingColumn("truncated", cut, lambda cut: "yes" if cut else "", right=False)
             )
+        if index.failure is not None and index.failed.any():
+            columns.append(_label_column("failure", index.failure, rows, _MOST_REASON))
+        if index.columns_for("length"):
+            columns.append(ListingColumn("tokens", index.length[rows], whole))
+        observed = (index.tokens - index.length)[rows]
+        if index.sized_by and observed.any():
+            columns.append(ListingColumn("observed", observed, whole))
+        if index.turn_reward is not None and not np.isnan(index.turn_reward).all():
+            columns.append(number_column("turn reward", index.turn_reward[rows]))
         if index.domain is not None and len(index.domain.labels) > 1 and group is None:
             columns.append(_label_column("domain", index.domain, rows))
         return Listing.of("responses", rows, columns)
@@ -175,33 +195,31 @@ class Listings:
         """Return the columns of rollout, turn and branch."""
         index, columns = self.index, []
         if index.rollout is not None:
-            columns.append(_label_column("rollout", index.rollout, rows))
+            columns.append(_label_column("rollout", index.rollout, rows, _MOST_ID))
         if index.turn is not None:
             columns.append(ListingColumn("turn", index.turn[rows], whole))
         if index.branch is not None and len(index.branch.labels) > 1:
             columns.append(_label_column("branch", index.branch, rows))
         return columns
 
-    def _lengths(self, own: Codes, rows: Codes | None = None) -> list[ListingColumn]:
-        """Return the columns of mean tokens and of the share of truncated responses."""
-        rows, columns = self.rows if rows is None else rows, []
-        if self.index.columns_for("length"):
-            columns.append(number_column("tokens", _means(self.index.length[rows], own)))
-        if self.index.truncated is not None and self.index.truncated.any():
-            cut = self.index.truncated[rows].astype(np.float64)
-            columns.append(ListingColumn("truncated", _means(cut, own), share))
-        return columns
-
-    def _means_of_measures(self, own: Codes, rows: Codes | None = None) -> list[ListingColumn]:
-        rows = self.rows if rows is None else rows
-        return [
-            number_column(NAMES[name], _means(self.index.measures[name][rows], own))
+    def _means_of_others(self, own: Codes, rows: Codes, count: int) -> list[ListingColumn]:
+        """Return the columns of means besides the reward: measures, truncated, tokens."""
+        index = self.index
+        columns = [
+            number_column(NAMES[name], _means(index.measures[name][rows], own, count))
             for name in self._measured
         ]
+        if index.truncated is not None and index.truncated.any():
+            cut = index.truncated[rows].astype(np.float64)
+            columns.append(ListingColumn("truncated", _means(cut, own, count), share))
+        if index.columns_for("length"):
+            lengths = index.total_length[rows]
+            columns.append(number_column("tokens", _means(lengths, own, count)))
+        return columns
 
 
-def _label_column(name: str, keys: KeyColumn, rows: Codes) -> ListingColumn:
-    """Return a column of labels, sorted as numbers or as text."""
+def _label_column(name: str, keys: KeyColumn, rows: Codes, most: int = MOST_WIDE) -> ListingColumn:
+    """Return a column of labels, sorted as numbers or as text; long ones lack their middle."""
     codes = np.unique(keys.codes[rows])
     labels = keys.labels.take(pa.array(codes))
     order = pc.sort_indices(labels).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -211,7 +229,7 @@ def _label_column(name: str, keys: KeyColumn, rows: Codes) -> ListingColumn:
     return ListingColumn(
         name,
         values.astype(np.float64),
-        lambda value: " ".join(str(labels[int(order[int(value)])].as_py()).split()),
+        lambda value: shortened_middle(str(labels[int(order[int(value)])].as_py()), most),
         right=False,
     )
 
@@ -250,10 +268,9 @@ def tokens(response: Response, colour: str | None) -> Listing:
     return Listing.of("tokens", positions, columns)
 
 
-def _means(values: Numbers, own: Codes) -> Numbers:
-    """Return the mean of each code's numbers, without NaN; NaN if there are none."""
+def _means(values: Numbers, own: Codes, count: int) -> Numbers:
+    """Return the mean of each code's numbers, without NaN; NaN if there are none, [count]."""
     valid = ~np.isnan(values)
-    count = int(own.max(initial=-1)) + 1
     number = np.bincount(own[valid], minlength=count)
     total = np.bincount(own[valid], values[valid], minlength=count)
     means = np.full(count, np.nan)
@@ -261,12 +278,11 @@ def _means(values: Numbers, own: Codes) -> Numbers:
     return means
 
 
-def _deviations(values: Numbers, own: Codes) -> Numbers:
-    """Return the standard deviation (Bessel) of each code's numbers; 0 for a single one."""
+def _deviations(values: Numbers, own: Codes, count: int) -> Numbers:
+    """Return the standard deviation (Bessel) of each code's numbers, [count]; 0 for one."""
     valid = ~np.isnan(values)
     own, values = own[valid], values[valid]
-    means = _means(values, own)
-    count = len(means)
+    means = _means(values, own, count)
     number = np.bincount(own, minlength=count)
     squares = np.bincount(own, np.square(values - means[own]), minlength=count)
     return np.sqrt(squares / np.maximum(number - 1, 1))

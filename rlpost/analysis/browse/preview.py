@@ -13,10 +13,17 @@ from rich.text import Text
 
 from rlpost.analysis.responses.rollouts import rollout_view
 from rlpost.analysis.responses.token_colors import COLOURS, NAMES, coloured_tokens, legend
-from rlpost.analysis.responses.views import facts, field_lines, heading, shortened
+from rlpost.analysis.responses.views import (
+    facts,
+    field_lines,
+    group_text,
+    heading,
+    response_counts,
+    shortened,
+)
 from rlpost.display.charts import bar
 from rlpost.display.controls import printable, printable_line
-from rlpost.display.text import aligned, counted, number
+from rlpost.display.text import aligned, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +65,14 @@ def preview_of(
         return Text("nothing here", style="dim")
     if level == "steps":
         own = rows[index.step_rank[rows] == item]
-        return of_rows(index, own, _title(index, own))
+        title = f"step {_step_of(index, own)}: {response_counts(index, own)}"
+        return of_rows(index, index.counted(own), printable(title))
     if level == "groups":
         own = rows[index.group[rows] == item]
         best = own[np.argsort(-index.reward[own], kind="stable")]
         extremes = best if len(best) <= len(_ENDS) else best[[*_ENDS]]
-        return of_group(navigation.reader.read(extremes.tolist()), colour)
+        text = group_text(index, own)
+        return of_group(navigation.reader.read(extremes.tolist()), colour, text)
     if level == "tokens":
         assert navigation.response is not None
         whole = of_response(navigation.response, colour, item)
@@ -77,20 +86,16 @@ def preview_of(
     return Group(rollout.table(), Text(rollout.shares, style="dim"), Text(), whole)
 
 
-def _title(index: Index, rows: NDArray[np.int64]) -> str:
-    return printable(f"step {_step_of(index, rows)}: {counted(len(rows), 'response')}")
-
-
 def _step_of(index: Index, rows: NDArray[np.int64]) -> str:
     step = index.step
     return "" if step is None else str(step.label(int(step.codes[rows[0]])))
 
 
 def of_rows(index: Index, rows: NDArray[np.int64], title: str) -> RenderableType:
-    """Return histograms of the rewards and lengths of rows, and means by domain."""
+    """Return histograms of rewards and lengths, and means by domain, of rows that count."""
     parts: list[RenderableType] = [Text(title, style=_HEAD)]
     parts += _histogram("reward", index.reward[rows])
-    parts += _histogram("policy tokens", index.length[rows])
+    parts += _histogram("policy tokens", index.total_length[rows])
     for name, values in index.measures.items():
         parts += _histogram(f"{NAMES[name]}, mean per response", values[rows])
     if index.domain is not None:
@@ -133,9 +138,10 @@ def _by_domain(
     return [Text("\ndomain, responses, mean reward", style=_HEAD), table]
 
 
-def of_group(responses: Sequence[Response], colour: str | None) -> RenderableType:
-    """Return the prompt of a group, and some of its responses, shortened."""
-    parts: list[RenderableType] = [_prompt(responses[0])] if responses[0].prompt else []
+def of_group(responses: Sequence[Response], colour: str | None, title: str) -> RenderableType:
+    """Return the title and the prompt of a group, and some of its responses, shortened."""
+    parts: list[RenderableType] = [Text(title, style=_HEAD)]
+    parts += [_prompt(responses[0])] if responses[0].prompt else []
     for one in responses:
         parts += [
             Text(f"\n{heading(one)}", style=_HEAD),

@@ -90,6 +90,7 @@ def inspect(
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] | None = None,
     evidence: int = 5,
+    partial: bool = False,
     reporter: Reporter | None = None,
 ) -> Facts:
     """Return statistics and findings of rollout files; see `rlpost.inspect`.
@@ -110,6 +111,7 @@ def inspect(
         ignore=ignore,
         expect=expect or {},
         evidence=evidence,
+        partial=partial,
         reporter=reporter,
     )
 
@@ -127,6 +129,7 @@ def inspect_source(
     ignore: Sequence[str] = (),
     expect: Mapping[str, object] = MappingProxyType({}),
     evidence: int = 5,
+    partial: bool = False,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
 ) -> Facts:
@@ -144,6 +147,7 @@ def inspect_source(
         ignore: as in `inspect`.
         expect: as in `inspect`.
         evidence: as in `inspect`.
+        partial: the source has the rows of a condition alone, so its groups may lack some.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
 
@@ -181,6 +185,7 @@ def inspect_source(
         failures=failure_facts(reading, pass_threshold, rollout_reward if by_rollout else None),
         expectations=expectations,
         evidence=evidence,
+        partial=partial,
     )
     findings, checks = run_checks(data, ignore)
     return Facts(

@@ -12,7 +12,7 @@ from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
 from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
 from rlpost.display.trends import Trend, trend_table
-from rlpost.recipe.loss import ABOUT_AGGREGATIONS, behaviour_role, word
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, behaviour_role, is_own, word
 from rlpost.recipe.recipe import PROXIMAL
 from rlpost.render.summary import unit_line
 
@@ -35,6 +35,12 @@ _CLIPS_NOTHING = {
     "sapo": "This loss clips nothing; its gate reduces the gradient as the ratio leaves 1.",
     "real": "This loss clips nothing; the gradient of a response falls as its score is right.",
     "vespo": "This loss clips nothing; its weight falls as the ratio of the response leaves 1.",
+}
+_OWN_STATES = {
+    "low": "clipped, low",
+    "high": "clipped, high",
+    "dual": "clipped by the dual clip",
+    "selected": "selected",
 }
 _CLIP_NOTES = {
     "oreal": "A clipped token has no policy gradient; if A > 0, it keeps that of -log π.",
@@ -123,7 +129,8 @@ def _verdict(summary: Json) -> Notice | None:
     ):
         return Notice("error", "Nothing to learn: no token has a gradient")
     if summary["outputs"]:
-        return Notice("ok", f"{_few_paths(summary['outputs'])} written")
+        columns = ", ".join(summary["new_columns"])
+        return Notice("ok", f"{_few_paths(summary['outputs'])} written: {columns}")
     return None
 
 
@@ -269,15 +276,19 @@ def _single(summary: Json) -> Iterator[TextTable]:
 
 def _outcomes(one: Json, tokens: int) -> TextTable:
     clip, zero = one["clip"], one["no_gradient"]
-    rows = [(label, *_clipped(clip[side])) for side, label in branch_labels(one).items()]
+    branches = branch_labels(one)
+    rows: list[tuple[str, ...]]
+    rows = [(label, *_clipped(clip[side])) for side, label in branches.items()]
     for name, label in reason_labels(one).items():
         rows.append(_share(label, zero[name], zero[name] / tokens if tokens else 0.0))
     if sum(zero[name] > 0 for name in ("zero_advantage", "clipped", "other")) != 1:
         rows.append(_share("zero gradient, total", zero["tokens"], zero["fraction"]))
     responses = _share("responses with zero gradient", zero["responses"], zero["response_fraction"])
+    headings = ("token outcomes", "count", "share", "of A > 0", "of A < 0")
+    columns = len(headings) if branches else 3
     return TextTable(
-        ("token outcomes", "count", "share", "of A > 0", "of A < 0"),
-        [*rows, responses],
+        headings[:columns],
+        [row[:columns] for row in (*rows, responses)],
         notes=list(outcome_notes(one)),
     )
 
@@ -298,6 +309,8 @@ def branch_labels(one: Json) -> dict[str, str]:
     """Return the clip states that the loss has, each with the label of its row."""
     options, clip, bounds = one["options"], one["clip"], one["bounds"]
     name = options["loss"]
+    if is_own(name):
+        return {side: text for side, text in _OWN_STATES.items() if clip[side]["tokens"]}
     if name in MASKING:
         by = "with KL >" if name == "dppo_kl" else "by >"
         labels = {"low": f"masked, π fell {by} {_mask_bound(options, 'low')}"}
@@ -356,6 +369,13 @@ def _clip_note(one: Json) -> str:
     name = options["loss"]
     if name in _CLIPS_NOTHING:
         text = _CLIPS_NOTHING[name]
+    elif is_own(name):
+        text = "This loss clips no token."
+        if clip["any"]["tokens"]:
+            text = (
+                "Clipped: zero gradient, but A is not 0; low if the ratio is below 1, else high; "
+                "or as the function returns it."
+            )
     elif not clip["any"]["tokens"]:
         moved = "probability changed by more than" if name in MASKING else "ratio is beyond"
         text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."

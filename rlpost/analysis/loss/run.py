@@ -117,7 +117,7 @@ def loss(
         )
     clock = engine.clock
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
-    return {**summary, "warnings": warnings, **facts}
+    return {**summary, "new_columns": [*names], "warnings": warnings, **facts}
 
 
 def _lost_mask(plan: Plan, source: Source) -> list[str]:

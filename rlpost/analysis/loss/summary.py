@@ -429,6 +429,13 @@ def unused_options(
         )
     reasons: dict[str, dict[str, None]] = {}
     for config in configs:
+        typed, name = config.options.loss_options, config.loss.name
+        texts += [
+            f"{flag_of(one)}: sets that of the advantages, not of --loss {name}; "
+            f"{flag_of('loss_options')} {one}=VALUE sets the loss's own"
+            for one in config.loss.own_options
+            if one in fields and one not in typed and one not in config.swept
+        ]
         asked = {*of_loss, *config.swept} - {"loss"}
         for name, why in config.ignored(asked).items():
             reasons.setdefault(name, {})[why] = None
@@ -436,6 +443,6 @@ def unused_options(
         for name in sorted(of_loss):
             if name.startswith("kl_loss_"):
                 reasons[name] = {"this file, which has no ref_log_probs": None}
-    return texts + [
+    return [*dict.fromkeys(texts)] + [
         f"{flag_of(name)}: without effect on {', '.join(whys)}" for name, whys in reasons.items()
     ]

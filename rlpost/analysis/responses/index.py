@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from rlpost.io.threads import prefetch
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.rollouts import RolloutOrder, rollout_ranks
 from rlpost.pipeline.columns import LENGTH, TEXT
+from rlpost.pipeline.data import FAILURE
+from rlpost.pipeline.failures import failed_units, failure_reasons
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.recipe.input_columns import resolve_input
 from rlpost.recipe.numerics import Numerics
@@ -84,6 +87,10 @@ class Index:
     branch: KeyColumn | None = None
     order: RolloutOrder | None = None
     """The rows of rollouts in their order; None without rollouts."""
+    failure: KeyColumn | None = None
+    """Why each row failed; empty texts for those that did not. None without the column."""
+    failed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """[N] rows that failed; by rollout, all rows of one that failed, as in `rlpost advantages`."""
     turn: Numbers | None = None
     turn_reward: Numbers | None = None
     made_of: InputPaths = field(default_factory=lambda: InputPaths(()))
@@ -150,6 +157,34 @@ class Index:
     def missing_error(self, measure: str) -> DataError:
         """Return the error for a measure whose columns are missing."""
         return DataError(f"{self.source.name}: no column for {_MISSING[measure]}")
+
+    @property
+    def by_rollout(self) -> bool:
+        """Statistics count rollouts, not rows, as `rlpost advantages` does by default."""
+        return self.order is not None and self.columns.unit(None) == "rollout"
+
+    def counted(self, rows: Codes) -> Codes:
+        """Return the rows that count in statistics of these rows: one of each response.
+
+        Failures are left out. The last row with a reward stands for a rollout.
+        """
+        rows = rows[~self.failed[rows]]
+        if self.order is None or not self.by_rollout:
+            return rows
+        chosen = np.full(len(self.order.first), -1)
+        for some in (rows, rows[~np.isnan(self.reward[rows])]):
+            flags = np.zeros(len(self), np.bool_)
+            flags[some] = True
+            last = self.order.last_of(flags)
+            chosen[self.order.rollout[last]] = last
+        return np.sort(chosen[chosen >= 0])
+
+    @cached_property
+    def total_length(self) -> Numbers:
+        """[N] policy tokens of each row's response: of a rollout, those of all its rows."""
+        if self.order is None or not self.by_rollout:
+            return self.length
+        return self.order.sums(self.length)
 
     def rows_of(self, prompt: str) -> Codes:
         """Return the rows of a prompt, in the order of the input; empty for an unknown id."""
@@ -324,7 +359,7 @@ class IndexBuilder:
         self.sized_by = list_column(source, columns, self.names)
         self.counted_by = None if self.sized_by else length_column(source, columns)
         """The column of lengths, if no list has the tokens."""
-        roles = [role for role in ("reward", "truncated", *_OF_TURNS) if role in columns]
+        roles = [role for role in ("reward", "truncated", FAILURE, *_OF_TURNS) if role in columns]
         read = {*self.keys.values(), self.sized_by, self.counted_by, *map(columns.column, roles)}
         self.read = sorted(map(str, read - {None}))
         """The columns that chunks need."""
@@ -340,6 +375,9 @@ class IndexBuilder:
         for role in _OF_TURNS:
             if role in self.columns:
                 self._append(role, self._row_numbers(chunk, role, numbers, np.nan))
+        if FAILURE in self.columns:
+            reasons = self._row_numbers(chunk, FAILURE, failure_reasons, np.nan)
+            self._append(FAILURE, encode_keys(reasons))
         if "truncated" in self.columns:
             self._append("truncated", self._row_numbers(chunk, "truncated", _truncated, np.nan))
         tokens, length = np.zeros(count, dtype=np.int64), np.full(count, np.nan)
@@ -387,13 +425,14 @@ class IndexBuilder:
             for name in ("reward", "tokens", "length")
         }
         cut = self.parts.get("truncated")
-        parts = {name: self.parts.get(name) for name in self.keys}
+        parts = {name: self.parts.get(name) for name in (*self.keys, FAILURE)}
         keys = {name: None if one is None else KeyColumn.of(one) for name, one in parts.items()}
         step, prompt = keys["step"], keys["prompt"]
         count = len(joined["reward"])
         rank = np.zeros(count, dtype=np.int64) if step is None else _ranks(step)[step.codes]
         prompts = np.arange(count) if prompt is None else prompt.codes
         group = joint_codes(rank, prompts)
+        order = self._order(group, keys, joined)
         return Index(
             source=self.source,
             columns=self.columns,
@@ -411,8 +450,24 @@ class IndexBuilder:
             truncated=None if cut is None else np.concatenate(cut).astype(np.bool_),
             step_rank=rank,
             group=group,
-            order=self._order(group, keys, joined),
+            order=order,
+            failure=keys[FAILURE],
+            failed=self._failed(keys, order, count),
         )
+
+    def _failed(
+        self, keys: Mapping[str, KeyColumn | None], order: RolloutOrder | None, count: int
+    ) -> NDArray[np.bool_]:
+        """Return which rows failed, [N]; if rollouts count, those of rollouts that failed."""
+        failure, agent = keys[FAILURE], keys[PLACE[-1]]
+        if failure is None:
+            return np.zeros(count, np.bool_)
+        reasons = np.array([text != "" for text in failure.labels.to_pylist()], np.bool_)
+        failed: NDArray[np.bool_] = reasons[failure.codes]
+        if order is None or self.columns.unit(None) == "row":
+            return failed
+        agents = None if agent is None else agent.codes
+        return failed_units(failed, order, self._joined("turn"), agents)
 
     def _order(
         self,

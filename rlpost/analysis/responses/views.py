@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from rlpost.analysis.responses.index import Index, Numbers
+    from rlpost.analysis.responses.index import Codes, Index
     from rlpost.analysis.responses.reader import Response
     from rlpost.analysis.responses.rollouts import RolloutView
     from rlpost.io.paths import PathText
@@ -128,30 +128,49 @@ def _group(index: Index, prompt: str) -> tuple[str, list[int]]:
     rewards = index.reward[rows]
     order = np.lexsort((rows, -rewards, index.step_rank[rows]))
     steps = len(np.unique(index.step_rank[rows]))
-    title = f"{shortened(prompt, 80)}: {counted(len(rows), 'response')}"
     if steps == 1:
-        return _joined(title, _reward_statistics(rewards)), rows[order].tolist()
-    title += f" in {steps} steps"  # a group for each step
+        return f"{shortened(prompt, 80)}: {group_text(index, rows)}", rows[order].tolist()
+    title = f"{shortened(prompt, 80)}: {response_counts(index, rows)} in {steps} steps"
     for rank in np.unique(index.step_rank[rows])[:_MOST_STEPS]:
         own = rows[index.step_rank[rows] == rank]
         label = index.step.label(index.step.codes[own[0]]) if index.step else rank
-        title += _joined(f"; step {label}", _reward_statistics(index.reward[own]), ": ")
+        title += _joined(f"; step {label}", _reward_statistics(index, own), ": ")
     title += "; ..." if steps > _MOST_STEPS else ""
     return title, rows[order].tolist()
 
 
-def _reward_statistics(rewards: Numbers) -> str:
+def group_text(index: Index, rows: Codes) -> str:
+    """Return what of a group counts, and the mean and deviation of its rewards.
+
+    `4 rollouts (7 rows), 1 failed and left out; reward mean 0.3333, std 0.5774 of 3`.
+    """
+    return _joined(response_counts(index, rows), _reward_statistics(index, rows))
+
+
+def response_counts(index: Index, rows: Codes) -> str:
+    """Return how many responses rows are, and how many of them failed."""
+    text, failed = counted(len(rows), "response"), rows[index.failed[rows]]
+    many = len(failed)
+    if index.order is not None and index.by_rollout:
+        every, lost = (np.unique(index.order.rollout[some]) for some in (rows, failed))
+        text, many = f"{counted(len(every), 'rollout')} ({counted(len(rows), 'row')})", len(lost)
+    return f"{text}, {many:,} failed and left out" if many else text
+
+
+def _reward_statistics(index: Index, rows: Codes) -> str:
     """Return the mean and the standard deviation (Bessel) of rewards, NaN left out, as text.
 
     Of several equal rewards, that the group has no signal.
     """
+    rewards = index.reward[index.counted(rows)]
     finite = rewards[~np.isnan(rewards)]
     if not len(finite):
         return ""
     if len(finite) > 1 and np.ptp(finite) == 0:
         return f"no signal: all {len(finite):,} rewards are {number(float(finite[0]))}"
     deviation = f", std {number(float(finite.std(ddof=1)))}" if len(finite) > 1 else ""
-    return f"reward mean {number(float(finite.mean()))}{deviation}"
+    some = f" of {len(finite):,}" if index.failed[rows].any() else ""
+    return f"reward mean {number(float(finite.mean()))}{deviation}{some}"
 
 
 def _joined(title: str, more: str, mark: str = "; ") -> str:
@@ -174,10 +193,9 @@ def _single(index: Index, row: int) -> tuple[str, list[int]]:
     title = f"{index.shown_path(file)}:{index.shown_row(row)}"
     if index.prompt is None or index.prompt.codes[row] < 0:
         return title, [row]
-    rewards = index.reward[index.group == index.group[row]]
-    title += f"; its group has {counted(len(rewards), 'response')}"
-    title = _joined(title, _reward_statistics(rewards))
-    if len(rewards) == 1:
+    rows = np.flatnonzero(index.group == index.group[row])
+    title += f"; its group has {group_text(index, rows)}"
+    if len(index.counted(rows)) == 1:
         title += "; no signal: a reward minus itself is 0"
     return title, [row]
 

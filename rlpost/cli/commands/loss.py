@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -182,6 +184,13 @@ def loss(
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     configs = [LossConfig(*one) for one in losses]
+    for config in configs:
+        try:
+            config.loss.values(config.options)
+        except UsageError as error:
+            names = "|".join(config.swept)  # which no --loss-option set
+            typed = re.compile(rf"--loss-option (?=({names})\b)")
+            raise error.reworded(partial(typed.sub, "--sweep ") if names else str) from None
     base = None if against is None else name_values(against.split(","), "--against")
     layout = layout_of(
         {

@@ -60,13 +60,18 @@ def show_estimators(
 
 
 def _show_catalogue(
-    name: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], how: str
+    name: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    how: str,
+    steps: Sequence[str] = (),
 ) -> None:
     """Print a list of methods on stdout: as a page, `json` or `markdown`."""
     if how == "json":
         show_list(headings, rows, how)
         return
-    show_page(Page(f"rlpost {name} · {len(rows)}", parts=[_listed(headings, rows)]), how)
+    table = _listed(headings, rows)
+    show_page(Page(f"rlpost {name} · {len(rows)}", parts=[table], next_steps=steps), how)
 
 
 def _listed(
@@ -99,10 +104,14 @@ def show_losses(losses: Sequence[Loss], how: str) -> None:
     for one in losses:
         defaults = DEFAULTS.get(one.name, one.defaults)
         options = {key: x for key, x in defaults.items() if key != "aggregation"}
-        own = options if how == "json" else ", ".join(_distinct(options))
+        typed = {name: x for name, x in options.items() if name != "loss_options"}
+        for name, option in one.own_options.items():
+            typed[name] = f"<{option.type_name}>" if option.required else option.default
+        own = options if how == "json" else ", ".join(_distinct(typed))
         needs = ", ".join((*one.needs, *["group"] * one.grouped))
         rows.append((one.name, needs, one.formula, one.aggregation, own, one.source))
-    _show_catalogue("losses", headings, rows, how)
+    steps = ["your own: rlpost loss IN --loss my_losses.py:function, see rlpost help losses"]
+    _show_catalogue("losses", headings, rows, how, steps)
 
 
 def _distinct(options: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import zipfile
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, cast
 
 from rlpost.errors import DataError, NotEnoughMemoryError, ReadWriteError
 from rlpost.formats.containers.json_text import first_fields_of, records_of
@@ -39,8 +40,8 @@ def zip_records(path: Path, pattern: str = "") -> Iterator[Record]:
     """
     with _opened(path) as archive:
         for name in members_of(archive, pattern):
-            with archive.open(name) as member:
-                yield from records_of(member, path / name, f"{path}, member {name}")
+            with archive.open(name) as member, BufferedReader(cast("Any", member)) as text:
+                yield from records_of(text, path / name, f"{path}, member {name}")
 
 
 def zip_fields(path: Path, pattern: str = "") -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ def test_lists_are_what_polars_says(kept):
     frame = pl.read_parquet(CALCULATOR).filter(pl.Series(mask))
     steps, listing = frame.group_by("step").len().sort("step"), Listings(index, mask).steps()
     visible = {column.name: column.values for column in listing.columns}
-    assert visible["responses"].tolist() == steps["len"].to_list()
+    assert visible["n"].tolist() == steps["len"].to_list()
     groups = frame.group_by("step", "prompt_id", maintain_order=True).agg(
         pl.len(),
         mean=pl.col("reward").mean(),

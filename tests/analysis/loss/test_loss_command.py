@@ -579,7 +579,6 @@ def test_stretches_cut_responses_at_fixed_positions():
     assert edges[-1][1] is None
     values = np.arange(122, dtype=np.float64)
     assert made.sum(values).sum() == values.sum()
-    assert made.any(values > 120).tolist() == [False] * 8 + [True]
 
 
 def test_a_third_path_is_rejected():

@@ -49,6 +49,9 @@ __all__ = ["TOPICS", "about", "check_name", "needs_input"]
 def check_name(name: str) -> None:
     """Raise UsageError unless a topic or a check has the name."""
     if name not in TOPICS and name not in FINDINGS:
+        if "," in name:
+            tip = "name one; --verbose has every topic"
+            raise UsageError(f"--about {name}: several topics or checks", tip=tip)
         every = f"`--about checks` lists the checks; topics: {', '.join(TOPICS)}"
         text = f"--about {name}: no topic or check {name!r}"
         raise UsageError(no_such(text, name, [*TOPICS, *FINDINGS], every))

@@ -41,7 +41,8 @@ def failure_lines(facts: Facts) -> list[str]:
         return []
     text = (
         f"{share(found.failed, found.count)} of {counted(found.count, found.of)} failed: "
-        f"{value_list(found.reasons)} (they count here)"
+        f"{value_list(found.reasons)} (`rlpost advantages` leaves them out: --failures drop, the "
+        "default; here those with a reward count)"
     )
     means = found.baselines
     if means is None or not means.moved:

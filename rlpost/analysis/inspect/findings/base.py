@@ -68,6 +68,7 @@ class NotRun:
     why: str
 
 
+OF_WHOLE_GROUPS = ("unequal_groups", "single_row_groups")
 Result = Problem | NotRun | None
 """None: the check ran, and there is no problem."""
 
@@ -86,6 +87,8 @@ class InputCheck(Check["Callable[[CheckInput], Result]"]):
         if self.needs_rows and not data.count:
             return NotRun("the input has no rows")
         selection = data.reading.selection
+        if data.partial and self.name in OF_WHOLE_GROUPS:
+            return NotRun("--where may leave rows of groups out")
         for need in self.needs:
             if need not in selection.contents:
                 return NotRun(selection.why_without(need))
@@ -161,6 +164,8 @@ class CheckInput:
     """What the user expects of the input."""
     evidence: int = 5
     """Rows to list for each finding, at most."""
+    partial: bool = False
+    """The rows are those of a condition, so groups may lack some."""
 
     @cached_property
     def failed(self) -> pl.Series:
