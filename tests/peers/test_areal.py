@@ -34,9 +34,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from peers.as_rows import enriched
 from peers.parts import part
 
-from rlpost import Options, Recipe, enrich, functional
+from rlpost import functional
 from rlpost.analysis.peers.rollouts import rollouts
 
 pytestmark = pytest.mark.skipif(
@@ -108,8 +109,7 @@ def theirs(data, *, beyond=1, values=True, **options):
 
 def ours(data, *, numerics=None, **options):
     numerics = {"terminal_reward": "last_token", "single": "normalise", **(numerics or {})}
-    recipe = Recipe(emit=("advantages", "returns"), numerics=numerics, **options)
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    table = enriched(data, "advantages", "returns", numerics=numerics, **options)
     return {name: data.ragged(table[name]) for name in ("advantages", "returns")}
 
 
@@ -380,8 +380,7 @@ def test_rollout_correction(name):
     mine, other = CORRECTIONS[name]
     columns = ("is_weight", "final_response_mask")
     numerics = {"is_clamp": "never", "is_filter_clamp": "never"}
-    recipe = Recipe(emit=columns, numerics=numerics, **mine)
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    table = enriched(data, *columns, numerics=numerics, **mine)
     weights, kept = (data.ragged(table[column]) for column in columns)
     names = ("level", "action", "metric", "lower", "upper", "agg")
     config = areal("api.cli_args").RejectionSamplingConfig(**dict(zip(names, other, strict=False)))
@@ -399,13 +398,12 @@ def test_rollout_correction(name):
 def test_m2po(threshold):
     """Its mean of d² below a threshold is a mean of k2 below the half; a batch is all tokens."""
     data = rollouts(15, turns=True, empty=True)
-    recipe = Recipe(
-        emit=("final_response_mask",),
+    table = enriched(
+        data,
+        "final_response_mask",
         is_filter=(f"batch:k2::{threshold / 2}",),
-        failures="keep",
         numerics={"batch": "all"},
     )
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
     old, infer = padded(data, "old_log_probs", "infer_log_probs")
     mask = areal("trainer.ppo.actor")._apply_m2po_masking(infer, old, data.mask > 0, threshold)
     assert torch.equal(data.ragged(table["final_response_mask"]) > 0, mask)
@@ -416,14 +414,13 @@ def test_m2po(threshold):
 def test_m2po_of_micro_batches(size):
     """AReaL masks the tokens of each micro-batch that a loss is computed of."""
     data = rollouts(16, turns=True, empty=True)
-    recipe = Recipe(
-        emit=("final_response_mask",),
+    table = enriched(
+        data,
+        "final_response_mask",
         is_filter=("batch:k2::0.005",),
-        failures="keep",
         micro_batch=size,
         numerics={"batch": "all"},
     )
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
     old, infer = padded(data, "old_log_probs", "infer_log_probs")
     mask_of = areal("trainer.ppo.actor")._apply_m2po_masking
     parts = [slice(i, i + size) for i in range(0, len(data), size)]
@@ -466,8 +463,7 @@ def test_rejection_by_another_kl(measure, level):
     data = rollouts(14, turns=True, empty=True)
     exchanged = {"old_log_probs": "infer_log_probs", "infer_log_probs": "old_log_probs"}
     swapped = data.with_(**{name: data.columns[other] for name, other in exchanged.items()})
-    recipe = Recipe(emit=("final_response_mask",), is_filter=(f"{level}:{measure}::0.05",))
-    table, _ = enrich(swapped.table(), recipe, Options(device="cpu"))
+    table = enriched(swapped, "final_response_mask", is_filter=(f"{level}:{measure}::0.05",))
     of = {"geometric": "mean", "sequence": "sum", "max": "max", "token": "mean"}
     config = areal("api.cli_args").RejectionSamplingConfig(
         level="token" if level == "token" else "sequence",
@@ -488,10 +484,8 @@ def test_decoupled_loss(name):
     data = mini_batch(13)
     mine, other = CORRECTIONS[name]
     columns = ("is_weight", "final_response_mask")
-    recipe = Recipe(
-        emit=columns, numerics={"is_clamp": "never", "is_filter_clamp": "never"}, **mine
-    )
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    numerics = {"is_clamp": "never", "is_filter_clamp": "never"}
+    table = enriched(data, *columns, numerics=numerics, **mine)
     weights, kept = (
         torch.tensor(np.concatenate(table[column].to_numpy()), dtype=torch.float64)
         for column in columns

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from peers.as_rows import enriched
 
-from rlpost import Options, Recipe, enrich, functional
+from rlpost import functional
 from rlpost.analysis.peers.rollouts import rollouts
 
 pytestmark = pytest.mark.skipif(
@@ -35,13 +36,15 @@ def test_top_entropy(kind, share):
     entropy, mask = data.padded("entropy", dtype=torch.float32), data.mask
     expected = theirs(entropy, mask, share)
     assert torch.equal(functional.padded.top_entropy(entropy, mask, quantile=share), expected)
-    bare = Recipe(estimator="raw", failures="keep", numerics={"batch": "all"})
-    recipe = bare.model_copy(update={"top_entropy_quantile": share})
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
-    plain, _ = enrich(data.table(), bare, Options(device="cpu"))
-    found, every = (data.ragged(one["advantages"]) for one in (table, plain))
+
+    def advantages(**options):
+        table = enriched(data, "advantages", estimator="raw", numerics={"batch": "all"}, **options)
+        return data.ragged(table["advantages"])
+
+    every = advantages()
+    found = advantages(top_entropy_quantile=share)
     assert torch.equal(found, torch.where(expected, every, 0.0))
     parts = [theirs(entropy[i : i + 5], mask[i : i + 5], share) for i in range(0, len(data), 5)]
-    dealt, _ = enrich(data.table(), recipe.model_copy(update={"micro_batch": 5}))
+    dealt = advantages(top_entropy_quantile=share, micro_batch=5)
     want = torch.where(torch.cat(parts), every, 0.0)
-    assert torch.equal(data.ragged(dealt["advantages"]), want)
+    assert torch.equal(dealt, want)

@@ -9,9 +9,10 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from peers.as_rows import enriched
 from peers.parts import part
 
-from rlpost import Options, Recipe, enrich, functional
+from rlpost import functional
 from rlpost.analysis.peers.rollouts import rollouts
 
 pytestmark = pytest.mark.skipif(
@@ -34,8 +35,7 @@ def test_gates(gate, level):
     data, (measure, bounds) = rollouts(3, turns=True, empty=True), GATES[gate]
     words = {"is_weight": "token", "is_filter": (f"{LEVELS[level]}:{measure}",)}
     numerics = {"is_clamp": "never", "is_filter_clamp": "never"}
-    recipe = Recipe(emit=("is_weight",), numerics=numerics, **words)
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    table = enriched(data, "is_weight", numerics=numerics, **words)
     names = ("log_probs", "old_log_probs", "infer_log_probs", "response_mask")
     new, old, infer, mask = (data.padded(name) for name in names)
     advantages = torch.from_numpy(np.random.default_rng(3).normal(size=new.shape))

@@ -30,9 +30,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from peers.as_rows import enriched
 from peers.parts import part
 
-from rlpost import Options, Recipe, enrich, functional
+from rlpost import functional
 from rlpost.analysis.peers.rollouts import rollouts
 
 pytestmark = pytest.mark.skipif(
@@ -111,8 +112,7 @@ def theirs(data, *, kl=False, steps=None, **options):
 
 
 def ours(data, **options):
-    recipe = Recipe(emit=("advantages", "returns"), **options)
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    table = enriched(data, "advantages", "returns", **options)
     return {name: right(data, table[name].to_pylist()) for name in ("advantages", "returns")}
 
 
@@ -226,6 +226,7 @@ def test_last_step_of_a_trajectory(estimator, seed):
     found = ours(
         data,
         estimator=estimator,
+        unit="rollout",
         columns={"rollout": "rollout"},
         rollout_reward="last",
         numerics=GRPO if estimator == "grpo" else {},
@@ -438,8 +439,7 @@ def test_rollout_correction(name, apart):
     mine, other = CORRECTIONS[name]
     column = "is_weight" if "is_weight" in mine else "final_response_mask"
     numerics = {"is_clamp": 20.0, "is_filter_clamp": 20.0}
-    recipe = Recipe(emit=(column,), numerics=numerics, **mine)
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    table = enriched(data, column, numerics=numerics, **mine)
     found = right(data, table[column].to_pylist())
     config = skyrl("skyrl.train.config.config").OffPolicyCorrectionConfig(**other)
     correct = skyrl(f"{TRAIN}.utils.off_policy_correction_utils").compute_off_policy_correction

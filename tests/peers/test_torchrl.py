@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from peers.as_rows import enriched
 
-from rlpost import Options, Recipe, enrich, functional
+from rlpost import functional
 from rlpost.analysis.peers.rollouts import rollouts
 
 DISCOUNTS = ((1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.99, 0.0))
@@ -64,8 +65,7 @@ def test_gae_and_td_lambda(gamma, lam, seed, every):
     data = rollouts(seed, turns=True, empty=True)
     if every:
         data = data.with_(token_rewards=data.columns["sum_pi_squared"])
-    recipe = Recipe(estimator="gae", gamma=gamma, lam=lam, emit=("advantages", "returns"))
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+    table = enriched(data, "advantages", "returns", estimator="gae", gamma=gamma, lam=lam)
     values = of_policy(data, data.columns["values"])
     process = of_policy(data, data.columns["sum_pi_squared"])
     written = [of_policy(data, table[name].to_pylist()) for name in ("advantages", "returns")]
@@ -114,10 +114,8 @@ def test_truncated_responses(gamma, lam, seed, every, where):
     columns = {"gae": ("advantages", "returns"), "reinforce": ("returns",)}
     compared = 0
     for name, names in columns.items():
-        recipe = Recipe(
-            estimator=name, gamma=gamma, lam=lam, bootstrap=where, emit=("advantages", "returns")
-        )
-        table, _ = enrich(data.table(), recipe, Options(device="cpu"))
+        options = {"estimator": name, "gamma": gamma, "lam": lam, "bootstrap": where}
+        table = enriched(data, "advantages", "returns", **options)
         values = of_policy(data, data.columns["values"])
         process = of_policy(data, data.columns["sum_pi_squared"])
         written = [of_policy(data, table[column].to_pylist()) for column in names]
@@ -147,15 +145,16 @@ def test_vtrace(gamma, caps, seed):
     from torchrl.objectives.value.functional import vtrace_advantage_estimate  # noqa: PLC0415
 
     data, behind = truncated(rollouts(seed, turns=True, empty=True), seed, "column")
-    recipe = Recipe(
+    table = enriched(
+        data,
+        "advantages",
+        "returns",
         estimator="vtrace",
         gamma=gamma,
         vtrace_rho_cap=caps[0],
         vtrace_c_cap=caps[1],
         bootstrap="column",
-        emit=("advantages", "returns"),
     )
-    table, _ = enrich(data.table(), recipe, Options(device="cpu"))
     names = ("values", "old_log_probs", "infer_log_probs")
     values, old, infer = (of_policy(data, data.columns[name]) for name in names)
     written = [of_policy(data, table[name].to_pylist()) for name in ("advantages", "returns")]
