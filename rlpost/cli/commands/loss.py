@@ -90,7 +90,7 @@ def loss(
             panel=LOSS,
             is_eager=True,
             callback=list_losses,
-            help="List the losses, their options and the aggregations.",
+            help="List losses, their options and aggregations.",
         ),
     ] = False,
     sweep: Annotated[
