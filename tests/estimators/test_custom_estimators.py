@@ -80,7 +80,7 @@ def test_a_function_that_is_not_an_estimator_is_an_error(file, function, says):
 
 
 def test_a_misspelt_column_names_close_ones(file):
-    with pytest.raises(DataError, match=r"no column 'reward_s'; candidates: rewards"):
+    with pytest.raises(DataError, match="no column 'reward_s'; did you mean rewards"):
         written(responses([1.0]), f"{file}:wrong")
 
 

@@ -33,7 +33,7 @@ from rlpost.pipeline import run as running
 CI = "CI" in os.environ
 KILLS = int(os.environ.get("RLPOST_KILLS", "45"))
 WHOLE_KILLS = KILLS // 9
-EVERY = 1 if CI else 3
+EVERY = 1 if "RLPOST_KILLS" in os.environ else 3
 FILES = 3
 WITHIN = 2.0
 """Seconds in which a signal ends a run."""
