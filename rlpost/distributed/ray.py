@@ -81,6 +81,7 @@ _OWN_CLUSTER = {
 _TIMEOUT = 10  # seconds for a cluster to answer
 _NO_IMPORT = "failed to import on the worker"  # Ray's words
 _POLL = 0.5  # seconds between two checks for finished tasks
+_CANCELLED = 1.0  # seconds for cancelled tasks to end; after a signal a process has 1.3
 _SILENCE = 60.0  # seconds without a finished task until a warning; twice as long until the next
 _BUSY = (  # what to do if a cluster of the run's own does not start
     "its processes have 15 s to start: run again when this machine is less busy, or start a "
@@ -340,6 +341,9 @@ class RayExecutor:
         except BaseException:
             for ref in pending:
                 ray.cancel(ref, force=True)
+            if pending:  # a task that still runs would make files again that are removed next
+                with suppress(Exception):
+                    ray.wait(pending, num_returns=len(pending), timeout=_CANCELLED)
             raise
         return [results[number] for number in range(len(refs))]
 
