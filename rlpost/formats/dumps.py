@@ -44,7 +44,7 @@ _WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl", "relax", "xtuner")
 
 
 _BLOCK = 1 << 16
-_LARGE = 128 << 20  # bytes of dumps: two processes start in the time of 85 MB, over two cores
+_LARGE = 128 << 20  # bytes; of fewer, two processes save less time than their start takes
 DumpBatches: TypeAlias = Iterator[pa.RecordBatch | None]
 
 

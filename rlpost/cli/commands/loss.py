@@ -188,9 +188,10 @@ def loss(
         try:
             config.loss.values(config.options)
         except UsageError as error:
-            names = "|".join(config.swept)  # which no --loss-option set
-            typed = re.compile(rf"--loss-option (?=({names})\b)")
-            raise error.reworded(partial(typed.sub, "--sweep ") if names else str) from None
+            if not config.swept:
+                raise
+            swept = re.compile(rf"--loss-option (?=({'|'.join(config.swept)})\b)")
+            raise error.reworded(partial(swept.sub, "--sweep ")) from None
     base = None if against is None else name_values(against.split(","), "--against")
     layout = layout_of(
         {
