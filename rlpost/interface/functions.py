@@ -558,6 +558,7 @@ def report(
             unit=unit,
             rollout_reward=rollout_reward,
             reward_components=_weights(reward_components),
+            partial=kept is not None,
             examples=examples,
             seed=seed,
             recipe=recipe,

@@ -26,11 +26,11 @@ from rlpost.analysis.inspect.responses import (
     group_facts,
     group_table,
     length_facts,
+    response_table,
     reward_facts,
     slices_of,
     token_counts,
     truncation,
-    turn_kinds,
 )
 from rlpost.analysis.inspect.selection import (
     LOG_PROB_PAIRS,
@@ -166,23 +166,22 @@ def inspect_source(
     columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)
     reading = read(source, selection, [*beside, *([segments] if segments else [])], reporter)
-    rows, by_rollout = reading.rows, unit == "rollout"
-    groups = group_table(rows, pass_threshold, rollout_reward if by_rollout else None)
+    rows, of_rollout = reading.rows, rollout_reward if unit == "rollout" else None
+    responses = response_table(rows, of_rollout)
+    groups = group_table(responses, pass_threshold)
     data = CheckInput(
         reading=reading,
         input=input_facts(source, columns),
         group_rows=groups,
-        groups=group_facts(groups, selection.columns, pass_threshold, by_rollout=by_rollout),
-        rewards=reward_facts(reading),
+        groups=group_facts(groups, selection.columns, pass_threshold, unit),
         lengths=length_facts(reading),
         masks=mask_facts(reading),
         tokens=_token_facts(reading),
         mismatch=_mismatch(reading),
-        turns=turn_kinds(rows),
         repeated=segments.repeated(rows) if segments and len(rows) else None,
         rollout_reward=rollout_reward,
         chosen_unit=chosen,
-        failures=failure_facts(reading, pass_threshold, rollout_reward if by_rollout else None),
+        failures=failure_facts(reading, pass_threshold, of_rollout),
         expectations=expectations,
         evidence=evidence,
         partial=partial,
@@ -193,21 +192,22 @@ def inspect_source(
         input=data.input,
         roles=role_facts(source, columns),
         responses=len(rows),
+        rollouts=len(responses) if of_rollout else None,
         tokens=token_counts(rows),
         groups=data.groups,
-        rewards=data.rewards,
+        rewards=reward_facts(responses, selection.reward_column),
         lengths=data.lengths,
         masks=data.masks,
         token_facts=data.tokens,
         mismatch=data.mismatch,
-        steps=slices_of(rows, groups, "batch", pass_threshold),
-        domains=slices_of(rows, groups, "domain", pass_threshold),
+        steps=slices_of(rows, responses, groups, "batch", pass_threshold),
+        domains=slices_of(rows, responses, groups, "domain", pass_threshold),
         findings=findings,
         checks=checks,
         seconds=time.perf_counter() - start,
         rlpost_version=__version__,
         advantages=advantage_facts(reading),
-        truncated=truncation(reading),
+        truncated=truncation(responses, selection.columns),
         left_out=reading.totals.count("left_out"),
         components=component_facts(reading, stored_shares(source, reward_components)),
         failures=data.failures,

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from rlpost.analysis.inspect.model import Baselines, FailureFacts
-from rlpost.analysis.inspect.responses import codes_of, group_table, order_of
+from rlpost.analysis.inspect.responses import codes_of, group_table, order_of, response_table
 from rlpost.analysis.inspect.selection import LOG_PROBS
 from rlpost.kernels.rollouts import superseded
 from rlpost.pipeline.failures import failed_units
@@ -83,8 +83,10 @@ def failure_facts(
     failed = failed_rows(rows, by_rollout=by_rollout)
     units = _units(rows, failed, by_rollout=by_rollout)
     reasons = units.filter("failed")["reason"].value_counts(sort=True)
-    every = group_table(rows, pass_threshold, reward)
-    answers = group_table(rows.filter(~failed), pass_threshold, reward)
+    every, answers = (
+        group_table(response_table(some, reward), pass_threshold)
+        for some in (rows, rows.filter(~failed))
+    )
     return FailureFacts(
         column=reading.selection.columns.column("failure"),
         of="rollout" if by_rollout else "response",

@@ -156,7 +156,6 @@ class LengthFacts:
     spread: Spread
     quantiles: dict[str, float]
     histogram: Histogram | None
-    truncated: Truncation | None
     at_longest: int
     """Responses of exactly the largest length."""
     reward_correlation: Json | None
@@ -169,6 +168,7 @@ class Slice:
 
     label: Label
     responses: int
+    """Rows. Where rollouts count, so do `reward`, `truncated` and `pass_rate`."""
     tokens: Json | None
     """`all`, `policy`; None if lengths are unknown. `all` is None without a list column."""
     reward: Spread
@@ -551,6 +551,9 @@ class Facts:
     input: InputFacts
     roles: dict[str, RoleFacts]
     responses: int
+    """Rows."""
+    rollouts: int | None
+    """What groups, rewards, pass rates and truncation count; None if rows count."""
     tokens: Json | None
     """`all` and `policy`; None if lengths are unknown. `all` is None without a list column."""
     groups: PromptGroup | None
@@ -572,7 +575,7 @@ class Facts:
     advantages: AdvantageFacts | None = None
     """Of the advantages that the file already has."""
     truncated: Truncation | None = None
-    """As in `lengths`, which may be unknown."""
+    """None without a column."""
     left_out: int = 0
     """Responses whose sample mask is 0. They count here, save in `advantages`."""
     components: dict[str, ComponentFacts] = field(default_factory=dict)
@@ -586,6 +589,16 @@ class Facts:
     where: Json | None = None
     """What `--where` kept, and what was not read for it; None without a condition."""
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def unit(self) -> str:
+        """What rewards count: `response` or `rollout`."""
+        return "response" if self.rollouts is None else "rollout"
+
+    @property
+    def row_noun(self) -> str:
+        """What a row is called: `response`, or `row` where rollouts count."""
+        return "response" if self.rollouts is None else "row"
 
     @property
     def where_lines(self) -> list[str]:

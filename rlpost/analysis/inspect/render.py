@@ -97,8 +97,9 @@ def overview(facts: Facts) -> list[str]:
 
 def _counts(facts: Facts) -> list[str]:
     """Return `512 responses`, `10,991 tokens (all policy)`, `64 groups of 8`, `4 steps`."""
-    by_rollout = facts.groups is not None and facts.groups.of == "rollout"
-    parts = [counted(facts.responses, "row" if by_rollout else "response")]
+    parts = [counted(facts.responses, facts.row_noun)]
+    if facts.rollouts is not None:
+        parts[0] += f" of {counted(facts.rollouts, 'rollout')}"
     if facts.tokens is not None and facts.tokens["all"] is not None:
         every, policy = facts.tokens["all"], facts.tokens["policy"]
         text = f"{counted(every, 'token')} ({share(policy, every)} policy)"
@@ -108,8 +109,7 @@ def _counts(facts: Facts) -> list[str]:
             text = counted(policy, "policy token")
         parts.append(text)
     if facts.groups and facts.groups.size:
-        several = f" {facts.groups.of}{'s' * (facts.groups.size['max'] != 1)}" * by_rollout
-        parts.append(f"{sizes(facts.groups)}{several}")
+        parts.append(sizes(facts.groups))
     for slices, role, noun in ((facts.steps, "batch", "step"), (facts.domains, "domain", "domain")):
         if role in facts.roles and slices:
             parts.append(counted(len(slices), noun))
@@ -144,10 +144,10 @@ def _next_steps(facts: Facts, *, verbose: bool) -> list[str]:
 def _distributions(facts: Facts) -> TextTable:
     """Return a row for each number of a response: histogram, mean and standard deviation."""
     rows: list[Row] = []
-    of = ", by row" if facts.groups and facts.groups.of == "rollout" else ""
     if rewards := facts.rewards:
-        rows.append(_row(f"reward{of}", rewards.spread, rewards.histogram))
+        rows.append(_row("reward", rewards.spread, rewards.histogram))
     if lengths := facts.lengths:
+        of = ", by row" if facts.rollouts is not None else ""
         rows.append(_row(f"policy tokens{of}", lengths.spread, lengths.histogram))
     if facts.token_facts and facts.token_facts.kl:
         rows.append(_row("KL per token", facts.token_facts.kl, None))
@@ -173,8 +173,7 @@ def _shares(facts: Facts) -> list[str]:
         shares["pass"] = groups.pass_rate
         shares |= {f"pass@{one.k}": one.value for one in groups.pass_at_k_of_all[-1:] if one.k > 1}
     if facts.truncated:
-        of = " (of rows)" if groups and groups.of == "rollout" else ""
-        shares[f"truncated{of}"] = facts.truncated.share
+        shares["truncated"] = facts.truncated.share
     if facts.advantages:
         shares["A = 0"] = facts.advantages.whole.zero_share
     parts = [f"{name} {percent(value)}" for name, value in shares.items()]

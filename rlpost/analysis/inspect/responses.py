@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Json, Label
     from rlpost.analysis.inspect.selection import PassResult
     from rlpost.recipe.recipe import RolloutReward
-    from rlpost.recipe.roles import ColumnMap
+    from rlpost.recipe.roles import ColumnMap, Unit
 
 
 MOST_VALUES = 12  # of rewards that are listed
@@ -45,41 +45,52 @@ TENTHS = 10
 SMALL = 17  # responses of the largest group, at most, for a bin per rate
 
 
-def group_table(
-    rows: pl.DataFrame, pass_threshold: float, rollout_reward: RolloutReward | None = None
-) -> pl.DataFrame | None:
+def response_table(rows: pl.DataFrame, rollout_reward: RolloutReward | None) -> pl.DataFrame:
+    """Return a row for each response: `index` of its first row, keys, `reward`, `truncated`.
+
+    A rollout is truncated if its last row is, in the order of `rlpost advantages`.
+
+    Args:
+        rows: of a Reading.
+        rollout_reward: the reward of the rows of one rollout, which count once; NaN if no row has a
+            finite one, and for `last` and `sum` if any row lacks one. Rows without a rollout are
+            left out. None: each row counts.
+    """
+    rows = rows.with_row_index("index")
+    if rollout_reward is None:
+        return rows
+    by = [key for key in ("batch", "group") if key in rows]
+    values = [pl.first("index"), *(pl.first(name) for name in ("domain",) if name in rows)]
+    if "reward" in rows:
+        values.append(_REWARD_OF[rollout_reward].fill_null(math.nan).alias("reward"))
+    if "truncated" in rows:
+        values.append(pl.col("truncated").sort_by("order", "index").last())
+    return rows.drop_nulls("rollout").group_by([*by, "rollout"], maintain_order=True).agg(values)
+
+
+def group_table(responses: pl.DataFrame, pass_threshold: float) -> pl.DataFrame | None:
     """Return a row per group: its keys, `rows`, `passed`, `equal`, `mean`, `first`.
 
     A group is the responses of one prompt within one step, as in `rlpost advantages`.
 
     Args:
-        rows: of a Reading; those without a finite reward, or without a key, do not count.
+        responses: of `response_table`; those without a finite reward, or without a key, do not
+            count.
         pass_threshold: a response passes with at least this reward.
-        rollout_reward: the reward of the rows of one rollout, which count once; None: each row
-            counts.
 
     Returns:
-        None without a group column. `first` is the index in `rows` of the group's first row, and
+        None without a group column. `first` is the index in the rows of the group's first row, and
         `domain` that row's.
     """
-    if "group" not in rows:
+    if "group" not in responses:
         return None
-    by = [key for key in ("batch", "group") if key in rows]
-    valid, reward = rows.with_row_index("index").drop_nulls(by), pl.col("reward")
-    if rollout_reward in ("last", "sum") and "reward" in rows:
-        known = reward.is_finite().all().over([*by, "rollout"])  # else its reward is unknown
-        valid = valid.filter(known)
-    elif "reward" in rows:
-        valid = valid.filter(reward.is_finite())
-    if rollout_reward is not None:
-        of_rollout = [_REWARD_OF[rollout_reward]] if "reward" in rows else []
-        of_rollout += [pl.first("domain")] if "domain" in rows else []
-        one = valid.drop_nulls("rollout").group_by([*by, "rollout"], maintain_order=True)
-        valid = one.agg(pl.first("index"), *of_rollout)
-    domain = [pl.first("domain")] if "domain" in valid else []
-    if "reward" not in rows:
+    by = [key for key in ("batch", "group") if key in responses]
+    valid, reward = responses.drop_nulls(by), pl.col("reward")
+    if "reward" not in responses:
         return valid.group_by(by, maintain_order=True).agg(rows=pl.len(), first=pl.first("index"))
-    return valid.group_by(by, maintain_order=True).agg(
+    domain = [pl.first("domain")] if "domain" in valid else []
+    groups = valid.filter(reward.is_finite()).group_by(by, maintain_order=True)
+    return groups.agg(
         *domain,
         rows=pl.len(),
         first=pl.first("index"),
@@ -89,16 +100,18 @@ def group_table(
     )
 
 
+_FINITE = pl.col("reward").is_finite()
+_MEAN = pl.col("reward").filter(_FINITE).mean()
 _REWARD_OF = {
-    "equal": pl.col("reward").mean(),  # rows that differ are a finding
-    "mean": pl.col("reward").mean(),
-    "sum": pl.col("reward").sum(),
-    "last": pl.col("reward").sort_by("order", "index").last(),
+    "equal": _MEAN,  # rows that differ are a finding
+    "mean": _MEAN,
+    "sum": pl.when(_FINITE.all()).then(pl.col("reward").sum()),
+    "last": pl.when(_FINITE.all()).then(pl.col("reward").sort_by("order", "index").last()),
 }
 
 
 def group_facts(
-    groups: pl.DataFrame | None, columns: ColumnMap, pass_threshold: float, *, by_rollout: bool
+    groups: pl.DataFrame | None, columns: ColumnMap, pass_threshold: float, unit: Unit
 ) -> PromptGroup | None:
     """Return the statistics of groups; None without a group column."""
     if groups is None:
@@ -110,7 +123,7 @@ def group_facts(
     rates = (groups["passed"] / groups["rows"]).to_numpy() if has_rewards else np.zeros(0)
     return PromptGroup(
         count=len(size),
-        of="rollout" if by_rollout else "response",
+        of="rollout" if unit == "rollout" else "response",
         by=[columns.column(role) for role in ("batch", "group") if role in columns],
         single=int((size == 1).sum()),
         zero_variance=int(several["equal"].sum()) if has_rewards else 0,
@@ -220,18 +233,18 @@ def pass_at_k(sizes: NDArray[np.int64], passed: NDArray[np.int64]) -> list[PassA
     return results
 
 
-def reward_facts(reading: PassResult) -> RewardFacts | None:
-    """Return the statistics of the reward column; None without one."""
-    if "reward" not in reading.rows:
+def reward_facts(responses: pl.DataFrame, column: str) -> RewardFacts | None:
+    """Return the statistics of rewards, which are of a column; None without one."""
+    if "reward" not in responses:
         return None
-    column = reading.rows["reward"].to_numpy()
-    rewards = column[np.isfinite(column)] + 0.0  # -0 becomes 0
+    every = responses["reward"].to_numpy()
+    rewards = every[np.isfinite(every)] + 0.0  # -0 becomes 0
     values, counts = np.unique(rewards, return_counts=True)
     few = len(values) <= MOST_VALUES
     return RewardFacts(
-        column=reading.selection.reward_column,
+        column=column,
         spread=spread_of(rewards),
-        nonfinite=len(column) - len(rewards),
+        nonfinite=len(every) - len(rewards),
         quantiles=quantiles_of(rewards),
         values={f"{x:.6g}": int(n) for x, n in zip(values, counts, strict=True)} if few else None,
         histogram=histogram_of(rewards),
@@ -249,18 +262,16 @@ def length_facts(reading: PassResult) -> LengthFacts | None:
         spread=spread_of(lengths),
         quantiles=quantiles_of(lengths),
         histogram=length_histogram(lengths),
-        truncated=truncation(reading),
         at_longest=int((lengths == lengths.max(initial=0)).sum()),
         reward_correlation=_with_reward(rows),
     )
 
 
-def truncation(reading: PassResult) -> Truncation | None:
+def truncation(responses: pl.DataFrame, columns: ColumnMap) -> Truncation | None:
     """Return how many responses are cut off; None without a column."""
-    if "truncated" not in reading.rows:
+    if "truncated" not in responses:
         return None
-    flags = reading.rows["truncated"]
-    column = reading.selection.columns.column("truncated")
+    flags, column = responses["truncated"], columns.column("truncated")
     return Truncation(column, int(flags.sum()), float(flags.mean() or 0.0))  # type: ignore[arg-type]
 
 
@@ -290,7 +301,11 @@ def _with_reward(rows: pl.DataFrame) -> Json | None:
 
 
 def slices_of(
-    rows: pl.DataFrame, groups: pl.DataFrame | None, key: str, pass_threshold: float
+    rows: pl.DataFrame,
+    responses: pl.DataFrame,
+    groups: pl.DataFrame | None,
+    key: str,
+    pass_threshold: float,
 ) -> list[Slice]:
     """Return the statistics of each step (`batch`) or `domain`; none without the column.
 
@@ -299,16 +314,27 @@ def slices_of(
     """
     if key not in rows:
         return []
-    parts = rows.drop_nulls(key).partition_by(key, maintain_order=True, as_dict=True)
+    parts = _partition(rows, key)
+    whole = parts if len(responses) == len(rows) else _partition(responses, key)
     labels = [label for (label,) in parts]
     by_label = None
     if groups is not None and "equal" in groups:
         several = groups.filter(pl.col("rows") > 1).drop_nulls(key)
         by_label = dict(several.group_by(key).agg(pl.mean("equal")).iter_rows())
     return [
-        _slice(label, parts[(label,)], pass_threshold, (by_label or {}).get(label))
+        _slice(
+            label,
+            parts[(label,)],
+            whole.get((label,), responses.clear()),
+            pass_threshold,
+            (by_label or {}).get(label),
+        )
         for label in _ordered(labels, key)
     ]
+
+
+def _partition(table: pl.DataFrame, key: str) -> dict[tuple[Any, ...], pl.DataFrame]:
+    return table.drop_nulls(key).partition_by(key, maintain_order=True, as_dict=True)
 
 
 def _ordered(labels: list[Any], key: str) -> list[Any]:
@@ -321,9 +347,13 @@ def _ordered(labels: list[Any], key: str) -> list[Any]:
 
 
 def _slice(
-    label: Label, rows: pl.DataFrame, pass_threshold: float, zero_variance: float | None
+    label: Label,
+    rows: pl.DataFrame,
+    responses: pl.DataFrame,
+    pass_threshold: float,
+    zero_variance: float | None,
 ) -> Slice:
-    rewards, lengths = _finite(rows, "reward"), _finite(rows, "tokens")
+    rewards, lengths = _finite(responses, "reward"), _finite(rows, "tokens")
     kl = _finite(rows, "kl")
     compared = float(_finite(rows, "compared").sum())
     return Slice(
@@ -332,7 +362,7 @@ def _slice(
         tokens=token_counts(rows),
         reward=spread_of(rewards),
         length=spread_of(lengths),
-        truncated=float(rows["truncated"].mean() or 0) if "truncated" in rows else None,  # type: ignore[arg-type]
+        truncated=float(responses["truncated"].mean() or 0) if "truncated" in rows else None,  # type: ignore[arg-type]
         pass_rate=float((rewards >= pass_threshold).mean()) if len(rewards) else None,
         zero_variance=zero_variance,
         kl=mean_of(kl),

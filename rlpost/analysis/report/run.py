@@ -64,7 +64,7 @@ def build(
     inputs: Sequence[PathText], *, columns_map: Mapping[str, str] | None = None,
     pass_threshold: float = 1.0, unit: Unit | None = None,
     rollout_reward: RolloutReward = "equal", reward_components: Mapping[str, float] | None = None,
-    examples: int = 6, seed: int = 0,
+    examples: int = 6, seed: int = 0, partial: bool = False,
     recipe: Recipe | None = None, named: str = "the recipe",
     by_user: NamedByUser | None = None,
     reporter: Reporter | None = None, made_of: InputPaths | None = None,
@@ -74,9 +74,10 @@ def build(
 
     The input is read once, in chunks; a few numbers per response stay in memory. The size of the
     page does not grow with the input. Before that, a sample of recorded columns is compared with
-    the recipe; `named` is how the user typed it, and `by_user` what replaces the code and the
+    the recipe: `named` is how the user typed it, and `by_user` what replaces the code and the
     tokenizer of a recipe in metadata. `made_of` is what temporary files are made of, and `shown`
-    returns the statistics with the names of inputs in place of temporary files.
+    returns the statistics with the names of inputs in place of temporary files. `partial` is as in
+    `inspect_source`.
     """
     every = columns_map or {}
     columns_map = {
@@ -96,6 +97,7 @@ def build(
         unit=unit,
         rollout_reward=rollout_reward,
         reward_components=reward_components or {},
+        partial=partial,
         beside=(builder, clips),
         reporter=reporter,
     )

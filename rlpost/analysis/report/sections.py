@@ -75,7 +75,9 @@ def signal(facts: Facts) -> Section | None:
 
 def overview(facts: Facts) -> Section:
     """Return tiles with the sizes and means of the input."""
-    tiles = [Tile("Responses", f"{facts.responses:,}", _stored(facts), "responses")]
+    tiles = [
+        Tile(f"{facts.row_noun}s".capitalize(), f"{facts.responses:,}", _stored(facts), "responses")
+    ]
     if facts.tokens and facts.lengths:
         every, policy = facts.tokens["all"], facts.tokens["policy"]
         note = f"according to {facts.lengths.column}"
@@ -92,11 +94,10 @@ def overview(facts: Facts) -> Section:
         value = number(facts.lengths.spread.mean)
         tiles.append(Tile("Mean length", value, f"tokens; {note}", "lengths.spread.mean"))
     if facts.truncated:
-        note = f"{counted(facts.truncated.responses, 'response')}, according to "
+        note = f"{counted(facts.truncated.responses, facts.unit)}, according to "
         note += facts.truncated.column
         share = percent(facts.truncated.share)
-        key = "lengths.truncated.share" if facts.lengths else "truncated.share"
-        tiles.append(Tile("Truncated", share, note, key))
+        tiles.append(Tile("Truncated", share, note, "truncated.share"))
     kl = facts.token_facts.kl if facts.token_facts else None
     if kl:
         note = f"old ‖ ref, k1, mean of responses; {_ends(kl)}"
@@ -189,24 +190,24 @@ def steps(facts: Facts, clipped: Mapping[Label, tuple[float, float]]) -> Section
         for one in trends
         if any(value is not None for value in one.values)
     ]
-    table = _slice_table("All steps", axis, facts.steps)
+    table = _slice_table("All steps", axis, facts.steps, facts.row_noun)
     return Section("steps", "Steps", charts=charts, tables=[table])
 
 
 _COLUMNS = (
-    *("responses", "reward", "pass rate", "no signal", "policy tokens", "truncated"),
+    *("reward", "pass rate", "no signal", "policy tokens", "truncated"),
     *("KL per token", "engine ‖ trainer"),
 )
 
 
-def _slice_table(title: str, name: str, slices: Sequence[Slice]) -> TextTable:
+def _slice_table(title: str, name: str, slices: Sequence[Slice], noun: str) -> TextTable:
     """Return a row per step or domain, without columns that have no numbers."""
     columns = _slice_cells(slices[:MOST_ROWS])
     with_numbers = [i for i, cells in enumerate(columns) if {*cells} != {"–"}]
     rows = [*zip(*(columns[i] for i in with_numbers), strict=True)]
     if len(slices) > MOST_ROWS:
         rows.append((f"… {len(slices) - MOST_ROWS:,} more", *("" for _ in with_numbers[1:])))
-    headings = (name, *_COLUMNS)
+    headings = (name, f"{noun}s", *_COLUMNS)
     return TextTable(tuple(headings[i] for i in with_numbers), rows, title)
 
 
@@ -231,7 +232,12 @@ def distributions(facts: Facts) -> Section | None:
     lengths = facts.lengths
     if lengths and lengths.histogram:
         charts.append(
-            histogram("Lengths", lengths.histogram, "responses", "policy tokens of a response")
+            histogram(
+                "Lengths",
+                lengths.histogram,
+                f"{facts.row_noun}s",
+                f"policy tokens of a {facts.row_noun}",
+            )
         )
     tiles: list[Tile] = []
     lines: list[str] = []
@@ -241,7 +247,7 @@ def distributions(facts: Facts) -> Section | None:
     else:
         lines.append("The input has no advantages; rlpost advantages computes them.")
     rows = _quantile_rows(facts)
-    tables = [TextTable(_QUANTILES, rows, "Quantiles of responses")] if rows else []
+    tables = [TextTable(_QUANTILES, rows, "Quantiles")] if rows else []
     if facts.components:
         tables.append(TextTable(COMPONENT_HEADINGS, component_rows(facts), "Reward components"))
         lines += component_notes(facts)
@@ -270,9 +276,9 @@ def _reward_charts(facts: Facts) -> list[Chart]:
         return []
     if rewards.values:
         counts = [*rewards.values.values()]
-        return [bars("Rewards", [*rewards.values], counts, "responses", "reward")]
+        return [bars("Rewards", [*rewards.values], counts, f"{facts.unit}s", "reward")]
     if rewards.histogram:
-        return [histogram("Rewards", rewards.histogram, "responses", "reward")]
+        return [histogram("Rewards", rewards.histogram, f"{facts.unit}s", "reward")]
     return []
 
 
@@ -323,7 +329,7 @@ def groups(facts: Facts) -> Section | None:
     tables = []
     if len(facts.domains) > 1:
         name = facts.roles["domain"].column
-        tables.append(_slice_table(f"By {name}", name, facts.domains))
+        tables.append(_slice_table(f"By {name}", name, facts.domains, facts.row_noun))
     return Section("groups", "Groups", charts=charts, tables=tables)
 
 

@@ -43,7 +43,7 @@ def test_lengths_and_their_correlation_equal_a_plain_computation(sample, facts):
     assert found.quantiles["p95"] == lengths.quantile(0.95, "linear")
     assert sum(found.histogram.counts) == len(lengths)
     cut = frame["finish_reason"] == "length"
-    assert (found.truncated.responses, found.truncated.share) == (cut.sum(), cut.mean())
+    assert (facts.truncated.responses, facts.truncated.share) == (cut.sum(), cut.mean())
     by = ["step", "prompt_id"]
     centred = frame.select(pl.col("tokens", "reward") - pl.col("tokens", "reward").mean().over(by))
     want = {
@@ -82,7 +82,7 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
     rollouts = (
         pl.read_parquet(CALCULATOR)
         .group_by([*by, "traj_id"], maintain_order=True)
-        .agg(reward=REWARD_OF[reward])
+        .agg(reward=REWARD_OF[reward], cut=pl.col("finish_reason").last() == "length")
     )
     groups = rollouts.group_by(by).agg(
         pl.len(), passed=(pl.col("reward") >= 1).sum(), equal=pl.col("reward").n_unique() == 1
@@ -98,7 +98,17 @@ def test_statistics_of_groups_count_a_rollout_once(reward):
     rows = inspect([CALCULATOR], unit="row")
     assert rows.groups.of == "response"
     assert rows.groups.sizes.keys() != {8}
-    assert found.rewards == rows.rewards
+    assert (found.rollouts, rows.rollouts) == (256, None)
+    spread = found.rewards.spread
+    assert (spread.count, rows.rewards.spread.count) == (256, 919)
+    assert (spread.mean, spread.std) == pytest.approx(
+        (rollouts["reward"].mean(), rollouts["reward"].std())
+    )
+    assert found.truncated.responses == rollouts["cut"].sum() > 0
+    of_steps = rollouts.group_by("step").agg(pl.mean("reward", "cut")).sort("step").rows()
+    slices = [(one.label, one.reward.mean, one.truncated) for one in found.steps]
+    assert [*map(list, slices)] == [pytest.approx([*one]) for one in of_steps]
+    assert sum(one.responses for one in found.steps) == 919
 
 
 @pytest.mark.parametrize("rule", ["equal", "last", "sum", "mean"])
@@ -112,9 +122,11 @@ def test_groups_of_rollouts_equal_those_of_the_summary(rule, tmp_path):
     frame.with_columns(reward=pl.Series(rewards)).write_parquet(tmp_path / "in.parquet")
     ids, chosen = {"rollout": "traj_id"}, {"rollout_reward": rule}
     recipe = Recipe(estimator="grpo", nonfinite="mask", columns=ids, **chosen)
-    groups = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)["groups"]
-    found = inspect([tmp_path / "in.parquet"], columns_map=ids, **chosen).groups
-    assert {name: getattr(found, name) for name in groups} == groups
+    summary = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
+    found = inspect([tmp_path / "in.parquet"], columns_map=ids, **chosen)
+    groups = summary["groups"]
+    assert {name: getattr(found.groups, name) for name in groups} == groups
+    assert spread(found.rewards.spread) == pytest.approx(summary["reward"])
 
 
 def test_the_screen_of_groups_counts_rollouts():
@@ -122,6 +134,6 @@ def test_the_screen_of_groups_counts_rollouts():
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen, "--about", "groups"]).stdout
     assert "32 groups of 8 rollouts" in shown
     shown = RUN.invoke(app, [str(CALCULATOR), *chosen]).stdout
-    assert "32 groups of 8 rollouts," in shown
+    assert "919 rows of 256 rollouts, 8,624 tokens (63.5 % policy), 32 groups of 8," in shown
     assert "turns_as_responses" not in shown
     assert "differing_rollout_rewards" in RUN.invoke(app, [str(CALCULATOR)]).stdout

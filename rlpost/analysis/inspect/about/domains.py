@@ -25,7 +25,7 @@ def domains(facts: Facts) -> Page:
     if len(facts.domains) == 1:
         return page_of(facts, "domains", [], f"There is one domain, {facts.domains[0].label}.")
     column = facts.roles["domain"].column
-    table = slice_table(by_signal(facts.domains), column, f"By {column}", MOST_ROWS)
+    table = slice_table(by_signal(facts.domains), column, facts.row_noun, f"By {column}", MOST_ROWS)
     return page_of(facts, "domains", [table], "")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rlpost.analysis.inspect.about.base import page_of, topic
 from rlpost.analysis.inspect.about.rewards import distribution
-from rlpost.display.text import counted, share
+from rlpost.display.text import counted, percent
 
 if TYPE_CHECKING:
     from rlpost.analysis.inspect.model import Facts
@@ -22,9 +22,11 @@ def lengths(facts: Facts) -> Page:
     lines = []
     if facts.truncated:
         count, column = facts.truncated.responses, facts.truncated.column
-        of_all = share(count, facts.responses)
-        lines = [f"{counted(count, 'response')} truncated ({of_all}), according to `{column}`"]
-    table = distribution("Policy tokens", found.spread, found.quantiles, found.histogram, lines)
+        of_all = percent(facts.truncated.share)
+        lines = [f"{counted(count, facts.unit)} truncated ({of_all}), according to `{column}`"]
+    table = distribution(
+        f"Policy tokens of {facts.row_noun}s", found.spread, found.quantiles, found.histogram, lines
+    )
     return page_of(facts, "lengths", [table], "")
 
 

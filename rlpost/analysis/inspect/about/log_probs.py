@@ -24,7 +24,7 @@ def log_probs(facts: Facts) -> Page:
     rows = [_row(role, one) for role, one in tokens.columns.items()]
     headings = ("role", "mean", "min", "max", "= 0", "> 0", "not finite")
     table = TextTable(headings, rows, "Policy tokens")
-    return page_of(facts, "log_probs", [table, _kl(tokens)], "")
+    return page_of(facts, "log_probs", [table, _kl(tokens, facts.row_noun)], "")
 
 
 def _row(role: str, one: TokenColumn) -> tuple[str, ...]:
@@ -36,11 +36,17 @@ def _row(role: str, one: TokenColumn) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _kl(tokens: TokenFacts) -> TextTable | None:
+def _kl(tokens: TokenFacts, noun: str) -> TextTable | None:
     if tokens.kl is None:
         return None
     lines = clamped_lines("KL", tokens.kl_clamped)
-    return distribution("KL per token (old ‖ ref)", tokens.kl, tokens.kl_quantiles, None, lines)
+    return distribution(
+        f"KL per token (old ‖ ref) of {noun}s",
+        tokens.kl,
+        tokens.kl_quantiles,
+        None,
+        lines,
+    )
 
 
 def clamped_lines(names: str, tokens: int) -> list[str]:

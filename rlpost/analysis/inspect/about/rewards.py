@@ -30,7 +30,9 @@ def rewards(facts: Facts) -> Page:
     lines = correlation(facts)
     if found.nonfinite:
         lines.append(f"{found.nonfinite:,} more are null, NaN or infinite")
-    whole = distribution("Raw rewards", found.spread, found.quantiles, found.histogram, lines)
+    whole = distribution(
+        f"Raw rewards of {facts.unit}s", found.spread, found.quantiles, found.histogram, lines
+    )
     return page_of(facts, "rewards", [whole, _values(facts)], "")
 
 
@@ -45,9 +47,7 @@ def distribution(
     middle = [quantiles.get(part) for part in QUANTILES]
     cells = aligned([spread.mean, spread.std, spread.min, *middle, spread.max])
     headings = ("mean", "std", "min", "5 %", "median", "95 %", "max")
-    return TextTable(
-        headings, [cells], f"{name} of responses", [*chart(histogram), *lines], text=()
-    )
+    return TextTable(headings, [cells], name, [*chart(histogram), *lines], text=())
 
 
 def chart(histogram: Histogram | None) -> list[str]:
@@ -84,4 +84,4 @@ def _values(facts: Facts) -> TextTable | None:
         (value, f"{count:,}", percent(count / total), bar(count, largest, BAR))
         for value, count in rewards.values.items()
     ]
-    return TextTable(("raw reward", "responses", "share", ""), rows, text=(0, 3))
+    return TextTable(("raw reward", f"{facts.unit}s", "share", ""), rows, text=(0, 3))

@@ -46,7 +46,9 @@ def _numbers(trend: Trend) -> list[str]:
     return aligned(trend.values)
 
 
-def slice_table(slices: Sequence[Slice], column: str, title: str, most: int) -> TextTable:
+def slice_table(
+    slices: Sequence[Slice], column: str, noun: str, title: str, most: int
+) -> TextTable:
     """Return a row for each step or domain, with those columns in which any has a number."""
     numbers = {
         trend.name: [*map(percent, trend.values)] if trend.share else _numbers(trend)
@@ -55,5 +57,5 @@ def slice_table(slices: Sequence[Slice], column: str, title: str, most: int) -> 
     labels = [str(one.label) for one in slices]
     counts = [f"{one.responses:,}" for one in slices]
     rows = [*zip(labels, counts, *numbers.values(), strict=True)]
-    headings = (column, "responses", *(SHORT.get(name, name) for name in numbers))
+    headings = (column, f"{noun}s", *(SHORT.get(name, name) for name in numbers))
     return TextTable(headings, elided(rows, most), title)

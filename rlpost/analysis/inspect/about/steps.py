@@ -27,7 +27,7 @@ def steps(facts: Facts) -> Page:
     if len(facts.steps) == 1:
         return page_of(facts, "steps", [], f"There is one step, {facts.steps[0].label}.")
     column = facts.roles["batch"].column
-    rows = slice_table(facts.steps, column, f"By {column}", MOST_ROWS)
+    rows = slice_table(facts.steps, column, facts.row_noun, f"By {column}", MOST_ROWS)
     return page_of(facts, "steps", [trends(facts, None), rows], "")
 
 

@@ -12,6 +12,7 @@ import polars as pl
 from rlpost.analysis.findings import Check, Registry
 from rlpost.analysis.inspect.failures import failed_rows, replaced_rows, signs_of_failures
 from rlpost.analysis.inspect.model import CheckRun, FindingEvidence, InputFinding, Severity
+from rlpost.analysis.inspect.responses import reward_facts, turn_kinds
 from rlpost.display.text import counted, plural
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ class NotRun:
     why: str
 
 
-OF_WHOLE_GROUPS = ("unequal_groups", "single_row_groups")
 Result = Problem | NotRun | None
 """None: the check ran, and there is no problem."""
 
@@ -81,13 +81,15 @@ class InputCheck(Check["Callable[[CheckInput], Result]"]):
     needs: tuple[str, ...]
     """Contents of the input, of `ColumnSelection.contents`; without one the check does not run."""
     needs_rows: bool
+    whole_groups: bool
+    """It compares numbers of rows of groups, so it does not run on the rows of a condition."""
 
     def result(self, data: CheckInput) -> Result:
         """Run the check if the input has what it needs."""
         if self.needs_rows and not data.count:
             return NotRun("the input has no rows")
         selection = data.reading.selection
-        if data.partial and self.name in OF_WHOLE_GROUPS:
+        if data.partial and self.whole_groups:
             return NotRun("--where may leave rows of groups out")
         for need in self.needs:
             if need not in selection.contents:
@@ -100,7 +102,7 @@ FINDINGS: Registry[InputCheck] = Registry()
 
 
 def check(
-    severity: CheckSeverity, *needs: str, needs_rows: bool = True
+    severity: CheckSeverity, *needs: str, needs_rows: bool = True, whole_groups: bool = False
 ) -> Callable[[Callable[[CheckInput], Result]], Callable[[CheckInput], Result]]:
     """Add a function to FINDINGS; its name is the finding's, its docstring the meaning.
 
@@ -108,10 +110,11 @@ def check(
         severity: if it is `error or warning`, the problem has its severity.
         needs: contents of the input, of `ColumnSelection.contents`.
         needs_rows: whether the check runs on responses.
+        whole_groups: whether it needs all rows of a group.
     """
 
     def add(function: Callable[[CheckInput], Result]) -> Callable[[CheckInput], Result]:
-        FINDINGS.add(InputCheck(function, severity, needs, needs_rows))
+        FINDINGS.add(InputCheck(function, severity, needs, needs_rows, whole_groups))
         return function
 
     return add
@@ -147,13 +150,10 @@ class CheckInput:
     input: InputFacts
     group_rows: pl.DataFrame | None
     groups: PromptGroup | None
-    rewards: RewardFacts | None
     lengths: LengthFacts | None
     masks: MaskFacts | None
     tokens: TokenFacts | None
     mismatch: Mismatch | None
-    turns: pl.Series
-    """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
     rollout_reward: RolloutReward
     chosen_unit: Unit | None = None
     """What counts, as the user chose it; None: by the columns."""
@@ -166,6 +166,16 @@ class CheckInput:
     """Rows to list for each finding, at most."""
     partial: bool = False
     """The rows are those of a condition, so groups may lack some."""
+
+    @cached_property
+    def rewards(self) -> RewardFacts | None:
+        """The statistics of the rewards of rows."""
+        return reward_facts(self.reading.rows, self.reading.selection.reward_column)
+
+    @cached_property
+    def turns(self) -> pl.Series:
+        """Which rows look like turns of a rollout, and by what, as `turn_rows` returns it, [n]."""
+        return turn_kinds(self.reading.rows)
 
     @cached_property
     def failed(self) -> pl.Series:

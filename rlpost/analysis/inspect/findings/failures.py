@@ -93,7 +93,7 @@ def superseded_attempts(data: CheckInput) -> Result:
     )  # fmt: skip
 
 
-@check("warning", "group")
+@check("warning", "group", whole_groups=True)
 def unequal_groups(data: CheckInput) -> Result:
     """Prompt groups have fewer or more responses than most, so some were dropped or written twice.
 

@@ -37,7 +37,7 @@ WITHOUT_COPY = 0.05  # of the responses, at most
 UNITS = (("group", "group"), ("batch", "step"))
 
 
-@check("error", "group")
+@check("error", "group", whole_groups=True)
 def single_row_groups(data: CheckInput) -> Result:
     """Most groups have one response, so their advantages are 0: the group key may be wrong.
 
