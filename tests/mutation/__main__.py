@@ -1,207 +1,210 @@
-"""Mutation tests: `python -m tests.mutation [--module scans] [--jobs N] [--budget S] [--fresh]`.
+"""Mutation tests: `python -m tests.mutation {draw,cover,run}`.
 
-Each mutant of rlpost/kernels and rlpost/estimators runs against the tests that call the mutated
-function. A mutant survives if all of these tests pass. Surviving mutants that don't change any
-result are listed in equivalent.toml, each with the reason. The exit code is 1 if any other mutant
-survives, if a test kills a mutant of that list, or if the list has an entry without a mutant.
+`mutants.toml` has some 200 small changes of rlpost, drawn by a seed, each with the number of tests
+of README's command that it fails (`kills`, counted up to MOST). They are the gate for changes of tests:
+`run` exits with 1 if a mutant that was killed survives.
 
-pytest collects the tests once. Each mutant runs in a fork of that process, so it costs only the
-time of its tests. Results are stored in .bench/mutation, and the next run continues from them.
+    python -m tests.mutation draw --seed 7     adds mutants where a room has too few, drops those whose line is gone
+    python -m tests.mutation cover             runs the suite once, and stores which tests run which mutant's line
+    python -m tests.mutation run [TEXT]        runs these tests on each mutant whose name contains TEXT
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
+import subprocess
 import sys
-import time
-import tomllib
-from collections import Counter
-from contextlib import suppress
-from itertools import groupby
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 HERE = Path(__file__).parent
-TESTS = HERE.parent
-ROOT = TESTS.parent
-sys.path.insert(0, str(TESTS))
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
 
-FILES = (
-    "test_segments.py", "test_scans.py", "test_moments.py", "test_moment_edges.py",
-    "test_quantiles.py", "test_rewards.py", "test_kl.py", "test_corrections.py",
-    "test_aggregate.py", "test_estimators.py", "test_estimator_edges.py",
-    "test_estimators_base.py", "test_losses.py", "test_off_policy.py", "test_extremes.py",
-    "test_stages.py", "test_stages_rewards.py", "test_stages_responses.py", "test_stages_tokens.py",
-    "test_numerics.py", "test_custom_estimators.py",
-)  # fmt: skip
+from mutation import hits, mutants  # noqa: E402
+
+STORE = ROOT / ".bench" / "mutation"
+MOST = 5
+"""Tests that kill a mutant are counted up to this number."""
+SECONDS = 60.0
+"""Tests that run on a mutant take at most this long on unchanged code; a survivor meets all."""
 
 
-class Plugin:
-    """A pytest plugin that runs the mutants in place of the collected tests."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        from mutation.results import FILE, Results
-
-        self.arguments = arguments
-        self.equivalent = tomllib.loads((HERE / "equivalent.toml").read_text(encoding="utf-8"))
-        if arguments.fresh:
-            FILE.unlink(missing_ok=True)
-        self.results = Results(FILE, test_files())
-        self.counts: dict[str, Counter[str]] = {}
-        self.failed = False
-
-    def pytest_collection(self) -> None:
-        """Make Hypothesis draw few examples, always the same ones, without shrinking."""
-        from hypothesis import Phase, settings
-
-        phases = (Phase.explicit, Phase.generate)
-        profile = settings(
-            max_examples=25, derandomize=True, deadline=None, database=None, phases=phases,
-            report_multiple_bugs=False,
-        )  # fmt: skip
-        settings.register_profile("mutation", profile)
-        settings.load_profile("mutation")
-
-    def pytest_runtestloop(self, session) -> bool:
-        from mutation.coverage import measure_coverage
-        from mutation.runner import preload
-
-        if session.testsfailed:
-            return True  # a test file cannot be imported
-        preload()
-        self.coverage = measure_coverage(session.items)
-        self.items = {item.nodeid: item for item in session.items if item.nodeid in self.coverage}
-        seconds = sum(test.seconds for test in self.coverage.values())
-        print(f"{len(self.items)} tests, {seconds:.0f} s", flush=True)
-        selected = mutants(self.arguments.module)
-        for module, (control, *rest) in groupby(selected, key=lambda mutant: mutant.module):
-            self.run_module(module, control, rest)
-        return True
-
-    def run_module(self, module: str, control, module_mutants: list) -> None:
-        """Run all mutants of a module, if the tests pass with its unchanged copy."""
-        if not module_mutants:
-            return
-        start, numbers = time.monotonic(), Counter()
-        self.counts[module] = counts = Counter()
-        running: list = []
-        if not self.control_passes(control):
-            return
-        for mutant in module_mutants:
-            number = numbers[mutant.name]
-            numbers[mutant.name] += 1
-            result = self.results.find(mutant, number)
-            if result is not None:
-                self.count(counts, result)
-                continue
-            while len(running) >= self.arguments.jobs:
-                self.poll(running, counts)
-            running.append(self.start(mutant, number))
-        while running:
-            self.poll(running, counts)
-        for name in self.equivalent:
-            if name.startswith(f"{module}.py ") and name not in numbers:
-                self.failed = True
-                print(f"no such mutant  {name}", flush=True)
-        totals = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-        print(f"{module}: {totals}; {time.monotonic() - start:.0f} s", flush=True)
-
-    def control_passes(self, control) -> bool:
-        """Whether all tests pass with an unchanged copy of the module."""
-        result = self.results.find(control, 0)
-        if result is None:
-            running = [self.start(control, 0)]
-            while running:
-                self.poll(running, Counter())
-            result = self.results.find(control, 0)
-        if result.outcome != "survived":
-            self.failed = True
-            print(f"{control.module}: {result.test} fails without a mutation", flush=True)
-        return result.outcome == "survived"
-
-    def start(self, mutant, number: int):
-        """Start a mutant. Tests that killed other mutants of the same function run first."""
-        from mutation.runner import MutantRun
-
-        killed = [result for result in self.results.all() if result.outcome == "killed"]
-        function = mutant.name.partition(": ")[0]
-        killers = {result.test for result in killed if result.name.partition(": ")[0] == function}
-        costs = {
-            name: test.cost
-            for name, test in self.coverage.items()
-            if test.covers(mutant.path, mutant.function)
-        }
-        chosen, seconds = [], 0.0
-        for name in sorted(costs, key=lambda name: (name not in killers, costs[name])):
-            seconds += self.coverage[name].seconds
-            if chosen and seconds > self.arguments.budget:
-                break
-            chosen.append(self.items[name])
-        return MutantRun.start(mutant, number, chosen, seconds)
-
-    def poll(self, running: list, counts: Counter[str]) -> None:
-        """Store and count the result of one finished run; sleep briefly if there is none."""
-        for run in running:
-            finished = run.poll()
-            if finished is not None:
-                running.remove(run)
-                self.count(counts, self.results.add(run.mutant, run.number, *finished))
-                return
-        time.sleep(0.01)
-
-    def count(self, counts: Counter[str], result) -> None:
-        """Count a result, and print it if it contradicts equivalent.toml."""
-        outcome, equivalent = result.outcome, result.name in self.equivalent
-        if equivalent and outcome == "survived":
-            outcome = "equivalent"
-        counts[outcome] += 1
-        if "unchanged" in result.name:
-            return
-        if outcome == "survived" or (equivalent and outcome == "killed"):
-            self.failed = True
-            label = f"not equivalent, killed by {result.test}" if equivalent else outcome
-            print(f"{label}  {result.name}", flush=True)
+def copy_tree(target: Path) -> Path:
+    """Copy what git knows and does not ignore."""
+    shutil.rmtree(target, ignore_errors=True)
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    for name in names:
+        if (ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
 
 
-def test_files() -> list[Path]:
-    """Return the test files that run against mutants."""
-    return [path for name in FILES for path in TESTS.rglob(name)]
+def draw(seed: int, without: list[str]) -> None:
+    """Drop mutants whose line is gone, and draw those that a room lacks."""
+    rows = {key: row for key, row in mutants.load().items() if mutants.of_row(row).find()}
+    for mutant in mutants.draw(seed, rows, without):
+        row = {name: getattr(mutant, name) for name in ("file", "function", "line", "old", "new")}
+        rows[mutant.key] = row | ({"number": mutant.number} if mutant.number else {})
+    mutants.save(rows)
+    print(f"{len(rows)} mutants")
 
 
-def mutants(module: str | None):
-    """Yield each module's unchanged copy and its mutants; `module` filters by part of the name."""
-    from mutation.coverage import PACKAGES
-    from mutation.mutants import mutants_of, unchanged
+def cover(arguments: list[str]) -> None:
+    """Run the suite on a marked copy of the tree."""
+    STORE.mkdir(parents=True, exist_ok=True)
+    rows = present()
+    tree = copy_tree(STORE / "marked")
+    target, report = STORE / "hits", STORE / "seconds.json"
+    target.write_text("", encoding="utf-8")
+    hits.mark(tree, [mutants.of_row(row) for row in rows.values()], target)
+    hits.run_covered(tree, report, arguments or ["--numprocesses", "auto"])
+    tests, seconds = hits.read_hits(target, report, len(rows))
+    covered = {key: sorted(names) for key, names in zip(rows, tests, strict=True)}
+    stored = {"seconds": seconds, "tests": covered}
+    (STORE / "cover.json").write_text(json.dumps(stored), encoding="utf-8")
+    print(f"{len(seconds)} tests passed; {sum(map(bool, tests))} of {len(rows)} mutants are run")
 
-    for package in PACKAGES:
-        for path in sorted((ROOT / "rlpost" / package).glob("*.py")):
-            if module is None or module in f"{path.parent.name}/{path.stem}":
-                yield unchanged(path)
-                yield from mutants_of(path)
+
+def present() -> dict[str, dict]:
+    """Return the rows of mutants whose line exists."""
+    return {key: row for key, row in mutants.load().items() if mutants.of_row(row).find()}
+
+
+class Runner:
+    """Runs mutants, each in one of a few copies of the tree."""
+
+    def __init__(self, jobs: int) -> None:
+        stored = json.loads((STORE / "cover.json").read_text(encoding="utf-8"))
+        self.seconds, self.tests = stored["seconds"], stored["tests"]
+        self.trees: Queue[Path] = Queue()
+        for number in range(jobs):
+            self.trees.put(copy_tree(STORE / f"job{number}"))
+        self.killers: dict[str, int] = {}
+
+    def order(self, key: str, row: dict) -> list[str]:
+        """Return the tests of a mutant: of its room first, then fast ones, few of one function."""
+        room = row["file"].split("/")[-2] if "/" in row["file"] else ""
+        names = self.tests.get(key, [])
+        seen: dict[str, int] = {}
+        ranks = {}
+        for name in sorted(names, key=lambda name: self.seconds[name]):
+            function = name.partition("[")[0]
+            seen[function] = seen.get(function, 0) + 1
+            near = f"/{room}" in name
+            killed = self.killers.get(function, 0) > 0
+            ranks[name] = (seen[function] // 3, not killed, not near, self.seconds[name])
+        return sorted(names, key=ranks.__getitem__)
+
+    def run(self, key: str, row: dict) -> list[str]:
+        """Return the tests that fail on a mutant, at most MOST."""
+        names = self.order(key, row)
+        chosen, spent = [], 0.0
+        while len(chosen) < len(names) and (spent < SECONDS or not chosen):
+            spent += self.seconds[names[len(chosen)]]
+            chosen.append(names[len(chosen)])
+        failed = self.failures(row, chosen, spent)
+        if not failed and len(chosen) < len(names):
+            rest = names[len(chosen) :]
+            failed = self.failures(row, rest, sum(self.seconds[name] for name in rest))
+        for name in failed:
+            function = name.partition("[")[0]
+            self.killers[function] = self.killers.get(function, 0) + 1
+        return failed
+
+    def failures(self, row: dict, names: list[str], seconds: float) -> list[str]:
+        """Run tests on a mutant in a free copy; a run that does not end counts as one failure."""
+        if not names:
+            return []
+        mutant, tree = mutants.of_row(row), self.trees.get()
+        path = tree / "rlpost" / mutant.file
+        text = path.read_text(encoding="utf-8")
+        chosen, report = tree / "chosen.txt", tree / "report.txt"
+        report.unlink(missing_ok=True)
+        try:
+            write(path, mutant.changed(tree))
+            chosen.write_text("\n".join(names), encoding="utf-8", errors="surrogateescape")
+            command = [
+                sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-rfE",
+                f"--maxfail={MOST}", "--tb=no", f"@{chosen}",
+            ]  # fmt: skip
+            with report.open("w") as file:
+                subprocess.run(
+                    command, cwd=tree, env=hits.environment(tree), stdin=subprocess.DEVNULL,
+                    stdout=file, stderr=subprocess.STDOUT, timeout=5 * seconds + 60, check=False,
+                )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return ["does not end"]
+        finally:
+            write(path, text)
+            self.trees.put(tree)
+        lines = report.read_text(encoding="utf-8", errors="replace").splitlines()
+        marks = ("FAILED ", "ERROR ")
+        failed = [line.split(" ", 1)[1].split(" - ")[0] for line in lines if line.startswith(marks)]
+        if not failed and not any(" passed" in line for line in lines[-3:]):
+            return [f"pytest ended: {lines[-1] if lines else ''}"]
+        return failed
+
+
+def write(path: Path, text: str) -> None:
+    """Write a module, and remove its compiled form, whose time may be the same."""
+    for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        cached.unlink()
+    path.write_text(text, encoding="utf-8")
+
+
+def run(text: str, jobs: int) -> int:
+    """Run mutants, store the counts, print each change, and return the exit code."""
+    rows, runner, lost = mutants.load(), Runner(jobs), 0
+    here = {key: row for key, row in present().items() if text in key}
+    with ThreadPoolExecutor(jobs) as pool:
+        results = {key: pool.submit(runner.run, key, row) for key, row in here.items()}
+        for number, (key, result) in enumerate(results.items(), 1):
+            failed, row = result.result(), rows[key]
+            before = row.get("kills")
+            row["kills"] = len(failed)
+            if failed:
+                row["killer"] = failed[0].partition("[")[0]
+                row.pop("reason", None)
+            else:
+                row.pop("killer", None)
+            is_lost = not failed and bool(before)
+            lost += is_lost
+            mark = "LOST" if is_lost else "survived" if not failed and "reason" not in row else ""
+            print(f"{number} {before} -> {len(failed)} {mark} {key}", flush=True)
+            mutants.save(rows)
+    counts = [row["kills"] for row in here.values()]
+    alive = sum(not count and "reason" not in row for count, row in zip(counts, here.values(), strict=True))
+    few = sum(0 < count <= 3 for count in counts)
+    print(f"{len(counts)} mutants: {sum(c > 0 for c in counts)} killed, {few} by one to three tests,"
+          f" {alive} survive, {lost} lost; {len(rows) - len(present())} are gone")
+    return int(lost > 0)
 
 
 def main() -> int:
-    """Run the mutants and return the exit code."""
-    os.environ["CI"] = "true"  # Hypothesis draws the same examples each time
-    os.environ["OMP_NUM_THREADS"] = "1"  # a fork would wait for threads that only its parent has
-    import pytest
-
-    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--module", help="part of a module's name, such as kernels/scans")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="mutants to run in parallel"
-    )
-    parser.add_argument(
-        "--budget", type=float, default=20.0, help="CPU seconds of tests for each mutant"
-    )
-    parser.add_argument("--fresh", action="store_true", help="discard stored results")
-    plugin = Plugin(parser.parse_args())
-    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:faulthandler", "-n", "0"]
-    with suppress(SystemExit):
-        pytest.main([*options, *map(str, test_files())], plugins=[plugin])
-    total = sum(plugin.counts.values(), Counter())
-    print("total: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(total.items())))
-    return int(plugin.failed or not total)
+    """Run a command; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("draw", "cover", "run"))
+    parser.add_argument("text", nargs="*", help="part of a mutant's name; of draw: parts of files to leave out; of cover: pytest's arguments")
+    parser.add_argument("--seed", type=int, default=45)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options, rest = parser.parse_known_args()
+    if options.command == "draw":
+        draw(options.seed, options.text)
+    elif options.command == "cover":
+        cover([*options.text, *rest])
+    else:
+        return run(" ".join(options.text), options.jobs)
+    return 0
 
 
 if __name__ == "__main__":
