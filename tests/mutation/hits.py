@@ -1,4 +1,4 @@
-"""Which tests run a mutant's line: a copy of the tree says so, in every process that a test starts."""
+"""Which tests run a mutant's line, in every process that a test starts: a marked tree says so."""
 
 from __future__ import annotations
 
@@ -59,12 +59,21 @@ def _statements(path: Path, mutant: Mutant, tree: Path) -> list[int]:
     best = _first(function)
     for node in ast.walk(function):
         for field in ("body", "orelse", "finalbody"):
-            for statement in getattr(node, field, []) if not isinstance(node, ast.IfExp | ast.Lambda) else []:
-                is_elif = field == "orelse" and isinstance(node, ast.If) and isinstance(statement, ast.If)
+            for statement in (
+                getattr(node, field, []) if not isinstance(node, ast.IfExp | ast.Lambda) else []
+            ):
+                is_elif = (
+                    field == "orelse" and isinstance(node, ast.If) and isinstance(statement, ast.If)
+                )
                 if is_elif and statement.col_offset == node.col_offset:
                     continue
                 if best < statement.lineno <= number and not isinstance(statement, ast.ClassDef):
-                    start = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
+                    start = min(
+                        [
+                            statement.lineno,
+                            *(d.lineno for d in getattr(statement, "decorator_list", [])),
+                        ]
+                    )
                     if statement.end_lineno >= number:
                         best = max(best, start)
     return [best]
@@ -76,7 +85,10 @@ def _first(node: ast.FunctionDef | ast.Module) -> int:
         text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         if not text and not future:
-            start = [statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))]
+            start = [
+                statement.lineno,
+                *(d.lineno for d in getattr(statement, "decorator_list", [])),
+            ]
             return min(start)
     return node.body[-1].lineno
 

@@ -143,7 +143,7 @@ def _is_text(node: ast.AST) -> bool:
     )
 
 
-def _changed(node: ast.expr, text: str) -> str | None:
+def _changed(node: ast.expr, text: str) -> str | None:  # noqa: PLR0911 - a kind each
     """Return the text of a changed node; None if there is no change for its kind."""
     match node:
         case ast.Compare(ops=[first]) if type(first) in _SWAPS:
@@ -203,7 +203,9 @@ def draw(seed: int, known: dict[str, dict], without: list[str]) -> list[Mutant]:
         paths = [p for name in folders for p in sorted((ROOT / "rlpost" / name).glob("*.py"))]
         paths = [path for path in paths if not any(part in str(path) for part in without)]
         here = {str(path.relative_to(ROOT / "rlpost")) for path in paths}
-        lacking = count - sum(row["file"] in here and bool(row["function"]) for row in known.values())
+        lacking = count - sum(
+            row["file"] in here and bool(row["function"]) for row in known.values()
+        )
         every = [mutant for path in paths for mutant in mutants_of(path) if mutant.key not in taken]
         chance.shuffle(every)
         lines: set[tuple[str, str]] = set()
@@ -231,7 +233,7 @@ def of_row(row: dict) -> Mutant:
 
 def save(rows: dict[str, dict]) -> None:
     """Write the table, by file and line."""
-    import json  # noqa: PLC0415
+    import json
 
     head = (
         "# Mutants and the number of tests of README's command that kill each ("
