@@ -3,7 +3,7 @@
     summary = rlpost.advantages("in.parquet", "out.parquet", rlpost.Recipe(estimator="grpo"))
     frame, summary = rlpost.enrich(frame)  # polars, pandas, duckdb, Arrow, datasets
 
-`inspect`, `loss`, `compare`, `replay`, `report`, `convert`, `export`, `bundle`, `join` and `verify`
+`inspect`, `loss`, `compare`, `replay`, `report`, `convert`, `export`, `join` and `verify`
 are the other commands as functions; they read paths and tables. `functional` has the formulas as
 functions of arrays, of numpy or torch.
 `rlpost help python` prints the manual.
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rlpost import functional, ray
     from rlpost.interface.functions import (
         advantages,
-        bundle,
         compare,
         convert,
         enrich,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _FUNCTIONS = (
-    *("advantages", "bundle", "compare", "convert", "enrich", "export", "inspect", "join", "loss"),
+    *("advantages", "compare", "convert", "enrich", "export", "inspect", "join", "loss"),
     *("replay", "report", "verify"),
 )
 _HOMES = {
@@ -64,7 +63,6 @@ __all__ = [
     "TrainingData",
     "__version__",
     "advantages",
-    "bundle",
     "compare",
     "convert",
     "enrich",

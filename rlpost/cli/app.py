@@ -38,7 +38,6 @@ GROUPS = {
     "Check": {
         "verify": "Recompute enriched columns, compare with the stored ones.",
         "replay": "Compare a trainer's recorded numbers with a recipe's.",
-        "bundle": "Write a few groups and a recipe to a zip for a bug report.",
     },
     "Files": {
         "convert": "Convert dumps of RL frameworks to Parquet.",

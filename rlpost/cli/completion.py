@@ -26,7 +26,7 @@ from rlpost.recipe.roles import ROLES
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-_COMPARE_STAGES = ("replay", "bundle", "report")
+_COMPARE_STAGES = ("replay", "report")
 Offers = Iterable[tuple[str, str]]
 Completer = Callable[..., Offers]
 

@@ -176,7 +176,9 @@ def _is_dump(path: PathText) -> bool:
         return bool(matches) and _is_dump(matches[0])
     if not location.is_file() or not is_dump_file(location):
         return False
-    return container_of(location) is not ZIP or detect(location) is not None  # or a bundle
+    return (
+        container_of(location) is not ZIP or detect(location) is not None
+    )  # or a zip file of something else
 
 
 def convert_dumps(dumps: Sequence[Dump], target: Path, where: Where | None = None) -> CanonicalFile:

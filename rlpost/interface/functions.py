@@ -23,7 +23,6 @@ from rlpost.interface.inputs import (
     table_paths,
 )
 from rlpost.interface.results import (
-    Bundle,
     Comparison,
     Conversion,
     Export,
@@ -409,9 +408,9 @@ def replay(
 
     Args:
         inputs: paths or tables, as of `advantages`, with recorded columns, such as `advantages`,
-            `returns`, `token_level_rewards`, `kl`; together they are one input. Or a bundle.
-        recipe: such as `rlpost.preset("verl")`; None: that of the bundle, or search for the recipe
-            that reproduces the recorded columns.
+            `returns`, `token_level_rewards`, `kl`; together they are one input.
+        recipe: such as `rlpost.preset("verl")`; None: search for the recipe that reproduces the
+            recorded columns.
         fixed: fields of a recipe that the search does not change, such as `{"estimator": "gae"}`.
         columns_map: role or stage to column, as with `--map`: `{"advantages": "adv"}`.
         tolerance: relative difference of equal numbers, at least 0; None: 1e-4, of metrics 1e-5.
@@ -678,67 +677,6 @@ def export(
             reporter=run.reporter,
         )
         return Export(own.result(found))
-
-
-def bundle(
-    inputs: Inputs,
-    output: str | Path,
-    recipe: Recipe | None = None,
-    loss: LossOptions | None = None,
-    *,
-    rows: str | Sequence[int] | None = None,
-    groups: int | None = None,
-    prompt_id: str | Sequence[str] = (),
-    columns_map: Mapping[str, str] | None = None,
-    groups_only: bool = False,
-    with_texts: bool = False,
-    overwrite: bool = False,
-) -> Bundle:
-    """Write a few prompt groups, their recorded numbers and a recipe to a zip file.
-
-    The file is for bug reports: `rlpost replay case.zip` compares its numbers on any machine.
-
-    Args:
-        inputs: paths or tables, as of `advantages`; together they are one input.
-        output: the file to write; its name ends in `.zip`.
-        recipe: what the numbers are compared with; None: the recipe in the metadata of the
-            input, if it has one.
-        loss: the policy loss and its options.
-        rows: numbers of rows, from 0 over all inputs, such as `"3,17,40-45"` or a list; their whole
-            prompt groups are in the bundle, and their whole steps if the recipe couples these.
-        groups: the first so many prompt groups (default: 4).
-        prompt_id: one or several prompt ids, in all steps that have them.
-        columns_map: role to column, as with `--map`; also of recorded numbers, such as `kl`.
-        groups_only: leave out what the recipe couples beyond prompt groups, with a warning.
-        with_texts: keep texts, ids and token ids.
-        overwrite: replace an existing file.
-
-    Returns:
-        What the bundle has, as its `case.json`; the columns that are left out; warnings.
-
-    Raises:
-        UsageError: a row does not exist, the output does, or options exclude each other.
-        DataError: the input has no rows, or lacks a column that is named.
-        ReadWriteError: reading or writing failed; no output is left behind.
-    """
-    _check_recipe(recipe)
-    from rlpost.analysis.replay.bundle import writer as work  # noqa: PLC0415 - slow to import
-    from rlpost.analysis.replay.bundle.recipes import BundledRecipe  # noqa: PLC0415
-    from rlpost.analysis.replay.bundle.rows import RowChoice  # noqa: PLC0415
-
-    ids = [prompt_id] if isinstance(prompt_id, str) else [*prompt_id]
-    with open_inputs(inputs, reporter=SilentReporter()) as own:
-        found = work.bundle(
-            own.paths,
-            output,
-            RowChoice(rows, groups, ids),
-            BundledRecipe(recipe, loss),
-            columns_map,
-            groups_only=groups_only,
-            with_texts=with_texts,
-            overwrite=overwrite,
-        )
-        return Bundle(own.result(found))
 
 
 @overload

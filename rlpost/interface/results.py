@@ -215,28 +215,6 @@ class Export(Result):
         return page(self)
 
 
-class Bundle(Result):
-    """What a bundle has of some rows, and what was left out."""
-
-    inputs: list[str]
-    outputs: list[str]
-    rows: Json
-    """`numbers` of the rows in the input, `responses`, `groups`, `steps`, and `why` these."""
-    recorded: dict[str, str]
-    """Recorded number -> column."""
-    columns: dict[str, str]
-    """Column -> how it is kept."""
-    left_out: dict[str, str]
-    """Column -> why."""
-    warnings: list[str]
-
-    def page(self) -> Page:
-        """Return what `rlpost bundle` prints."""
-        from rlpost.render.bundle import page  # noqa: PLC0415
-
-        return page(self)
-
-
 class Join(Result):
     """The files of a join, and how their rows were matched."""
 

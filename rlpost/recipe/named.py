@@ -1,4 +1,4 @@
-"""What data may not choose: the code and the files that the recipe of a file or bundle names."""
+"""What data may not choose: the code and the files that the recipe of a file names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class NamedByUser:
     """The estimator and the tokenizer that the user names, for recipes in data.
 
-    A recipe in metadata or in a bundle may name an estimator of a file or of an installed package,
+    A recipe in metadata may name an estimator of a file or of an installed package,
     which is code, and a tokenizer, which is a path or a repository of a server. None of them is
     imported, opened or fetched, except by the names here, which replace those in the recipe.
     """

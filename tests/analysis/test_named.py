@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import zipfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,22 +58,6 @@ def with_recipe(source, target, requested=None, **fields):
     return target
 
 
-def bundle_of(folder, path, recipe):
-    """Write a bundle of plain rollouts with this recipe."""
-    rlpost.bundle(save(rollout(), folder / "plain.parquet"), path, rlpost.Recipe())
-    with zipfile.ZipFile(path) as file:
-        members = {name: file.read(name) for name in file.namelist()}
-    rows = pq.read_table(pa.BufferReader(members["rollouts.parquet"]))
-    recorded = rows.append_column("advantages", rows["old_log_probs"])
-    sink = pa.BufferOutputStream()
-    pq.write_table(recorded, sink)
-    members |= {"recipe.toml": recipe.encode(), "rollouts.parquet": sink.getvalue().to_pybytes()}
-    with zipfile.ZipFile(path, "w") as file:
-        for name, data in members.items():
-            file.writestr(name, data)
-    return path
-
-
 def readers(enriched, out):
     """Return every command that reads rollouts, on an enriched file."""
     return [
@@ -82,7 +65,7 @@ def readers(enriched, out):
         ("inspect", enriched, "--row", "1"),
         ("compare", enriched, enriched), ("replay", enriched),
         ("compare", enriched, "--estimator", "grpo", "--estimator", "dr_grpo"),
-        ("report", enriched, "-o", out / "r.html"), ("bundle", enriched, "-o", out / "b.zip"),
+        ("report", enriched, "-o", out / "r.html"),
         ("advantages", enriched, out / "a.parquet", "--replace"),
         ("advantages", enriched, "--plan"),
         ("advantages", enriched, out, "--update", "--replace"),
@@ -110,36 +93,30 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
     assert [one[0] for one in made] == [0, 0, 0], made
     assert "r - mean" in made[2][1]
     assert theirs.imported()
-    bundle = bundle_of(tmp_path, tmp_path / "c.zip", 'estimator = "theirs"\nkl_coef = 0.5\n')
     out = tmp_path / "out"
     out.mkdir()
     shard = ("advantages", *state, "--shard-index", "0", "--num-shards", "1")
-    needed = [("verify", enriched), shard, ("replay", bundle)]
+    needed = [("verify", enriched), shard]
     requested = {"preset": "verl", "requested_estimator": "theirs"}
     fake = with_recipe(enriched, tmp_path / "fake.parquet", requested, estimator="grpo")
     others = [
         ("replay", fake), ("report", fake, "-o", out / "f.html"),
-        ("bundle", fake, "-o", out / "f.zip"),
-        ("estimators",), ("estimators", "--format", "json"), ("replay", bundle, "--preset", "verl"),
+        ("estimators",), ("estimators", "--format", "json"),
     ]  # fmt: skip
     every = [*dict.fromkeys([*readers(enriched, out), *needed, *others])]
     ran = dict(zip(every, theirs.run(*every), strict=True))
     assert not theirs.imported()
     codes = {words: code for words, (code, *_) in ran.items() if code}
-    assert codes == {**dict.fromkeys(needed, 2), others[-1]: 1}
+    assert codes == dict.fromkeys(needed, 2)
     for words in needed:
         assert flags_in(ran[words][2]) == ["--estimator", "theirs"]
     assert "--estimator theirs" in (out / "r.html").read_text()
-    with zipfile.ZipFile(out / "b.zip") as file:
-        assert "--estimator theirs" in json.loads(file.read("case.json"))["warnings"][0]
-        assert "recipe.toml" not in file.namelist()
     listed = json.loads(ran["estimators", "--format", "json"][1])[-1]
     assert (listed["estimator"], listed["source"]) == ("theirs", "theirs:estimate")
 
     again = (*needed, ("report", enriched, "-o", out / "r2.html"))
     named = theirs.run(*((*words, *how) for words in again))
-    assert [one[0] for one in named] == [0, 0, 1, 0], named
-    assert "the recipe of the bundle" in named[2][1]
+    assert [one[0] for one in named] == [0, 0, 0], named
     assert theirs.imported()
 
 
@@ -150,15 +127,13 @@ def test_an_estimator_of_a_file_runs_only_if_the_user_names_it(theirs, tmp_path)
     copy.write_text(file.read_text())
     theirs.run(("advantages", source, enriched, "--estimator", code, "-q"))
     assert theirs.imported()
-    bundle = bundle_of(tmp_path, tmp_path / "c.zip", f'estimator = "{code}"\n')
-    needed = (("verify", enriched), ("replay", bundle))
-    ran = theirs.run(*needed, ("report", enriched, "-o", tmp_path / "r.html"))
-    assert [one[0] for one in ran] == [2, 2, 0]
+    verify = ("verify", enriched)
+    ran = theirs.run(verify, ("report", enriched, "-o", tmp_path / "r.html"))
+    assert [code for code, *_ in ran] == [2, 0]
     assert not theirs.imported()
-    for one in ran[:2]:
-        assert flags_in(one[2]) == ["--estimator", code]
-    named = theirs.run(*((*words, "--estimator", f"{copy}:estimate") for words in needed))
-    assert [one[0] for one in named] == [0, 1], named
+    assert flags_in(ran[0][2]) == ["--estimator", code]
+    (named,) = theirs.run((*verify, "--estimator", f"{copy}:estimate"))
+    assert named[0] == 0, named
     assert theirs.imported()
 
 
@@ -171,12 +146,10 @@ def test_a_tokenizer_is_opened_only_if_the_user_names_it(theirs, tokenizer, hub,
     assert made[0] == 0, made[2]
     assert watch.opened()
     remote = with_recipe(enriched, tmp_path / "hub.parquet", tokenizer="evil/model")
-    bundle = bundle_of(tmp_path, tmp_path / "c.zip", 'tokenizer = "evil/model"\n')
-    local = bundle_of(tmp_path, tmp_path / "l.zip", f'tokenizer = "{tokenizer}"\n')
     out = tmp_path / "out"
     out.mkdir()
-    names = {remote: "evil/model", bundle: "evil/model", enriched: tokenizer, local: tokenizer}
-    needed = [(("replay" if one in (bundle, local) else "verify"), one) for one in names]
+    names = {remote: "evil/model", enriched: tokenizer}
+    needed = [("verify", path) for path in names]
     report = ("report", remote, "-o", out / "hub.html")
     every = [*dict.fromkeys([*readers(enriched, out), *needed, report])]
     ran = dict(zip(every, theirs.run(*every, **hub.environment), strict=True))

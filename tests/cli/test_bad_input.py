@@ -208,13 +208,6 @@ def test_an_output_that_is_a_link_to_itself_is_refused(refused, here):
     refused(2, "in.parquet loop", "loop: a symbolic link that leads back to itself")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_bundle_that_is_a_named_pipe_is_refused_at_once(here):
-    os.mkfifo(here / "case.zip")
-    ran = run("replay", "case.zip")
-    assert (ran.code, "case.zip" in ran.err) == (3, True)
-
-
 def test_an_existing_output_is_kept_without_overwrite(refused, here):
     (here / "out.parquet").write_text("precious")
     refused(2, "in.parquet out.parquet", "out.parquet: exists already\n  tip: --overwrite")
@@ -407,7 +400,6 @@ def test_a_summary_goes_to_a_file_whole_or_not_at_all(here):
         "inspect - --row 0",
         "compare in.parquet -",
         "export - out.jsonl --to jsonl",
-        "bundle - -o case.zip",
         "replay -",
     ],
 )

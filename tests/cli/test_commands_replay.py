@@ -325,17 +325,6 @@ def test_a_log_is_compared_in_place_of_recorded_columns(folder):
             rlpost.replay(folder / "gae.parquet", **options)
 
 
-def test_a_bundle_is_replayed_by_its_own_recipe(folder):
-    assert run(["bundle", "gae.parquet", "-o", "case.zip", *GAE, "-q"], folder).code == 0
-    ran = run(["replay", "case.zip"], folder)
-    assert ran.code == 0, ran.err
-    assert "the recipe of the bundle" in ran.out
-    found = rlpost.replay(folder / "case.zip", rlpost.preset("verl"))
-    assert (found.reproduced, found.recipe["named"]) == (False, "the recipe")
-    ran = run(["replay", "case.zip", "gae.parquet"], folder)
-    assert (ran.code, "so it is the only input" in ran.err) == (2, True)
-
-
 GAE_FILE, WEIGHTS = "gae.parquet", ("--map", "sample_weight=values", "--map", "advantages=none")
 ERRORS = {
     (str(SAMPLE),): (3, r"no recorded column \(.*choose one with --map advantages=COLUMN"),

@@ -13,7 +13,7 @@ from rlpost.cli.help_screen import ALL, Panel
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import Recipe
 
-COMMANDS_WITH_MORE = ("advantages", "inspect", "plan", "loss", "bundle", "replay", "report")
+COMMANDS_WITH_MORE = ("advantages", "inspect", "plan", "loss", "replay", "report")
 
 
 @pytest.fixture(autouse=True)

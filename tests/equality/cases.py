@@ -629,9 +629,6 @@ def of_replays() -> list[Case]:
         *made,
         case("replay with a search", enriched, f"replay in.parquet --format json {GAE} "
              "--save-config found.toml"),
-        case("bundle", enriched, "bundle in.parquet -o case.zip --groups 3 --preset default "
-             f"--format json {GAE}", f"replay case.zip --format json --preset default {GAE}",
-             ignored=(r"^stdout 1\.bytes$",)),
     ]  # fmt: skip
 
 

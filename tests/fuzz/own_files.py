@@ -104,12 +104,6 @@ def _prepare_metadata(top: Path) -> None:
     (top / "metadata.json").write_text(json.dumps(stored))
 
 
-def _prepare_bundle(top: Path) -> None:
-    source = written(top / "in/a.parquet", seeds.rollout().drop_columns(["info"]))
-    rlpost.advantages(source, top / "out/a.parquet", RAW, OPTIONS)
-    assert run("bundle", top / "out/a.parquet", "-o", top / "case.zip", "-q").code == 0
-
-
 def _load(top: Path) -> None:
     state = json.loads((top / "state.json").read_bytes())
     loader = rlpost.load(top / "out/a.parquet", batch_size=2)
@@ -152,10 +146,6 @@ KINDS: dict[str, tuple[Callable[[Path], None], str, Callable[[Path], Any], mutat
     ),
     "state": (_prepare_state, "state.json", _load, mutate.json_text),
     "metadata": (_prepare_metadata, "metadata.json", _with_metadata, mutate.json_text),
-    "bundle": (
-        _prepare_bundle, "case.zip",
-        lambda top: _checked(run("replay", top / "case.zip")), mutate.archive,
-    ),
 }  # fmt: skip
 """Kind of file -> how its folder is made, its path there, what reads it, how it is mutated."""
 NAMES = tuple(KINDS)

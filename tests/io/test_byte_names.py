@@ -40,7 +40,7 @@ def folder(tmp_path):
 def commands(top):
     rows, dumps, out = top / "in", top / "dumps", top / "out"
     one = named(rows, b"b\xff\xfe.parquet")
-    state, bundle = named(top, b"st\xff"), named(top, b"b\xff.zip")
+    state = named(top, b"st\xff")
     loss, as_json = ("--map", "log_probs=ref_log_probs"), ("--format", "json")
     return [
         ("inspect", rows), ("inspect", one, *as_json), ("inspect", rows, "--footer"),
@@ -57,7 +57,6 @@ def commands(top):
         ("loss", rows, top / "loss", *loss), ("loss", one, *loss, *as_json),
         ("convert", dumps, top / "converted"), ("inspect", named(dumps, b"e\xff.jsonl")),
         ("export", one, named(top, b"e\xff.jsonl"), "--to", "jsonl", "--lossy", *as_json),
-        ("bundle", out, "-o", bundle, *as_json), ("replay", bundle),
         ("join", rows, out, top / "joined", "--replace"),
         ("plan", rows, top / "sharded", "--state-dir", state),
         ("advantages", "--state-dir", state, "--shard-index", "0", "--num-shards", "1"),
@@ -108,10 +107,3 @@ def test_arguments_that_are_not_utf_8_are_named_in_errors(words):
     ran = run(*words)
     assert ran.code in (2, 4)
     assert "\\xff" in ran.err or "\\udcff" in ran.err
-
-
-def test_a_prompt_id_that_is_not_utf_8_is_found_in_no_row(folder):
-    words = ("-o", folder / "c.zip", "--prompt-id", "\udcff")
-    ran = run("bundle", folder / "in" / "a.parquet", *words)
-    assert ran.code == 2
-    assert r"--prompt-id \xff" in ran.err

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.bundle.reader import RECIPE, is_bundle, open_bundle
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.differences import TOLERANCE, check_tolerance
 from rlpost.analysis.replay.full_comparison import replay_whole_input
@@ -32,15 +31,13 @@ from rlpost.io.parquet.source import Source, TableSource
 from rlpost.pipeline.columns import TEXT
 from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.options import Options
-from rlpost.recipe.estimators import NAMES, installed
-from rlpost.recipe.named import NamedByUser, named_in
+from rlpost.recipe.estimators import installed
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES, columns_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rlpost.analysis.replay.bundle.reader import OpenBundle
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.display.reporter import Reporter
     from rlpost.io.paths import PathText
@@ -77,48 +74,13 @@ class ReplayRequest:
 def replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
     """Compare the recorded columns of an input with a recipe; see `rlpost.replay`.
 
-    Without a recipe, that of a bundle is compared, else the best one of a search. An input that is
-    larger than the sample is also compared as a whole, from the start of the recipe.
+    Without a recipe, the best one of a search is compared. An input that is larger than the sample
+    is also compared as a whole, from the start of the recipe.
 
     Raises:
-        DataError: the input has no recorded column, or lacks what the recipe needs; a bundle is
-            damaged.
-        UsageError: an option is wrong, or a bundle is not the only input.
+        DataError: the input has no recorded column, or lacks what the recipe needs.
+        UsageError: an option is wrong.
     """
-    bundles = [path for path in paths if is_bundle(path)]
-    if not bundles:
-        return _replay(paths, request)
-    if len(paths) > 1:
-        raise UsageError(f"{bundles[0]}: a bundle has a recipe of its own, so it is the only input")
-    with open_bundle(bundles[0]) as bundle:
-        own = replace(request, columns_map={**bundle.columns_map, **request.columns_map})
-        recipe = _recipe_of(bundle, request)
-        if recipe is not None:
-            recipe = recipe.model_copy(update={"columns": {}})  # those of the map
-            own = replace(own, recipe=recipe, named="the recipe of the bundle", given={})
-        result = _replay([str(bundle.path)], own)
-    warnings = [*result["warnings"], *bundle.warnings]
-    return result | {"input": str(bundles[0]), "warnings": warnings}
-
-
-def _recipe_of(bundle: OpenBundle, request: ReplayRequest) -> Recipe | None:
-    """Return the recipe of a bundle; None if it has none, or the request has another.
-
-    What the recipe names (`named_in`), the user names again.
-
-    Raises:
-        UsageError: the recipe names code or a tokenizer, and the request does not.
-    """
-    if bundle.recipe is None or request.recipe is not None:
-        return None
-    given = request.given
-    if not given.keys() <= named_in(bundle.recipe).keys() or given.get("estimator") in NAMES:
-        return None  # a search
-    return NamedByUser(**given).completed(bundle.recipe, f"{bundle.file}: {RECIPE}")
-
-
-def _replay(paths: Sequence[PathText], request: ReplayRequest) -> Json:
-    """Compare the recorded columns of Parquet files with a recipe."""
     source = Source(find_inputs(paths))
     sample = _sample(source, request)
     with _named(source):
@@ -202,9 +164,9 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
-        from rlpost.analysis.replay.bundle.recipes import recipe_of_files  # noqa: PLC0415
         from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
         from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
+        from rlpost.analysis.replay.stored_recipe import recipe_of_files  # noqa: PLC0415
 
         found = search.search(
             sample,

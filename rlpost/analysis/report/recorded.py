@@ -6,9 +6,9 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.bundle.recipes import BundledRecipe, recipe_of_files
 from rlpost.analysis.replay.input_columns import NamedColumns, columns_of
 from rlpost.analysis.replay.stages import STAGES
+from rlpost.analysis.replay.stored_recipe import StoredRecipe, recipe_of_files
 from rlpost.analysis.report.page import Section, Tile
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number
@@ -84,9 +84,9 @@ def recorded(
     """
     if isinstance(recipe, Recipe):
         reporter.start(_PURPOSE, None)
-        return _compared(source, columns_map, BundledRecipe(recipe), named)
+        return _compared(source, columns_map, StoredRecipe(recipe), named)
     columns = _columns(source, columns_map) if source.rows else {}
-    stored = recipe_of_files(source) if columns else BundledRecipe()
+    stored = recipe_of_files(source) if columns else StoredRecipe()
     recipe.check_effect([] if stored.recipe is None else [stored.recipe])
     if not columns:
         return None
@@ -98,13 +98,12 @@ def _of_metadata(
     source: Source,
     columns_map: Mapping[str, str],
     columns: Mapping[str, str],
-    found: BundledRecipe,
+    found: StoredRecipe,
     by_user: NamedByUser,
 ) -> RecordedColumns:
     """Compare with the recipe in the metadata of enriched files, if there is one that can be."""
-    why_not = next(iter(found.warnings), "")
-    if found.recipe is None or why_not:
-        return RecordedColumns(columns, why_not=why_not)
+    if found.recipe is None or found.why_not:
+        return RecordedColumns(columns, why_not=found.why_not)
     if found.rows not in (-1, source.rows):
         text = f"that in the metadata is of a run of {counted(found.rows, 'response')}"
         return RecordedColumns(columns, why_not=text)
@@ -116,7 +115,7 @@ def _of_metadata(
 
 
 def _compared(
-    source: Source, columns_map: Mapping[str, str], stored: BundledRecipe, named: str = ""
+    source: Source, columns_map: Mapping[str, str], stored: StoredRecipe, named: str = ""
 ) -> RecordedColumns:
     from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - slow to import
     from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415

@@ -50,7 +50,7 @@ def replay(
     settings: Settings,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="IN...", help="Files with recorded columns, or a bundle."),
+        typer.Argument(metavar="IN...", help="Files with recorded columns."),
     ],
     tolerance: Annotated[
         float | None,
@@ -126,7 +126,8 @@ def replay(
         request = _request(settings, tolerance, sample)
         _check_save(save_config, request, overwrite=overwrite)
         result = _replayed(paths, request, bars=how is OutputFormat.table)
-        _save(result, save_config, paths)
+        if save_config is not None:
+            write_text(result["search"]["best"]["toml"] + "\n", save_config)
     _show(result, how, verbose=verbose)
     if not result["reproduced"]:
         raise typer.Exit(EXIT_DIFFERS)
@@ -234,15 +235,3 @@ def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:
     check_writable(path)
     if path.exists() and not overwrite:
         raise UsageError(f"--save-config {path}: exists already", tip="--overwrite replaces it")
-
-
-def _save(result: Json, path: Path | None, paths: list[str]) -> None:
-    """Write the recipe that a search found."""
-    if path is None:
-        return
-    if "search" not in result:
-        raise UsageError(
-            f"--save-config {path}: the recipe of a search is written, and the bundle "
-            f"has a recipe: unzip -p {paths[0]} recipe.toml prints it"
-        )
-    write_text(result["search"]["best"]["toml"] + "\n", path)

@@ -435,11 +435,6 @@ def _unreadable(file: InputFile, error: Exception) -> RlpostError:
     size = file.path.stat().st_size if file.path.exists() else 0
     if size == 0:
         return DataError(f"{file.path}: the file is empty (0 bytes); a Parquet file is needed")
-    if file.path.suffix == ".zip":
-        return DataError(
-            f"{file.path}: a zip file; if rlpost bundle wrote it, rlpost replay reads it; other "
-            "commands read the rollouts.parquet in it: unpack it first"
-        )
     reason = str(error).splitlines()[0]
     return DataError(
         f"{file.path}: not a Parquet file, or damaged ({reason}); write it again, or convert other "

@@ -31,7 +31,6 @@ COMMANDS = {
     "convert": ("convert", "{top}/{n}.jsonl", "{out}/converted.parquet", "-q"),
     "export to jsonl": ("export", "{top}/{n}.parquet", "{out}/rows.jsonl", "--to", "jsonl", "-q"),
     "export to slime": ("export", "{top}/{n}.parquet", "{out}", "--to", "slime", "-q"),
-    "bundle": ("bundle", "{top}/{n}.parquet", "-o", "{out}/case.zip", "-q"),
     "report": ("report", "{top}/{n}.parquet", "-o", "{out}/report.html", "-q"),
 }  # fmt: skip
 KILLS = int(os.environ.get("RLPOST_KILLS", "30")) // len(COMMANDS)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
-from rlpost.analysis.replay.bundle.reader import is_bundle, open_bundle
 from rlpost.analysis.replay.differences import check_tolerance
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.metrics.configurations import TOLERANCE
@@ -61,19 +60,9 @@ def replay_log(paths: Sequence[PathText], request: MetricRequest) -> Json:
     Raises:
         DataError, UsageError: as `replay_metrics`.
     """
-    if len(paths) == 1 and is_bundle(paths[0]):
-        with open_bundle(paths[0]) as bundle:
-            found = _replay([str(bundle.path)], request, bundle.columns_map)
-        return found | {"input": str(paths[0])}
-    return _replay(paths, request, {})
-
-
-def _replay(paths: Sequence[PathText], request: MetricRequest, others: Mapping[str, str]) -> Json:
     source = ColumnsSource(find_inputs(paths))
     recipe = request.recipe or Recipe()
-    roles = columns_of_log(
-        source, NamedColumns.of({**recipe.columns, **others, **request.columns_map})
-    )
+    roles = columns_of_log(source, NamedColumns.of({**recipe.columns, **request.columns_map}))
     found = replay_metrics(
         source,
         request.metrics,

@@ -10,13 +10,13 @@ from rlpost.errors import UsageError
 from rlpost.recipe.presets import DEFAULT
 
 if TYPE_CHECKING:
-    from rlpost.analysis.replay.bundle.recipes import BundledRecipe
+    from rlpost.analysis.replay.stored_recipe import StoredRecipe
 
 _LEFT_OUT = {"estimator", "estimator_name", "columns", "emit", "emit_only", "replace"}
 """Fields that a candidate has otherwise, or that change no number."""
 
 
-def candidate_of(stored: BundledRecipe) -> Candidate | None:
+def candidate_of(stored: StoredRecipe) -> Candidate | None:
     """Return the preset, its estimator and the changes of a stored recipe.
 
     None without a recipe, or if its preset or its estimator is not known here.
