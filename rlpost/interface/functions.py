@@ -393,12 +393,6 @@ def replay(
     columns_map: Mapping[str, str] | None = None,
     tolerance: float | None = None,
     sample_tokens: int | None = None,
-    metrics: str | Path | None = None,
-    loss: LossOptions | None = None,
-    metric_keys: Mapping[str, str] | None = None,
-    micro_batch: int | None = None,
-    ranks: int | None = None,
-    updates: int | None = None,
     progress: Progress = None,
 ) -> Replay:
     """Compare the numbers that a trainer recorded with those of a recipe, as `rlpost replay` does.
@@ -413,63 +407,36 @@ def replay(
             recorded columns.
         fixed: fields of a recipe that the search does not change, such as `{"estimator": "gae"}`.
         columns_map: role or stage to column, as with `--map`: `{"advantages": "adv"}`.
-        tolerance: relative difference of equal numbers, at least 0; None: 1e-4, of metrics 1e-5.
+        tolerance: relative difference of equal numbers, at least 0; None: 1e-4.
         sample_tokens: tokens in memory. Of a larger input, whole steps or prompt groups are
             compared stage by stage, and everything from the start. None: 4,000,000.
-        metrics: a log of the loss and its metrics (JSONL, CSV), which is compared in place of the
-            recorded columns; `recipe` then computes the advantages if the input has none.
-        loss: the policy loss of the run, which `metrics` needs: the fields that are set stay.
-        metric_keys: metric to key of the log, for keys that are not found by their names.
-        micro_batch: responses of a micro-batch. None: searched for.
-        ranks: data-parallel ranks. None: searched for.
-        updates: optimiser updates of a step. None: searched for.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
         `reproduced`; `stages`, each computed from what was recorded before it; `first`, the first
         that differs; `findings`; `examples`; and `search`, if there was one: `best` (`named`,
-        `toml`), `ties`, `unexplained`, `tried`, `seconds`. Of a log: `metrics`, `description`,
-        `ties`, `findings`, `not_computed`.
+        `toml`), `ties`, `unexplained`, `tried`, `seconds`.
 
     Raises:
         UsageError: options do not fit together, or `columns_map` names no role and no stage.
-        DataError: the input has no recorded column, or lacks what the recipe needs; the log has no
-            known metric.
+        DataError: the input has no recorded column, or lacks what the recipe needs.
         ReadWriteError: an input cannot be read.
     """
     _check_recipe(recipe)
     request: dict[str, Any] = {
         "recipe": recipe, "columns_map": columns_map or {}, "tolerance": tolerance,
-        "micro_batch": micro_batch, "ranks": ranks, "updates": updates, "loss": loss,
-        "metrics": metrics, "keys": metric_keys, "given": fixed, "sample_tokens": sample_tokens,
+        "given": fixed, "sample_tokens": sample_tokens,
     }  # fmt: skip
     request = {name: value for name, value in request.items() if value is not None}
-    read = {"recipe", "columns_map", "tolerance"}
-    read |= {"given", "sample_tokens"} if metrics is None else {*_OF_METRICS}
-    if unread := sorted(request.keys() - read):
-        other = "needs metrics" if metrics is None else "excludes metrics"
-        raise UsageError(f"{_OF_REPLAY.get(unread[0], unread[0])} {other}")
-    if metrics is not None and loss is None:
-        raise UsageError(
-            "metrics needs loss, the policy loss of the run, such as "
-            'rlpost.loss_preset("verl") or rlpost.LossOptions(pg_clip=0.2)'
-        )
     if recipe is not None and fixed:
         raise UsageError("recipe and fixed exclude each other: fixed is for a search")
     if fixed:
         Recipe.of({name: x for name, x in fixed.items() if name != "estimator"}, "fixed")
+    from rlpost.analysis.replay import run as work  # noqa: PLC0415 - slow to import
+
     with _opened(inputs, progress=progress) as (own, run):
-        if metrics is None:
-            from rlpost.analysis.replay import run as work  # noqa: PLC0415 - slow to import
-
-            request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
-            found = work.replay(own.paths, work.ReplayRequest(**request))
-        else:
-            from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
-
-            request |= {"stated": frozenset(loss.model_fields_set if loss else ())}
-            request["split"] = {name: request.pop(name) for name in _SPLIT if name in request}
-            found = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
+        request |= {"reporter": run.reporter, "named": "the recipe" if recipe else ""}
+        found = work.replay(own.paths, work.ReplayRequest(**request))
     if own.names:
         found = without_paths(found, own.names) | {"input": ", ".join(own.inputs)}
     return Replay(found)
@@ -482,12 +449,6 @@ def _check_recipe(recipe: object) -> None:
     name = recipe if isinstance(recipe, str) and recipe in ALL_PRESETS else "verl"
     came = f"the text {recipe!r}" if isinstance(recipe, str) else f"of type {type(recipe).__name__}"
     raise UsageError(f'recipe is {came}: a Recipe is needed, such as rlpost.preset("{name}")')
-
-
-_SPLIT = ("micro_batch", "ranks", "updates")
-_OF_METRICS = ("metrics", "loss", "keys", *_SPLIT)
-_OF_REPLAY = {"given": "fixed", "keys": "metric_keys"}
-"""Parameters of `replay` by the field that they set."""
 
 
 def report(

@@ -1,14 +1,12 @@
 """`rlpost replay`: its screens, its formats, its exit codes and its errors."""
 
 import io
-import json
 import re
 import tomllib
 import types
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from manual.program import ROOT, run
@@ -25,8 +23,6 @@ from rlpost.errors import DataError, UsageError
 SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
 STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
 STAGES_BESIDE = ("returns", "response_level_rewards")
-LOG, METRICS = ("--metrics", "log.jsonl"), {"metrics": "log.jsonl"}
-VERL_LOG = (*LOG, "--preset", "verl")
 GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
 
 
@@ -54,12 +50,6 @@ def folder(rollouts, tmp_path_factory):
     pq.write_table(grpo, home / "grpo.parquet")
     theirs = grpo.rename_columns([n if n != "advantages" else "adv" for n in grpo.column_names])
     pq.write_table(theirs, home / "theirs.parquet")
-    rewards = [rollouts.filter(pc.field("step") == one)["reward"] for one in (1, 2)]
-    lines = [
-        {"step": 1 + i, "critic/score/mean": pc.mean(x).as_py()} for i, x in enumerate(rewards)
-    ]
-    (home / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    (home / "plain.toml").write_text('estimator = "grpo"\n')
     return home
 
 
@@ -307,24 +297,6 @@ def test_a_table_in_memory_is_an_input_like_its_file(folder):
         rlpost.replay(pq.read_table(path, columns=["reward", "prompt_id"]), recipe)
 
 
-def test_a_log_is_compared_in_place_of_recorded_columns(folder):
-    ran = run(["replay", "gae.parquet", *VERL_LOG], folder)
-    assert ran.code == 0, ran.err
-    assert ran.out.splitlines()[-1].startswith("✓ ")
-    assert "1 of 1 metric" in ran.out
-    loss = rlpost.loss_preset("verl")
-    found = rlpost.replay(folder / "gae.parquet", metrics=folder / "log.jsonl", loss=loss)
-    assert found.metrics[0]["key"] == "critic/score/mean"
-    assert repr(found).splitlines()[-1] == ran.out.splitlines()[-1]
-    for options, text in (
-        ({"ranks": 2}, "ranks needs metrics"),
-        ({"fixed": {}, **METRICS}, "fixed excludes metrics"),
-        (METRICS, "metrics needs loss, the policy loss"),
-    ):
-        with pytest.raises(UsageError, match=text):
-            rlpost.replay(folder / "gae.parquet", **options)
-
-
 GAE_FILE, WEIGHTS = "gae.parquet", ("--map", "sample_weight=values", "--map", "advantages=none")
 ERRORS = {
     (str(SAMPLE),): (3, r"no recorded column \(.*choose one with --map advantages=COLUMN"),
@@ -348,13 +320,6 @@ ERRORS = {
     (GAE_FILE, "--preset", "trl", "--reward-components", "a,b"): (
         3, "gae.parquet: --reward-components a: no column 'a'",
     ),
-    (GAE_FILE, "--ranks", "2"): (2, "--ranks: it is of the loss, .*add --metrics PATH"),
-    (GAE_FILE, "--pg-clip", "0.3"): (2, "--pg-clip: it is of the loss, .*add --metrics PATH"),
-    (GAE_FILE, *LOG, "--sample", "9"): (2, "--sample: no effect with --metrics"),
-    (GAE_FILE, *LOG): (2, "--metrics log.jsonl: no configuration of the loss; .*--loss ppo"),
-    (GAE_FILE, *LOG, "--config", "plain.toml"): (2, "no configuration of the loss; a preset"),
-    (GAE_FILE, *VERL_LOG, "--ranks", "0"): (2, "--ranks 0: an integer of at least 1 is needed"),
-    (GAE_FILE, *VERL_LOG, "--map-metric", "x=y"): (2, "--map-metric x=y: no metric 'x'"),
     ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
 }  # fmt: skip
 

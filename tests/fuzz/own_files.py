@@ -220,36 +220,6 @@ def check_own(data: bytes, top: Path) -> str:
     return outcome
 
 
-# Logs of `replay --metrics`
-
-LOG_TEXTS = (
-    b'{"step": 0, "actor/pg_loss": 0.1, "actor/ppo_kl": 0.01}\n{"step": 1, "actor/pg_loss": 0.2}\n',
-    b'[{"step": 0, "loss": 0.5}, {"step": 1, "loss": 1e400}]',
-    b'{"log_history": [{"step": 0, "loss": 0.5, "clip_ratio": 0.1}]}',
-    b"step,actor/pg_loss,actor/pg_clipfrac\n0,0.1,0.2\n1,0.3,nan\n",
-    b"step:0 - actor/pg_loss:0.1 - actor/ppo_kl:np.float64(0.2)\nstep:1 - actor/pg_loss:0.2\n",
-    b'"step","a"\n0,"' + b"x" * 200_000 + b'"\n',
-    b"[" * 50_000,
-    b'{"a":' * 50_000,
-)
-
-
-def check_log(data: bytes, top: Path) -> str:
-    """Compare a log with a file: an error or a result."""
-    source, log = top / "rollouts.parquet", top / "log.jsonl"
-    if not source.exists():
-        table = seeds.rollout().drop_columns(["info"]).append_column("advantages", [_advantages()])
-        written(source, table)
-    log.write_bytes(data)
-    ran = run("replay", source, "--metrics", log, "--preset", "verl")
-    _checked(ran)
-    return f"exit {ran.code}"
-
-
-def _advantages() -> list[list[float]]:
-    return [[0.5] * len(one) for one in seeds.rollout()["response_mask"].to_pylist()]
-
-
 # Names of files
 
 NAME_SEEDS = (

@@ -384,10 +384,6 @@ def _own_seeds() -> list[bytes]:
     return own_files.own_seeds(_kept_folder())
 
 
-def _log_seeds() -> list[bytes]:
-    return list(own_files.LOG_TEXTS)
-
-
 def _name_seeds() -> list[bytes]:
     return list(own_files.NAME_SEEDS)
 
@@ -404,8 +400,7 @@ TARGETS = {
         Target("footer", check_footer, mutate.by_bytes, _footers, 0.05),
         Target("recipe", check_recipe, mutate.lines_of(_recipe_lines()), _recipes, 0.05),
         Target("line", check_line, mutate.lines_of(vocabulary()), _lines, 0.05),
-        Target("own", _in_folder(own_files.check_own), own_files.mutate_own, _own_seeds, 0.08),
-        Target("log", _in_folder(own_files.check_log), mutate.json_text, _log_seeds, 0.03),
+        Target("own", _in_folder(own_files.check_own), own_files.mutate_own, _own_seeds, 0.11),
         Target("name", _in_folder(own_files.check_name), mutate.by_bytes, _name_seeds, 0.02),
         Target("shape", _in_folder(own_files.check_shape), mutate.by_bytes, _shape_seeds, 0.02),
     )

@@ -71,7 +71,6 @@ def errors(enriched, plain, out):
         (("config", "show", "--config", enriched), 4),
         ((enriched,), 2),
         (("inspect", "--expect", enriched, plain), 2),
-        (("replay", enriched, "--metrics", plain, "--loss", "ppo"), 4),
     ]
 
 

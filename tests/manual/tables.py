@@ -16,8 +16,6 @@ from rlpost.analysis.inspect.about import TOPICS as INSPECT_TOPICS
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.replay import findings as replay
 from rlpost.analysis.replay.findings.base import Phase
-from rlpost.analysis.replay.metrics import findings as metrics
-from rlpost.analysis.replay.metrics.definitions import METRICS
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
 from rlpost.estimators import ESTIMATORS
@@ -58,7 +56,7 @@ USES = {
     "turn_reward": "the reward of a turn; null: none",
     "agent_role": "the agent of a turn; a rollout ends with that of its first row",
     "policy_version": "the policy that sampled a response (a number) or its tokens (a list): ages",
-    "entropy": "the policy's entropy per token; `--top-entropy-quantile`, metrics of a replay",
+    "entropy": "the policy's entropy per token; `--top-entropy-quantile`",
     "failure": "a rollout that failed without an answer: a reason, or a bool",
     "next_value": "`--bootstrap column`: the value after the last token of a truncated response",
     "response_token_ids": "`--trained-once`; findings and browse of rows that share a prefix",
@@ -273,24 +271,6 @@ def replay_findings() -> str:
     return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
 
 
-def metric_findings() -> str:
-    return _findings(metrics.FINDINGS.values())
-
-
-def logged_metrics() -> str:
-    """What each metric is computed from, and its keys; metrics of the same quantities together."""
-    of_loss = {"loss": "the policy loss", "clipped": "tokens that the policy loss clips"}
-    rows = []
-    for one in METRICS.values():
-        quantities = ", ".join(map(code, one.of)) if one.kind == "tokens" else ", ".join(one.of)
-        which = "one of " if len(one.of) > 1 else ""
-        what = of_loss.get(one.kind, f"{one.statistic} of {which}{quantities}")
-        what += f": {quantities}" if one.kind == "clipped" else ""
-        what += ", a KL loss and an entropy bonus" if one.name == "loss" else ""
-        rows.append((code(one.name), what, codes(one.keys[1:])))
-    return table(("metric", "computed from", "keys"), rows)
-
-
 def _findings(checks: Any) -> str:
     rows = [
         (code("option:FIELD" if one.name == "option" else one.name), one.meaning, one.advice)
@@ -377,8 +357,6 @@ TABLES = {
     "expectations": expectations,
     "findings": findings,
     "replay-findings": replay_findings,
-    "logged-metrics": logged_metrics,
-    "metric-findings": metric_findings,
     "functional": functions,
     "options": options,
 }

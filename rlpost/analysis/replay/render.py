@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from rlpost.analysis.replay.metrics.render import metric_page
 from rlpost.analysis.replay.render_examples import examples
 from rlpost.analysis.replay.render_search import search_lines, search_parts, search_verdict
 from rlpost.analysis.replay.stages import STAGES
@@ -24,14 +23,12 @@ _MOST_ULPS = 1e6
 
 
 def page(result: Json, *, verbose: bool = False) -> Page:
-    """Return the page of a replay, of a search for a recipe, or of a log.
+    """Return the page of a replay, or of a search for a recipe.
 
     Args:
-        result: of `replay` or `replay_log`.
+        result: of `replay`.
         verbose: also stages that are equal, medians, ulps, all ties and examples, and times.
     """
-    if "metrics" in result:
-        return metric_page(result, verbose=verbose)
     return Page(
         f"rlpost replay · {result['input']}",
         lines=[_input_line(result), *_differences(result), *_equal_line(result)],

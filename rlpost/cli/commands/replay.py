@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings, name_values
-from rlpost.cli.help_screen import LOSS, command
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
+from rlpost.cli.help_screen import command
 from rlpost.cli.options import (
     OutputFormat,
     option,
     reads_data,
-    with_loss_options,
     with_recipe_options,
 )
 from rlpost.cli.output import reporting, write_text
@@ -37,14 +36,11 @@ EPILOG = """Examples:
   rlpost replay 'steps/*.parquet' --map advantages=adv --preset trl
 
   rlpost replay dump.parquet --estimator gae --save-config found.toml
-
-  rlpost replay dump.parquet --metrics log.jsonl --preset verl --pg-clip-high 0.28
 """
 
 
 @command(app, epilog=EPILOG)
 @reads_data
-@with_loss_options
 @with_recipe_options
 def replay(
     settings: Settings,
@@ -57,7 +53,7 @@ def replay(
         option(
             "--tolerance",
             metavar="FLOAT",
-            help="Relative difference of equal numbers (default: 1e-4, metrics 1e-5).",
+            help="Relative difference of equal numbers (default: 1e-4).",
         ),
     ] = None,
     sample: Annotated[
@@ -77,23 +73,6 @@ def replay(
         bool,
         option("--overwrite", common=False, help="Replace the file of --save-config."),
     ] = False,
-    metrics: Annotated[
-        Path | None,
-        option("--metrics", metavar="PATH", help="Compare this log: JSONL, CSV or console."),
-    ] = None,
-    micro_batch: declared.MicroBatch = None,
-    ranks: declared.Ranks = None,
-    updates: declared.Updates = None,
-    map_metric: Annotated[
-        list[str] | None,
-        option(
-            "--map-metric",
-            metavar="METRIC=KEY",
-            panel=LOSS,
-            common=False,
-            help="Key of the log for a metric (default: found by its name).",
-        ),
-    ] = None,
     how: declared.Output = OutputFormat.table,
     verbose: declared.Verbose = False,
 ) -> None:
@@ -101,33 +80,16 @@ def replay(
 
     Each recorded stage (rewards, KL, token rewards, advantages, returns) is computed from what was
     recorded before it; the first that differs is named. Without --preset or --config, rlpost
-    searches for the recipe. --metrics compares a log with the loss of --preset, --config or options
-    of the loss. Exit code 0: reproduced; 1: a stage, or a metric, differs.
+    searches for the recipe. Exit code 0: reproduced; 1: a stage differs.
     """
     _check_outputs(settings)
     if verbose and how is OutputFormat.json:
         raise UsageError("--verbose: has no effect with --format json, which has everything")
-    if str(metrics) == "-":
-        raise UsageError("--metrics -: a log is not read from standard input: name a file")
-    of_log: Json = {
-        "micro_batch": micro_batch, "ranks": ranks, "updates": updates, "map_metric": map_metric,
-    }  # fmt: skip
-    if metrics is not None:
-        others = {
-            "--sample": sample,
-            "--save-config": save_config,
-            "--overwrite": overwrite or None,
-        }
-        _reject(others, "no effect with --metrics; leave one of them out")
-        request = _metric_request(settings, metrics, tolerance, of_log)
-        result = _replayed(paths, request, metrics=True, bars=how is OutputFormat.table)
-    else:
-        _check_no_metrics(settings, of_log)
-        request = _request(settings, tolerance, sample)
-        _check_save(save_config, request, overwrite=overwrite)
-        result = _replayed(paths, request, bars=how is OutputFormat.table)
-        if save_config is not None:
-            write_text(result["search"]["best"]["toml"] + "\n", save_config)
+    request = _request(settings, tolerance, sample)
+    _check_save(save_config, request, overwrite=overwrite)
+    result = _replayed(paths, request, bars=how is OutputFormat.table)
+    if save_config is not None:
+        write_text(result["search"]["best"]["toml"] + "\n", save_config)
     _show(result, how, verbose=verbose)
     if not result["reproduced"]:
         raise typer.Exit(EXIT_DIFFERS)
@@ -136,22 +98,9 @@ def replay(
 def _check_outputs(settings: Settings) -> None:
     """Raise UsageError for options of columns that are written."""
     typed = {flag_of(name): settings.typed.get(name) for name in OF_OUTPUT}
-    own = {flag: x for flag, x in typed.items() if field_of(flag) not in settings.variables}
-    _reject(own, "replay writes no column, so it has no effect; leave it out")
-
-
-def _check_no_metrics(settings: Settings, of_log: Json) -> None:
-    """Raise UsageError for options of a log or of the loss, without a log."""
-    loss = {flag_of(name): name for name in sorted(settings.loss_typed)}
-    typed = {flag_of(name): x for name, x in of_log.items()} | loss
-    _reject(typed, "it is of the loss, which a log has; add --metrics PATH, or leave it out")
-
-
-def _reject(options: Json, why: str) -> None:
-    """Raise UsageError for the first option that is set, by its flag."""
-    for flag, value in options.items():
-        if value not in (None, [], ()):
-            raise UsageError(f"{flag}: {why}")
+    for flag, value in typed.items():
+        if value not in (None, [], ()) and field_of(flag) not in settings.variables:
+            raise UsageError(f"{flag}: replay writes no column, so it has no effect; leave it out")
 
 
 def _show(result: Json, how: OutputFormat, *, verbose: bool) -> None:
@@ -165,44 +114,19 @@ def _show(result: Json, how: OutputFormat, *, verbose: bool) -> None:
         show_page(page(result, verbose=verbose), how.value)
 
 
-def _replayed(paths: list[str], request: Json, *, metrics: bool = False, bars: bool) -> Json:
+def _replayed(paths: list[str], request: Json, *, bars: bool) -> Json:
     """Return the result of a comparison."""
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
+    from rlpost.analysis.replay import run as work  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
 
     with (
         reporting(bars=bars) as reporter,
         open_inputs(paths, reporter=reporter) as own,
     ):
-        if metrics:
-            from rlpost.analysis.replay.metrics import run as metric_run  # noqa: PLC0415
-
-            result = metric_run.replay_log(own.paths, metric_run.MetricRequest(**request))
-        else:
-            from rlpost.analysis.replay import run as work  # noqa: PLC0415
-
-            result = work.replay(own.paths, work.ReplayRequest(**request, reporter=reporter))
+        result = work.replay(own.paths, work.ReplayRequest(**request, reporter=reporter))
     result["input"] = ", ".join(own.inputs) if own.names else result["input"]
     return result
-
-
-def _metric_request(
-    settings: Settings, metrics: Path, tolerance: float | None, of_log: Json
-) -> Json:
-    """Return the fields of a MetricRequest."""
-    own = settings.without("columns", *OF_OUTPUT)
-    keys = name_values(of_log.pop("map_metric") or [], "--map-metric")
-    stated = frozenset(own.fields_set[1])
-    if own.preset is None and not stated:
-        raise UsageError(
-            f"--metrics {metrics}: no configuration of the loss; a preset, a recipe file with a "
-            "preset or a table [loss], or an option of the loss is needed; add --preset verl, or "
-            "--loss ppo --pg-clip 0.2"
-        )
-    fields = {"metrics": metrics, "columns_map": settings.typed.get("columns", {}), "keys": keys}
-    fields |= {"recipe": own.recipe, "loss": own.losses([])[0][0], "stated": stated}
-    fields["split"] = {name: x for name, x in of_log.items() if x is not None}
-    return fields | ({} if tolerance is None else {"tolerance": tolerance})
 
 
 def _request(settings: Settings, tolerance: float | None, sample: int | None) -> Json:

@@ -1,1 +1,0 @@
-"""Replay of the metrics that a trainer logged."""
