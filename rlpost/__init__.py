@@ -3,7 +3,7 @@
     summary = rlpost.advantages("in.parquet", "out.parquet", rlpost.Recipe(estimator="grpo"))
     frame, summary = rlpost.enrich(frame)  # polars, pandas, duckdb, Arrow, datasets
 
-`inspect`, `loss`, `compare`, `replay`, `report`, `convert`, `export`, `join` and `verify`
+`inspect`, `loss`, `compare`, `replay`, `report`, `convert`, `export` and `verify`
 are the other commands as functions; they read paths and tables. `functional` has the formulas as
 functions of arrays, of numpy or torch.
 `rlpost help python` prints the manual.
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         enrich,
         export,
         inspect,
-        join,
         loss,
         replay,
         report,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _FUNCTIONS = (
-    *("advantages", "compare", "convert", "enrich", "export", "inspect", "join", "loss"),
+    *("advantages", "compare", "convert", "enrich", "export", "inspect", "loss"),
     *("replay", "report", "verify"),
 )
 _HOMES = {
@@ -69,7 +68,6 @@ __all__ = [
     "export",
     "functional",
     "inspect",
-    "join",
     "load",
     "loss",
     "loss_preset",

@@ -35,7 +35,6 @@ ROOMS = (
     "render",  # results of runs, for terminals, pipes and notebooks
     "training",  # enriched files as batches for a training loop
     "distributed",  # the same run in tasks: shards, Ray
-    "sidecars",  # joins: files and the new columns of their sidecars
     "pipeline",  # passes over the input, stages, totals, summary, output, update
     "functional",  # the formulas as public functions of tensors
     "formats",  # other tools' dumps
@@ -68,7 +67,6 @@ HOMES = {
         "formats",
         "api",
         "interface",
-        "sidecars",
         "pipeline",
         "distributed",
         "analysis",

@@ -412,7 +412,7 @@ def _check_roles(source: _EnrichedInputs, enriched: EnrichedFile) -> None:
     for role, binding in enriched.metadata.summary["roles"].items():
         if binding["column"] not in source.columns:
             why = (
-                "--emit-only omitted it; rlpost join adds it from the input"
+                "--emit-only omitted it; the input has it"
                 if enriched.metadata.recipe.emit_only
                 else "--replace replaced it"
                 if binding["column"] in source.written

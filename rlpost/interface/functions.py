@@ -9,8 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-import pyarrow.parquet as pq
-
 from rlpost.display.reporter import Reporter, SilentReporter
 from rlpost.errors import UsageError, no_such
 from rlpost.interface.inputs import (
@@ -20,24 +18,19 @@ from rlpost.interface.inputs import (
     of_steps,
     open_inputs,
     path_names,
-    table_paths,
 )
 from rlpost.interface.results import (
     Comparison,
     Conversion,
     Export,
-    Join,
     LossSummary,
     Replay,
     Summary,
     Verification,
 )
 from rlpost.io.input_paths import without_paths
-from rlpost.io.locks import scratch_folder
-from rlpost.io.memory import is_table, like
 from rlpost.io.memory_limit import limited_memory
 from rlpost.io.publish import write_file
-from rlpost.io.ranges import arrow_file
 from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
@@ -638,104 +631,6 @@ def export(
             reporter=run.reporter,
         )
         return Export(own.result(found))
-
-
-@overload
-def join(
-    inputs: str | Path | ArrowStream | pl.LazyFrame,
-    sidecar: str | Path | ArrowStream | pl.LazyFrame,
-    output: str | Path,
-    on: str | Sequence[str] = (),
-    *,
-    replace: bool = False,
-    overwrite: bool = False,
-    progress: Progress = None,
-) -> Join: ...
-
-
-@overload
-def join(
-    inputs: pl.LazyFrame,
-    sidecar: str | Path | ArrowStream | pl.LazyFrame,
-    output: None = None,
-    on: str | Sequence[str] = (),
-    *,
-    replace: bool = False,
-    progress: Progress = None,
-) -> tuple[pl.LazyFrame, Join]: ...
-
-
-@overload
-def join(
-    inputs: T,
-    sidecar: str | Path | ArrowStream | pl.LazyFrame,
-    output: None = None,
-    on: str | Sequence[str] = (),
-    *,
-    replace: bool = False,
-    progress: Progress = None,
-) -> tuple[T, Join]: ...
-
-
-def join(
-    inputs: Any,
-    sidecar: Any,
-    output: str | Path | None = None,
-    on: str | Sequence[str] = (),
-    *,
-    replace: bool = False,
-    overwrite: bool = False,
-    progress: Progress = None,
-) -> Any:
-    """Add the new columns of a sidecar to the columns of its input, as `rlpost join` does.
-
-    Args:
-        inputs: a Parquet file, directory, glob or URL; or a table in memory (see `enrich`).
-        sidecar: the file, directory or table with the new columns, such as the output of
-            `advantages` with `emit_only`. Keys that both have must be equal in each row.
-        output: the joined file; with several input files, a directory. None, for a table: the
-            joined table is returned.
-        on: the column or columns that identify a row of the sidecar; without any, both have the
-            same rows in one order.
-        replace: use the sidecar's columns in place of the input's of the same names.
-        overwrite: replace an existing output.
-        progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
-            terminal. None: in notebooks only.
-
-    Returns:
-        The summary, as `rlpost join --summary-json` prints it. Without `output`, the joined table,
-        of the library of `inputs`, and the summary.
-
-    Raises:
-        UsageError: input, sidecar, output and options do not fit together.
-        DataError: rows do not match: file, row and column are named; or a file is damaged.
-        ReadWriteError: reading or writing failed; no output is left behind.
-    """
-    from rlpost.sidecars import join as work  # noqa: PLC0415 - pyarrow is slow to import
-
-    names = [on] if isinstance(on, str) else [*on]
-    if output is None and not is_table(inputs):
-        raise UsageError("join: inputs is a path, so an output is needed: rlpost.join(A, B, OUT)")
-    with (
-        table_paths([inputs, sidecar]) as own,
-        scratch_folder(None) as folder,
-        _reporting(progress=progress) as run,
-    ):
-        target = folder / "joined.parquet" if output is None else output
-        found = work.join(
-            own.paths[0],
-            own.paths[1],
-            target,
-            names,
-            replace=replace,
-            overwrite=overwrite,
-            reporter=run.reporter,
-        )
-        joined = None if output is not None else pq.read_table(arrow_file(Path(target)))
-    found = without_paths(found, own.names)
-    if joined is None:
-        return Join(found)
-    return like(joined, inputs), Join(found | {"outputs": []})
 
 
 def verify(

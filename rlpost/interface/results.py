@@ -213,22 +213,3 @@ class Export(Result):
         from rlpost.render.export import page  # noqa: PLC0415
 
         return page(self)
-
-
-class Join(Result):
-    """The files of a join, and how their rows were matched."""
-
-    rows: int
-    columns: list[str]
-    """The new columns."""
-    replaced: list[str]
-    """Those of them that the input had, too."""
-    checked: list[str]
-    """Columns of both whose values are equal."""
-    warnings: list[str]
-
-    def page(self) -> Page:
-        """Return what `rlpost join` prints."""
-        from rlpost.render.join import page  # noqa: PLC0415
-
-        return page(self)

@@ -41,7 +41,6 @@ OF_COMMANDS = {
     "plan": "large-runs",
     "convert": "formats",
     "loss": "losses",
-    "join": "sidecar",
     "verify": "safety",
     "config": "recipes",
     "schema": "recipes",

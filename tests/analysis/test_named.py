@@ -71,7 +71,6 @@ def readers(enriched, out):
         ("advantages", enriched, out, "--update", "--replace"),
         ("loss", enriched, "--map", "log_probs=ref_log_probs"),
         ("export", enriched, out / "e.jsonl", "--to", "jsonl", "--lossy"),
-        ("join", enriched, enriched, out / "j.parquet", "--replace"),
         ("plan", enriched, out / "p.parquet", "--state-dir", out / "state", "--replace"),
     ]  # fmt: skip
 

@@ -201,7 +201,7 @@ def all_cases(estimators: list[str]) -> list[Case]:
     return [
         *of_estimators(estimators), *of_presets(), *of_recipes(), *of_corrections(),
         *of_numerics(), *of_inputs(), *of_losses(), *of_reading(), *of_replays(), *of_dumps(),
-        *of_exports(), *of_lists(), *of_updates(), *of_joins(), *of_shards(), *of_python(),
+        *of_exports(), *of_lists(), *of_updates(), *of_shards(), *of_python(),
         *of_ray(),
     ]  # fmt: skip
 
@@ -411,34 +411,6 @@ def of_updates() -> list[Case]:
         case("update: another recipe", update.format(all_files, "first", "grpo", ""),
              update.format(all_files, "second", "rloo", "--overwrite"),
              update.format(all_files, "third", "grpo", "")),
-    ]  # fmt: skip
-    return made
-
-
-def of_joins() -> list[Case]:
-    side = f"advantages @{{}} side{{}} -q --emit-only {GAE}"
-    join = "join @{0} side{1} joined{1} -q --summary-json join.json"
-    made = [
-        case(f"join {name}", side.format(source, suffix), join.format(source, suffix))
-        for name, source, suffix in (
-            ("a file", "steps.parquet", ".parquet"),
-            ("row groups", "rich.parquet", ".parquet"),
-            ("large lists", "large_lists.parquet", ".parquet"),
-            ("a folder", "parts", ""),
-            ("partitions", "hive", ""),
-        )
-    ]
-    made += [
-        case("join by keys", join.format("calculator.parquet", ".parquet").replace(
-             "side", "@scores") + " --on trajectory,turn"),
-        case("join labels of prompts", "join @parts @labels.parquet joined -q --on prompt_id "
-             "--summary-json join.json"),
-        case("join in place of columns", side.format("steps.parquet", ".parquet"),
-             f"advantages @steps.parquet full.parquet -q {GAE} --kl-estimator k2",
-             "join full.parquet side.parquet joined.parquet -q --replace --summary-json join.json",
-             "verify joined.parquet --format json"),
-        case("join of other rows", side.format("arithmetic.parquet", ".parquet"),
-             join.format("shuffled.parquet", ".parquet"), code=3),
     ]  # fmt: skip
     return made
 

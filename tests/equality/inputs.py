@@ -58,7 +58,6 @@ def make(folder: Path, top: Path) -> None:
             shutil.copy(source, folder / source.name)
     frames(folder)
     turns(folder)
-    sidecars(folder)
     dumps(folder / "dumps", top)
     for name, text in RECIPES.items():
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
@@ -173,19 +172,6 @@ def turns(folder: Path) -> None:
         table = table.append_column(name, pa.array(numbers))
     table = table.append_column("hack", pa.array(draw.random(len(rows)) < 0.1))
     pq.write_table(table, folder / "turns.parquet")
-
-
-def sidecars(folder: Path) -> None:
-    """New columns for a join: of each response, in another order, and of each prompt."""
-    draw = np.random.default_rng(1)
-    scores = pq.read_table(folder / "calculator.parquet", columns=["trajectory", "turn"])
-    scores = scores.take(draw.permutation(scores.num_rows))
-    grades = [draw.random(row % 4).tolist() for row in range(scores.num_rows)]
-    scores = scores.append_column("grades", pa.array(grades))
-    pq.write_table(scores, folder / "scores.parquet", row_group_size=100)
-    prompts = pq.read_table(folder / "arithmetic.parquet")["prompt_id"].unique()[::-1]
-    labels = [None if row % 5 == 0 else f"label {row}" for row in range(len(prompts))]
-    pq.write_table(pa.table({"prompt_id": prompts, "label": labels}), folder / "labels.parquet")
 
 
 def with_lists(

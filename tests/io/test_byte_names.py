@@ -57,7 +57,6 @@ def commands(top):
         ("loss", rows, top / "loss", *loss), ("loss", one, *loss, *as_json),
         ("convert", dumps, top / "converted"), ("inspect", named(dumps, b"e\xff.jsonl")),
         ("export", one, named(top, b"e\xff.jsonl"), "--to", "jsonl", "--lossy", *as_json),
-        ("join", rows, out, top / "joined", "--replace"),
         ("plan", rows, top / "sharded", "--state-dir", state),
         ("advantages", "--state-dir", state, "--shard-index", "0", "--num-shards", "1"),
     ]  # fmt: skip
@@ -71,7 +70,7 @@ def test_every_command_reads_and_writes_such_names(folder):
     written = named(folder / "out", b"b\xff\xfe.parquet")
     metadata = pq.read_metadata(arrow_file(written)).metadata
     assert metadata[b"rlpost.input"] == rb"b\xff\xfe.parquet"
-    for name in ("out", "res", "upd", "loss", "joined", "sharded"):
+    for name in ("out", "res", "upd", "loss", "sharded"):
         assert named(folder / name, b"b\xff\xfe.parquet").is_file()
     (row, *_) = [
         json.loads(line)

@@ -48,19 +48,6 @@ def test_a_run_on_s3_writes_the_bytes_of_a_local_run(s3, tmp_path, options, rows
     assert s3.keys() == ["in/in.parquet", "out/far.parquet"]
 
 
-@pytest.mark.usefixtures("small_steps")
-def test_a_join_on_s3_writes_the_bytes_of_a_local_run(s3, tmp_path):
-    source = save(long_rollout(60), tmp_path / "in.parquet", 17)
-    url = s3.put("in.parquet", source.read_bytes())
-    side, far = "s3://lab/side.parquet", "s3://lab/out.parquet"
-    assert run("advantages", url, side, "-q", "--emit-only").code == 0
-    assert run("join", url, side, far, "-q").code == 0
-    assert s3.get("out.parquet") == local_run(source, tmp_path)
-    near = tmp_path / "near.parquet"
-    assert run("join", source, side, near, "-q").code == 0
-    assert near.read_bytes() == s3.get("out.parquet")
-
-
 @pytest.mark.usefixtures("s3")
 def test_a_file_goes_from_disk_to_s3_and_back(tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")

@@ -26,5 +26,4 @@ def commands_on(enriched, dump, plain, out):
         (("loss", plain, out / "l.parquet", "--map", "log_probs=ref_log_probs"), 0),
         (("convert", dump, out / "c.parquet", *json_), 0),
         (("export", plain, out / "e.jsonl", "--to", "jsonl", *json_), 0),
-        (("join", plain, enriched, out / "j.parquet", "--replace"), 0),
     ]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 OUTPUT_KEYS = (b"rlpost.recipe", b"rlpost.loss")
 """Metadata of files with columns that rlpost computed; converted dumps have none of them."""
-JOIN_KEY = b"rlpost.join"
-"""Metadata of a file with columns of a sidecar that another program wrote."""
 _LONGEST_LENGTH = 4  # bytes of the length of a value
 
 
@@ -141,4 +139,4 @@ def _is_foreign(path: AnyPath) -> bool:
         metadata = read_metadata(path).metadata or {}
     except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two
         return False
-    return not any(key in metadata for key in (*OUTPUT_KEYS, JOIN_KEY))
+    return not any(key in metadata for key in OUTPUT_KEYS)

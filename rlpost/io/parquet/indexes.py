@@ -169,31 +169,6 @@ def shifted_offset_indexes(
     return [shifted[number] for number in range(len(indexed))]
 
 
-def taken_column_indexes(file: OpenFile, chunks: Sequence[Struct]) -> list[NewIndex]:
-    """Read the ColumnIndexes of chunks that were copied from another file.
-
-    Removes the chunks' pointers to them.
-
-    Args:
-        file: the other file.
-        chunks: which point to its indexes.
-
-    Raises:
-        FooterError: an index is too large.
-        OSError, ReadWriteError: the file cannot be read.
-    """
-    indexed = [chunk for chunk in chunks if ColumnChunk.COLUMN_INDEX in chunk]
-    pointers = [_pointer(chunk, ColumnChunk.COLUMN_INDEX) for chunk in indexed]
-    data = dict(_read(file, sorted(pointers)))
-    for chunk in indexed:
-        chunk.pop(ColumnChunk.COLUMN_INDEX)
-        chunk.pop(ColumnChunk.COLUMN_LENGTH)
-    return [
-        NewIndex(chunk, ColumnChunk.COLUMN_INDEX, data[pointer])
-        for chunk, pointer in zip(indexed, pointers, strict=True)
-    ]
-
-
 def _shifted(data: bytes, delta: int, extent: tuple[int, int], rows: int) -> bytes:
     """Shift an encoded OffsetIndex, whose chunk moves to an extent, and validate it."""
     index, used = decode(data)

@@ -39,7 +39,6 @@ from rlpost.io.uploads import stage_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from rlpost.io.parquet.copied import CopiedColumns
     from rlpost.io.parquet.footer import DecodedFooter
     from rlpost.io.parquet.indexes import NewIndex
     from rlpost.io.paths import AnyPath
@@ -321,43 +320,10 @@ def open_sink(
     return RewriteSink(reader, inner, spliced)
 
 
-def open_copying_sink(
-    source: AnyPath,
-    target: AnyPath,
-    copied: CopiedColumns,
-    *,
-    drop: Collection[str] = (),
-    decoded: DecodedFooter | None = None,
-) -> SpliceSink | str:
-    """Open a sink that copies a source's columns and those of another file, by `copy_group`.
-
-    Args:
-        source: the Parquet file whose columns come first in the output.
-        target: the file to write; replaced if it exists.
-        copied: the columns of the other file, whose row groups have as many rows.
-        drop: top-level columns of the source to omit.
-        decoded: the footer of the source, if it was decoded already; it is changed.
-
-    Returns:
-        The reason if that is impossible.
-
-    Raises:
-        UsageError, DataError, ReadWriteError: as `open_sink`.
-    """
-
-    def columns_of(*, indexed: bool) -> CopiedColumns:
-        groups = {number for number, rows in enumerate(copied.rows) if rows}
-        if indexed and not groups <= copied.indexed:
-            raise FooterError(f"{source} has page indexes, and {copied.path} has none")
-        return copied
-
-    return _splice(source, target, columns_of, None, drop, None, decoded)
-
-
 def _splice(
     source: AnyPath,
     target: AnyPath,
-    encoder_of: Callable[..., Encoder | CopiedColumns],
+    encoder_of: Callable[..., Encoder],
     keep: Collection[str] | None,
     drop: Collection[str],
     begun: OutputFile | None,
@@ -384,7 +350,6 @@ def _splice(
         if not all_kept:
             ranges, moved = compact(file, footer.structs(FileMeta.ROW_GROUPS))
         kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
-        encodes = encoder if isinstance(encoder, Encoder) else None
         indexes = () if moved is None else (indexed, moved)
         if begun is not None:
             if begun.ranges != ranges:
@@ -393,9 +358,9 @@ def _splice(
                 )
             if begun.copied is not None and begun.copied.extents != extents:
                 begun.copied = None  # pyarrow reads the footer in another way
-            return SpliceSink(footer, encodes, begun, kept, *indexes)
+            return SpliceSink(footer, encoder, begun, kept, *indexes)
         staged = stage_file(target)
-        sink = SpliceSink(footer, encodes, staged, kept, *indexes)
+        sink = SpliceSink(footer, encoder, staged, kept, *indexes)
         opened.pop_all()
         staged.copy(file, ranges, ExtentChecksums(extents))
         return sink

@@ -17,7 +17,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from rlpost.errors import DataError
 from rlpost.io.parquet.checksums import (
     CHECKSUMS_KEY,
     ExtentChecksums,
@@ -37,13 +36,11 @@ from rlpost.io.parquet.footer import (
     file_end,
 )
 from rlpost.io.parquet.indexes import (
-    POINTERS,
     NewIndex,
     drop_indexes,
     existing_indexes,
     new_indexes,
     shifted_offset_indexes,
-    taken_column_indexes,
 )
 from rlpost.io.parquet.splice_plan import (
     add_key_values,
@@ -66,7 +63,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rlpost.io.parquet.checksums import Extent
-    from rlpost.io.parquet.copied import CopiedColumns
     from rlpost.io.parquet.encode import ColumnPages, EncodedRows, Encoder
     from rlpost.io.paths import AnyPath
     from rlpost.io.ranges import OpenFile
@@ -269,7 +265,7 @@ class SpliceSink:
 
     Args:
         footer: the footer from `plan_splice`, with kept chunks at their offsets in the output.
-        encoder: encodes the new columns; None if they are copied by `copy_group`.
+        encoder: encodes the new columns.
         output: the file to write, whose copy of the kept data was started; published or discarded
             by this object.
         end: the end of the kept data.
@@ -281,7 +277,7 @@ class SpliceSink:
     def __init__(
         self,
         footer: Struct,
-        encoder: Encoder | None,
+        encoder: Encoder,
         output: OutputFile,
         end: int,
         indexed: Collection[int] = (),
@@ -313,7 +309,6 @@ class SpliceSink:
 
     def encode(self, columns: pa.RecordBatch) -> EncodedRows:
         """Encode new columns; thread-safe."""
-        assert self._encoder is not None
         return self._encoder.encode(columns)
 
     def append(self, row_group: int, encoded: EncodedRows) -> None:
@@ -396,45 +391,10 @@ class SpliceSink:
                 chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))
                 self._end = self._output.write(self._end, data)
 
-    def copy_group(self, copied: CopiedColumns) -> None:
-        """Add the new chunks of the next row group: copies of those of the other file's row group.
-
-        Raises:
-            DataError: the other file is damaged.
-            ReadWriteError: it cannot be read.
-        """
-        source = copied.groups[self._current]
-        moved = []
-        group = self._begin_group()
-        for chunk in source.structs(RowGroup.COLUMNS):
-            meta = Struct(chunk.struct(ColumnChunk.META))
-            extent = chunk_extent(meta)
-            delta = self._end - extent[0]
-            shift_offsets(meta, delta)
-            new = self._add_chunk(meta, copied.read(extent))
-            if copied.checksums.get(extent, self._checksums[-1][-1]) != self._checksums[-1][-1]:
-                name = meta.values_of(ColumnMeta.PATH, Wire.BINARY)[0].decode()
-                raise DataError(
-                    f"{copied.path}: column `{name}`, row group {self._current}: bytes {extent[0]} "
-                    f"to {extent[1] - 1} changed since they were written; write the file again"
-                )
-            if self._current in self._indexed:
-                new.update({field: chunk[field] for field in POINTERS if field in chunk})
-                moved.append((new, delta, chunk_extent(meta), source.integer(RowGroup.ROWS)))
-        try:
-            self._indexes += shifted_offset_indexes(copied.file, moved)
-            self._indexes += taken_column_indexes(copied.file, [new for new, *_ in moved])
-        except FooterError as error:
-            raise DataError(
-                f"{copied.path}: row group {self._current}: {error}; write the file again"
-            ) from None
-        self._end_group(group)
-
     def _finish_group(self) -> None:
         """Write the new chunks of the current row group, which has all of its rows."""
         if self._missing():
             raise ValueError(f"row group {self._current} lacks {self._missing()} rows")
-        assert self._encoder is not None
         encoded = self._spool.take() or [self._encoder.encode(self._encoder.empty_batch)]
         group = self._begin_group()
         for parts in zip(*(rows.columns for rows in encoded), strict=True):

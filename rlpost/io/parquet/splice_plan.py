@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class NewColumns(Protocol):
-    """The new columns of a file: an `Encoder`, or `CopiedColumns`."""
+    """The new columns of a file, such as an `Encoder`."""
 
     @property
     def fields(self) -> pa.Schema:

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 from rlpost._version import __version__
 from rlpost.display.controls import in_utf8
 from rlpost.errors import DataError, UsageError
-from rlpost.io.parquet.fingerprint import footer_digest
-from rlpost.io.staged import file_errors
 from rlpost.recipe import semantics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.semantics import SEMANTICS
@@ -38,7 +36,6 @@ Json = dict[str, Any]
 RUN_KEY = "rlpost.run"
 PRESET_KEY = "rlpost.preset"
 SEMANTICS_KEY = "rlpost.semantics"
-SIDECAR_KEY = "rlpost.sidecar"
 _DEEPEST = 50  # lists within lists
 _LONGEST = 400  # characters of an error in the metadata
 
@@ -66,8 +63,6 @@ class FileMetadata:
     """The number of the file in the run, from 0."""
     input: str = ""
     """The name of the input file."""
-    footer: str = ""
-    """Of a sidecar, which has new columns alone: the digest of the input's footer."""
     summary: Json | None = None
     """The summary of the file; None in a file of `rlpost loss`."""
     version: str = __version__
@@ -107,14 +102,8 @@ class FileMetadata:
         return replace(self, run=digest, files=len(files), rows=first_rows[-1])
 
     def of_file(self, number: int, path: AnyPath, summary: Json) -> Self:
-        """Return the metadata of one file of the run, from its number, input and summary.
-
-        Raises:
-            ReadWriteError: the input of a sidecar cannot be read.
-        """
-        with file_errors(path, "cannot be read"):
-            footer = footer_digest(path) if self.recipe.emit_only else ""
-        return replace(self, file=number, input=in_utf8(path.name), summary=summary, footer=footer)
+        """Return the metadata of one file of the run, from its number, input and summary."""
+        return replace(self, file=number, input=in_utf8(path.name), summary=summary)
 
     @property
     def entries(self) -> dict[str, str]:
@@ -130,7 +119,6 @@ class FileMetadata:
             **({} if self.summary is None else {"rlpost.summary": json.dumps(self.summary)}),
             RUN_KEY: json.dumps(run),
             **self.mask,
-            **({SIDECAR_KEY: json.dumps({"footer": self.footer})} if self.footer else {}),
             **({PRESET_KEY: json.dumps(self.asked)} if self.asked else {}),
         }
 

@@ -27,7 +27,6 @@ COMMANDS = {
     "an update": ("advantages", "{top}/in{n}", "{out}", "-q", "--update"),
     "loss": ("loss", "{top}/{n}.parquet", "{out}/loss.parquet", *LOSS),
     "loss of a folder": ("loss", "{top}/in{n}", "{out}", *LOSS),
-    "join": ("join", SAMPLE, "{top}/side{n}.parquet", "{out}/joined.parquet", "-q"),
     "convert": ("convert", "{top}/{n}.jsonl", "{out}/converted.parquet", "-q"),
     "export to jsonl": ("export", "{top}/{n}.parquet", "{out}/rows.jsonl", "--to", "jsonl", "-q"),
     "export to slime": ("export", "{top}/{n}.parquet", "{out}", "--to", "slime", "-q"),
@@ -51,7 +50,6 @@ def top(tmp_path_factory):
     for n, estimator in enumerate(("grpo", "rloo")):
         words = ("advantages", SAMPLE, top / f"{n}.parquet", "-q", "--estimator", estimator)
         assert run(*words).code == 0
-        assert run(*words[:2], top / f"side{n}.parquet", *words[3:], "--emit-only").code == 0
         (top / f"in{n}").mkdir()
         for step, part in rows.partition_by("step", as_dict=True).items():
             scaled = part.with_columns(pl.col("reward") * (n + 1))
