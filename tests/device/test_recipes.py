@@ -19,6 +19,15 @@ RECIPES = all_recipes()
 PLAIN = [name for name in estimators() if name.endswith(" plain")]
 CASES = [(name, True) for name in RECIPES]
 CASES += [(name, False) for name in (*PLAIN, *(f"weight {level}" for level in WEIGHTS))]
+SHORT = (
+    "grpo plain", "gae kl", "gae whiten", "turn_gae kl", "vtrace kl", "agentic_reinforce kl",
+    "optimal_token_baseline kl", "gigpo plain", "weight segment, masked, normalised",
+    "filter token ratio", "filter sequence k1", "filter token, diverging", "order filter",
+    "order entropy", "filter token age", "weight linear", "filter token, correction first",
+    "observations states", "kl_credit token", "clip_stages response", "cut policy segments",
+    "bootstrap", "adaptive kl", "whiten rewards", "masks", "columns",
+)  # fmt: skip
+"""Recipes of every stage, which README's command runs; the others are run at night."""
 NUMBERS = 48
 """Numbers of 8 bytes per response that a pass may send or fetch beside its columns."""
 
@@ -57,7 +66,10 @@ def token_columns(table) -> int:
 
 @pytest.mark.parametrize(
     ("name", "observations"),
-    CASES,
+    [
+        pytest.param(*case, marks=() if case[1] and case[0] in SHORT else pytest.mark.nightly)
+        for case in CASES
+    ],
     ids=[name + (", observations" if observations else "") for name, observations in CASES],
 )
 def test_a_recipe_gives_the_cpus_bits_with_one_wait_a_chunk(measure, name, observations):
@@ -123,6 +135,7 @@ def more_columns(*arguments):
     return {**columns, "more": columns["advantages"].double()}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("place", "planted", "name", "found"),
     [

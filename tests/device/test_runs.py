@@ -84,6 +84,7 @@ def test_a_chunk_that_does_not_fit_is_halved(shadow, measure):
     assert result.equals(expected)
 
 
+@pytest.mark.nightly
 def test_columns_that_do_not_fit_are_computed_again(shadow, measure, monkeypatch):
     """A card may report more free memory than this process gets."""
     recipe, table = RECIPES["gae"], rollouts(observations=True)
@@ -105,6 +106,7 @@ def test_a_response_that_does_not_fit_alone_is_an_error(shadow):
     assert shadow.cards[0].allocated == used
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("recipe", [*RECIPES.values(), BASELINES], ids=[*RECIPES, "baselines"])
 def test_two_cards_share_the_chunks_of_four_workers(shadow, recipe):
     table = rollouts(observations=True)
@@ -118,6 +120,7 @@ def test_two_cards_share_the_chunks_of_four_workers(shadow, recipe):
     assert all(card.peak > start for card, start in zip(shadow.cards, before, strict=True))
 
 
+@pytest.mark.nightly
 @every_recipe
 @pytest.mark.parametrize("divided", [False, True])
 def test_shards_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, divided):
@@ -140,6 +143,7 @@ def test_shards_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, di
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.nightly
 @settings(max_examples=12, suppress_health_check=[*settings.default.suppress_health_check, FIXTURE])
 @given(random_rollouts(extreme=True), random_recipes(tuple(ESTIMATORS)), st.integers(1, 40))
 def test_any_rollouts_have_the_bits_of_the_cpu(measure, rows, options, chunk_tokens):

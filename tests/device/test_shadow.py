@@ -171,6 +171,7 @@ def test_torch_finds_the_cards_while_they_are_plugged_in(shadow):
         assert torch.zeros(1, device="shadow").device == torch.device("shadow:0")
 
 
+@pytest.mark.nightly
 def test_without_the_cards_the_cpu_computes(shadow):
     assert shadow.cards
     program = """

@@ -51,7 +51,7 @@ def check(measure, file, configs, recipe, out=None):
     assert max(later) <= 1, found.counts.stacks
 
 
-@pytest.mark.parametrize("observations", [False, True])
+@pytest.mark.parametrize("observations", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_all_losses_have_the_bits_of_the_cpu_and_wait_once_a_chunk(observations, measure, files):
     for grouped in (False, True):
         some = [one for one in CONFIGS.values() if one.loss.grouped == grouped]

@@ -16,16 +16,16 @@ from rlpost.analysis.replay.search.search import search
 from rlpost.io.parquet.source import TableSource
 
 # The framework's name among the cases, the estimator, a part of the entry's name.
-CHOSEN = [
+SHORT = [("trl", "grpo", "adv"), ("primerl", "max_rl", "adv")]
+LONG = [
     ("verl", "gae", "gae_g1.0_l1.0"),
-    ("trl", "grpo", "adv"),
     ("openrlhf", "dr_grpo", "adv"),
     ("nemo", "grpo", "adv"),
     ("slime", "grpo", "adv"),
-    ("primerl", "max_rl", "adv"),
     ("openinstruct", "grpo_standard", "adv"),
     ("roll", "gigpo", "gigpo_mean_std_g1.0"),
 ]
+CHOSEN = [*SHORT, *(pytest.param(*case, marks=pytest.mark.nightly) for case in LONG)]
 GOOD = ("right", "tied")
 
 
@@ -58,6 +58,7 @@ def rollouts_of(recipe: Recipe):
     return read(TableSource(table), NamedColumns.of({}), None, 4_000_000)
 
 
+@pytest.mark.nightly
 def test_numbers_of_a_recipe_are_solved():
     """γ, λ and β come from the recorded numbers; none of them is in a list of values."""
     recipe = Recipe(estimator="gae", gamma=0.973, lam=0.88, kl_coef=0.037, kl_estimator="k2")
@@ -85,6 +86,7 @@ def test_fields_that_were_typed_stay_and_what_remains_is_named(monkeypatch):
         )
 
 
+@pytest.mark.nightly
 def test_the_most_exact_recipe_comes_first():
     """All presets' ε are within the tolerance; the recorded one is the nearest."""
     epsilon = 1e-9
@@ -95,7 +97,7 @@ def test_the_most_exact_recipe_comes_first():
     assert found.facts["largest"] < 1e-6
 
 
-@pytest.mark.parametrize("framework", ["roll", "slime"])
+@pytest.mark.parametrize("framework", ["roll", pytest.param("slime", marks=pytest.mark.nightly)])
 def test_of_equally_small_recipes_that_of_the_framework_is_named(framework):
     found = searched(*entry_of("verl", "opo", "adv_opo"), framework=framework)
     assert found.facts["reproduces"]

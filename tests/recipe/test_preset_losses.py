@@ -211,6 +211,7 @@ LEFT = {"kl_loss_coef", "agg_length", "agg_norm", "loss", "kl_loss_aggregation",
 divides by; and the aggregation of the KL loss, which is that of the loss."""
 
 
+@pytest.mark.nightly
 @every_case
 def test_a_loss_of_a_preset_does_not_change_with_the_defaults(one):
     values = values_of(one)
@@ -219,6 +220,7 @@ def test_a_loss_of_a_preset_does_not_change_with_the_defaults(one):
             assert close(one, {**values, field: alternatives(field, info.default)[0]}), field
 
 
+@pytest.mark.nightly
 @every_preset
 def test_each_option_of_a_preset_is_caught_by_a_case(name):
     table = load_toml(file_of(name))

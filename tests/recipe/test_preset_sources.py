@@ -329,6 +329,7 @@ def settings(name: str) -> list[tuple[tuple[str, ...], str, str]]:
     return found
 
 
+@pytest.mark.nightly
 @every_preset
 def test_each_field_of_a_preset_is_caught_by_a_case(name):
     unheld = []
