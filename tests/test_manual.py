@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import doctest
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from contextlib import chdir, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import format_writers as writers
 import format_writers_text as writers_text
@@ -27,6 +25,9 @@ import rlpost
 from rlpost.cli.commands.help import _show_page, for_terminal, show_help
 from rlpost.manual import OF_COMMANDS, TOPICS, page
 from rlpost.recipe.recipe import without_loss
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BLOCK = re.DOTALL | re.MULTILINE
 RUN = re.compile(r"(?:^<!-- needs: (\w+) -->\n)?^```(bash|python)\n(.+?)^```$", BLOCK)
@@ -303,36 +304,11 @@ def test_the_beginning_of_a_topic_is_enough():
     assert "did you mean recipes" in done.err
 
 
-def test_the_shell_completes_topics():
-    asked = {
-        "_RLPOST_COMPLETE": "complete_bash",
-        "COMP_WORDS": "rlpost\nhelp\np",
-        "COMP_CWORD": "2",
-    }
-    program = Path(sys.executable).with_name("rlpost")
-    done = subprocess.run(
-        [program], env=os.environ | asked, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [topic for topic in TOPICS if topic.startswith("p")]
-
-
 class Terminal(StringIO):
     """A stream that a person reads."""
 
     def isatty(self) -> bool:
         return True
-
-
-@by_page
-def test_code_is_copied_from_a_terminal_as_it_is(path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    with redirect_stdout(Terminal()) as terminal:
-        _show_page(path.read_text("utf-8"))
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
-    for language, block in re.findall(CODE, path.read_text("utf-8")):
-        assert f"\n{block.rstrip()}\n" in shown
-        if language in ("bash", "sh") and path.parent == HOME:
-            assert max(map(len, block.splitlines())) <= 78
 
 
 def test_links_become_commands():
@@ -341,15 +317,22 @@ def test_links_become_commands():
 
 
 @by_page
-def test_a_terminal_gets_every_page_without_markup(path, monkeypatch):
-    if path.parent != HOME:
-        pytest.skip("README is no topic")
-    terminal = Terminal()
-    monkeypatch.setenv("COLUMNS", "130")
-    with redirect_stdout(terminal):
-        show_help(path.stem)
-    text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
-    code = {line for _, block in re.findall(CODE, page(path.stem)) for line in block.split("\n")}
-    assert max(len(line) for line in text.splitlines() if line not in code) <= 100
-    assert "```" not in text
-    assert not re.search(r"\w\(\S*\.md\)|<!--|\.\./", text)
+def test_a_terminal_gets_a_page_without_markup_and_code_as_it_is(path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    source = path.read_text("utf-8")
+    with redirect_stdout(Terminal()) as terminal:
+        if path.parent == HOME:
+            show_help(path.stem)
+        else:
+            _show_page(source)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    code = [(language, block.rstrip()) for language, block in CODE.findall(source)]
+    assert [block for _, block in code if f"\n{block}\n" not in shown] == []
+    if path.parent == HOME:
+        lines = {line for _, block in code for line in block.split("\n")}
+        assert max(len(line) for line in shown.splitlines() if line not in lines) <= 80
+        assert "```" not in shown
+        assert not re.search(r"\w\(\S*\.md\)|<!--|\.\./", shown)
+        for language, block in code:
+            if language in ("bash", "sh"):
+                assert max(map(len, block.splitlines())) <= 78

@@ -80,6 +80,7 @@ def flags_in(text):
     return shlex.split(text.partition("add ")[2].partition(", if you trust it")[0])
 
 
+@pytest.mark.nightly
 def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_path):
     source, enriched = save(rollout(), tmp_path / "in.parquet"), tmp_path / "enriched.parquet"
     plan, state = ("plan", source, tmp_path / "s.parquet"), ("--state-dir", tmp_path / "plan")
@@ -119,6 +120,7 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
     assert theirs.imported()
 
 
+@pytest.mark.nightly
 def test_an_estimator_of_a_file_runs_only_if_the_user_names_it(theirs, tmp_path):
     source, enriched = save(rollout(), tmp_path / "in.parquet"), tmp_path / "enriched.parquet"
     file, copy = theirs.folder / "theirs.py", tmp_path / "copy.py"
@@ -136,6 +138,7 @@ def test_an_estimator_of_a_file_runs_only_if_the_user_names_it(theirs, tmp_path)
     assert theirs.imported()
 
 
+@pytest.mark.nightly
 @LINUX
 def test_a_tokenizer_is_opened_only_if_the_user_names_it(theirs, tokenizer, hub, tmp_path):
     source, enriched = texts(tmp_path / "in.parquet"), tmp_path / "enriched.parquet"

@@ -315,56 +315,6 @@ def test_what_is_forbidden_is_named(monkeypatch, words):
 # The command line and the recipe
 
 
-@pytest.mark.parametrize(
-    ("words", "texts"),
-    [
-        ("--estimator grop", ["no estimator 'grop'\n  tip: did you mean grpo?"]),
-        ("--estimator nosuchthing", ["no estimator 'nosuchthing'\n  tip: there are gae, "]),
-        ("--kl-coef -1", ["--kl-coef -1: ", "at least 0"]),
-        ("--gamma 2", ["--gamma 2: ", "from 0 to 1"]),
-        ("--norm-std grup", ["--norm-std grup: ", "group"]),
-        ("--max-len-mask", ["--max-len-mask needs --max-response-length"]),
-        ("--kl-target 1", ["--kl-target needs --kl-coef"]),
-        ("--emit-only --replace", ["--emit-only and --replace exclude each other"]),
-        ("--difficulty-low 0.9 --difficulty-high 0.1", ["--difficulty-low 0.9 must be under"]),
-        ("--overlong-penalty 10 20 1", ["BUFFER must not exceed MAX_LEN"]),
-        ("--map rewrd=reward", ["no role 'rewrd'\n", "did you mean reward?"]),
-        ("--map reward", ["--map reward: write it NAME=VALUE"]),
-        ("--numerics single", ["--numerics single: write it NAME=VALUE"]),
-        ("--numerics sinlge=raw", ["--numerics sinlge: no such field\n", "did you mean single?"]),
-        ("--emit advantage", ["no column 'advantage'", "did you mean advantages"]),
-        ("--emit kl,kl", ["kl"]),
-        ("--emit sample_weight", ["needs --difficulty-weight, --length-weight or --age-decay"]),
-        ("--device tpu", ["--device tpu: auto, cpu, cuda, cuda:N or another"]),
-        ("--plan --device gpu", ["--device gpu: ", "tip: torch calls cards of"]),
-        ("--config run.toml", ["run.toml: no option 'device': it is no part", "or RLPOST_DEVICE"]),
-        ("--config broken.toml", ["broken.toml: not valid TOML"]),
-        ("--config unknown.toml", ["unknown.toml: no option 'gama'\n", "did you mean gamma?"]),
-        ("--config number.toml --map reward=reward", ["number.toml: columns is 3"]),
-        ("--config numerics.toml --numerics single=raw", ["numerics.toml: numerics is 3"]),
-    ],
-)  # fmt: skip
-def test_a_wrong_command_line_is_refused(refused, here, words, texts):
-    (here / "broken.toml").write_text("gamma =\n")
-    (here / "unknown.toml").write_text("gama = 1\n")
-    (here / "run.toml").write_text('device = "cuda"\n')
-    (here / "number.toml").write_text("columns = 3\n")
-    (here / "numerics.toml").write_text("numerics = 3\n")
-    refused(2, f"in.parquet out.parquet {words}", *texts)
-
-
-def test_kl_without_its_columns_cannot_be_emitted(refused, here):
-    save(without("ref_log_probs"), here / "few.parquet")
-    refused(2, "few.parquet out.parquet --emit kl", "--emit kl needs old_log_probs and ref_log")
-
-
-def test_a_column_that_is_there_already_is_not_replaced_unasked(refused, here):
-    save(with_column("returns", [1.0] * 12), here / "old.parquet")
-    refused(
-        2, "old.parquet out.parquet", "old.parquet: has a column 'returns' already", "--replace"
-    )
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_device_that_is_not_there_is_an_error_of_its_own(refused):
     refused(5, "in.parquet out.parquet --device cuda", f"--device cuda: torch {torch.__version__}")
@@ -389,22 +339,3 @@ def test_a_summary_goes_to_a_file_whole_or_not_at_all(here):
     ran = run("advantages", "in.parquet", "two.parquet", "-q", "--summary-json", "/dev/full")
     assert (ran.code, ran.out) == (4, "")
     assert "/dev/full: cannot be written: No space left" in ran.err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "advantages - out.parquet",
-        "loss -",
-        "inspect in.parquet -",
-        "inspect - --row 0",
-        "compare in.parquet -",
-        "export - out.jsonl --to jsonl",
-        "replay -",
-    ],
-)
-def test_no_command_reads_rollouts_from_standard_input(words, here):
-    before = tree(here)
-    text = "error: -: rollouts are not read from standard input: name files\n"
-    assert run(*words.split()) == (2, "", text)
-    assert tree(here) == before

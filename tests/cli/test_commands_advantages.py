@@ -9,6 +9,7 @@ import signal
 import time
 
 import pyarrow.parquet as pq
+import pytest
 from processes import finished
 from runs import rollout, run, save, start, strict_json
 
@@ -51,7 +52,7 @@ def test_the_summary_as_json_goes_to_a_file_or_to_stdout(tmp_path):
 def test_the_main_job_in_a_pipe_has_a_plain_summary_on_stderr_and_nothing_on_stdout(tmp_path):
     long = tmp_path / ("a-directory-with-a-long-name-" * 5)
     source = save(rollout(), long / "in.parquet")
-    ran = finished(start("advantages", source, long / "out.parquet", "--reward-clip", "1"))
+    ran = run("advantages", source, long / "out.parquet", "--reward-clip", "1")
     assert (ran.code, ran.out) == (0, "")
     for part in ("12 responses", "3 groups of 4", "rewards to ±1"):
         assert part in ran.err
@@ -78,6 +79,7 @@ def on_a_terminal(*words: object, env: dict[str, str]) -> tuple[int, str]:
     return process.wait(), sent.decode()
 
 
+@pytest.mark.nightly
 def test_a_terminal_that_wants_no_colour_gets_none(tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     plain = {"TERM": "xterm-256color", "NO_COLOR": "1"}
@@ -91,6 +93,7 @@ def test_a_terminal_that_wants_no_colour_gets_none(tmp_path):
     assert "\x1b" not in sent
 
 
+@pytest.mark.nightly
 def test_an_interrupt_ends_with_130_and_leaves_nothing_behind(tmp_path):
     source = save(rollout(4_000), tmp_path / "in.parquet", rows=4_000)
     target = tmp_path / "out"

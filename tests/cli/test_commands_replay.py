@@ -167,6 +167,7 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     assert "--save-config found.toml: exists already\n  tip: --overwrite" in ran.err
 
 
+@pytest.mark.nightly
 def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(folder, tmp_path):
     pq.write_table(
         pq.read_table(folder / "gae.parquet").drop_columns(STAGES), tmp_path / "in.parquet"
@@ -259,7 +260,11 @@ COLUMNS_NAMED = {
 
 
 @pytest.mark.parametrize("name", COLUMNS_NAMED)
-@pytest.mark.parametrize("mode", [("--preset", "default"), ()], ids=["recipe", "search"])
+@pytest.mark.parametrize(
+    "mode",
+    [("--preset", "default"), pytest.param((), marks=pytest.mark.nightly)],
+    ids=["recipe", "search"],
+)
 def test_options_that_name_a_column_read_any_column(name, mode, tmp_path):
     options = COLUMNS_NAMED[name].split()
     pq.write_table(of_turns(name if name in IDS else "traj_id"), tmp_path / "in.parquet")

@@ -107,6 +107,7 @@ def test_the_completion_script_is_that_of_the_named_shell(shell, begins):
     assert ran.out.startswith(begins)
 
 
+@pytest.mark.nightly
 def test_a_shell_is_set_up_by_its_name(tmp_path):
     words = [PROGRAM, "--install-completion", "zsh"]
     environment = {**os.environ, "HOME": str(tmp_path)}
@@ -311,6 +312,7 @@ class Terminal:
         os.close(self.master)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_real_shell_completes(shell, rollouts):
     argv, setting_up = SHELLS[shell]

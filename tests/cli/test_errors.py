@@ -1,4 +1,4 @@
-"""Every error that a user can hit has one shape: `error:` and a sentence, what to do below it."""
+"""Errors that a user can hit: a sentence that names the option, its code, what to do below it."""
 
 from __future__ import annotations
 
@@ -8,110 +8,307 @@ import pty
 import re
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from runs import PROGRAM, rollout, run, save
 
+import rlpost
+from rlpost.errors import ReadWriteError
+from rlpost.recipe.flags import FLAGS, field_of, flag_of
+from rlpost.recipe.loss import LossOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIELDS = {"advantages": rlpost.Recipe.model_fields, "loss": LossOptions.model_fields}
 COLUMNS = rollout().column_names
 REWARDS = rollout()["reward"].to_pylist()
+TOML = {
+    "gama": "gama = 1\n",
+    "broken": "gamma =\n",
+    "device": 'device = "cuda"\n',
+    "lam": "lam = 0.5\n",
+    "kl": "kl_target = 1.0\n",
+    "tis": "[loss]\ntis_low = 3.0\n",
+    "preset": 'preset = "verll"',
+    "preset3": "preset = 3",
+    "estimator": 'preset = "verl"\nestimator = [1]',
+    "eps": "[numerics]\nnorm_eps = -1",
+    "teacher": '[teachers]\nbig = "x"',
+    "difficulty": "difficulty_high = -1",
+    "columns": "columns = 3",
+    "numerics": "numerics = 3",
+    "loss": "loss = 3",
+    "loss1": "[loss]\nloss = [1]",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Good files, some that lack something, and recipes."""
+    home = tmp_path_factory.mktemp("errors")
+    table = rollout()
+    save(table.append_column("log_probs", table["old_log_probs"]), home / "in.parquet")
+    save(table.rename_columns(["prompt" if x == "prompt_id" else x for x in COLUMNS]),
+         home / "nogroup.parquet")  # fmt: skip
+    named = table.append_column("reward_correct", pa.array(REWARDS))
+    save(named.append_column("reward_format", pa.array(REWARDS)).drop_columns(["reward"]),
+         home / "noreward.parquet")  # fmt: skip
+    save(table.drop_columns(["ref_log_probs"]), home / "noref.parquet")
+    save(table.append_column("returns", pa.array(REWARDS)), home / "returns.parquet")
+    nan = pa.array([*REWARDS[:5], math.nan, *REWARDS[6:]], table.schema.field("reward").type)
+    save(table.set_column(COLUMNS.index("reward"), "reward", nan), home / "bad.parquet")
+    for name, text in TOML.items():
+        (home / f"{name}.toml").write_text(text)
+    return home
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """The current directory, with a good file and some that lack something."""
-    monkeypatch.chdir(tmp_path)
-    save(rollout(), tmp_path / "in.parquet")
-    save(rollout().rename_columns(["prompt" if x == "prompt_id" else x for x in COLUMNS]),
-         tmp_path / "nogroup.parquet")  # fmt: skip
-    named = rollout().append_column("reward_correct", pa.array(REWARDS))
-    save(named.append_column("reward_format", pa.array(REWARDS)).drop_columns(["reward"]),
-         tmp_path / "noreward.parquet")  # fmt: skip
-    nan = pa.array([*REWARDS[:5], math.nan, *REWARDS[6:]], rollout().schema.field("reward").type)
-    save(rollout().set_column(COLUMNS.index("reward"), "reward", nan), tmp_path / "bad.parquet")
-    (tmp_path / "r.toml").write_text("gama = 1\n")
-    return tmp_path
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return folder
 
 
-# Command line, exit code, what the sentence has, and what the lines below it have.
-ERRORS = [
-    # the option parser's
-    ("advantages in.parquet o --estimater grpo", 2, ["--estimater"], ["--estimator"]),
-    ("advantages in.parquet o --reward-clip abc", 2, ["--reward-clip abc", "number"], []),
-    ("advantages in.parquet o --gamma", 2, ["--gamma", "FLOAT"], []),
-    ("advantages in.parquet o --overlong-penalty 3 4", 2, ["--overlong-penalty", "3"], []),
-    ("advantages in.parquet o --quiet=1", 2, ["--quiet"], []),
-    ("advantages in.parquet o --chunk-tokens 0", 2, ["--chunk-tokens 0", "1"], []),
-    ("inspect in.parquet --format jsn", 2, ["--format jsn", "markdown"], ["json"]),
-    ("report in.parquet", 2, ["in.parquet", "OUT"], ["rlpost report in.parquet report.html"]),
-    ("verify", 2, ["FILE..."], ["rlpost verify FILE..."]),
-    ("help pipeline advantages", 2, ["advantages"], ["rlpost help"]),
-    ("verify in.parquet --gamma 1", 2, ["--gamma"], ["rlpost advantages"]),
-    ("verify in.parquet --help-all", 2, ["--help-all"], ["rlpost verify --help"]),
-    ("inspct in.parquet", 2, ["inspct"], ["inspect"]),
-    ("presets dif verl trl", 2, ["dif"], ["diff"]),
-    ("config shwo", 2, ["shwo"], ["show"]),
-    # the recipe's
-    ("advantages in.parquet o --gamma 1.5", 2, ["--gamma 1.5", "from 0 to 1"], []),
-    ("advantages in.parquet o --reward-clip 0", 2, ["--reward-clip 0", "above 0"], []),
-    ("advantages in.parquet o --norm-std grup", 2, ["--norm-std grup", "batch"], ["group"]),
-    ("advantages in.parquet o --numerics norm_eps=-1", 2, ["--numerics norm_eps=-1", "0"], []),
-    ("advantages in.parquet o --config r.toml", 2, ["r.toml", "gama"], ["gamma"]),
-    ("advantages in.parquet o --preset verll", 2, ["--preset", "verll"], ["verl"]),
-    ("advantages in.parquet o --lam 0.9", 2, ["--lam", "grpo", "gae"], []),
-    ("advantages in.parquet o --is-floor 1", 2, ["--is-floor", "--is-weight"], []),
-    ("advantages in.parquet o --map reward=rewrd", 3, ["--map reward=rewrd"], ["reward"]),
-    # files
-    ("advantages im.parquet o", 4, ["im.parquet"], ["in.parquet"]),
-    ("advantages in.parquet bad.parquet", 2, ["bad.parquet"], ["--overwrite"]),
-    ("convert im.parquet o", 4, ["im.parquet"], ["in.parquet"]),
-    # data
-    ("advantages noreward.parquet o", 3, ["noreward.parquet", "reward", "scores"],
-     ["candidates: reward_format, reward_correct", "--map reward=COLUMN"]),
-    ("advantages nogroup.parquet o", 3, ["nogroup.parquet", "group", "estimator grpo"],
-     ["candidates: prompt", "--map group=prompt"]),
-    ("advantages bad.parquet o", 3, ["bad.parquet", "row 5", "`reward`", "nan"],
-     ["rlpost inspect bad.parquet"]),
-    # conversions
-    ("convert in.parquet", 2, ["OUT"], ["--list"]),
-    ("convert in.parquet o --from verll", 2, ["--from verll"], ["verl"]),
-    ("export in.parquet", 2, ["OUT", "--to"], ["jsonl"]),
-    ("export in.parquet o --to tinkr", 2, ["--to tinkr"], ["tinker"]),
-]  # fmt: skip
+# Command line, beginning with `advantages in.parquet o` unless a command is named; texts.
+TWO = """
+--estimater grpo | --estimater | tip: did you mean --estimator
+--gama 1 | --gamma
+--no-such-flag | --no-such-flag
+--reward-clip abc | --reward-clip abc: must be a number
+--reward-clip 0 | --reward-clip 0: | above 0
+--gamma | --gamma | FLOAT
+--gamma x | error: --gamma x: must be a number from 0 to 1
+--gamma=x | error: --gamma x: must be a number from 0 to 1
+--gamma 1.5 | error: --gamma 1.5: must be a number from 0 to 1
+--overlong-penalty 3 4 | --overlong-penalty | 3
+--overlong-penalty 20 4 x | --overlong-penalty 20 4 x: must be 3 numbers
+--overlong-penalty 3 9 1 | --overlong-penalty: BUFFER must not exceed MAX_LEN
+--quiet=1 | --quiet
+--chunk-tokens 0 | --chunk-tokens 0: must be an integer of at least 1
+--norm-std grup | --norm-std grup | batch | did you mean group
+--kl-coef -1 | --kl-coef -1: | at least 0
+--estimator grop | no estimator 'grop' tip: did you mean grpo?
+--estimator nosuchthing | no estimator 'nosuchthing' tip: there are gae,
+--preset verll | --preset: no preset 'verll' tip: did you mean verl?
+--config gama.toml | gama.toml: no option 'gama' | did you mean gamma?
+--config broken.toml | broken.toml: not valid TOML
+--config device.toml | device.toml: no option 'device': it is no part | or RLPOST_DEVICE
+--config kl.toml | kl.toml: --kl-target needs --kl-coef above 0
+--config columns.toml --map reward=reward | columns.toml: columns is 3
+--config numerics.toml --numerics single=raw | numerics.toml: numerics is 3
+--map reward | --map reward: write it NAME=VALUE
+--map rewrd=reward | no role 'rewrd' | did you mean reward?
+--numerics single | --numerics single: write it NAME=VALUE
+--numerics sinlge=raw | --numerics sinlge: no such field tip: did you mean single?
+--numerics norm_eps=-1 | --numerics norm_eps=-1: | 0
+--emit advantage | no column 'advantage' | did you mean advantages
+--emit kl,kl | kl
+--emit sample_weight | needs --difficulty-weight, --length-weight or --age-decay
+--device tpu | --device tpu: auto, cpu, cuda, cuda:N or another
+--plan --device gpu | --device gpu: | tip: torch calls cards of
+--is-cap 2 | --is-cap without --is-weight
+--is-normalise | --is-normalise without --is-weight
+--is-weight token --is-cap 1 --is-floor 2 | --is-floor 2.0 must not exceed --is-cap 1.0
+--is-weight token --is-mask 3 1 | --is-mask: LOW must be under HIGH
+--is-filter-where negative | --is-filter-where negative needs an --is-filter
+--reward-clip-low 3 | --reward-clip-low needs a --reward-clip above it
+--max-len-mask | --max-len-mask needs --max-response-length
+--reward-scale 3 1 0 1 | --reward-scale: LOW must be under HIGH
+--component-weights 1,2 | --component-weights: as many are needed
+--kl-target 1 | --kl-target needs --kl-coef above 0
+--kl-coef 0.1 --kl-horizon 100 | error: --kl-horizon | tip: add --kl-target
+--difficulty-low 0.2 | error: --difficulty-low | tip: add --difficulty-mask
+--difficulty-high 0.9 | error: --difficulty-high | tip: add --difficulty-mask
+--difficulty-low 0.99 | --difficulty-low 0.99 must be under --difficulty-high 0.95
+--difficulty-high -1 | error: --difficulty-low 0.1 must be under --difficulty-high -1.0
+--lam 0.9 | --lam has no effect with estimator grpo: gae and turn_gae read it
+--estimator rloo --gamma 0.9 | --gamma has no effect with estimator rloo
+--emit-only --replace | --emit-only and --replace exclude each other
+--estimator gdpo | --estimator gdpo needs --reward-components
+--estimator opd | --estimator opd needs --teacher COLUMN=WEIGHT
+--estimator gdpo --reward-components reward --norm-mean batch | --norm-mean batch: estimator
+advantages | IN
+advantages in.parquet | OUT
+advantages in.parquet bad.parquet | bad.parquet: exists already | --overwrite
+advantages noref.parquet o --emit kl | --emit kl needs old_log_probs and ref_log
+advantages returns.parquet o | returns.parquet: has a column 'returns' already | --replace
+inspect in.parquet --format jsn | --format jsn: must be table, json or markdown tip: did you mean
+report in.parquet | in.parquet | OUT | tip: | rlpost report in.parquet report.html
+verify | FILE... | rlpost verify FILE...
+verify in.parquet --gamma 1 | --gamma | rlpost advantages
+verify in.parquet --help-all | --help-all | rlpost verify --help
+verify in.parquet --no-such-thing | tip: | rlpost verify --help
+help pipeline advantages | advantages | rlpost help
+inspct in.parquet | error: no command 'inspct' tip: did you mean inspect?
+zzz | error: no command 'zzz' tip: `rlpost --help` lists the commands
+presets dif verl trl | dif | did you mean diff
+config shwo | shwo | did you mean show
+losses gsppo | did you mean gspo
+convert in.parquet | OUT | --list
+convert in.parquet o --from verll | --from verll | did you mean verl
+export in.parquet | OUT | --to | jsonl
+loss in.parquet --loss pp | error: --loss: no policy loss 'pp'
+loss in.parquet --config tis.toml --loss tis | tis.toml, [loss]: --tis-low 3.0 must not exceed
+loss in.parquet --config preset.toml | preset.toml: no preset 'verll' tip: did you mean verl
+loss in.parquet --config preset3.toml | preset3.toml: preset is 3: a name is needed, see `rlpost
+loss in.parquet --config estimator.toml | estimator.toml: estimator is [1]: must be a text
+loss in.parquet --config eps.toml --numerics single=raw | eps.toml: numerics.norm_eps is -1:
+loss in.parquet --config teacher.toml --teacher small=1 | teacher.toml: teachers.big is 'x':
+loss in.parquet --config difficulty.toml | difficulty.toml: --difficulty-low 0.1 must be under
+loss in.parquet --config columns.toml | columns.toml: columns is 3: a table [columns] is needed
+loss in.parquet --config numerics.toml | numerics.toml: numerics is 3: a table [numerics] is needed
+loss in.parquet --config loss.toml | loss.toml: loss is 3: a table [loss] is needed
+loss in.parquet --config loss1.toml | loss1.toml, [loss]: loss is [1]: must be a text
+advantages - o | error: -: rollouts are not read from standard input: name files
+inspect in.parquet - | error: -: rollouts are not read from standard input: name files
+loss - | error: -: rollouts are not read from standard input: name files
+"""
+THREE = """
+--difficulty-weight | no column for difficulty (--difficulty-weight)
+--drop-truncated | no column for truncated (--drop-truncated)
+--drop-single --estimator raw --map group=none | no column for group (--drop-single)
+--map reward=rewrd | --map reward=rewrd: no column 'rewrd' tip: did you mean reward?
+advantages noreward.parquet o | noreward.parquet | reward | scores | candidates: reward_format, \
+reward_correct tip: --map reward=COLUMN
+advantages nogroup.parquet o | nogroup.parquet | group | estimator grpo | candidates: prompt tip: \
+--map group=prompt
+advantages bad.parquet o | bad.parquet | row 5 | `reward` | nan | tip: | rlpost inspect bad.parquet
+"""
+GONE = "no.parquet: no such file or directory"
+FOUR = f"""
+advantages im.parquet o | im.parquet | tip: did you mean in.parquet
+convert im.parquet o | im.parquet | tip: did you mean in.parquet
+--config none.toml | none.toml: cannot read the recipe
+advantages no.parquet o | {GONE}
+inspect no.parquet | {GONE}
+inspect no.parquet --row 1 | {GONE}
+inspect no*.pq | no*.pq: the pattern matches no file
+compare no.parquet --estimator grpo --estimator rloo | {GONE}
+replay no.parquet --preset verl | {GONE}
+loss no.parquet | {GONE}
+convert no.parquet o | {GONE}
+export no.parquet o.jsonl --to jsonl | {GONE}
+verify no.parquet | {GONE}
+"""
 
 
-def parts(text: str) -> tuple[str, str]:
-    """The sentence and what is below it."""
-    first, *below = text.splitlines()
-    assert first.startswith("error: ")
-    assert all(re.match(r"  (candidates|tip): \S", line) for line in below), text
-    return first, "\n".join(below)
+def cases():
+    for code, table in ((2, TWO), (3, THREE), (4, FOUR)):
+        for line in table.strip().splitlines():
+            words, *texts = line.split(" | ")
+            head = "advantages in.parquet o " if words.startswith("-") else ""
+            yield pytest.param(head + words, code, texts, id=words)
 
 
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("words", "code", "sentence", "below"), ERRORS)
-def test_an_error_is_a_sentence_and_what_to_do(words, code, sentence, below):
+@pytest.mark.parametrize(("words", "code", "texts"), [*cases()])
+def test_an_error_is_a_sentence_and_what_to_do(words, code, texts, here):
+    before = {*here.iterdir()}
     ran = run(*words.split())
-    assert (ran.code, ran.out) == (code, "")
-    first, advice = parts(ran.err)
-    assert [one for one in sentence if one not in first] == []
-    assert [one for one in below if one not in advice] == []
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    first, *below = ran.err.splitlines()
+    assert first.startswith("error: ")
+    assert all(re.match(r"  (candidates|tip): \S", line) for line in below), ran.err
+    said = " ".join(ran.err.split())
+    assert [text for text in texts if text not in said] == [], said
+    library = r"(?i)input should|unable to parse|invalid value|usage:|try '|[│╭]|command line|\x1b"
+    assert not re.search(library, said)
+    if "--config" not in words:
+        for name in FIELDS["advantages"]:
+            if "_" in name and name != "sample_weight" and name not in words:
+                assert not re.search(rf"(?<![\w-]){name}\b", said.partition(" tip: ")[0]), said
+    assert {*here.iterdir()} == before
+
+
+def kinds():
+    """One option of each type, with words that are no value of it."""
+    free = {"estimator", "columns", "reward_components", "episode_domains", "loss"}
+    words = {"teachers": "large=x", "numerics": "norm_eps=x"}
+    counts = {"reward_scale": 4, "overlong_penalty": 3, "group_length_penalty": 3, "is_mask": 2}
+    seen = {}
+    for command, fields in FIELDS.items():
+        for name, field in fields.items():
+            kind = (command, str(field.annotation), str(field.metadata))
+            if name not in free | {"estimator_name"} and "bool" not in kind[1]:
+                wrong = [words.get(name, "x")] * counts.get(name, 1)
+                seen.setdefault(kind, (command, name, wrong))
+    return sorted(seen.values())
+
+
+@pytest.mark.parametrize(("command", "name", "wrong"), kinds())
+@pytest.mark.usefixtures("here")
+def test_a_wrong_value_is_an_error_that_names_flag_or_variable(command, name, wrong, monkeypatch):
+    words = [command, "in.parquet", *(["o"] if command == "advantages" else [])]
+    flag = flag_of(name)
+    for variable in ("", "RLPOST_" + flag[2:].upper().replace("-", "_")):
+        if variable:
+            monkeypatch.setenv(variable, " ".join(wrong))
+        ran = run(*words, *([] if variable else [flag, *wrong]))
+        said = " ".join(ran.err.split())
+        assert (ran.code, ran.out) == (2, ""), said
+        assert f"error: {variable or flag}" in said
+        assert not ("_" in name and re.search(rf"\b{name}\b", said)), said
+
+
+def test_flags_and_fields_are_each_others_inverse():
+    for name in {*FIELDS["advantages"], *FIELDS["loss"]}:
+        assert field_of(flag_of(name)) == name
+    assert {*FLAGS} <= {*FIELDS["advantages"], *FIELDS["loss"], "loss_options"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "error"),
+    [
+        ("RLPOST_REWARD_CLIP=abc", "RLPOST_REWARD_CLIP=abc: "),
+        ("RLPOST_CHUNK_TOKENS=0", "RLPOST_CHUNK_TOKENS=0: "),
+        ("RLPOST_KL_TARGET=0.1", "RLPOST_KL_TARGET needs --kl-coef"),
+        ("RLPOST_DEVICE=gpu", "RLPOST_DEVICE=gpu: auto, cpu, cuda, cuda:N or"),
+        ("RLPOST_MAP=abc", "RLPOST_MAP=abc: write it NAME=VALUE"),
+        ("RLPOST_NUMERICS=sngle=1", "RLPOST_NUMERICS=sngle: no such field"),
+        ("RLPOST_PRESET=verll", "RLPOST_PRESET: no preset 'verll' tip: did you mean verl"),
+        ("RLPOST_ESTIMATOR=grop", "RLPOST_ESTIMATOR: no estimator 'grop'"),
+        ("RLPOST_CONFIG=nosuch.toml", "RLPOST_CONFIG: nosuch.toml: cannot read"),
+        ("RLPOST_PG_CLIP=-1", "RLPOST_PG_CLIP=-1: "),
+        ("RLPOST_LOSS=pppo", "RLPOST_LOSS: no policy loss 'pppo'"),
+        (
+            "RLPOST_DIFFICULTY_HIGH=-1",
+            "RLPOST_DIFFICULTY_HIGH: --difficulty-low 0.1 must be under --difficulty-high -1.0",
+        ),
+        (
+            "RLPOST_DIFFICULTY_LOW=0.99",
+            "RLPOST_DIFFICULTY_LOW=0.99 must be under --difficulty-high 0.95",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_an_error_names_the_variable_that_set_the_value(setting, error, monkeypatch):
+    name, _, value = setting.partition("=")
+    monkeypatch.setenv(name, value)
+    ran = run("loss", "in.parquet")
+    assert ran.code == (4 if name == "RLPOST_CONFIG" else 2)
+    assert " ".join(ran.err.split()).startswith(f"error: {error}")
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("words", [words for words, *_ in ERRORS])
-def test_no_phrase_of_a_library_comes_through(words):
-    text = run(*words.split()).err
-    assert not re.search(r"(?i)input should|unable to parse|invalid value|usage:|try '|[│╭]", text)
+def test_an_error_of_a_flag_names_neither_the_file_nor_the_variable_of_another(monkeypatch):
+    monkeypatch.setenv("RLPOST_REWARD_CLIP", "2")
+    monkeypatch.setenv("RLPOST_ESTIMATOR", "gae")
+    for words in ("--reward-clip -3", "--gamma 2", "--numerics nrm_eps=1", "--emit gae"):
+        ran = run("advantages", "in.parquet", "o", "--config", "lam.toml", *words.split())
+        assert ran.code == 2
+        assert ran.err.startswith(f"error: {words.partition(' ')[0]}")
+        assert "lam.toml" not in ran.err
 
 
-def test_an_option_that_no_command_has_names_no_command():
-    ran = run("verify", "in.parquet", "--no-such-thing")
-    assert (ran.code, "have it" in ran.err) == (2, False)
-    assert "rlpost verify --help" in ran.err
+def test_debug_keeps_the_traceback_wherever_it_stands():
+    words = ("advantages", "missing.parquet", "out.parquet")
+    for line in (("--debug", *words), (*words, "--debug")):
+        with pytest.raises(ReadWriteError):
+            run(*line)
 
 
-def on_terminal(here, words: str, columns: int, **variables: str) -> str:
+def on_terminal(here: Path, words: str, columns: int, **variables: str) -> str:
     """What the program prints on stderr if that is a terminal."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)} | variables
@@ -130,25 +327,12 @@ def on_terminal(here, words: str, columns: int, **variables: str) -> str:
     return text.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.nightly
 def test_on_a_terminal_it_is_red_and_breaks_between_words(here):
     shown = on_terminal(here, "advantages noreward.parquet o", 50)
     assert "\x1b[1;31merror:\x1b[0m" in shown
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     assert max(map(len, plain.splitlines())) <= 50
-    assert " ".join(plain.split()) == " ".join(
-        run("advantages", "noreward.parquet", "o").err.split()
-    )
-
-
-@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_without_colours_it_is_plain(here, variables):
-    shown = on_terminal(here, "advantages noreward.parquet o", 80, **variables)
-    assert "\x1b[1;31m" not in shown
-    assert "31m" not in shown
-
-
-@pytest.mark.usefixtures("here")
-def test_in_a_pipe_a_sentence_is_one_line():
-    text = run("advantages", "noreward.parquet", "o").err
-    assert len(text.splitlines()) == 3
-    assert "\x1b" not in text
+    assert plain.split() == run("advantages", "noreward.parquet", "o").err.split()
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "31m" not in on_terminal(here, "advantages noreward.parquet o", 80, **variables)

@@ -30,7 +30,6 @@ from runs import rollout, run, save
 from rlpost.display.controls import escape_json, printable, printable_line
 from rlpost.errors import DataError
 from rlpost.formats.convert import convert
-from rlpost.recipe.recipe import Recipe
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -54,6 +53,7 @@ def hurried():
     signal.signal(signal.SIGPROF, before)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SLICES)
 def test_mutants_are_refused_or_give_right_answers(tmp_path, hurried, name):
     target = targets.TARGETS[name]
@@ -263,6 +263,7 @@ def test_summaries_and_errors_send_no_control_character(odd, tmp_path, words):
     assert CONTROLS.findall(ran.out + ran.err) == []
 
 
+@pytest.mark.nightly
 def test_a_terminal_gets_colours_and_nothing_of_the_files(odd):
     pytest.importorskip("pty")
     script = [
@@ -365,17 +366,26 @@ def test_a_loop_of_links_is_no_endless_search(tmp_path):
     assert run("inspect", tmp_path / "self.parquet").code == 4
 
 
-def test_a_recipe_in_a_files_metadata_is_not_run(tmp_path):
+def test_a_recipe_in_a_files_metadata_is_run_only_if_the_user_names_it(tmp_path):
     mark = tmp_path / "executed"
     code = tmp_path / "own.py"
-    code.write_text(f"open({str(mark)!r}, 'w')\ndef f(rewards): return rewards\n")
-    recipe = Recipe().model_dump() | {"estimator": f"{code}:f"}
-    table = rollout().replace_schema_metadata({"rlpost.recipe": json.dumps(recipe, default=str)})
-    path = save(table, tmp_path / "in.parquet")
+    code.write_text(f"open({str(mark)!r}, 'w')\ndef f(rewards): return rewards - 1\n")
+    source, path = save(rollout(), tmp_path / "in.parquet"), tmp_path / "enriched.parquet"
+    assert run("advantages", source, path, "--estimator", f"{code}:f", "-q").code == 0
+    mark.unlink()
+    text = code.read_text()
+    code.write_text(f"{text}#\n")  # a module that this process has not read
+    codes = {}
     for words in (
-        ["inspect", path],
-        ["verify", path],
-        ["advantages", path, tmp_path / "o.parquet"],
-    ):
-        run(*words)
+        ("inspect", path), ("verify", path), ("replay", path, "--estimator", "raw"),
+        ("loss", path, "--map", "log_probs=ref_log_probs"),
+        ("advantages", path, tmp_path / "o.parquet", "--replace"),
+    ):  # fmt: skip
+        ran = run(*words)
+        codes[words[0]] = ran.code
         assert not mark.exists(), words
+        if words[0] == "verify":
+            assert f"--estimator {code}:f" in ran.err
+    assert codes == {"inspect": 0, "verify": 2, "replay": 1, "loss": 0, "advantages": 0}
+    assert run("verify", path, "--estimator", f"{code}:f").code == 0
+    assert mark.exists()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from recipe_options import CASES
-from runs import run
 
 from rlpost.cli.options import RECIPE
 from rlpost.recipe.recipe import Recipe
@@ -27,26 +26,6 @@ def test_the_cases_and_the_options_cover_every_field():
     assert not lacks, f"CASES of recipe_options lacks {lacks}: add words, value, what they need"
     assert not without, f"RECIPE in rlpost/cli/options.py lacks {without}: declare the options"
     assert not {*CASES, *RECIPE} - fields
-
-
-@pytest.mark.parametrize(
-    ("words", "other"),
-    [
-        ("--difficulty-low 0.2", "--difficulty-mask"),
-        ("--difficulty-high 0.9", "--difficulty-mask"),
-        ("--kl-coef 0.1 --kl-horizon 100", "--kl-target"),
-    ],
-)
-def test_an_option_of_another_one_that_is_off_is_an_error(asked, tmp_path, words, other):
-    ran = run("advantages", "in.parquet", "out.parquet", *words.split())
-    name, value = words.split()[-2:]
-    assert ran.code == 2
-    text = " ".join(ran.err.split())
-    assert text.startswith(f"error: {name} ")
-    assert f"tip: add {other}" in text
-    config = tmp_path / "recipe.toml"
-    config.write_text(f"kl-coef = 0.1\n{name.removeprefix('--')} = {value}\n")
-    assert asked("--config", config)  # a file may have it for every input
 
 
 def test_without_any_option_the_recipe_is_the_default(asked):

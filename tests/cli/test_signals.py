@@ -65,8 +65,14 @@ def test_nothing_slow_is_imported_before_signals_are_handled():
 
 @pytest.mark.parametrize(
     "module",
-    ["rlpost.io.shutdown", "signal", "threading", "rlpost.cli.app", "typer", "pyarrow", "numpy",
-     "rlpost.api", "rlpost.pipeline.run"],
+    [
+        "typer",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("rlpost.io.shutdown", "signal", "threading", "rlpost.cli.app",
+                         "pyarrow", "numpy", "rlpost.api", "rlpost.pipeline.run")
+        ),
+    ],
 )  # fmt: skip
 def test_a_signal_at_any_import_gives_its_exit_code(tmp_path, module):
     source = save(rollout(), tmp_path / "in.parquet")
@@ -81,6 +87,7 @@ def test_a_signal_at_any_import_gives_its_exit_code(tmp_path, module):
     assert list(out.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_other_signals_before_the_handlers_give_their_exit_codes(number, code):
     reset = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
@@ -95,6 +102,7 @@ def test_a_signal_after_a_bug_does_not_change_its_exit_code():
     assert ran.stderr.splitlines()[-1] == "LookupError: a bug"
 
 
+@pytest.mark.nightly
 def test_a_signal_at_the_end_changes_nothing():
     ran = python(SIGNAL_AT_EXIT, "--version")
     assert (ran.returncode, ran.stderr) == (0, "")

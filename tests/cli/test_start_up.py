@@ -1,4 +1,4 @@
-"""Start-up: no run imports pandas, which takes pyarrow 0.5 s, and the summary has its time."""
+"""Start-up: what commands import, how the program is started, and the time that it takes."""
 
 from __future__ import annotations
 
@@ -10,99 +10,117 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from format_writers_text import rollouts, verl
+from runs import rollout, save
 
-import rlpost
 from rlpost.cli.main import FIRST_LINE, LONGEST_START, process_start
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
-
 PANDAS = """
 import sys
 print("pandas was imported", file=sys.stderr)
 raise ImportError
 """
-
-
-@pytest.fixture
-def told(tmp_path_factory):
-    """What a program says on stderr where the pandas that it finds tells of it.
-
-    Nothing else would: pyarrow swallows the exceptions of this import.
-    """
-    folder = tmp_path_factory.mktemp("pandas")
-    (folder / "pandas.py").write_text(PANDAS)
-
-    def run(*arguments: object, code: str = "from rlpost.cli.main import leave; leave()") -> str:
-        ran = subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": str(folder)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr
-        return ran.stderr
-
-    return run
-
-
-RUNS = {
-    "grpo": "--estimator grpo",
-    "gae": "--estimator gae --kl-coef 0.1 --whiten-advantages",
-    "masks": "--estimator rloo --difficulty-mask --drop-truncated --nonfinite mask",
-    "weights": "--estimator reinforce --difficulty-weight --is-weight token --is-cap 2",
-    "only": "--estimator grpo --emit-only",
-}
-
-
 SEVERAL = """
-import sys
-from contextlib import suppress
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
 from rlpost.cli.app import main
-_, source, folder, *runs = sys.argv
-for place, options in enumerate(runs):
-    sys.argv = ["rlpost", "advantages", "-q", source, f"{folder}/{place}.parquet", *options.split()]
-    with suppress(SystemExit):
-        main()
+names, *commands = map(json.loads, sys.argv[1:])
+for words in commands:
+    sys.argv = ["rlpost", *words]
+    before = {*sys.modules}
+    told = io.StringIO()
+    try:
+        with redirect_stdout(told), redirect_stderr(told):
+            main()
+    except SystemExit as end:
+        assert (end.code or 0) in (0, 1) or words[-1] in ("nothing", "2"), told.getvalue()
+    print(json.dumps([name for name in names if name in {*sys.modules} - before]))
 """
+NAMES = (
+    "numpy", "pyarrow", "torch", "polars", "altair", "ray", "textual",
+    "rlpost.analysis", "rlpost.formats", "rlpost.losses",
+)  # fmt: skip
+COMMANDS = [
+    ("--help", []),
+    ("nothing", []),
+    ("advantages --help", []),
+    ("advantages IN NEW --gamma 2", []),
+    ("advantages IN OUT --estimator reinforce --kl-coef 0.1", ["numpy", "pyarrow"]),
+    ("advantages IN NEW --estimator gae --whiten-advantages --is-weight token --is-cap 2", []),
+    ("advantages IN NEW --overwrite --emit-only --difficulty-mask --nonfinite mask", []),
+    ("advantages FOLDER NEW_FOLDER --map group=run", []),
+    ("advantages IN NEW --plan", []),
+    ("advantages DUMP CONVERTED", ["rlpost.formats"]),
+    ("verify OUT", ["rlpost.analysis"]),
+    ("compare OUT OUT", []),
+    ("replay OUT", []),
+    ("loss OUT", ["rlpost.losses"]),
+    ("inspect IN", ["polars"]),
+]
+"""Commands in one process, with what each is the first to import."""
 
 
-def test_a_run_does_not_import_pandas(told, tmp_path):
-    assert told(SAMPLE, tmp_path, *RUNS.values(), code=SEVERAL) == ""
-    assert len([*tmp_path.iterdir()]) == len(RUNS)
+def processed(*arguments: object, code: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run Python code in a process; it must succeed."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
 
 
-def test_hive_columns_do_not_import_pandas(told, tmp_path):
-    folder = tmp_path / "in" / "step=3" / "run=ab"
-    folder.mkdir(parents=True)
-    pq.write_table(pq.read_table(SAMPLE).drop_columns(["step", "prompt_id"]), folder / "a.parquet")
-    mapped = ("--map", "group=run")
-    assert told("advantages", "-q", tmp_path / "in", tmp_path / "out", *mapped) == ""
+def test_commands_import_only_the_libraries_and_rooms_that_they_need(tmp_path):
+    """None imports torch or pandas: pyarrow would import pandas by itself, for half a second."""
+    table = pq.read_table(SAMPLE).slice(0, 64)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "pandas.py").write_text(PANDAS)
+    hive = table.drop_columns(["step", "prompt_id"])
+    save(hive, tmp_path / "FOLDER" / "step=3" / "run=ab" / "a.parquet")
+    files = {"IN": save(table, tmp_path / "in.parquet"), "FOLDER": tmp_path / "FOLDER"}
+    files["DUMP"] = verl(tmp_path / "1.jsonl", rollouts())
+    files |= {name: tmp_path / name for name in ("OUT", "NEW", "NEW_FOLDER", "CONVERTED")}
+    words = [[str(files.get(word, word)) for word in line.split()] for line, _ in COMMANDS]
+    ran = processed(
+        *map(json.dumps, [NAMES, *words]), code=SEVERAL, PYTHONPATH=str(tmp_path / "site")
+    )
+    imported = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [*zip([line for line, _ in COMMANDS], imported, strict=True)] == COMMANDS
+    assert "pandas" not in ran.stderr
 
 
-@pytest.mark.parametrize("command", ["inspect", "loss"])
-def test_other_commands_do_not_import_pandas(told, command, tmp_path):
-    options = ("--summary-json", tmp_path / "loss.json", "-q") if command == "loss" else ()
-    assert told(command, SAMPLE, *options) == ""
+@pytest.mark.nightly
+def test_what_pyarrow_imports_by_itself_is_told(tmp_path):
+    """Without this the test above could not fail where nothing imports pandas any more."""
+    (tmp_path / "pandas.py").write_text(PANDAS)
+    code = "import pyarrow as pa; pa.array([])"
+    assert "pandas" in processed(code=code, PYTHONPATH=str(tmp_path)).stderr
 
 
-def test_what_pyarrow_does_by_itself_is_told(told):
-    """Without this the tests above could not fail where nothing imports pandas any more."""
-    assert "pandas" in told(code="import pyarrow as pa; pa.array([])")
+TYPES = {"numpy": "ndarray", "torch": "Tensor"}
 
 
-def run_after_half_a_second(tmp_path, *words):
-    """The summary of a run in a process that began half a second before the command line."""
-    code = "import time; time.sleep(0.5); from rlpost.cli.main import leave; leave()"
-    out = tmp_path / "out.parquet"
-    argv = [sys.executable, "-c", code, *words, str(SAMPLE), str(out), "-q", "--summary-json", "-"]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
-    return json.loads(ran.stdout)
+@pytest.mark.nightly
+def test_a_users_estimator_of_arrays_imports_no_torch_and_one_of_tensors_does(tmp_path):
+    source = save(rollout(16), tmp_path / "in.parquet")
+    for library, kind in TYPES.items():
+        file = tmp_path / f"of_{library}.py"
+        file.write_text(f"import {library}\n\n\ndef centred(rewards):\n"
+                        f"    assert isinstance(rewards, {library}.{kind})\n"
+                        "    return rewards - rewards.mean()\n")  # fmt: skip
+        target = str(tmp_path / f"{library}.parquet")
+        words = ["advantages", str(source), target, "--estimator", f"{file}:centred"]
+        ran = processed(json.dumps(["torch"]), json.dumps(words), code=SEVERAL)
+        assert (json.loads(ran.stdout) == ["torch"]) == (library == "torch")
+    left, right = (pq.read_table(tmp_path / f"{library}.parquet") for library in TYPES)
+    assert left["advantages"] == right["advantages"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", ["advantages", "loss"])
 def test_the_time_of_a_run_counts_from_the_start_of_its_process(tmp_path, command):
-    seconds = run_after_half_a_second(tmp_path, command)["seconds"]
+    code = "import time; time.sleep(0.5); from rlpost.cli.main import leave; leave()"
+    words = (command, SAMPLE, tmp_path / "out.parquet", "-q", "--summary-json", "-")
+    seconds = json.loads(processed(*words, code=code).stdout)["seconds"]
     assert seconds["start_up"] > 0.5
     parts = seconds["start_up"] + sum(seconds["passes"].values()) + seconds["publishing"]
     assert seconds["total"] >= parts
@@ -112,20 +130,13 @@ def test_the_start_of_this_process_was_before_its_first_line():
     assert FIRST_LINE - LONGEST_START <= process_start() <= FIRST_LINE
 
 
-def test_python_m_rlpost_is_the_program():
-    argv = [sys.executable, "-m", "rlpost", "--version"]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert ran.stdout == f"rlpost {rlpost.__version__}\n"
-
-
-@pytest.mark.parametrize("size", ["²", "", "wide", "-5", "0"])
-def test_a_size_of_the_terminal_that_is_no_number_is_ignored(size):
-    ran = subprocess.run(
-        [sys.executable, "-m", "rlpost", "losses"],
-        env={**os.environ, "COLUMNS": size, "LINES": size},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
+@pytest.mark.parametrize(
+    "size",
+    ["²", *(pytest.param(size, marks=pytest.mark.nightly) for size in ("", "wide", "-5", "0"))],
+)
+def test_the_program_ignores_a_size_of_the_terminal_that_is_no_number(size):
+    environment = {**os.environ, "COLUMNS": size, "LINES": size}
+    argv = [sys.executable, "-m", "rlpost", "losses"]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment)
+    assert ran.stderr == ""
     assert "ppo" in ran.stdout

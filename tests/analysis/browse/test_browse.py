@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -15,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from response_index import ARITHMETIC, CALCULATOR, index_of
 from rich.console import Console
+from runs import run
 from textual.widgets import Input, Static
 
+from rlpost import optional
 from rlpost.analysis.browse import app as app_module
 from rlpost.analysis.browse.app import KEYS, Browser
 from rlpost.analysis.browse.listing import RowList
@@ -117,6 +118,7 @@ def test_down_to_the_tokens_and_up_again():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_moving_by_pages_and_to_the_ends():
     async def drive():
         async with browsing(index_of(ARITHMETIC), size=(100, 30)) as (app, pilot):
@@ -135,6 +137,7 @@ def test_moving_by_pages_and_to_the_ends():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_only_the_row_of_the_cursor_is_marked():
     """A move draws two rows again; the screen is the same as if it drew all."""
 
@@ -152,6 +155,7 @@ def test_only_the_row_of_the_cursor_is_marked():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_the_same_prompt_in_the_next_step():
     async def drive():
         async with browsing(index_of(ARITHMETIC)) as (app, pilot):
@@ -170,6 +174,7 @@ def test_the_same_prompt_in_the_next_step():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_the_next_group_and_the_next_response():
     async def drive():
         async with browsing(index_of(ARITHMETIC)) as (app, pilot):
@@ -183,6 +188,7 @@ def test_the_next_group_and_the_next_response():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_sorting_by_columns_keys_and_clicks():
     async def drive():
         async with browsing(index_of(ARITHMETIC)) as (app, pilot):
@@ -246,6 +252,7 @@ def test_a_condition_keeps_the_place():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_colours_and_measures():
     async def drive():
         async with browsing(index_of(CALCULATOR)) as (app, pilot):
@@ -262,6 +269,7 @@ def test_colours_and_measures():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_help_lists_the_keys():
     async def drive():
         async with browsing(index_of(ARITHMETIC)) as (app, pilot):
@@ -275,6 +283,7 @@ def test_help_lists_the_keys():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [80, 109, 110, 200])
 def test_no_line_is_wider_than_the_screen(width):
     async def drive():
@@ -330,6 +339,7 @@ def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_where_columns_do_not_fit_the_heading_says_so():
     async def drive():
         async with browsing(index_of(CALCULATOR), size=(120, 30)) as (app, pilot):
@@ -345,6 +355,7 @@ def test_where_columns_do_not_fit_the_heading_says_so():
     asyncio.run(drive())
 
 
+@pytest.mark.nightly
 def test_it_draws_on_stdout_where_stderr_is_redirected():
     """Textual draws on stderr: meanwhile that is stdout, and afterwards what it was."""
     code = (
@@ -383,25 +394,15 @@ def test_a_condition_holds_from_the_beginning():
 # The command
 
 
-def run(*argv, **options):
-    return subprocess.run(
-        [sys.executable, "-c", "from rlpost.cli.app import main; main()", *argv],
-        capture_output=True, text=True, check=False, **options,
-    )  # fmt: skip
-
-
 def test_a_pipe_is_no_terminal():
-    done = run("browse", str(ARITHMETIC))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "needs a terminal" in done.stderr
+    ran = run("browse", ARITHMETIC)
+    assert (ran.code, ran.out) == (2, "")
+    assert "needs a terminal" in ran.err
 
 
-def test_without_textual_it_says_how_to_get_it(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as u\n"
-        "found = u.find_spec\n"
-        "u.find_spec = lambda name, *more: None if name == 'textual' else found(name, *more)\n"
-    )
-    done = run("browse", str(ARITHMETIC), env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 5
-    assert "pip install 'rlpost[browse]'" in done.stderr
+def test_without_textual_it_says_how_to_get_it(monkeypatch):
+    found = optional.find_spec
+    monkeypatch.setattr(optional, "find_spec", lambda x: None if x == "textual" else found(x))
+    ran = run("browse", ARITHMETIC)
+    assert ran.code == 5
+    assert "pip install 'rlpost[browse]'" in ran.err

@@ -53,6 +53,7 @@ def test_a_planted_cause_is_the_first(name):
     assert found[name].share > 0.7
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("pair", PAIRS)
 def test_both_of_two_planted_causes_are_named(pair):
     found = causes(rollouts(**PLANTED[pair[0]], **PLANTED[pair[1]])[0])
@@ -60,8 +61,7 @@ def test_both_of_two_planted_causes_are_named(pair):
     assert sum(one.share for one in found.values()) <= 1.001
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("noise", [0.0, 5e-4, 1e-3])
+@pytest.mark.parametrize(("seed", "noise"), [(0, 0.0), (1, 5e-4), (2, 1e-3)])
 def test_clean_rollouts_have_no_cause(seed, noise):
     assert causes(rollouts(seed=seed, noise=noise)[0]) == {}
 

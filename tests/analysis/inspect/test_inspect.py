@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from inspected_files import RUN, SAMPLES
+from inspected_files import RUN
 
 import rlpost
 from rlpost import Recipe
@@ -130,15 +128,3 @@ def test_converted_files_show_the_missing_roles_of_their_dump(tmp_path):
     shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
     assert "converted from verl by rlpost 1" in shown
     assert "mask: masks are not dumped" in shown
-
-
-def test_inspecting_does_not_import_torch():
-    code = (
-        "import sys; from rlpost.analysis.inspect.facts import inspect\n"
-        "from rlpost.analysis.inspect import render\n"
-        "for sample in sys.argv[1:]: render.show(inspect([sample]), 'table')\n"
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run(
-        [sys.executable, "-c", code, *SAMPLES.glob("*.parquet")], check=True, capture_output=True
-    )

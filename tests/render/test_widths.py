@@ -1,0 +1,76 @@
+"""One law of widths: no line of a screen is wider than the terminal, and a pipe gets plain text."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pyarrow.parquet as pq
+import pytest
+from compared_files import ARITHMETIC, CALCULATOR
+from runs import run
+
+from rlpost.cli.app import COMMANDS
+
+SCREENS = [
+    "inspect IN -v",
+    "inspect TURNS -v",
+    "inspect IN --about checks",
+    "inspect IN --footer",
+    "inspect IN --row 3 --colour logprob",
+    "inspect IN --worst",
+    "advantages IN --plan -v",
+    "compare IN --estimator grpo --estimator rloo",
+    "compare OUT TURNS_OUT",
+    "loss OUT",
+    "loss OUT --sweep pg_clip=0.1,0.2",
+    "replay OUT --preset verl",
+    "verify OUT",
+    "estimators",
+    "losses",
+    "presets",
+    "presets diff verl trl",
+    "config show --preset verl --all",
+    "convert --list",
+    "help",
+    *(f"{command} --help" for command in COMMANDS),
+]
+
+
+class Terminal(io.StringIO):
+    """A stream that claims to be a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A few rollouts of one turn and of several, and what a run makes of them."""
+    home = tmp_path_factory.mktemp("a directory of files with a rather long name for a screen")
+    files = {}
+    for name, source, words in (("", ARITHMETIC, ()), ("TURNS", CALCULATOR, ("--unit", "row"))):
+        path = home / f"{name or 'in'}.parquet"
+        pq.write_table(pq.read_table(source).slice(0, 64), path)
+        files[name or "IN"] = path
+        files[f"{name}_OUT".strip("_")] = target = home / f"{name}out.parquet"
+        assert run("advantages", path, target, *words, "-q").code == 0
+    return files
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_no_line_is_wider_than_the_terminal(screen, files, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    words = [files.get(word, word) for word in screen.split()]
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        ran = run(*words, out=Terminal())
+        assert ran.code in (0, 1), ran.err
+        lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in ran.out.splitlines()]
+        assert lines
+        assert [line for line in lines if len(line) > width] == []
+    monkeypatch.delenv("COLUMNS")
+    piped = run(*words)
+    assert "\x1b" not in piped.out
+    assert "…" not in piped.out
