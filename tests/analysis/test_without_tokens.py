@@ -76,17 +76,6 @@ def test_inspect_shows_everything_that_needs_no_tokens(files):
     assert whole.std == pytest.approx(column.std(), rel=1e-9)
 
 
-def test_lengths_that_are_null_count_nowhere():
-    some = LENGTHS.with_columns(
-        pl.when(pl.int_range(pl.len()) % 2 == 0).then("response_length").alias("response_length")
-    )
-    facts = rlpost.inspect(some)
-    known = LENGTHS["response_length"].gather_every(2)
-    assert facts.lengths.spread.count == len(known)
-    assert facts.lengths.spread.mean == pytest.approx(known.mean())
-    assert facts.tokens["policy"] == known.sum()
-
-
 def test_a_checks_lengths_may_come_from_a_column(files):
     ran = {name: {one.name: one.not_run for one in rlpost.inspect(files[name]).checks}
            for name in ("lengths", "neither")}  # fmt: skip
@@ -197,17 +186,6 @@ def test_a_side_with_tokens_is_compared_by_its_responses(files):
     assert found.sides[0]["advantage"]["std"] == pytest.approx(left.std(ddof=1), rel=1e-9)
     assert found.sides[1]["advantage"]["mean"] == pytest.approx(np.nanmean(right), abs=1e-12)
     assert "Tokens are not compared" in found._repr_html_().replace("&nbsp;", " ")
-
-
-def test_recipes_are_compared_on_a_frame_of_ids_and_rewards():
-    frame = NEITHER.select("prompt_id", "reward")
-    recipes = {"a": rlpost.Recipe(estimator="dr_grpo"), "b": rlpost.Recipe(estimator="rloo")}
-    found = rlpost.compare(frame, recipes)
-    size = frame["prompt_id"].value_counts()["count"].min()
-    means = frame.select(pl.col("reward") - pl.col("reward").mean().over("prompt_id")).to_series()
-    assert found.sides[0]["advantage"]["std"] == pytest.approx(means.std(), rel=1e-6)
-    assert found.pairs[0]["responses"]["sign"]["agreement"] == 1.0
-    assert size > 1
 
 
 def test_commands_read_dumps_and_name_them(tmp_path, monkeypatch):

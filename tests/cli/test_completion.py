@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -26,7 +25,6 @@ from rlpost.cli.completion import names
 from rlpost.cli.shells import join_words
 from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
-from rlpost.formats.layout import LAYOUTS
 from rlpost.io.parquet.column_names import column_names
 from rlpost.losses import LOSSES
 from rlpost.recipe.loss import ABOUT
@@ -76,28 +74,6 @@ def test_names_are_read_without_torch():
     assert ran.stdout.strip() == "set()"
 
 
-def test_estimators(tmp_path):
-    installed = {point.name for point in entry_points(group="rlpost.estimators")}
-    offered = asked("advantages", "in.parquet", "--estimator", "", cwd=tmp_path)
-    assert {*offered} == {*ESTIMATORS} | installed
-    assert asked("compare", "in.parquet", "--estimator", "rl", cwd=tmp_path) == ["rloo"]
-
-
-def test_the_estimators_that_are_listed(tmp_path):
-    assert asked("estimators", "gae", "rl", cwd=tmp_path) == ["rloo"]
-    listed = run("estimators", "rloo", "gae", "--format", "json")
-    assert [one["estimator"] for one in json.loads(listed.out)] == ["rloo", "gae"]
-
-
-def test_formats_and_layouts_of_dumps(tmp_path):
-    assert {*asked("convert", "--from", "", cwd=tmp_path)} == {*FORMATS}
-    assert asked("convert", "in.jsonl", "out", "--from", "sli", cwd=tmp_path) == [
-        "slime-rollout",
-        "slime-train",
-    ]
-    assert {*asked("convert", "--layout", "", cwd=tmp_path)} == {*LAYOUTS}
-
-
 @pytest.mark.parametrize(
     ("shell", "begins"), [("zsh", "#compdef rlpost"), ("bash", "_rlpost_"), ("fish", "complete ")]
 )
@@ -123,77 +99,48 @@ def test_an_unknown_shell_is_an_error_that_lists_the_others(flag):
     assert "bash, zsh, fish" in ran.err
 
 
-def test_estimators_of_a_preset(tmp_path):
-    words = ("advantages", "--preset", "verl", "--estimator", "tir")
-    assert asked(*words, cwd=tmp_path) == ["tir_optimal_token_baseline"]
+COLUMNS = ["uid", "meta", "score", "scores_b", "loss_mask"]
+OFFERS = {
+    "adv": ["advantages"],
+    "advantage _": [*COMMANDS],
+    "advantages --whiten-r": ["--whiten-rewards"],
+    "advantages in": [],
+    "advantages --config in": [],
+    "advantages --preset _": [*PRESETS, "default"],
+    "advantages --preset verl --estimator tir": ["tir_optimal_token_baseline"],
+    "advantages --numerics whiten_f": ["whiten_floor=add", "whiten_floor=clamp"],
+    "advantages --numerics whiten_floor=c": ["clamp"],
+    "advantages --is-weight se": ["segment", "sequence"],
+    "advantages --emit returns,group_s": ["returns,group_std", "returns,group_size"],
+    "advantages in.parquet --map _": [f"{role}=" for role in ROLES],
+    "advantages in.parquet out.parquet --map reward=sc": ["score", "scores_b"],
+    "advantages *.parquet --map mask=": COLUMNS,
+    "advantages in.parquet --reward-components ui": ["uid"],
+    "inspect in.parquet --map diffic": [f"difficulty={name}" for name in COLUMNS],
+    "inspect --colour _": ["logprob", "kl", "advantage"],
+    "compare in.parquet --estimator rl": ["rloo"],
+    "convert --from _": [*FORMATS],
+    "estimators gae rl": ["rloo"],
+    "estimators --format m": ["markdown"],
+    "presets show ve": ["verl"],
+    "presets diff verl tr": ["trl"],
+    "losses ppo kl_": ["kl_cov"],
+    "loss in.parquet --loss gs": ["gspo"],
+    "loss in.parquet --sweep loss=cis": ["cispo"],
+    "loss in.parquet --sweep kimi": ["kimi_tau="],
+}
 
 
-def test_presets(tmp_path):
-    offered = asked("advantages", "--preset", "", cwd=tmp_path)
-    assert {*offered} == {*PRESETS, "default"}
-    assert asked("presets", "show", "ve", cwd=tmp_path) == ["verl"]
-    assert asked("presets", "diff", "verl", "tr", cwd=tmp_path) == ["trl"]
+@pytest.mark.parametrize("words", OFFERS)
+def test_what_is_offered_for_the_last_word(words, rollouts):
+    line = ["" if word == "_" else word for word in words.split()]
+    assert {*asked(*line, cwd=rollouts.parent)} == {*OFFERS[words]}
 
 
-def test_commands_and_options(tmp_path):
-    assert asked("adv", cwd=tmp_path) == ["advantages"]
-    assert asked("advantages", "--whiten-r", cwd=tmp_path) == ["--whiten-rewards"]
-
-
-def test_numerics_and_their_values(tmp_path):
-    assert asked("advantages", "--numerics", "whiten_f", cwd=tmp_path) == [
-        "whiten_floor=add",
-        "whiten_floor=clamp",
-    ]
-    assert asked("advantages", "--numerics", "whiten_floor=c", cwd=tmp_path) == ["clamp"]
-    assert {"kl_clamp=", "kl_clamps="} <= {*asked("advantages", "--numerics", "kl_", cwd=tmp_path)}
-
-
-def test_words_that_help_lists(tmp_path):
-    assert asked("advantages", "--is-weight", "se", cwd=tmp_path) == ["segment", "sequence"]
-    assert asked("inspect", "--colour", "", cwd=tmp_path) == ["logprob", "kl", "advantage"]
-    assert asked("estimators", "--format", "m", cwd=tmp_path) == ["markdown"]
-
-
-def test_what_is_written(tmp_path):
-    offered = asked("advantages", "--emit", "returns,group_s", cwd=tmp_path)
-    assert offered == ["returns,group_std", "returns,group_size"]
-
-
-def test_losses_and_their_options(tmp_path):
-    assert asked("loss", "in.parquet", "--loss", "gs", cwd=tmp_path) == ["gspo"]
-    assert asked("losses", "ppo", "kl_", cwd=tmp_path) == ["kl_cov"]
-    assert asked("loss", "in.parquet", "--sweep", "loss=cis", cwd=tmp_path) == ["cispo"]
-    assert asked("loss", "in.parquet", "--sweep", "kimi", cwd=tmp_path) == ["kimi_tau="]
-
-
-@pytest.mark.parametrize("words", [("in.parquet",), ("in.parquet", "out.parquet"), ("*.parquet",)])
-def test_roles_then_columns_of_the_file(rollouts, words):
-    first = asked("advantages", *words, "--map", "", cwd=rollouts.parent)
-    assert {*first} == {f"{role}=" for role in ROLES}
-    assert asked("advantages", *words, "--map", "reward=sc", cwd=rollouts.parent) == [
-        "score",
-        "scores_b",
-    ]
-    assert asked("advantages", *words, "--map", "mask=", cwd=rollouts.parent) == [
-        "uid",
-        "meta",
-        "score",
-        "scores_b",
-        "loss_mask",
-    ]
-
-
-def test_a_single_role_comes_with_the_columns(rollouts):
-    offered = asked("inspect", "in.parquet", "--map", "diffic", cwd=rollouts.parent)
-    assert offered[2:4] == ["difficulty=score", "difficulty=scores_b"]
-    offered = asked("replay", "in.parquet", "--map", "raw_adv", cwd=rollouts.parent)
-    assert offered[2:4] == ["raw_advantages=score", "raw_advantages=scores_b"]
-
-
-@pytest.mark.parametrize("flag", ["--reward-components"])
-def test_options_of_columns_offer_the_columns(rollouts, flag):
-    assert asked("advantages", "in.parquet", flag, "ui", cwd=rollouts.parent) == ["uid"]
+def test_the_estimators_of_packages_are_offered(tmp_path):
+    installed = {point.name for point in entry_points(group="rlpost.estimators")}
+    offered = asked("advantages", "in.parquet", "--estimator", "", cwd=tmp_path)
+    assert {*offered} == {*ESTIMATORS} | installed
 
 
 def test_zsh_and_fish_get_whole_words_with_descriptions(rollouts):
@@ -209,15 +156,6 @@ def test_long_descriptions_are_not_wrapped(tmp_path):
     lines = asked("advantages", "--numerics", "", cwd=tmp_path, by="fish")
     assert {line.partition("=\t")[0] for line in lines} == {*Numerics.model_fields}
     assert max(map(len, lines)) > 150
-
-
-def test_after_an_unknown_command_the_commands_are_offered(tmp_path):
-    assert {*asked("advantage", "", cwd=tmp_path)} == {*COMMANDS}
-
-
-def test_paths_are_left_to_the_shell(rollouts):
-    assert asked("advantages", "in", cwd=rollouts.parent) == []
-    assert asked("advantages", "--config", "in", cwd=rollouts.parent) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from runs import rollout, run, save
 from typer.main import get_command
 
 from rlpost.analysis import doctor
-from rlpost.cli.app import COMMANDS, Commands, app_of
+from rlpost.cli.app import COMMANDS, app_of
 from rlpost.cli.commands.config import json_schema
 from rlpost.cli.environment import unknown_variables
 from rlpost.cli.options import LOSS_OPTIONS, RECIPE, RUN
@@ -70,14 +70,6 @@ def test_each_layer_is_named_and_beats_those_below(monkeypatch):
     assert found["columns.reward"] == ("score", "--map")
 
 
-def test_a_presets_estimator_in_place_of_the_requested_one():
-    values = shown("--preset", "verl", "--estimator", "grpo_vectorized")
-    assert values["estimator"] == ("grpo", "preset verl, for grpo_vectorized")
-    assert values["estimator_name"] == ("grpo_vectorized", "preset verl")
-    assert shown("--preset", "verl", "--estimator", "grpo")["estimator"] == ("grpo", "--estimator")
-    assert shown("--preset", "trl")["estimator"][1] in ("default", "preset trl")
-
-
 @pytest.mark.parametrize(
     ("field", "file", "env", "words", "expected"),
     [
@@ -123,13 +115,6 @@ def test_every_field_is_listed_or_only_those_that_are_set():
     assert changed() == {}
 
 
-def test_config_without_a_command_shows_the_recipe():
-    show, bare = (run("config", *words, "--preset", "verl") for words in (["show"], []))
-    assert show.code == 0
-    assert show == bare
-    assert run("config", "shwo").code == 2
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -158,12 +143,6 @@ def test_tables_in_pipes_and_markdown():
         "| gamma | 0.5 | --gamma |"
         in run("config", "show", "--gamma", "0.5", "--format", "markdown").out.splitlines()
     )
-
-
-def test_a_wrong_recipe_is_no_recipe_to_show():
-    ran = run("config", "show", "--max-len-mask")
-    assert (ran.code, ran.out) == (2, "")
-    assert "--max-response-length" in ran.err
 
 
 # Environment variables
@@ -231,11 +210,6 @@ def problems(text: str) -> list[str]:
 def test_both_commands_print_it():
     assert json.loads(run("schema").out) == SCHEMA
     assert run("config", "schema").out == run("schema").out
-
-
-def test_it_is_a_schema_with_an_id():
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert SCHEMA["$id"].startswith("urn:rlpost:recipe:")
 
 
 def test_every_field_is_described():
@@ -313,10 +287,6 @@ def test_the_default_preset_lists_every_one_of_the_numerics():
     assert as_json["numerics"] == Numerics().model_dump(mode="json")
     Path("default.toml").write_text(ran.out)
     assert Recipe.from_toml(Path("default.toml")) == Recipe()
-
-
-def test_help_lists_the_commands():
-    assert {"config", "schema"} <= {*Commands(name="rlpost").list_commands(None)}
 
 
 def test_a_named_correction_is_overridden_by_options(tmp_path):

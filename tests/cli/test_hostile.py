@@ -10,13 +10,10 @@ import dataclasses
 import io
 import json
 import math
-import os
 import pickle
 import re
 import resource
 import signal
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -187,14 +184,6 @@ def test_a_number_of_thousands_of_digits_is_told_as_infinite(tmp_path):
     assert pq.read_table(tmp_path / "out.parquet")["reward"].to_pylist() == [math.inf]
 
 
-def test_a_claimed_length_costs_nothing(tmp_path):
-    path = tmp_path / "a.jsonl"
-    record = {"task_id": "t", "sample_idx": 0, "seqlen": 10**15, "prompt_len": 1, "reward": 1.0,
-              "prompt": "p", "completion": "c", "head_version": 0, "tail_version": 0}  # fmt: skip
-    path.write_text(json.dumps(record) + "\n")
-    assert "a response has from 0 to" in refusal(path, "areal")
-
-
 # Recipes
 
 
@@ -263,24 +252,6 @@ def test_summaries_and_errors_send_no_control_character(odd, tmp_path, words):
     assert CONTROLS.findall(ran.out + ran.err) == []
 
 
-@pytest.mark.nightly
-def test_a_terminal_gets_colours_and_nothing_of_the_files(odd):
-    pytest.importorskip("pty")
-    script = [
-        "script",
-        "-qec",
-        f"{sys.executable} -m rlpost inspect '{odd}' --worst",
-        "/dev/null",
-    ]
-    if not Path("/usr/bin/script").exists():
-        pytest.skip("needs script(1)")
-    environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
-    ran = subprocess.run(script, capture_output=True, check=False, env=environ)
-    assert b"\x1b[1m" in ran.stdout  # bold text: a terminal gets styles
-    for sequence in (b"\x1b]0;", b"\x07", "\x9b".encode(), "\u202e".encode()):
-        assert sequence not in ran.stdout
-
-
 def test_control_characters_are_shown():
     assert printable("a\x1b[31mb\x00\x7f\x9b\u202e\n\tc") == "a␛[31mb␀␡\ufffd\ufffd\n\tc"
     assert printable("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
@@ -322,13 +293,6 @@ def test_names_break_no_row_of_a_table(breaking, how):
     if how == "table":
         assert f"note={BROKEN}" in ran.out
         assert re.search("\nx\ny␍ +z␇\u200b\n\nlast\n", ran.out)  # a text keeps its lines
-
-
-def test_names_break_no_row_of_a_summary(breaking, tmp_path):
-    ran = run("advantages", breaking, tmp_path / "out.parquet")
-    assert ran.code == 0
-    (domain,) = [line for line in ran.err.splitlines() if line.startswith(BROKEN)]
-    assert "%" in domain
 
 
 # Paths

@@ -1,6 +1,5 @@
 """Notebooks: views with charts, progress below the cell, and help."""
 
-import builtins
 import inspect
 import pydoc
 import re
@@ -10,13 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import polars as pl
 import pytest
-from manual.pages import result_of
 
 import rlpost
 from rlpost.display import progress as bars
 from rlpost.errors import UsageError
-from rlpost.manual import page
-from rlpost.recipe.base import OptionModel
 
 SAMPLE = "sample_data/arithmetic.parquet"
 FRAME = pl.read_parquet(SAMPLE)
@@ -105,14 +101,6 @@ def test_a_result_shows_what_its_command_prints_and_the_reports_charts(name, fou
     assert re.findall("<figure><figcaption><b>(.+?)</b></figcaption><svg", html) == (
         CHARTS.get(name, [])
     )
-
-
-def test_a_sweep_is_a_picture_of_shares_of_each_setting(found):
-    marks = r'aria-label="([^"]+)"[^>]*aria-roledescription="rect mark"'
-    labels = re.findall(marks, found["sweep"].charts())
-    assert labels[:2] == ["0.1: clipped 2.8 %", "0.2: clipped 2.0 %"]
-    names = ["clipped", "zero grad", "ESS", "cosine", "top 3 groups"]
-    assert [label.split(": ")[1].rsplit(" ", 2)[0] for label in labels[::2]] == names
 
 
 def test_without_the_extra_a_view_names_what_to_install(found, monkeypatch):
@@ -224,34 +212,3 @@ def test_help_states_types_and_defaults_as_a_user_writes_them():
     )
     assert str(inspect.signature(rlpost.Recipe)) == "(*, option=value, ...)"
     assert [*inspect.signature(rlpost.Recipe).parameters] == [*rlpost.Recipe.model_fields]
-
-
-def test_classes_of_options_list_their_own_names():
-    assert {"from_toml", "of", "reward_bounds"} <= {*dir(rlpost.Recipe)}
-    assert not {*dir(rlpost.Recipe)} & {*dir(builtins.object), "model_dump", "model_fields"}
-    assert "model_dump" in dir(rlpost.Recipe())  # of objects
-    assert OptionModel.__doc__.startswith("A pydantic model")
-
-
-@pytest.mark.nightly
-def test_the_manuals_notebook_shows_a_picture_in_its_third_cell():
-    blocks = re.findall(r"^```(\w+)\n(.+?)^```$", page("notebook"), re.MULTILINE | re.DOTALL)
-    install, *cells = [text for kind, text in blocks if kind == "python" or text[0] == "%"]
-    assert install == "%pip install 'rlpost[report]'\n"
-    names = {}
-    shown = [result_of(cell, names) for cell in cells]
-    views = [getattr(one, "_repr_html_", str)() for one in shown]
-    assert [view.count("<figure><figcaption>") for view in views] == [0, 4, 4, 0, 0, 0]
-    assert views[4].startswith("<iframe ")
-    frame, enriched = names["frame"], names["enriched"]
-    assert enriched.drop("advantages", "returns", "response_level_rewards").equals(frame)
-    assert shown[3][2] == share_with_an_advantage(frame, enriched)
-
-
-def share_with_an_advantage(frame, enriched):
-    """The share by step of responses whose first advantage is not 0."""
-    counts = {step: [0, 0] for step in sorted({*frame["step"]})}
-    for step, advantages in zip(frame["step"], enriched["advantages"], strict=True):
-        counts[step][0] += advantages[0] != 0
-        counts[step][1] += 1
-    return [round(some / every, 2) for some, every in counts.values()]

@@ -5,9 +5,7 @@ import io
 import pyarrow.parquet as pq
 import pytest
 from compared_files import ARITHMETIC as SAMPLE
-from corrected_rows import row
 from rich.console import Console
-from strategies import to_table
 
 import rlpost
 from rlpost import Recipe
@@ -74,17 +72,3 @@ def test_findings_that_fail_a_run_are_on_its_page_and_nothing_is_written(tmp_pat
     assert page.verdict is None
     assert [one.severity for one in page.notices] == ["error"]
     assert "--expect files=2" in page.notices[0].text
-
-
-def test_a_correction_fits_76_columns(tmp_path):
-    rows = [row([-1.0, -3.0], [-1.5, -1.0]), row([-1.0], [-1.125])]
-    pq.write_table(to_table(rows), tmp_path / "in.parquet")
-    options = {"is_weight": "sequence", "is_cap": 1.1, "is_mask": (0.1, 9), "is_filter": FILTERS}
-    recipe = Recipe(estimator="raw", **options)
-    summary = rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
-    lines = lines_of(summary_page(summary, verbose=True), 76)
-    text = " ".join(" ".join(lines).split())
-    for part in ("weights truncated", "weights masked", *FILTERS, "KL", "χ²"):
-        assert part in text
-    assert "…" not in text
-    assert all(len(line) <= 76 for line in lines)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import subprocess
-import sys
 from contextlib import asynccontextmanager
 
 import polars as pl
@@ -19,7 +17,7 @@ from textual.widgets import Input, Static
 
 from rlpost import optional
 from rlpost.analysis.browse import app as app_module
-from rlpost.analysis.browse.app import KEYS, Browser
+from rlpost.analysis.browse.app import Browser
 from rlpost.analysis.browse.listing import RowList
 from rlpost.errors import UsageError
 
@@ -119,76 +117,6 @@ def test_down_to_the_tokens_and_up_again():
 
 
 @pytest.mark.nightly
-def test_moving_by_pages_and_to_the_ends():
-    async def drive():
-        async with browsing(index_of(ARITHMETIC), size=(100, 30)) as (app, pilot):
-            await press(app, pilot, "a")
-            view = app.query_one(RowList)
-            await press(app, pilot, "G")
-            assert view.cursor == len(view.listing) - 1
-            assert view.scroll_offset.y > 0
-            await press(app, pilot, "k", "k", "ctrl+u")
-            assert view.cursor < len(view.listing) - 3
-            await press(app, pilot, "g", "ctrl+d", "j")
-            assert view.cursor > 2
-            await press(app, pilot, "home")
-            assert (view.cursor, view.scroll_offset.y) == (0, 0)
-
-    asyncio.run(drive())
-
-
-@pytest.mark.nightly
-def test_only_the_row_of_the_cursor_is_marked():
-    """A move draws two rows again; the screen is the same as if it drew all."""
-
-    async def drive():
-        async with browsing(index_of(ARITHMETIC), size=(100, 30)) as (app, pilot):
-            await press(app, pilot, "a")
-            view = app.query_one(RowList)
-            for keys in (["j"], ["j"] * 5, ["k"], ["ctrl+d"], ["G"], ["k"], ["ctrl+u"], ["g"]):
-                await press(app, pilot, *keys)
-                seen = app.screen._compositor.render_strips()
-                view.refresh()
-                await settle(app, pilot)
-                assert seen == app.screen._compositor.render_strips()
-
-    asyncio.run(drive())
-
-
-@pytest.mark.nightly
-def test_the_same_prompt_in_the_next_step():
-    async def drive():
-        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
-            await press(app, pilot, "enter", "j", "j", "enter", "j", "right_square_bracket")
-            assert "› step 3 › arithmetic-02  responses 2 of 8" in where(app)
-            assert [int(row["row"]) for row in cells(app)] == list(range(400, 408))
-            await press(app, pilot, "enter", "left_square_bracket")
-            assert "› step 0 › arithmetic-02 › row 17  tokens" in where(app)
-            await press(app, pilot, "left_square_bracket")
-            assert "› step 0 ›" in where(app)
-            await press(app, pilot, "h", "h", "right_square_bracket")
-            assert "› step 1  groups" in where(app)
-            await press(app, pilot, "h")
-            assert "steps 2 of 4" in where(app)
-
-    asyncio.run(drive())
-
-
-@pytest.mark.nightly
-def test_the_next_group_and_the_next_response():
-    async def drive():
-        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
-            await press(app, pilot, "enter", "enter", "n")
-            assert "arithmetic-01  responses" in where(app)
-            await press(app, pilot, "enter", "n", "n")
-            assert "row 10  tokens" in where(app)
-            await press(app, pilot, "p")
-            assert "row 9  tokens" in where(app)
-
-    asyncio.run(drive())
-
-
-@pytest.mark.nightly
 def test_sorting_by_columns_keys_and_clicks():
     async def drive():
         async with browsing(index_of(ARITHMETIC)) as (app, pilot):
@@ -270,20 +198,6 @@ def test_colours_and_measures():
 
 
 @pytest.mark.nightly
-def test_help_lists_the_keys():
-    async def drive():
-        async with browsing(index_of(ARITHMETIC)) as (app, pilot):
-            await press(app, pilot, "question_mark")
-            visible = "".join(segment.text for strip in app.screen._compositor.render_strips()
-                            for segment in strip)  # fmt: skip
-            assert all(keys in visible for keys, _ in KEYS)
-            await press(app, pilot, "escape", "j")
-            assert "steps 2 of 4" in where(app)
-
-    asyncio.run(drive())
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("width", [80, 109, 110, 200])
 def test_no_line_is_wider_than_the_screen(width):
     async def drive():
@@ -337,36 +251,6 @@ def test_control_characters_of_the_data_are_shown_and_never_sent(tmp_path):
             assert "␛[31mred␛]0;title␇" in seen
 
     asyncio.run(drive())
-
-
-@pytest.mark.nightly
-def test_where_columns_do_not_fit_the_heading_says_so():
-    async def drive():
-        async with browsing(index_of(CALCULATOR), size=(120, 30)) as (app, pilot):
-            await press(app, pilot, "enter", "enter", "enter")
-            view = app.query_one(RowList)
-            assert view.virtual_size.width > view.size.width
-            assert "›" in view.render_line(0).text
-            await press(app, pilot, *["L"] * 100)
-            assert "›" not in view.render_line(0).text
-        async with browsing(index_of(CALCULATOR), size=(240, 30)) as (app, pilot):
-            assert "›" not in app.query_one(RowList).render_line(0).text
-
-    asyncio.run(drive())
-
-
-@pytest.mark.nightly
-def test_it_draws_on_stdout_where_stderr_is_redirected():
-    """Textual draws on stderr: meanwhile that is stdout, and afterwards what it was."""
-    code = (
-        "import os\n"
-        "from rlpost.cli.commands.browse import _drawn_on_stdout\n"
-        "with _drawn_on_stdout():\n"
-        "    os.write(2, b'drawn')\n"
-        "os.write(2, b'said')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
-    assert (done.stdout, done.stderr) == (b"drawn", b"said")
 
 
 def test_a_file_without_steps_or_groups_is_a_list_of_responses(tmp_path):

@@ -110,16 +110,6 @@ def test_one_number_a_response_is_compared_with_lists(tmp_path):
     assert found["pairs"][0]["responses"]["identical"] == 2
 
 
-def test_two_files_of_one_side_are_one_input(pair, tmp_path):
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    table = pq.read_table(pair[1])
-    pq.write_table(table.slice(0, 400), folder / "0.parquet")
-    pq.write_table(table.slice(400), folder / "1.parquet")
-    straight, found = compared(*pair), compared(pair[0], folder)
-    assert found["pairs"][0]["responses"] == straight["pairs"][0]["responses"]
-
-
 def chunked(values, cuts):
     def pieces():
         for part in np.split(np.arange(len(values)), cuts):
@@ -143,12 +133,3 @@ def test_streams_are_cut_alike_and_rows_come_in_any_order(monkeypatch):
             rows += [part.tolist() for part in np.split(chunk.values, chunk.lengths.cumsum()[:-1])]
     assert back[0] == values
     assert back[1] == [values[row] for row in order]
-
-
-def test_ids_may_be_numbers_in_one_file_and_text_in_another():
-    inputs = [
-        matching.RowKeys("a", 3, {"group": pa.chunked_array([pa.array([1, 2, 3])])}, np.zeros(3)),
-        matching.RowKeys("b", 2, {"group": pa.chunked_array([pa.array(["3", "1"])])}, np.zeros(2)),
-    ]
-    found = matching.match(inputs)
-    assert [rows.tolist() for rows in found.rows] == [[0, 2], [1, 0]]

@@ -1,6 +1,5 @@
 """What `inspect` names in a generated agentic run whose truth is known."""
 
-import numpy as np
 import polars as pl
 import pytest
 from agentic_run import agentic_run
@@ -70,20 +69,6 @@ def test_without_the_column_crashes_look_like_failures(path):
     rows = pl.read_parquet(path)
     crashes = (rows["failure"] == "browser crash").sum()
     assert findings["zeros_without_answers"].count == crashes
-
-
-def test_what_a_run_leaves_in_has_none_of_it(generated, tmp_path):
-    """After `advantages --attempts newest`, the kept rows have no failure and no older attempt."""
-    recipe = rlpost.Recipe(estimator="grpo", columns={"rollout": "rollout_id"}, attempts="newest")
-    got, _ = rlpost.enrich(generated.table, recipe)
-    kept = pl.from_arrow(got).filter("sample_mask").drop("sample_mask")
-    kept.unique(subset=["rollout_id", "turn", "branch"], keep="first").write_parquet(
-        tmp_path / "kept.parquet"
-    )
-    findings = found(tmp_path / "kept.parquet")
-    assert {"superseded_attempts", "many_failures", "repeated_rollouts"}.isdisjoint(findings)
-    trained = np.array(generated.truth["right"])[np.array(got["sample_mask"].to_pylist())]
-    assert len(trained) == len(kept)
 
 
 def test_rows_that_a_run_left_out_are_no_fault_of_its_output(generated, tmp_path):

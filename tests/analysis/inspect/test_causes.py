@@ -166,13 +166,6 @@ def test_shares_add_up_and_small_causes_are_one_row():
     assert shares_of([("other", 1.0)], 1.0) == [("unexplained", "100 %")]
 
 
-def test_few_tokens_do_not_change_the_kept_mass():
-    table, kept = rollouts(top_p=0.9, few=0.01)
-    found = causes(table)
-    assert {*found} == {"truncated-sampling", "few-tokens"}
-    assert found["truncated-sampling"].estimate["kept_mass"] == pytest.approx(kept, abs=0.01)
-
-
 def test_a_policy_that_is_always_one_version_old_is_the_side_to_change():
     table = rollouts(drift=0.1, late_from=0)[0]
     table = table.filter(pc.equal(table["step"], 0))
@@ -205,19 +198,6 @@ def test_tokens_that_neither_side_logged_as_sampled_show_in_the_entropy():
         table.schema.get_field_index("infer_log_probs"), "infer_log_probs", table["old_log_probs"]
     )
     assert [*causes(raw)] == ["temperature"]
-
-
-def test_versions_may_be_lists():
-    table, _ = rollouts(drift=0.05, lagging=True)
-    versions = [
-        [v] * len(own) for v, own in zip(
-            table["policy_version"].to_pylist(), table["response_mask"].to_pylist(), strict=True
-        )
-    ]  # fmt: skip
-    of_tokens = table.drop_columns("policy_version").append_column(
-        "policy_version", pa.array(versions)
-    )
-    assert causes(of_tokens) == causes(table)
 
 
 def test_a_sample_has_the_same_tokens_in_any_order_of_rows_and_chunks(monkeypatch, tmp_path):
@@ -269,13 +249,6 @@ def test_the_page_names_cause_advice_and_correction(tmp_path):
         "stale-weights",
         True,
     )
-
-
-def test_the_finding_names_the_likeliest_cause():
-    finding = next(
-        one for one in rlpost.inspect(rollouts(heat=0.6)[0]).findings if "engine" in one.name
-    )
-    assert "temperature" in finding.text
 
 
 @pytest.mark.parametrize("role", ["old_log_probs", "infer_log_probs"])

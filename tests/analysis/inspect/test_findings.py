@@ -437,16 +437,6 @@ def test_checks_without_their_columns_did_not_run(tmp_path):
                     assert ran[name].startswith("no column for "), (name, need)
 
 
-def test_checks_that_did_not_run_are_listed_and_not_counted(tmp_path):
-    path = write(tmp_path / "a.parquet", without(BASE, "ref_log_probs"))
-    ran = runs(path)
-    shown = CliRunner().invoke(app, [str(path)]).stdout
-    count = sum(why is None for why in ran.values())
-    assert f"({count} of {len(FINDINGS)} checks)" in shown
-    listed = json.loads(CliRunner().invoke(app, [str(path), "--format", "json"]).stdout)["checks"]
-    assert {one["name"]: one["not_run"] for one in listed} == ran
-
-
 def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
     path = write(tmp_path / "a.parquet", BASE)
     ran = runs(path, tokens=False)
@@ -492,15 +482,6 @@ def test_checks_of_tokens_do_not_run_without_tokens(tmp_path):
 def test_a_check_with_too_little_to_check_did_not_run(name, columns, why, tmp_path):
     reason = runs(write(tmp_path / "a.parquet", columns))[name]
     assert reason is None if why is None else why in reason
-
-
-def test_an_input_is_needed_save_for_checks():
-    error = CliRunner().invoke(app, []).exception
-    assert error.exit_code == 2
-    assert "IN..." in str(error)
-    error = CliRunner().invoke(app, ["--about", "groups"]).exception
-    assert error.exit_code == 2
-    assert "--about groups" in str(error)
 
 
 def test_a_check_of_an_input_has_all_its_rows_and_its_severity(tmp_path):
@@ -645,14 +626,6 @@ def test_shifts_are_found_in_every_column(columns, tmp_path):
     assert "shifted_lists" in names(write(tmp_path / "a.parquet", columns))
 
 
-def test_tokens_of_probability_1_are_not_fill_values(tmp_path):
-    """Engines give exactly 0 where the policy is certain: often the last token, and others."""
-    certain = each(BASE, "old_log_probs", lambda x: np.where(np.arange(len(x)) % 2, x, 0))
-    certain = each(certain, "old_log_probs", at(-1, 0.0))
-    columns = without(certain, "infer_log_probs", "ref_log_probs", "response_mask")
-    assert "shifted_lists" not in names(write(tmp_path / "a.parquet", columns))
-
-
 @pytest.mark.parametrize(
     "gone", [(), ("response",), ("old_log_probs", "infer_log_probs", "ref_log_probs")]
 )
@@ -773,11 +746,6 @@ def test_a_mask_that_is_offset_is_found_if_observations_have_no_log_probs(tmp_pa
     assert "`response_mask` one token" in found.text
 
 
-def test_padding_without_a_mask_is_found(tmp_path):
-    columns = without(padded(BASE), "response_mask", "infer_log_probs")
-    assert "padded_lists" in names(write(tmp_path / "a.parquet", columns))
-
-
 def test_many_responses_of_the_maximum_length_look_truncated(tmp_path):
     many, few = capped(BASE, 20), capped(BASE, 1)
     assert "many_truncated" in names(write(tmp_path / "many.parquet", many))
@@ -831,13 +799,6 @@ def test_one_column_for_two_roles_is_found(tmp_path):
     assert "same column" in finding.text
 
 
-def test_one_column_of_a_wrong_type_for_two_roles_is_named_twice(tmp_path):
-    path = write(tmp_path / "a.parquet", BASE)
-    mapped = {"values": "response", "token_rewards": "response"}
-    (finding,) = inspect([path], columns_map=mapped).findings
-    assert finding.text.count("`response` is string") == 2
-
-
 @pytest.mark.parametrize(
     ("kind", "flagged"),
     [
@@ -862,15 +823,6 @@ def test_types_that_differ_between_files_are_found(kind, flagged, tmp_path):
         table = table.set_column(place, "prompt_id", table.column("prompt_id").cast(kind))
     pq.write_table(table, tmp_path / "b.parquet")
     assert ("mixed_types" in names(tmp_path)) is flagged
-
-
-def test_lists_of_two_precisions_are_read_and_reported(tmp_path):
-    write(tmp_path / "a.parquet", BASE)
-    wide = each(BASE, "old_log_probs", lambda values: values.astype(np.float64))
-    write(tmp_path / "b.parquet", wide)
-    found = inspect([tmp_path])
-    assert [finding.name for finding in found.findings if finding.name == "mixed_types"]
-    assert found.responses == 2 * ROWS
 
 
 def test_fail_on_exits_with_1_on_findings_of_this_severity_or_worse(tmp_path):
@@ -916,17 +868,6 @@ def test_ignored_checks_do_not_run_and_do_not_fail(tmp_path):
     assert "many_truncated" in str(error)
 
 
-@pytest.mark.parametrize("alone", [["--footer"], ["--row", "0"]])
-@pytest.mark.parametrize(
-    "words", [["--fail-on", "error"], ["--ignore", "no_rows"], ["--expect", "steps=2"]]
-)
-def test_options_of_findings_without_effect_are_errors(alone, words, tmp_path):
-    path = str(write(tmp_path / "a.parquet", BASE))
-    error = CliRunner().invoke(app, [path, *words, *alone]).exception
-    assert error.exit_code == 2
-    assert words[0] in str(error)
-
-
 def finding(columns, name, tmp_path, **options):
     """The finding of that name; None where there is none."""
     found = inspect([write(tmp_path / "a.parquet", columns)], **options).findings
@@ -937,13 +878,6 @@ def in_step(columns, name, step, change):
     """The column changed in the rows of one step."""
     pairs = zip(columns["step"], of(columns, name), strict=True)
     return columns | {name: [change(values) if own == step else values for own, values in pairs]}
-
-
-@pytest.mark.parametrize("options", [{}, {"tokens": False}])
-def test_a_dump_of_texts_alone_is_read(options, tmp_path):
-    columns = {name: asked(BASE)[name] for name in ("prompt_id", "prompt", "response", "reward")}
-    found = inspect([write(tmp_path / "a.parquet", columns)], **options)
-    assert (found.responses, found.findings) == (ROWS, [])
 
 
 def test_long_copies_are_found_among_texts_alone_and_short_ones_are_not(tmp_path):
@@ -970,14 +904,6 @@ def test_prompts_may_be_tokens(tmp_path):
     assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is not None
     ids = [[row // SIZE, 7, 9] for row in range(ROWS)]
     assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is None
-
-
-def test_a_key_that_is_the_domain_is_named(tmp_path):
-    domain = ["math" if row % 2 else "code" for row in range(ROWS)]
-    columns = asked(BASE) | {"prompt_id": domain, "domain": domain}
-    assert "`prompt_id` is the same as `domain`" in finding(columns, "mixed_prompts", tmp_path).text
-    columns |= {"domain": ["math"] * ROWS}
-    assert "same as" not in finding(columns, "mixed_prompts", tmp_path).text
 
 
 def test_later_turns_of_dialogues_may_have_other_prompts(tmp_path):
@@ -1012,13 +938,6 @@ def test_a_column_of_zeros_was_never_computed_and_is_not_padding(tmp_path):
     found = inspect([write(tmp_path / "a.parquet", columns)]).findings
     assert found[0].name == "constant_log_probs"
     assert not {"padded_lists", "shifted_lists"} & {one.name for one in found}
-
-
-def test_zeros_at_the_end_are_not_called_masked_if_no_token_is(tmp_path):
-    columns = each(padded(BASE), "response_mask", np.ones_like)
-    said = finding(columns, "padded_lists", tmp_path).text
-    assert "end with zeros" in said
-    assert "mask" not in said
 
 
 @pytest.mark.parametrize(
@@ -1057,12 +976,6 @@ def test_one_outlier_is_no_shift(tmp_path):
     assert finding(shifted, "shifted_lists", tmp_path) is not None
 
 
-def test_a_shift_in_all_steps_names_no_step(tmp_path):
-    found = finding(each(BASE, "infer_log_probs", shift), "shifted_lists", tmp_path)
-    assert "step 1" not in found.text
-    assert found.evidence
-
-
 def test_files_with_different_types_are_named(tmp_path):
     write(tmp_path / "a.parquet", BASE)
     write(tmp_path / "b.parquet", BASE | {"reward": [str(one) for one in BASE["reward"]]})
@@ -1071,14 +984,6 @@ def test_files_with_different_types_are_named(tmp_path):
     assert "not read" in found["mixed_types"].advice
     assert "`reward` is string in b.parquet" in found["wrong_types"].text
     assert [one.file for one in found["mixed_types"].evidence] == [str(tmp_path / "b.parquet")]
-
-
-def test_a_missing_column_without_a_role_is_a_warning(tmp_path):
-    write(tmp_path / "a.parquet", BASE | {"note": ["x"] * ROWS})
-    write(tmp_path / "b.parquet", BASE)
-    found = next(one for one in inspect([tmp_path]).findings if one.name == "mixed_types")
-    assert found.severity == "warning"
-    assert "missing in b.parquet" in found.text
 
 
 def test_unequal_lengths_counts_the_rows_of_all_columns_and_lists_their_lengths(tmp_path):
@@ -1137,28 +1042,6 @@ def test_integers_are_no_log_probs(tmp_path):
     found = finding(columns, "wrong_types", tmp_path)
     assert "`old_log_probs` is list<" in found.text
     assert "the role old_log_probs needs a list of floats per row" in found.text
-
-
-def test_sizes_of_differences_are_not_clamped_and_the_others_say_so(tmp_path):
-    columns = with_row(BASE, "infer_log_probs", 3, at(0, -1e4))
-    facts = inspect([write(tmp_path / "a.parquet", columns)])
-    gap = facts.mismatch
-    pairs = [
-        (old - infer)[mask == 1].astype(np.float64)
-        for old, infer, mask in zip(
-            *(
-                [np.array(x, np.float64) for x in columns[name]]
-                for name in ("old_log_probs", "infer_log_probs", "response_mask")
-            ),
-            strict=True,
-        )
-    ]
-    sizes = np.abs(np.concatenate(pairs))
-    assert (gap.mean_abs, gap.max_abs) == (pytest.approx(sizes.mean()), sizes.max())
-    assert gap.clamped == 1
-    out = CliRunner().invoke(app, [str(tmp_path / "a.parquet"), "--about", "mismatch"]).stdout
-    assert "clamped to 40 nats in 1 token" in out
-    assert "clamped to ±40, in 1 token" in finding(columns, "engine_mismatch", tmp_path).text
 
 
 @pytest.mark.parametrize("pad", [(0, 1), (1, 0)])
@@ -1239,20 +1122,3 @@ def test_rewards_that_differ_within_a_rollout_are_listed_with_both_rows(tmp_path
         "`traj_id` in 1 of"
         in finding(null, "null_keys", tmp_path, columns_map={"rollout": "traj_id"}).text
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["--rollout-reward", "last", "--unit", "row"], 2, "--map rollout=COLUMN"),
-        (["--map", "rollout=traj"], 3, "did you mean traj_id?"),
-        (["--unit", "rollout", "--map", "group=none"], 3, "--map group=COLUMN"),
-        (["--unit", "rollout", "--row", "0"], 2, "--unit"),
-    ],
-)
-def test_options_of_rollouts_without_effect_are_errors(arguments, code, said, tmp_path):
-    path = str(write(tmp_path / "a.parquet", with_turns(BASE)))
-    done = CliRunner().invoke(app, [path, *arguments])
-    error = done.exception
-    assert said in str(error)
-    assert getattr(error, "exit_code", None) == code

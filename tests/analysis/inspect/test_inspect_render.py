@@ -14,7 +14,6 @@ import pytest
 from runs import run
 from typer.testing import CliRunner
 
-import rlpost
 from rlpost.analysis.inspect.about import TOPICS
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.cli import completion
@@ -123,23 +122,39 @@ def test_the_shell_offers_topics_and_checks():
     assert [name for name, _ in completion.topics()] == [*TOPICS, *FINDINGS]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--about", "grups"],
-        ["--about", "groups", "--verbose"],
-        ["--about", "groups", "--quiet"],
-        ["--about", "groups", "--format", "json"],
-        ["--about", "groups", "--footer"],
-        ["--about", "groups", "--row", "0"],
-        ["--verbose", "--format", "json"],
-        ["--verbose", "--footer"],
-    ],
-)
-def test_options_of_the_screen_that_exclude_each_other_are_named(words):
-    error = RUN.invoke(app, [str(ARITHMETIC), *words]).exception
-    assert error.exit_code == 2
-    assert words[0] in str(error)
+OPTIONS = {
+    "--about grups": "--about grups",
+    "--about groups --verbose": "--about groups",
+    "--about groups --quiet": "--about groups",
+    "--about groups --format json": "--about groups",
+    "--about groups --footer": "--about groups",
+    "--about groups --row 0": "--about groups",
+    "--verbose --format json": "--verbose",
+    "--verbose --footer": "--verbose",
+    "--row 0 --no-tokens": "--no-tokens",
+    "--top reward --footer": "--footer",
+    "--colour kl": "--colour",
+    "--fail-on error --footer": "--fail-on",
+    "--ignore no_rows --row 0": "--ignore",
+    "--expect steps=2 --row 0": "--expect",
+    "--ignore truncated_many": "--ignore truncated_many: ",
+    "--rollout-reward last --unit row": "--map rollout=COLUMN",
+    "--unit rollout --row 0": "--unit",
+}
+
+
+@pytest.mark.parametrize("words", OPTIONS)
+def test_options_that_exclude_each_other_or_have_no_effect_are_named(words):
+    ran = run("inspect", ARITHMETIC, *words.split())
+    assert (ran.code, ran.out) == (2, "")
+    assert OPTIONS[words] in ran.err
+
+
+def test_an_input_is_needed_save_for_checks():
+    for words, text in (((), "IN..."), (("--about", "groups"), "--about groups")):
+        ran = run("inspect", *words)
+        assert ran.code == 2
+        assert text in ran.err
 
 
 def test_pass_at_k_ends_where_groups_are_too_small():
@@ -151,17 +166,6 @@ def test_pass_at_k_ends_where_groups_are_too_small():
     assert values == sorted(values)
     assert len(values) == 5
     assert "17 of 32 groups" in shown
-
-
-def test_options_of_single_responses_and_of_the_whole_input_exclude_each_other(sample):
-    for line in (
-        ["--row", "0", "--no-tokens"],
-        ["--top", "reward", "--footer"],
-        ["--colour", "kl"],
-    ):
-        done = RUN.invoke(app, [str(sample), *line])
-        assert done.exception is not None
-        assert done.exception.exit_code == 2
 
 
 def test_a_dump_is_converted_before_it_is_inspected(tmp_path):
@@ -185,15 +189,6 @@ def test_markdown_opens_no_tag_and_has_no_double_blank_lines(tmp_path):
     assert "\n\n\n" not in shown
 
 
-def test_nouns_after_1_are_singular(tmp_path):
-    pq.write_table(pq.read_table(ARITHMETIC).slice(0, 1), tmp_path / "a.parquet")
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
-    assert "1 row in 1 row group of 1" in shown
-    assert "1 response, " in shown
-    assert "1 group of 1" in shown
-    assert not re.search(r"\b1 (rows|responses|groups|prompts|tokens|findings|row groups)\b", shown)
-
-
 def test_without_a_mask_the_output_states_that_all_tokens_count(tmp_path):
     table = pq.read_table(ARITHMETIC)
     pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "a.parquet")
@@ -207,8 +202,3 @@ def test_a_threshold_that_no_reward_reaches_is_reported():
     shown = RUN.invoke(app, [str(ARITHMETIC), "--pass-threshold", "2"]).stdout
     assert text in shown
     assert text not in RUN.invoke(app, [str(ARITHMETIC)]).stdout
-
-
-def test_inspect_accepts_a_single_path():
-    sample = Path(__file__).parents[3] / "sample_data" / "arithmetic.parquet"
-    assert rlpost.inspect(str(sample)).responses == rlpost.inspect([sample]).responses == 512

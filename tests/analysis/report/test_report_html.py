@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -99,12 +97,6 @@ def test_equal_rewards_are_no_zeros_of_a_critic(tmp_path):
     assert "group baseline" in tiles["Groups with equal rewards"]["note"]
     assert "--estimator gae" in data["recipe"]
     assert data["verdict"]["severity"] == "ok"
-
-
-def test_a_column_named_advantage_is_shown(tmp_path):
-    columns = {"prompt_id": ["a", "a"], "reward": [1.0, 0.0], "advantage": [[0.5, 0.25], [-1.0]]}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert report([str(tmp_path / "a.parquet")], tmp_path / "page.html").advantages.whole.count == 3
 
 
 def test_tables_leave_out_columns_without_numbers(tmp_path):
@@ -211,27 +203,6 @@ def test_statistics_of_groups_count_a_rollout_once(tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_page_of_many_responses_steps_and_domains_is_small(tmp_path):
-    rows = 8_000
-    place = np.arange(rows)
-    lengths = np.full(rows, 4)
-    offsets = pa.array(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
-    numbers = np.random.default_rng(0).normal(-1, 0.3, 4 * rows).astype(np.float32)
-    values = pa.ListArray.from_arrays(offsets, pa.array(numbers))
-    columns = {
-        "prompt_id": pa.array([f"prompt-{x}" for x in place // 8]),
-        "step": place // 4,
-        "domain": pa.array([f"domain-{x}" for x in place % 3000]),
-        "reward": numbers[:rows].astype(np.float64),
-        "old_log_probs": values,
-        "advantages": values,
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    report([str(tmp_path / "a.parquet")], tmp_path / "page.html")
-    assert (tmp_path / "page.html").stat().st_size < MOST_BYTES / 2
-
-
-@pytest.mark.nightly
 def test_a_page_of_long_responses_is_small(tmp_path):
     rows, tokens = 64, 5_000
     numbers = np.random.default_rng(0).normal(-1, 0.3, tokens).astype(np.float32)
@@ -270,12 +241,6 @@ def test_the_command_writes_the_same_page_and_keeps_an_existing_one(made, tmp_pa
     assert target.read_bytes() == made[1].read_bytes()
 
 
-def test_a_report_without_a_file_is_an_error(made):
-    done = run_command("report", made[0])
-    assert done.code == 2
-    assert f"rlpost report {made[0]} report.html" in done.err
-
-
 def test_wrong_outputs_and_empty_inputs_are_errors_before_the_work(made, tmp_path):
     with pytest.raises(UsageError, match="is a directory"):
         report([str(made[0])], tmp_path)
@@ -296,15 +261,3 @@ def test_without_the_extra_the_error_has_the_install_command(missing, made, tmp_
     done = RUN.invoke(command.app, [str(made[0]), "-o", str(tmp_path / "page.html")])
     assert done.exception.exit_code == 5
     assert "pip install 'rlpost[report]'" in str(done.exception)
-
-
-@pytest.mark.nightly
-def test_reporting_without_a_recipe_does_not_import_torch(made, tmp_path):
-    path = tmp_path / "recorded.parquet"
-    pq.write_table(pq.read_table(made[0]).replace_schema_metadata(), path)
-    code = (
-        "import sys; from rlpost.analysis.report.run import report;"
-        f"report([{str(path)!r}], {str(tmp_path / 'page.html')!r});"
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
