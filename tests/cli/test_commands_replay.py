@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from manual.program import ROOT, run
-from rich.console import Console
 from runs import strict_json
 
 import rlpost
@@ -121,12 +120,6 @@ def test_what_the_difference_is_stands_on_the_third_line(parted):
     assert next(i for i, line in enumerate(lines) if line == "Stages") > 2
 
 
-def test_counts_medians_and_ulps_are_verbose(parted):
-    for verbose in (False, True):
-        headings = block(printed(parted, verbose=verbose), "Stages")[1]
-        assert all((word in headings) == verbose for word in ("ulps", "median", "compared"))
-
-
 def test_observation_tokens_are_in_parentheses_and_tokens_that_differ_are_marked(tmp_path):
     table = pa.table(
         {
@@ -167,33 +160,6 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     assert "--save-config found.toml: exists already\n  tip: --overwrite" in ran.err
 
 
-@pytest.mark.nightly
-def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(folder, tmp_path):
-    pq.write_table(
-        pq.read_table(folder / "gae.parquet").drop_columns(STAGES), tmp_path / "in.parquet"
-    )
-    named = ["--preset", "verl", "--estimator", "grpo", "--numerics", "norm_eps=0.01"]
-    assert run(["advantages", "in.parquet", "out.parquet", *named, "-q"], tmp_path).code == 0
-    found = strict_json(run(["replay", "out.parquet", "--format", "json"], tmp_path).out)["search"]
-    assert found["best"]["options"] == named
-    assert found["best"]["by_metadata"]
-    assert found["metadata"] == {"named": " ".join(named), "reproduces": True}
-    assert found["ties"]
-    other = ["--estimator", "rloo", "--preset", "trl"]
-    made = ["advantages", "out.parquet", "out2.parquet", *other, "--replace", "-q"]
-    assert run(made, tmp_path).code == 0
-    table = pq.read_table(tmp_path / "out2.parquet")
-    theirs = pq.read_table(tmp_path / "out.parquet")["advantages"]
-    at = table.schema.get_field_index("advantages")
-    table = table.set_column(at, "advantages", theirs).drop_columns(STAGES_BESIDE)
-    pq.write_table(table, tmp_path / "wrong.parquet")
-    found = strict_json(run(["replay", "wrong.parquet", "--format", "json"], tmp_path).out)[
-        "search"
-    ]
-    assert found["metadata"] == {"named": "--preset trl --estimator rloo", "reproduces": False}
-    assert not found["best"]["by_metadata"]
-
-
 def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("rlpost.analysis.replay.search.search.RECIPES", 1)  # no other neighbours
     table = pq.read_table(folder / "grpo.parquet")
@@ -209,29 +175,6 @@ def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_pat
     assert "advantages" in lines[verdict]
     assert "--map" in " ".join(lines[verdict + 1 :])
     assert len(block(lines, "What remains unexplained")) > 1
-
-
-def test_markdown_has_the_tables_of_the_page(parted):
-    text = render.page(parted).markdown()
-    assert text.startswith("# rlpost replay · gae.parquet\n")
-    assert "\n## Stages\n\n| recorded column | equal |" in text
-    assert "| recorded |" in text
-
-
-def test_a_larger_input_is_compared_everywhere(parted):
-    lines = printed(parted)
-    assert lines[1].startswith("40 of 80 responses")
-    assert block(lines, "The whole input: 80 responses")[1:]
-
-
-@pytest.mark.parametrize("words", [("--estimator", "grpo"), (*GAE, "--lam", "0.5")], ids=" ".join)
-def test_no_line_is_wider_than_a_terminal(words, folder):
-    file = "gae.parquet" if "gae" in words else "grpo.parquet"
-    found = strict_json(run(["replay", file, *words, "--format", "json"], folder).out)
-    for verbose in (False, True):
-        out = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-        render.page(found, verbose=verbose).show(out)
-        assert max(map(len, out.file.getvalue().splitlines())) <= 80
 
 
 def test_a_column_of_another_name_is_mapped(folder):

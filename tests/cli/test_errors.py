@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import pty
 import re
-import subprocess
-import sys
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from runs import PROGRAM, rollout, run, save
+from runs import rollout, run, save
 
 import rlpost
 from rlpost.errors import ReadWriteError
 from rlpost.recipe.flags import FLAGS, field_of, flag_of
 from rlpost.recipe.loss import LossOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FIELDS = {"advantages": rlpost.Recipe.model_fields, "loss": LossOptions.model_fields}
 COLUMNS = rollout().column_names
@@ -306,33 +298,3 @@ def test_debug_keeps_the_traceback_wherever_it_stands():
     for line in (("--debug", *words), (*words, "--debug")):
         with pytest.raises(ReadWriteError):
             run(*line)
-
-
-def on_terminal(here: Path, words: str, columns: int, **variables: str) -> str:
-    """What the program prints on stderr if that is a terminal."""
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)} | variables
-    with os.fdopen(ours, "rb", closefd=True) as screen:
-        subprocess.run(
-            [sys.executable, PROGRAM, *words.split()],
-            cwd=here, stderr=theirs, stdout=subprocess.DEVNULL, env=environment, check=False,
-        )  # fmt: skip
-        os.close(theirs)
-        text = b""
-        try:
-            while piece := screen.read1(65536):
-                text += piece
-        except OSError:  # the other end is closed
-            pass
-    return text.decode().replace("\r\n", "\n")
-
-
-@pytest.mark.nightly
-def test_on_a_terminal_it_is_red_and_breaks_between_words(here):
-    shown = on_terminal(here, "advantages noreward.parquet o", 50)
-    assert "\x1b[1;31merror:\x1b[0m" in shown
-    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
-    assert max(map(len, plain.splitlines())) <= 50
-    assert plain.split() == run("advantages", "noreward.parquet", "o").err.split()
-    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert "31m" not in on_terminal(here, "advantages noreward.parquet o", 80, **variables)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
 import pickle
 import re
 import resource
@@ -18,7 +17,6 @@ import zipfile
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from fuzz import loops, seeds, targets
@@ -176,14 +174,6 @@ def test_odd_json_is_named(tmp_path, case):
     assert (ran.code, text in ran.err) == (3, True), ran.err
 
 
-def test_a_number_of_thousands_of_digits_is_told_as_infinite(tmp_path):
-    path = tmp_path / "in.jsonl"
-    path.write_text('{"reward": ' + "9" * 9999 + ', "prompt_id": "--5", "x": NaN}\n')
-    ran = run("convert", path, tmp_path / "out.parquet", "--from", "jsonl")
-    assert (ran.code, "the reward of 1 response is NaN, infinite or null" in ran.err) == (0, True)
-    assert pq.read_table(tmp_path / "out.parquet")["reward"].to_pylist() == [math.inf]
-
-
 # Recipes
 
 
@@ -308,18 +298,6 @@ def test_names_of_columns_and_partitions_lead_nowhere(tmp_path):
         top.relative_to(tmp_path / "in") / "x.parquet"
     ]
     assert {one.name for one in tmp_path.iterdir()} == outside | {"in", "out"}
-
-
-def test_a_link_at_the_output_is_replaced_and_not_followed(tmp_path):
-    source = save(rollout(), tmp_path / "in.parquet")
-    precious, target = tmp_path / "precious", tmp_path / "out.parquet"
-    precious.write_text("precious")
-    target.symlink_to(precious)
-    assert run("advantages", source, target, "-q").code == 2
-    assert run("advantages", source, target, "-q", "--overwrite").code == 0
-    assert precious.read_text() == "precious"
-    assert not target.is_symlink()
-    assert pq.read_metadata(target).num_rows == 12
 
 
 def test_a_loop_of_links_is_no_endless_search(tmp_path):

@@ -49,12 +49,6 @@ def bug(started):
 app.main, builtins.late = bug, Late()
 leave()
 """
-SIGNAL_AT_EXIT = """
-import atexit, os
-from rlpost.cli.main import leave
-atexit.register(lambda: os.kill(os.getpid(), 15))
-leave()
-"""
 
 
 def test_nothing_slow_is_imported_before_signals_are_handled():
@@ -87,23 +81,8 @@ def test_a_signal_at_any_import_gives_its_exit_code(tmp_path, module):
     assert list(out.iterdir()) == []
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_other_signals_before_the_handlers_give_their_exit_codes(number, code):
-    reset = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-    ran = python(reset + AT_IMPORT.format(number=int(number)), "--version", "rlpost.io.shutdown")
-    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
-
-
 def test_a_signal_after_a_bug_does_not_change_its_exit_code():
     """The interpreter removes handlers before it frees modules; the program ends without it."""
     ran = python(BUG_THEN_SIGNAL, "--version")
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1] == "LookupError: a bug"
-
-
-@pytest.mark.nightly
-def test_a_signal_at_the_end_changes_nothing():
-    ran = python(SIGNAL_AT_EXIT, "--version")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.strip()

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
 
 import pytest
-from processes import finished
-from runs import PROGRAM, rollout, save, start
+from runs import PROGRAM, rollout, save
 
 pytestmark = pytest.mark.nightly
-
-
-def test_completion_does_not_wait_for_torch():
-    shell = {"_RLPOST_COMPLETE": "complete_bash", "COMP_WORDS": "rlpost adv", "COMP_CWORD": "1"}
-    command = [sys.executable, "-X", "importtime", PROGRAM]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=os.environ | shell
-    )
-    assert ran.stdout == "advantages\n"
-    assert not re.search(r"\| +(torch|polars|pyarrow|numpy)\n", ran.stderr)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +26,6 @@ def test_a_stdout_that_takes_nothing_gives_no_traceback(tmp_path, words, redirec
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "Traceback" not in ran.stderr
     assert "Exception ignored" not in ran.stderr
-
-
-def test_an_ascii_stream_gets_ascii():
-    ran = finished(start("estimators", env={"PYTHONIOENCODING": "ascii"}))
-    assert ran.code == 0
-    assert "grpo" in ran.out
 
 
 @pytest.mark.parametrize(
