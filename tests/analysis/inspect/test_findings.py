@@ -347,6 +347,117 @@ def names(path, **options):
     return [finding.name for finding in inspect([path], **options).findings]
 
 
+def finding(columns, name, tmp_path, **options):
+    """The finding of that name; None where there is none."""
+    findings = inspect([write(tmp_path / "a.parquet", columns)], **options).findings
+    return next((item for item in findings if item.name == name), None)
+
+
+def in_step(columns, name, step, change):
+    """The column changed in the rows of one step."""
+    pairs = zip(columns["step"], of(columns, name), strict=True)
+    return columns | {name: [change(values) if own == step else values for own, values in pairs]}
+
+
+def left(columns, *, longest=256):
+    """All lists filled with zeros before the response."""
+    for name in ("response_mask", "old_log_probs", "infer_log_probs"):
+        columns = each(columns, name, lambda values: np.pad(values, (longest - len(values), 0)))
+    return without(columns, "ref_log_probs")
+
+
+def padded_in_parts(longest):
+    """Zeros in all columns up to the longest of a few responses."""
+    sizes = [len(values) for values in BASE["response_mask"]]
+    common = [max(sizes[row // longest * longest :][:longest]) for row in range(ROWS)]
+    columns = without(BASE, "response_mask")
+    for name in ("old_log_probs", "infer_log_probs", "ref_log_probs"):
+        rows = zip(columns[name], common, strict=True)
+        columns = columns | {name: [np.pad(x, (0, size - len(x))) for x, size in rows]}
+    return columns
+
+
+ALONE = ("infer_log_probs", "ref_log_probs")
+TEXTS = ("prompt_id", "step", "reward", "response")
+LONG = [text * 20 for text in BASE["response"]]
+FURTHER = {
+    "old, against infer and mask": ("shifted_lists", each(BASE, "old_log_probs", shift), True),
+    "earlier": (
+        "shifted_lists", each(BASE, "old_log_probs", lambda x: shift(x[::-1])[::-1]), True
+    ),
+    "against the mask alone": (
+        "shifted_lists", without(each(BASE, "old_log_probs", shift), *ALONE), True
+    ),
+    "the mask": (
+        "shifted_lists", without(each(BASE, "response_mask", shift), *ALONE), True
+    ),
+    "a filler first, no mask": (
+        "shifted_lists",
+        without(each(BASE, "old_log_probs", shift_filled), *ALONE, "response_mask"),
+        True,
+    ),
+    "one difference larger than all others": (
+        "shifted_lists", with_row(BASE, "infer_log_probs", 4, at(3, -5000.0)), False
+    ),
+    "that difference, and a shift": (
+        "shifted_lists",
+        with_row(each(BASE, "infer_log_probs", shift), "infer_log_probs", 4, at(3, -5000.0)),
+        True,
+    ),
+    "on the left": ("padded_lists", left(BASE), True),
+    "on the left, no mask": ("padded_lists", without(left(BASE), "response_mask"), True),
+    "to the longest of 4": ("padded_lists", padded_in_parts(4), True),
+    "to the longest of 1": ("padded_lists", padded_in_parts(1), False),
+    "log-probs of 0 at the start": (
+        "padded_lists",
+        without(each(BASE, "old_log_probs", at(slice(0, 4), 0.0)), "response_mask", *ALONE),
+        False,
+    ),
+    "a step again with another text": ("repeated_steps", again(BASE, response="another"), False),
+    "a step again with another reward": (
+        "repeated_steps", again(without(BASE, "response"), reward=0.25), False
+    ),
+    "a step of short texts": ("repeated_steps", again({x: BASE[x] for x in TEXTS}), False),
+    "a step of few responses": (
+        "repeated_steps",
+        {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()}
+        | {"step": [0] * 3 + [1] * 3},
+        False,
+    ),
+    "many of the maximum length": ("many_truncated", capped(BASE, 20), True),
+    "one of the maximum length": ("many_truncated", capped(BASE, 1), False),
+    "rows twice, without texts": (
+        "copied_responses",
+        {name: [*rows, *rows] for name, rows in without(BASE, "response").items()},
+        True,
+    ),
+    "rows once, without texts": ("copied_responses", without(BASE, "response"), False),
+    "a few long copies": ("copied_responses", copies(BASE, 0.3), True),
+    "a few short copies": ("copied_responses", with_lengths(copies(BASE, 0.3), [20] * ROWS), False),
+    "short texts": ("copied_responses", copies({x: BASE[x] for x in TEXTS}, 0.3), False),
+    "long texts": (
+        "copied_responses", copies({x: BASE[x] for x in TEXTS} | {"response": LONG}, 0.3), True
+    ),
+    "prompts of tokens": (
+        "mixed_prompts", BASE | {"prompt_tokens": [[row % 2, 7] for row in range(ROWS)]}, True
+    ),
+    "the same prompts of tokens": (
+        "mixed_prompts", BASE | {"prompt_tokens": [[row // SIZE, 7] for row in range(ROWS)]}, False
+    ),
+    "later turns of dialogues": (
+        "mixed_prompts",
+        asked(BASE, by="row") | {"turn": [row % 2 for row in range(ROWS)]},
+        False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FURTHER)
+def test_a_file_has_the_finding_or_not(case, tmp_path):
+    name, columns, is_found = FURTHER[case]
+    assert (finding(columns, name, tmp_path) is not None) == is_found
+
+
 @pytest.fixture(scope="module")
 def well(tmp_path_factory):
     """The facts of the healthy file."""
@@ -595,38 +706,6 @@ ROWS_OF = {
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [
-        pytest.param(each(BASE, "old_log_probs", shift), id="old against infer and mask"),
-        pytest.param(each(BASE, "old_log_probs", lambda x: shift(x[::-1])[::-1]), id="earlier"),
-        pytest.param(
-            without(each(BASE, "old_log_probs", shift), "infer_log_probs", "ref_log_probs"),
-            id="against the mask alone",
-        ),
-        pytest.param(
-            without(
-                BASE | {"response_mask": [shift(x) for x in of(BASE, "response_mask")]},
-                "infer_log_probs",
-                "ref_log_probs",
-            ),
-            id="the mask",
-        ),
-        pytest.param(
-            without(
-                each(BASE, "old_log_probs", shift_filled),
-                "infer_log_probs",
-                "ref_log_probs",
-                "response_mask",
-            ),
-            id="a filler first, no mask",
-        ),
-    ],
-)
-def test_shifts_are_found_in_every_column(columns, tmp_path):
-    assert "shifted_lists" in names(write(tmp_path / "a.parquet", columns))
-
-
-@pytest.mark.parametrize(
     "gone", [(), ("response",), ("old_log_probs", "infer_log_probs", "ref_log_probs")]
 )
 def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_path):
@@ -642,26 +721,6 @@ def test_a_step_written_twice_is_found_in_any_order_and_over_files(gone, tmp_pat
     assert "step 2 repeats 0" in found.text
     (row,) = found.evidence
     assert (row.file, row.row) == (str(tmp_path / "b.parquet"), 0)
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        pytest.param(again(BASE, response="another"), id="another text"),
-        pytest.param(again(without(BASE, "response"), reward=0.25), id="another reward"),
-        pytest.param(
-            again({name: BASE[name] for name in ("prompt_id", "step", "reward", "response")}),
-            id="short texts alone, which may be equal by chance",
-        ),
-        pytest.param(
-            {name: [*rows[:3], *rows[:3]] for name, rows in BASE.items()}
-            | {"step": [0] * 3 + [1] * 3},
-            id="few responses",
-        ),
-    ],
-)
-def test_steps_that_differ_or_may_be_equal_by_chance_are_no_repetition(columns, tmp_path):
-    assert finding(columns, "repeated_steps", tmp_path) is None
 
 
 POLICIES = ("old_log_probs", "infer_log_probs", "ref_log_probs")
@@ -725,19 +784,6 @@ def test_a_fill_value_in_one_column_alone_is_an_error(name, tmp_path):
     assert f"`{name}`" in found.text
 
 
-@pytest.mark.parametrize("longest", [1, 4])
-def test_padding_to_the_longest_of_a_few_responses_is_found_in_all_columns(longest, tmp_path):
-    """Zeros in all columns, more for shorter responses; of one, there is no padding."""
-    sizes = [len(values) for values in BASE["response_mask"]]
-    common = [max(sizes[row // longest * longest :][:longest]) for row in range(ROWS)]
-    columns = BARE
-    for name in POLICIES:
-        rows = zip(columns[name], common, strict=True)
-        columns = columns | {name: [np.pad(x, (0, size - len(x))) for x, size in rows]}
-    found = finding(columns, "padded_lists", tmp_path)
-    assert (found is not None) == (longest > 1)
-
-
 def test_a_mask_that_is_offset_is_found_if_observations_have_no_log_probs(tmp_path):
     columns = zero_observations(BASE)
     columns |= {"response_mask": [shift(mask) for mask in of(columns, "response_mask")]}
@@ -746,31 +792,11 @@ def test_a_mask_that_is_offset_is_found_if_observations_have_no_log_probs(tmp_pa
     assert "`response_mask` one token" in found.text
 
 
-def test_many_responses_of_the_maximum_length_look_truncated(tmp_path):
-    many, few = capped(BASE, 20), capped(BASE, 1)
-    assert "many_truncated" in names(write(tmp_path / "many.parquet", many))
-    assert "many_truncated" not in names(write(tmp_path / "few.parquet", few))
-
-
-def test_duplicate_rows_are_found_without_texts(tmp_path):
-    columns = without(BASE, "response")
-    twice = {name: [*values, *values] for name, values in columns.items()}
-    assert "copied_responses" in names(write(tmp_path / "twice.parquet", twice))
-    assert "copied_responses" not in names(write(tmp_path / "once.parquet", columns))
-
-
 def test_rows_without_a_response_are_not_copies(tmp_path):
     nothing = [np.zeros(0, np.float32)] * ROWS
     columns = without(BASE, "response", "ref_log_probs", "infer_log_probs")
     columns |= {"response_mask": nothing, "old_log_probs": nothing}
     assert names(write(tmp_path / "a.parquet", columns)) == ["empty_masks"]
-
-
-def test_a_few_long_copies_are_found_and_as_many_short_ones_are_not(tmp_path):
-    long = copies(BASE, 0.3)
-    short = with_lengths(long, [20] * ROWS)
-    assert "copied_responses" in names(write(tmp_path / "long.parquet", long))
-    assert "copied_responses" not in names(write(tmp_path / "short.parquet", short))
 
 
 @pytest.mark.parametrize(
@@ -868,26 +894,6 @@ def test_ignored_checks_do_not_run_and_do_not_fail(tmp_path):
     assert "many_truncated" in str(error)
 
 
-def finding(columns, name, tmp_path, **options):
-    """The finding of that name; None where there is none."""
-    found = inspect([write(tmp_path / "a.parquet", columns)], **options).findings
-    return next((one for one in found if one.name == name), None)
-
-
-def in_step(columns, name, step, change):
-    """The column changed in the rows of one step."""
-    pairs = zip(columns["step"], of(columns, name), strict=True)
-    return columns | {name: [change(values) if own == step else values for own, values in pairs]}
-
-
-def test_long_copies_are_found_among_texts_alone_and_short_ones_are_not(tmp_path):
-    columns = without(copies(BASE, 0.3), *(name for name in BASE if name.endswith("_probs")))
-    columns = without(columns, "response_mask")
-    assert finding(columns, "copied_responses", tmp_path) is None
-    long = columns | {"response": [text * 20 for text in columns["response"]]}
-    assert finding(long, "copied_responses", tmp_path) is not None
-
-
 def test_mixed_prompts_in_most_groups_are_an_error_with_evidence(tmp_path):
     found = finding(asked(BASE, by="row"), "mixed_prompts", tmp_path)
     assert (found.severity, found.count, found.of) == ("error", GROUPS, GROUPS)
@@ -897,40 +903,6 @@ def test_mixed_prompts_in_most_groups_are_an_error_with_evidence(tmp_path):
     few = finding(BASE | {"prompt": texts}, "mixed_prompts", tmp_path)
     assert (few.severity, few.count) == ("warning", 1)
     assert (few.evidence[0].row, "row 3" in few.evidence[0].text) == (0, True)
-
-
-def test_prompts_may_be_tokens(tmp_path):
-    ids = [[row % 2, 7, 9] for row in range(ROWS)]
-    assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is not None
-    ids = [[row // SIZE, 7, 9] for row in range(ROWS)]
-    assert finding(BASE | {"prompt_tokens": ids}, "mixed_prompts", tmp_path) is None
-
-
-def test_later_turns_of_dialogues_may_have_other_prompts(tmp_path):
-    columns = asked(BASE, by="row") | {"turn": [row % 2 for row in range(ROWS)]}
-    assert finding(columns, "mixed_prompts", tmp_path) is None
-
-
-def left(columns, *, longest=256):
-    """All lists filled with zeros before the response."""
-    for name in ("response_mask", "old_log_probs", "infer_log_probs"):
-        columns = each(columns, name, lambda values: np.pad(values, (longest - len(values), 0)))
-    return without(columns, "ref_log_probs")
-
-
-@pytest.mark.parametrize("gone", [(), ("response_mask",)])
-def test_padding_on_the_left_is_found(gone, tmp_path):
-    found = finding(without(left(BASE), *gone), "padded_lists", tmp_path)
-    assert found.count == ROWS
-    assert "begin with zeros" in found.text
-
-
-def test_log_probs_of_0_at_the_start_are_not_padding(tmp_path):
-    """Models that always begin alike give their first tokens a log-prob of exactly 0."""
-    columns = without(BASE, "response_mask", "ref_log_probs")
-    for name in ("old_log_probs", "infer_log_probs"):
-        columns = each(columns, name, at(slice(0, 4), 0.0))
-    assert finding(columns, "padded_lists", tmp_path) is None
 
 
 def test_a_column_of_zeros_was_never_computed_and_is_not_padding(tmp_path):
@@ -966,14 +938,6 @@ def test_a_problem_in_one_step_names_the_step(name, columns, tmp_path):
     assert "in step 1 (1 of 2 steps)" in found.text
     assert found.evidence[0].row >= ROWS // STEPS
     assert finding(BASE, name, tmp_path) is None
-
-
-def test_one_outlier_is_no_shift(tmp_path):
-    """One difference of 5,000 nats is larger than the sum of all others, at lag 0."""
-    columns = with_row(BASE, "infer_log_probs", 4, at(3, -5000.0))
-    assert finding(columns, "shifted_lists", tmp_path) is None
-    shifted = with_row(each(BASE, "infer_log_probs", shift), "infer_log_probs", 4, at(3, -5000.0))
-    assert finding(shifted, "shifted_lists", tmp_path) is not None
 
 
 def test_files_with_different_types_are_named(tmp_path):

@@ -13,8 +13,7 @@ from rlpost.analysis.responses.columns import text_of
 from rlpost.analysis.responses.reader import ResponseReader
 
 
-@pytest.mark.parametrize("row_group_size", [1, 37, 512])
-@pytest.mark.parametrize("chunk_bytes", [1, 20_000, 1 << 30])
+@pytest.mark.parametrize(("row_group_size", "chunk_bytes"), [(5, 20_000), (37, 1), (512, 1 << 30)])
 def test_rows_come_as_they_are_asked_for(tmp_path, monkeypatch, row_group_size, chunk_bytes):
     monkeypatch.setattr(reader_module, "_CHUNK_BYTES", chunk_bytes)
     path = tmp_path / "cut.parquet"
