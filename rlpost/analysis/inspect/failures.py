@@ -47,9 +47,8 @@ def signs_of_failures(rows: pl.DataFrame) -> dict[str, pl.Series]:
     """Return by sign the rows with reward exactly 0 that look like failures, [n] each.
 
     They have no token, or log-probs of 0 alone, which no engine computed. Masked tokens alone are a
-    matter of the mask. Two other signs were tried on generated files, and are worth nothing
-    (`tests/analysis/inspect/test_signs.py`): a policy gives short wrong answers, too, and a step of
-    many zeros may have hard prompts.
+    matter of the mask. Two other signs were tried on generated files, and are worth nothing: a
+    policy gives short wrong answers, too, and a step of many zeros may have hard prompts.
     """
     if "reward" not in rows or "tokens" not in rows:
         return {}
