@@ -124,11 +124,11 @@ def test_the_shell_offers_topics_and_checks():
 
 OPTIONS = {
     "--about grups": "--about grups",
-    "--about groups --verbose": "--about groups",
-    "--about groups --quiet": "--about groups",
+    "--about groups --verbose": "--about",
+    "--about groups --quiet": "--about",
     "--about groups --format json": "--about groups",
-    "--about groups --footer": "--about groups",
-    "--about groups --row 0": "--about groups",
+    "--about groups --footer": "--about",
+    "--about groups --row 0": "--about",
     "--verbose --format json": "--verbose",
     "--verbose --footer": "--verbose",
     "--row 0 --no-tokens": "--no-tokens",

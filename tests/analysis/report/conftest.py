@@ -16,7 +16,7 @@ from rlpost.analysis.report.run import report
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory):
     """A file with advantages, clip states and findings, and its page."""
     folder = tmp_path_factory.mktemp("report")
@@ -33,7 +33,7 @@ def made(tmp_path_factory):
     return lossy, folder / "report.html", facts
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data(made):
     """What the page holds as JSON."""
     return data_in(made[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +33,6 @@ from rlpost.errors import DataError, ReadWriteError, UsageError
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
 RUN = CliRunner()
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-WIDTHS = (390, 1280)
 MOST_BYTES = 5_000_000
 
 
@@ -107,16 +104,6 @@ def test_tables_leave_out_columns_without_numbers(tmp_path):
     (table,) = sections["steps"]["tables"]
     assert table["headings"] == ["step", "responses", "reward", "pass rate"]
     assert table["rows"] == [["0", "1", "1.000", "100 %"], ["1", "1", "0", "0 %"]]
-
-
-def test_a_sampled_group_shows_the_number_of_its_responses(data):
-    counts = {"shown": 0, "whole": 0}
-    for group in data["groups"]:
-        shown = len(group["responses"])
-        if shown < 8:
-            assert group["text"].startswith(f"{shown} of 8 responses shown")
-        counts["shown" if shown < 8 else "whole"] += 1
-    assert counts["shown"]
 
 
 def test_chosen_rows_fit_their_reasons(made):
