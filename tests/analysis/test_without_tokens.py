@@ -76,14 +76,6 @@ def test_inspect_shows_everything_that_needs_no_tokens(files):
     assert whole.std == pytest.approx(column.std(), rel=1e-9)
 
 
-def test_a_checks_lengths_may_come_from_a_column(files):
-    ran = {name: {one.name: one.not_run for one in rlpost.inspect(files[name]).checks}
-           for name in ("lengths", "neither")}  # fmt: skip
-    assert ran["lengths"]["length_follows_reward"] is None
-    assert ran["neither"]["length_follows_reward"] == "no column for lengths"
-    assert ran["lengths"]["empty_masks"] == "no column for token lists"
-
-
 @pytest.mark.parametrize("words", [[], ["--row", "3"], ["--top", "reward"], ["--worst"]])
 @pytest.mark.parametrize("how", ["table", "markdown"])
 def test_no_screen_counts_0_tokens(files, words, how, monkeypatch):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import re
-import signal
-import time
 
 import pyarrow.parquet as pq
 import pytest
-from processes import finished
 from runs import rollout, run, save, start, strict_json
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-9]|4[0-9]|9[0-7]|10[0-7])[0-9;]*m")
@@ -91,19 +88,3 @@ def test_a_terminal_that_wants_no_colour_gets_none(tmp_path):
     assert code == 0
     assert "12 responses" in sent
     assert "\x1b" not in sent
-
-
-@pytest.mark.nightly
-def test_an_interrupt_ends_with_130_and_leaves_nothing_behind(tmp_path):
-    source = save(rollout(4_000), tmp_path / "in.parquet", rows=4_000)
-    target = tmp_path / "out"
-    target.mkdir()
-    process = start("advantages", source, target / "o.parquet", "--chunk-tokens", "1")
-    while not list(target.iterdir()) and process.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.2)  # let it write
-    process.send_signal(signal.SIGINT)
-    ran = finished(process)
-    assert ran.code == 130
-    assert "Traceback" not in ran.err
-    assert list(target.iterdir()) == []

@@ -28,7 +28,6 @@ from rlpost.formats import FORMATS
 from rlpost.io.parquet.column_names import column_names
 from rlpost.losses import LOSSES
 from rlpost.recipe.loss import ABOUT
-from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
@@ -81,14 +80,6 @@ def test_the_completion_script_is_that_of_the_named_shell(shell, begins):
     ran = run("--show-completion", shell)
     assert ran.code == 0
     assert ran.out.startswith(begins)
-
-
-@pytest.mark.nightly
-def test_a_shell_is_set_up_by_its_name(tmp_path):
-    words = [PROGRAM, "--install-completion", "zsh"]
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    assert (tmp_path / ".zfunc" / "_rlpost").read_text().startswith("#compdef rlpost")
 
 
 @pytest.mark.parametrize("flag", ["--show-completion", "--install-completion"])
@@ -151,13 +142,6 @@ def test_zsh_and_fish_get_whole_words_with_descriptions(rollouts):
     assert line == f"rloo\t{ESTIMATORS['rloo'].formula}"
 
 
-def test_long_descriptions_are_not_wrapped(tmp_path):
-    """Fish would offer the other lines as values."""
-    lines = asked("advantages", "--numerics", "", cwd=tmp_path, by="fish")
-    assert {line.partition("=\t")[0] for line in lines} == {*Numerics.model_fields}
-    assert max(map(len, lines)) > 150
-
-
 @pytest.mark.parametrize(
     ("words", "cursor", "joined", "own"),
     [
@@ -188,13 +172,6 @@ def test_columns_of_what_is_no_file(tmp_path, rollouts):
         == []
     )
     assert column_names(["--map", str(rollouts)])[0] == "uid"
-
-
-def test_hive_partitions_are_columns(tmp_path):
-    folder = tmp_path / "step=3"
-    folder.mkdir()
-    pq.write_table(pa.table({"reward": [1.0]}), folder / "part.parquet")
-    assert column_names([str(tmp_path)]) == ["reward", "step"]
 
 
 def test_a_footer_of_megabytes_is_read_too(tmp_path):

@@ -79,10 +79,3 @@ def test_the_program_alone_prints_the_commands_in_groups_within_a_screen():
     places = [words.index(name) for name in ("Compute", "Look", "Check", "Files", "About")]
     assert places == sorted(places)
     assert all(name in words or f"{name}," in words for name in COMMANDS)
-
-
-def test_all_of_the_program_has_its_options_too():
-    ran = run(ALL)
-    assert ran.code == 0
-    assert {"--version", "--install-completion", "--show-completion"} <= flags(ran.out)
-    assert all(text in " ".join(ran.out.split()) for text in COMMANDS.values())

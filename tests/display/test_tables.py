@@ -7,7 +7,6 @@ import json
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
 from rlpost.display.console import UNLIMITED, console
 from rlpost.display.controls import MOST_CHARACTERS, printable_line
@@ -42,13 +41,6 @@ def test_numbers_are_aligned_right_and_text_left():
         "raw reward       0.25       1",
         "KL penalty  -0.001234  12,345",
         "Means are over responses.",
-    ]
-
-
-def test_a_table_with_rows_only_has_no_title_and_no_notes():
-    assert on_terminal(TextTable(("k", "pass@k"), [("1", "0.5")]), 80) == [
-        "k  pass@k",
-        "1     0.5",
     ]
 
 
@@ -135,11 +127,6 @@ def test_further_lines_of_a_sentence_are_indented(monkeypatch):
     assert piped(table).splitlines() == hanging
 
 
-def test_a_chart_is_never_cut():
-    table = TextTable(("value", ""), [("reward " * 8, "█" * 20)], text=(0, 1))
-    assert any("█" * 20 in line for line in on_terminal(table, 40))
-
-
 def test_a_pipe_cuts_and_wraps_nothing():
     name = "a very long name of a column " * 10
     text = piped(TextTable(("column", "bytes"), [(name, "1")]))
@@ -152,18 +139,6 @@ def test_columns_of_the_environment_wrap_sentences_in_a_pipe(monkeypatch):
     lines = piped(table).splitlines()
     assert max(map(len, lines[:4] + lines[-3:])) <= 20
     assert "1" * 30 in lines
-
-
-def test_a_note_of_a_row_is_on_the_line_below():
-    table = TextTable(
-        ("metric", "rate"), [("rewards clipped", "2 %"), ("all", "3 %")], row_notes={0: "to ±5"}
-    )
-    assert on_terminal(table, 80)[1:4] == [
-        "rewards clipped   2 %",
-        "  to ±5",
-        "all               3 %",
-    ]
-    assert "- to ±5" in table.markdown()
 
 
 def test_paragraphs_of_a_note_of_a_row_are_lines_that_wrap(monkeypatch):
@@ -185,12 +160,6 @@ def test_control_characters_become_signs():
     table = TextTable(("a\n", "b"), [("x\x1b[2J", "\u200b")], title="t\r", notes=["n\x07"])
     text = piped(table) + table.markdown()
     assert not {*text} & {"\x1b", "\r", "\x07", "\u200b"}
-
-
-def test_cells_may_have_a_style():
-    table = TextTable(("field", "value"), [(Text("gamma", "bold"), Text("1", "cyan"))])
-    assert on_terminal(table, 80)[1] == "gamma      1"
-    assert table.markdown().splitlines()[2] == "| gamma | 1 |"
 
 
 def test_markdown_aligns_numbers_right():
@@ -234,8 +203,3 @@ def test_long_texts_of_data_are_cut_on_screens_in_pipes_and_in_markdown(capsys):
     assert len(table.markdown()) < 8 * MOST_CHARACTERS
     show_list(("id",), [(LONG,)], "json")
     assert json.loads(capsys.readouterr().out) == [{"id": LONG}]
-
-
-def test_a_text_of_the_greatest_length_is_whole():
-    text = "x" * MOST_CHARACTERS
-    assert printable_line(text) == text

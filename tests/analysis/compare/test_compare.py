@@ -16,7 +16,6 @@ import rlpost
 from rlpost.analysis.compare.compare import compare_recipes
 from rlpost.analysis.compare.render import show
 from rlpost.cli.commands.compare import variants
-from rlpost.errors import UsageError
 
 # The numbers
 
@@ -131,13 +130,6 @@ def test_a_scale_alone_makes_no_row_differ(tmp_path):
     assert facts["responses"]["pearson"] == pytest.approx(1)
 
 
-def test_a_file_equals_itself(pair):
-    (facts,) = compared(pair[0], pair[0])["pairs"]
-    assert facts["tokens"]["identical"] == facts["tokens"]["count"]
-    assert facts["responses"]["spearman"] == facts["responses"]["pearson"] == 1
-    assert facts["most_different"] == []
-
-
 # Recipes
 
 
@@ -185,11 +177,6 @@ def test_recipe_files_are_sides(tmp_path):
     clips = {name: recipe.advantage_clip for name, recipe in found.items()}
     assert clips == {"tight": 0.5, "loose": 5}
     assert all(recipe.columns == {"mask": "response_mask"} for recipe in found.values())
-
-
-def test_too_many_sides_are_refused():
-    with pytest.raises(UsageError, match="at most 6"):
-        variants([], ["verl", "trl"], ["grpo", "rloo", "dr_grpo", "gpg"], [])
 
 
 # What is printed

@@ -52,14 +52,6 @@ def _rounded(value):
 # ---- inputs that are not as they should be ----
 
 
-def test_a_dump_of_texts_alone_has_statistics(tmp_path):
-    columns = {"input": ["a", "a"], "output": ["x", "y"], "score": [0.0, 1.0], "step": [1, 1]}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    found = inspect([tmp_path / "a.parquet"])
-    assert (found.responses, found.tokens, found.lengths) == (2, None, None)
-    assert [finding.name for finding in found.findings] == ["no_groups"]
-
-
 def test_an_empty_file_has_a_finding(tmp_path, sample):
     pq.write_table(pq.read_table(sample).slice(0, 0), tmp_path / "a.parquet")
     found = inspect([tmp_path / "a.parquet"])
@@ -69,12 +61,6 @@ def test_an_empty_file_has_a_finding(tmp_path, sample):
     for how in ("table", "json", "markdown"):
         done = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--format", how])
         assert done.exit_code == 0, done.output
-
-
-def test_a_file_without_useful_columns_has_findings(tmp_path):
-    pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "a.parquet")
-    found = inspect([tmp_path / "a.parquet"])
-    assert [finding.name for finding in found.findings] == ["no_reward", "no_groups"]
 
 
 # ---- without reading everything ----

@@ -37,12 +37,6 @@ def test_missing_numbers_and_null_lists_are_counted(tmp_path):
     assert found.groups.size["max"] == 2
 
 
-def test_keys_may_be_fractions(tmp_path):
-    columns = {"prompt_id": [0.5, 0.5, 1.0], "reward": [0.0, 1.0, 1.0]}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert inspect([tmp_path / "a.parquet"]).groups.sizes == {1: 1, 2: 1}
-
-
 @pytest.mark.parametrize(
     "array",
     [

@@ -12,7 +12,6 @@ from response_index import ARITHMETIC, CALCULATOR, index_of
 import rlpost
 from rlpost.analysis.browse.levels import Listings
 from rlpost.analysis.responses.reader import ResponseReader
-from rlpost.errors import DataError
 
 
 @pytest.mark.parametrize("path", [ARITHMETIC, CALCULATOR])
@@ -80,9 +79,3 @@ def test_files_with_nulls_texts_alone_or_nothing_known_are_browsed_too(tmp_path)
     index = index_of(tmp_path / "lists.parquet", measured=["logprob"])
     assert index.tokens.tolist() == [2, 0, 1]
     np.testing.assert_equal(index.measures["logprob"], [np.nan, np.nan, -3.0])
-
-
-def test_a_missing_measure_says_what_is_needed(tmp_path):
-    pq.write_table(pa.table({"reward": [1.0]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="old and reference log-probs"):
-        index_of(tmp_path / "a.parquet", measured=["kl"])

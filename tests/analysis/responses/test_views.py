@@ -88,12 +88,6 @@ def test_top_and_worst_are_those_of_polars(capsys, enriched, measure, worst):
         assert [one["row"] for one in found] == order.tolist()
 
 
-def test_worst_alone_is_the_lowest_reward(capsys):
-    found = as_json(capsys, ARITHMETIC, worst=True, count=3)["responses"]
-    frame = pl.read_parquet(ARITHMETIC).with_row_index()
-    assert [one["row"] for one in found] == frame.sort("reward", "index")["index"][:3].to_list()
-
-
 def test_a_row_is_all_that_the_file_says_of_it(capsys, enriched):
     row = pl.read_parquet(enriched).row(400, named=True)
     (one,) = as_json(capsys, enriched, row=400)["responses"]
@@ -288,12 +282,3 @@ def test_nulls_are_shown_as_null_and_nan_as_nan(capsys, tmp_path):
     assert "3(null) 2(nan) 13(-0.00104)" in shown
     assert "reward=null" in shown
     assert "3(null) 2(nan)" in visible_text(capsys, tmp_path / "a.parquet", row=2, colour="kl")
-
-
-def test_steps_and_prompts_that_are_null_in_several_files(capsys, tmp_path):
-    for step in (1, 2):
-        columns = {"step": [step, None], "prompt_id": ["a", None], "reward": [1.0, 0.0]}
-        pq.write_table(pa.table(columns), tmp_path / f"{step}.parquet")
-    shown = as_json(capsys, tmp_path, top="reward")["responses"]
-    labels = [(one["step"], one["prompt_id"]) for one in shown]
-    assert labels == [(1, "a"), (2, "a"), (None, None), (None, None)]
