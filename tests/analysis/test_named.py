@@ -121,24 +121,6 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
 
 
 @pytest.mark.nightly
-def test_an_estimator_of_a_file_runs_only_if_the_user_names_it(theirs, tmp_path):
-    source, enriched = save(rollout(), tmp_path / "in.parquet"), tmp_path / "enriched.parquet"
-    file, copy = theirs.folder / "theirs.py", tmp_path / "copy.py"
-    code = f"{file}:estimate"
-    copy.write_text(file.read_text())
-    theirs.run(("advantages", source, enriched, "--estimator", code, "-q"))
-    assert theirs.imported()
-    verify = ("verify", enriched)
-    ran = theirs.run(verify, ("report", enriched, "-o", tmp_path / "r.html"))
-    assert [code for code, *_ in ran] == [2, 0]
-    assert not theirs.imported()
-    assert flags_in(ran[0][2]) == ["--estimator", code]
-    (named,) = theirs.run((*verify, "--estimator", f"{copy}:estimate"))
-    assert named[0] == 0, named
-    assert theirs.imported()
-
-
-@pytest.mark.nightly
 @LINUX
 def test_a_tokenizer_is_opened_only_if_the_user_names_it(theirs, tokenizer, hub, tmp_path):
     source, enriched = texts(tmp_path / "in.parquet"), tmp_path / "enriched.parquet"
