@@ -19,7 +19,7 @@ COLUMNS = rollout().column_names
 REWARDS = rollout()["reward"].to_pylist()
 TOML = {
     "gama": "gama = 1\n",
-    "broken": "gamma =\n",
+    "broken": "gamma\n",
     "device": 'device = "cuda"\n',
     "lam": "lam = 0.5\n",
     "kl": "kl_target = 1.0\n",
