@@ -311,7 +311,9 @@ def test_a_loop_of_links_is_no_endless_search(tmp_path):
 def test_a_recipe_in_a_files_metadata_is_run_only_if_the_user_names_it(tmp_path):
     mark = tmp_path / "executed"
     code = tmp_path / "own.py"
-    code.write_text(f"open({str(mark)!r}, 'w')\ndef f(rewards): return rewards - 1\n")
+    code.write_text(
+        f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef f(rewards): return rewards - 1\n"
+    )
     source, path = save(rollout(), tmp_path / "in.parquet"), tmp_path / "enriched.parquet"
     assert run("advantages", source, path, "--estimator", f"{code}:f", "-q").code == 0
     mark.unlink()
@@ -319,7 +321,7 @@ def test_a_recipe_in_a_files_metadata_is_run_only_if_the_user_names_it(tmp_path)
     code.write_text(f"{text}#\n")  # a module that this process has not read
     codes = {}
     for words in (
-        ("inspect", path), ("verify", path), ("replay", path, "--estimator", "raw"),
+        ("inspect", path), ("verify", path),
         ("loss", path, "--map", "log_probs=ref_log_probs"),
         ("advantages", path, tmp_path / "o.parquet", "--replace"),
     ):  # fmt: skip
@@ -328,6 +330,6 @@ def test_a_recipe_in_a_files_metadata_is_run_only_if_the_user_names_it(tmp_path)
         assert not mark.exists(), words
         if words[0] == "verify":
             assert f"--estimator {code}:f" in ran.err
-    assert codes == {"inspect": 0, "verify": 2, "replay": 1, "loss": 0, "advantages": 0}
+    assert codes == {"inspect": 0, "verify": 2, "loss": 0, "advantages": 0}
     assert run("verify", path, "--estimator", f"{code}:f").code == 0
     assert mark.exists()

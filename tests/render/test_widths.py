@@ -21,7 +21,7 @@ SCREENS = [
     "inspect IN --worst",
     "advantages IN --plan -v",
     "compare IN --estimator grpo --estimator rloo",
-    "compare OUT TURNS_OUT",
+    "compare OUT OUT",
     "loss OUT",
     "loss OUT --sweep pg_clip=0.1,0.2",
     "replay OUT --preset verl",
