@@ -242,11 +242,6 @@ def clipped(xs: Sequence[float], bound: float) -> list[float]:
     return [clamp(x, -bound, bound) for x in xs]
 
 
-def clip_fraction(xs: Sequence[float], bound: float) -> float:
-    """Share of values that clipping changes."""
-    return sum(abs(x) > bound for x in xs) / len(xs) if xs else 0.0
-
-
 def masked_in(rows: Rollout, values: Tokens) -> list[float]:
     """All token values under the final mask, in one list."""
     cells = [zip(xs, r.final_mask, strict=True) for r, xs in zip(rows, values, strict=True)]

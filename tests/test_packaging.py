@@ -107,6 +107,7 @@ def test_the_installed_program_works(installed, tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.nightly
 def test_the_installed_package_is_typed(installed, tmp_path):
     code = "import rlpost\nreveal_type(rlpost.Recipe(gamma=0.5).gamma)\nrlpost.Recipe(gama=1)\n"
     (tmp_path / "use.py").write_text(code)

@@ -7,6 +7,8 @@ from shard_runs import check
 
 import rlpost
 
+pytestmark = pytest.mark.nightly
+
 OF_ROLLOUTS = {
     "grpo": {},
     "by role": {"estimator_for": {"search": "rloo"}, "failures": "zero"},

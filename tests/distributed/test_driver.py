@@ -12,6 +12,8 @@ from shard_runs import check, in_shards
 import rlpost
 from rlpost.distributed import driver
 
+pytestmark = pytest.mark.nightly
+
 STATEFUL = {
     "running moments": {"norm_mean": "running", "norm_std": "running"},
     "an adaptive coefficient": {"kl_coef": 0.1, "kl_target": 0.01},

@@ -51,7 +51,10 @@ import rlpost.ray
 from rlpost.distributed import ray as on_ray
 
 # Ray's own, of what Ray itself does.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 
 RECIPES = {

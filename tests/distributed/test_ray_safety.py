@@ -28,7 +28,10 @@ from rlpost.errors import ReadWriteError
 from rlpost.io.locks import FileLock
 
 # Ray's own, of what Ray itself does.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 CHECKED = replace(RAY, verify=True)
 
 

@@ -26,6 +26,8 @@ if find_spec("ray") is None:
 
 from rlpost.distributed import ray as on_ray
 
+pytestmark = pytest.mark.nightly
+
 RETRIES = "RAY_task_oom_retries"
 
 

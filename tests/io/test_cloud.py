@@ -19,9 +19,12 @@ from runs import long_rollout, rollout, run, save
 from rlpost.io import stores
 from rlpost.io.paths import RemotePath, glob_files, list_files
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 
 def round_trip(top, tmp_path):

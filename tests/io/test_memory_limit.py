@@ -307,6 +307,7 @@ def test_a_pickle_and_a_tensor_that_do_not_fit_are_not_rebuilt(tmp_path):
 # A machine without memory
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce RLIMIT_AS")
 @pytest.mark.parametrize("extra", [150, 400, 700])
 def test_a_lack_of_memory_is_exit_code_5_and_no_damage(small_file, extra):
@@ -330,6 +331,7 @@ def test_a_lack_of_memory_is_exit_code_5_and_no_damage(small_file, extra):
     assert "damaged" not in ran.stderr
 
 
+@pytest.mark.nightly
 def test_the_limit_that_an_error_names_is_enough(tmp_path):
     sample = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
 

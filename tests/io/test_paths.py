@@ -31,6 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 OPTIONS = [[], ["--emit-only"], ["--estimator", "reinforce_pp", "--kl-coef", "0.1"]]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("rows", [400, 90])
 @pytest.mark.usefixtures("small_steps")
@@ -61,6 +62,7 @@ def test_a_file_goes_from_disk_to_s3_and_back(tmp_path):
     assert table.equals(expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_steps")
 def test_a_rewrite_on_s3_equals_one_on_disk(s3, tmp_path):
     source = save(long_rollout(60), tmp_path / "in.parquet", 17)
@@ -79,6 +81,7 @@ def test_a_rewrite_on_s3_equals_one_on_disk(s3, tmp_path):
     assert written[0] == written[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("indexed", [False, True])
 def test_dropped_columns_leave_no_gaps_on_s3(s3, tmp_path, indexed):
@@ -108,6 +111,7 @@ def test_a_file_url_is_a_local_path(tmp_path):
     assert parse_path("a:b/c.parquet") == Path("a:b/c.parquet")
 
 
+@pytest.mark.nightly
 def test_the_output_of_several_files_mirrors_their_directory(s3, tmp_path):
     tables = {step: rollout(step + 2, 2) for step in (2, 10, 3)}
     for step, table in tables.items():
@@ -129,6 +133,7 @@ def test_the_output_of_several_files_mirrors_their_directory(s3, tmp_path):
         assert s3.get(f"out/{name}") == (out / name).read_bytes()
 
 
+@pytest.mark.nightly
 def test_local_and_remote_inputs_mix(s3, tmp_path):
     table = rollout(12)
     save(table.slice(0, 6), tmp_path / "a.parquet")
@@ -141,12 +146,14 @@ def test_local_and_remote_inputs_mix(s3, tmp_path):
         assert pq.read_table(pa.BufferReader(s3.get(f"out/{name}.parquet"))).equals(rows)
 
 
+@pytest.mark.nightly
 def test_a_url_that_ends_in_a_slash_is_a_directory(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     assert run("advantages", source, "s3://lab/new/", "-q").code == 0
     assert s3.keys() == ["new/in.parquet"]
 
 
+@pytest.mark.nightly
 def test_an_output_is_replaced_only_with_overwrite(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     url = s3.put("out.parquet", b"kept")
@@ -160,6 +167,7 @@ def test_an_output_is_replaced_only_with_overwrite(s3, tmp_path):
     assert "same file" in run("advantages", url, url, "-q", "--overwrite").err
 
 
+@pytest.mark.nightly
 def test_other_commands_read_urls(s3, tmp_path):
     table = rollout().append_column("log_probs", rollout()["old_log_probs"])
     source = save(table, tmp_path / "in.parquet")
@@ -174,6 +182,7 @@ def test_other_commands_read_urls(s3, tmp_path):
     assert run("compare", "s3://lab/loss.parquet", "s3://lab/loss.parquet").code == 0
 
 
+@pytest.mark.nightly
 def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
     rows = [
         {"prompt_id": f"p{i // 2}", "reward": i % 3, "response_mask": [1] * 3} for i in range(8)
@@ -202,6 +211,7 @@ def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
     assert s3.keys() == ["d/a.jsonl", "e/a.parquet", "far.parquet"]
 
 
+@pytest.mark.nightly
 def test_bad_data_names_the_url_and_leaves_nothing(s3, tmp_path):
     table = rollout().set_column(1, "reward", [[float("nan")] * 12])
     url = s3.put("in.parquet", save(table, tmp_path / "in.parquet").read_bytes())
@@ -209,6 +219,7 @@ def test_bad_data_names_the_url_and_leaves_nothing(s3, tmp_path):
     assert s3.keys() == ["in.parquet"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", ["s3://lab/d", "memory://grail"])
 def test_a_framework_dump_in_parquet_is_converted(s3, tmp_path, where):  # noqa: ARG001
     whole = [one for one in writers.made() if 0 not in one.mask]
@@ -229,6 +240,7 @@ def test_a_framework_dump_in_parquet_is_converted(s3, tmp_path, where):  # noqa:
 # Ranged reads
 
 
+@pytest.mark.nightly
 def test_an_error_within_arrow_keeps_its_text(s3, tmp_path):
     url = s3.put("in.parquet", save(long_rollout(), tmp_path / "in.parquet", 90).read_bytes())
     with ParquetReader(RemotePath(url)) as reader:
@@ -239,6 +251,7 @@ def test_an_error_within_arrow_keeps_its_text(s3, tmp_path):
             list(reader.batches(10, 0, ["reward", "old_log_probs"]))
 
 
+@pytest.mark.nightly
 def test_the_python_interface_takes_urls(s3, tmp_path):
     url = s3.put("in.parquet", save(rollout(), tmp_path / "in.parquet").read_bytes())
     summary = rlpost.advantages(url, "s3://lab/out.parquet", Recipe(), Options())

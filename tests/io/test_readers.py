@@ -120,6 +120,7 @@ answer = dict(frame.dtypes)
 """
 
 
+@pytest.mark.nightly
 def test_pyspark(spark, enriched, wanted, tmp_path):
     types = spark.run(SPARK, enriched, tmp_path / "rows")
     assert types["advantages"] == "array<float>"

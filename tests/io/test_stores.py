@@ -57,6 +57,7 @@ def expand(*inputs):
     return [(str(file.path), str(file.relative)) for file in find_inputs(inputs)]
 
 
+@pytest.mark.nightly
 def test_globs_directories_and_files_on_s3(s3):
     keys = ["a.parquet", "d/b.parquet", "d/c.txt", "d/e/step=3/f.parquet", "d/.x/g.parquet"]
     for key in keys:
@@ -80,6 +81,7 @@ def test_globs_directories_and_files_on_s3(s3):
     assert file.partitions == (("step", "3"),)
 
 
+@pytest.mark.nightly
 def test_missing_objects_and_buckets_are_errors(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     out = tmp_path / "out.parquet"
@@ -98,6 +100,7 @@ def test_missing_objects_and_buckets_are_errors(s3, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
 
 
+@pytest.mark.nightly
 def test_wrong_credentials_are_an_error(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     url = s3.put("in.parquet", source.read_bytes())
@@ -111,6 +114,7 @@ def test_wrong_credentials_are_an_error(s3, tmp_path):
     assert s3.keys() == ["in.parquet"]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("s3")
 def test_missing_credentials_are_an_error(aws, tmp_path):
     aws.delenv("AWS_ACCESS_KEY_ID")
@@ -119,6 +123,7 @@ def test_missing_credentials_are_an_error(aws, tmp_path):
     assert "access denied: Unable to locate credentials; check the credentials" in message
 
 
+@pytest.mark.nightly
 def test_a_profile_sets_endpoint_and_credentials(s3, aws, tmp_path):
     aws.delenv("AWS_ENDPOINT_URL")
     aws.delenv("AWS_ACCESS_KEY_ID")
@@ -153,6 +158,7 @@ def test_other_missing_clients_are_named_by_fsspec(monkeypatch):
         parse_path("oss://a/b")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("s3")
 def test_an_unreachable_server_is_an_error(aws, tmp_path):
     aws.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -161,6 +167,7 @@ def test_an_unreachable_server_is_an_error(aws, tmp_path):
     assert message.startswith("s3://lab/in.parquet: cannot be accessed: the connection failed")
 
 
+@pytest.mark.nightly
 def test_a_store_that_does_not_answer_causes_one_warning(aws, caplog):
     caplog.set_level("WARNING", "rlpost")
     aws.setattr("rlpost.io.paths.SLOW_LOOKUP", 0.05)
@@ -179,6 +186,7 @@ def test_a_store_that_does_not_answer_causes_one_warning(aws, caplog):
     assert line.startswith("rlpost: s3://lab/in.parquet: no answer for 0.05 s; still trying")
 
 
+@pytest.mark.nightly
 def test_local_runs_import_no_client(tmp_path):
     """fsspec comes with torch; the clients of stores are imported when a URL needs them."""
     save(rollout(), tmp_path / "in.parquet")

@@ -139,6 +139,7 @@ def expected(inputs, tmp_path_factory):
     return contents(out)
 
 
+@pytest.mark.nightly
 def test_advantages_writes_the_same_bytes(platform, inputs, expected, tmp_path):
     run(platform, *advantages(inputs, tmp_path, "--verify"))
     assert contents(tmp_path) == expected
@@ -151,6 +152,7 @@ def untimed(out):
     return [line for line in out.splitlines() if not re.search(r"seconds|[\d.]+ s\b", line)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "words",
     [("inspect", "0.parquet", "--format", "json"), ("estimators",),
@@ -163,6 +165,7 @@ def test_commands_print_the_same(platform, inputs, words):
     assert untimed(own) == untimed(out) != []
 
 
+@pytest.mark.nightly
 def test_convert_loss_and_report_write_the_same_files(platform, inputs, tmp_path):
     for name in ("linux", platform):
         out = tmp_path / name
@@ -192,6 +195,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 def test_browse_opens_and_closes_levels(platform, inputs):
     lines = run(platform, inputs / "0.parquet", program=BROWSE).splitlines()
     assert len(lines) == 3
@@ -212,6 +216,7 @@ def staged(out):
     return any(path.name.endswith(".tmp") for path in out.iterdir())
 
 
+@pytest.mark.nightly
 def test_a_killed_run_is_resumed(platform, inputs, expected, tmp_path):
     process = start(platform, *advantages(inputs, tmp_path))
     wait_until(lambda: staged(tmp_path), process)
@@ -221,6 +226,7 @@ def test_a_killed_run_is_resumed(platform, inputs, expected, tmp_path):
     assert contents(tmp_path) == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_run_in_order(platform, inputs, tmp_path, number, code):
     process = start(platform, *advantages(inputs, tmp_path, "--verify"))
@@ -242,6 +248,7 @@ with FileLock([Path(name) for name in sys.argv[1:]]), scratch_folder(Path(sys.ar
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("platform", ["darwin", "win32", "freebsd14"])
 def test_two_runs_on_one_output(platform, inputs, tmp_path):
     """Without locks each run writes a temporary file of its own, and removes no other."""

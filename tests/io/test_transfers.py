@@ -19,9 +19,12 @@ from rlpost.errors import ReadWriteError
 from rlpost.io import cloud, transfers, uploads
 from rlpost.io.paths import RemotePath
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 
 @pytest.mark.usefixtures("azure", "small_steps")

@@ -13,9 +13,12 @@ from rlpost.io import transfers, uploads
 from rlpost.io.paths import RemotePath
 
 # A connection that was cut leaves its socket to the garbage collector, in the clients, too.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 
 
 def first_times(what, up, down):

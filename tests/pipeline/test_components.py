@@ -1,16 +1,12 @@
 """Reward components: the same numbers in advantages, inspect, compare and report, and in numpy."""
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed_runs import LOCAL, RAY, write_files
 from runs import run, save, strict_json
 
 import rlpost
-from rlpost.distributed import shards
 from rlpost.errors import UsageError
 
 NAMES = ("correct", "style", "format")
@@ -96,18 +92,6 @@ def test_if_the_advantage_is_linear_the_share_is_that_of_its_variance():
     want = [np.mean(part * total) / np.mean(total**2) for part in parts]
     found = [one["advantage_share"] for one in summary["components"].values()]
     assert found == pytest.approx(want, rel=1e-6)
-
-
-def test_the_numbers_depend_on_neither_chunks_nor_files_nor_engine(tmp_path):
-    whole = rlpost.enrich(TABLE, recipe("gdpo"))[1]["components"]
-    order = np.random.default_rng(1).permutation(ROWS)
-    assert rlpost.enrich(TABLE.take(order), recipe("gdpo"))[1]["components"] == whole
-    write_files(TABLE, tmp_path / "in", 3)
-    for name, options in ("local", LOCAL), ("ray", replace(RAY, overwrite=True)):
-        summary = rlpost.advantages(tmp_path / "in", tmp_path / name, recipe("gdpo"), options)
-        assert summary["components"] == whole
-    shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", recipe("gdpo"), LOCAL)
-    assert shards.shard(tmp_path / "state", 0, 1, LOCAL)["components"] == whole
 
 
 def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):

@@ -167,11 +167,14 @@ ENGINES = {
 }  # fmt: skip
 
 
+AT_NIGHT = [pytest.param(n, marks=pytest.mark.nightly if n == "ray" else ()) for n in ENGINES]
+
+
 def published(folder):
     return [path.name for path in (folder / "out").glob("*.parquet")]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", AT_NIGHT)
 def test_no_engine_publishes_if_an_expectation_is_not_met(engine, folder):
     """The message is that of a local run, with the first row of a group of each wrong size."""
     expect = {"group_size": 2, "responses": 60}
@@ -191,7 +194,7 @@ def test_no_engine_publishes_if_an_expectation_is_not_met(engine, folder):
     assert len(published(folder)) == 4
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", AT_NIGHT)
 def test_warnings_fail_a_run_on_request_and_its_state_stays(engine, folder):
     state = None if engine == "update" else folder / "state.json"
     with pytest.raises(FindingsError) as error:

@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -180,7 +181,8 @@ NEEDS = {
     "kl_horizon": {**_KL, "kl_target": 0.05},
     "component_weights": {"reward_components": COMPONENTS},
     "max_len_mask": {"max_response_length": 3},
-    "max_response_length": {"max_len_mask": True},
+    "max_response_length": {"max_len_mask": True, "max_response_length": 3},
+    "is_weight": _WEIGHTED,
     "is_filter_where": _FILTERED,
     "rollout_reward": {"unit": "rollout"},
     "difficulty_low": {"difficulty_mask": True},
@@ -205,6 +207,8 @@ NEEDS |= {
     "numerics.missing_components": {"reward_components": COMPONENTS, "nonfinite": "mask"},
     "numerics.clip_stages": {**_KL, "reward_clip": 0.4},
     "numerics.correction": _FILTERED,
+    "numerics.kl_clamp": {**_KL, "numerics.kl_clamps": "all"},
+    "numerics.turn_baseline": {"estimator": "mt_grpo"},
     "numerics.is_filter_clamp": _FILTERED,
 }
 OF_ESTIMATOR = {
@@ -321,6 +325,13 @@ def random_table(rng):
     if rng.random() < 0.2:
         columns["sample_mask"] = pa.array(rng.random(count) < 0.8)
     return pa.table(_lacking(rng, columns, lengths))
+
+
+@cache
+def drawn(number):
+    """The random numbers of a try, and its table."""
+    draws = Draws(SEED, number)
+    return draws, random_table(draws.of("table"))
 
 
 # Recipes
@@ -576,8 +587,7 @@ def test_a_field_that_no_stage_reads_changes_no_number():
 def test_a_field_that_a_stage_reads_changes_some_number(name):
     read = 0
     for number in range(TRIES):
-        draws = Draws(SEED, number)
-        table = random_table(draws.of("table"))
+        draws, table = drawn(number)
         recipe = reading(draws, name, table)
         if recipe is None:
             continue

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -220,33 +219,6 @@ def test_filters_may_spare_tokens_by_their_advantage(rows, where):
             spared = credit[t] >= 0 if where == "negative" else credit[t] * apart <= 0
             assert got[t] == (own and (inside[t] or spared))
     assert all(lists(table, "sample_mask"))
-
-
-@settings(max_examples=40)
-@given(
-    rollouts(),
-    st.sampled_from(LEVELS),
-    st.sampled_from((*FILTERS, ("batch", "k2", -math.inf, 0.0217))),
-    st.integers(0, 2**31),
-)
-def test_neither_chunks_nor_the_order_of_rows_matter(rows, level, one, seed):
-    recipe = Recipe(
-        estimator="raw",
-        is_weight=level,
-        is_cap=1.2,
-        is_normalise=True,
-        is_filter=(written(one),),
-        emit=(*EMIT, "is_weight"),
-    )
-    table = to_table(rows)
-    want, summary = unless_nothing_is_left(table, recipe)
-    got, own = rlpost.enrich(table, recipe, Options(chunk_tokens=1, workers=3))
-    assert got.equals(want)
-    assert own["correction"] == summary["correction"]
-    order = np.random.default_rng(seed).permutation(len(rows))
-    got, own = rlpost.enrich(table.take(pa.array(order)), recipe)
-    assert got.select(recipe.emit).equals(want.select(recipe.emit).take(pa.array(order)))
-    assert own["correction"] == summary["correction"]
 
 
 def test_a_filter_that_drops_everything_is_an_error():

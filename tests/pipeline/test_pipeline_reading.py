@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from processed_files import USUAL
 from runs import rollout, run, save
-from strategies import Layout, arrow, ragged
 from test_left_out import close, flat
 
 import rlpost
@@ -76,38 +75,6 @@ def test_lists_without_a_type_are_empty_or_null():
     mask = pa.array([[], [None], [], []], pa.list_(pa.null()))
     with pytest.raises(DataError, match="row 1: `response_mask` has null at token 0"):
         rlpost.enrich(table(response_mask=mask), recipe)
-
-
-LAYOUTS = [
-    Layout(lists, floats, masks)
-    for lists in ("list", "large_list", "fixed_size_list")
-    for floats, masks in [
-        (pa.float32(), pa.bool_()),
-        (pa.float16(), pa.int64()),
-        (pa.float64(), pa.float32()),
-    ]
-]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("key", [pa.string(), pa.large_string(), pa.int16(), pa.float64()], ids=str)
-def test_every_type_of_column_gives_the_same(process, layout, key):
-    def table(layout, key):
-        values = [[-(1 + (i + t) % 7) / 4 for t in range(3)] for i in range(8)]
-        masks = [[1, i % 2, 1] for i in range(8)]
-        return pa.table(
-            {
-                "prompt_id": pa.array([i % 3 for i in range(8)]).cast(key),
-                "reward": arrow([i * 5 % 8 / 8 for i in range(8)], layout.floats),
-                "response_mask": ragged(masks, layout.lists, layout.masks),
-                "old_log_probs": ragged(values, layout.lists, layout.floats),
-                "ref_log_probs": ragged(values[::-1], layout.lists, layout.floats),
-            }
-        )
-
-    words = ["--kl-coef", "0.5", "--whiten-advantages"]
-    plain = process(table(Layout(), pa.int64()), *words)
-    assert process(table(layout, key), *words).select(USUAL).equals(plain.select(USUAL))
 
 
 def test_a_reward_of_several_parts_is_their_sum(process):

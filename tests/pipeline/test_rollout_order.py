@@ -6,8 +6,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from agentic_run import agentic_run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rlpost
@@ -149,35 +148,3 @@ def test_a_row_that_is_there_twice_is_named_where_rollouts_count():
     assert "--map branch" in text
     assert not warnings(COPIED | {"branch": ["x", "x", "y", "x", "x"]})
     assert not warnings({name: x for name, x in COPIED.items() if name != "turn"})
-
-
-OPTIONS = {
-    "last": {"rollout_reward": "last", "attempts": "newest"},
-    "sum": {"estimator": "dr_grpo", "rollout_reward": "sum", "failures": "keep"},
-    "trained once": {"trained_once": True, "rollout_reward": "last"},
-    "scan": {"estimator": "gae", "scan": "rollout", "rollout_reward": "last"},
-    "mt_grpo": {"estimator": "mt_grpo", "attempts": "newest"},
-}
-
-
-@pytest.fixture(scope="module")
-def run():
-    """Rows with copies, but for those where a turn is a row; each row has its number."""
-    made = agentic_run(steps=2, prompts=3, samples=4, restart=1, reward_on="last")
-    rows = made.table.append_column("row", pa.array(range(made.table.num_rows)))
-    return rows, made.truth["duplicate"].to_numpy()
-
-
-@pytest.mark.parametrize(("name", "options"), OPTIONS.items())
-@settings(max_examples=3, deadline=None)
-@given(seed=st.integers(0, 99))
-def test_every_bit_is_the_same_in_any_order_of_rows(run, name, options, seed):
-    rows, duplicate = run
-    if name not in ("last", "sum"):  # where copies have equal numbers
-        rows = rows.filter(~duplicate)
-    recipe = rlpost.Recipe(**{"unit": "rollout", **options}, emit=("advantages", "sample_mask"))
-    wanted = rlpost.enrich(rows, recipe)[0]
-    order = np.random.default_rng(seed).permutation(rows.num_rows)
-    found = rlpost.enrich(rows.take(order), recipe)[0].sort_by("row")
-    for column in ("advantages", "sample_mask"):
-        assert found[column].to_pylist() == wanted[column].to_pylist()

@@ -2,10 +2,7 @@
 
 import math
 import re
-import tempfile
 from dataclasses import replace
-from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +16,6 @@ from strategies import rollouts, to_table
 from test_left_out import close, flat, written
 
 import rlpost
-from rlpost.distributed import driver, shards
 from rlpost.errors import DataError, UsageError
 
 
@@ -193,17 +189,6 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     assert "reward of a rollout" not in alone
 
 
-def test_last_is_the_last_row_of_the_input_whatever_the_chunks():
-    n = 200
-    ids, rewards = [f"{i % 7}" for i in range(n)], [float(i) for i in range(n)]
-    recipe = rlpost.Recipe(estimator="raw", columns={"rollout": "traj"}, rollout_reward="last")
-    want = [max(x for x, other in zip(rewards, ids, strict=True) if other == own) for own in ids]
-    for tokens in (1, 3, 50, 1000):
-        options = rlpost.Options(chunk_tokens=tokens, workers=2)
-        got, _ = rlpost.enrich(turns(rewards, ids), recipe, options)
-        assert written(got, "response_level_rewards") == want
-
-
 @pytest.mark.parametrize("rule", ["last", "sum"])
 def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
     table = turns([2.0, math.nan, 0.0, 1.0], ["a", "a", "b", "b"])
@@ -252,31 +237,3 @@ def test_verl_takes_the_last_row_with_its_own_kl():
     last, _ = rlpost.enrich(to_table(rows[1::2]), rlpost.preset("verl", kl_coef=1.0))
     want = flat(written(last, "advantages"))
     close(flat(written(got, "advantages")), [want[0], want[0], want[1], want[1]])
-
-
-@pytest.mark.parametrize("buckets", [1, 1000])
-def test_shards_name_the_rows_that_one_process_names(buckets):
-    """The rows are in two files, of which one is divided, and in one of several steps."""
-    n = 60
-    rewards = [0.0] * n
-    rewards[41] = 1.0
-    ids, steps = [f"{i % 20}" for i in range(n)], [i % 20 for i in range(n)]
-    table = turns(rewards, ids, steps)
-    recipe = rlpost.Recipe(columns={"rollout": "traj"})
-    texts = []
-    with tempfile.TemporaryDirectory() as name, mock.patch.object(driver, "ROWS_A_BUCKET", buckets):
-        top = Path(name)
-        (top / "in").mkdir()
-        pq.write_table(table.slice(0, 25), top / "in" / "a.parquet", row_group_size=5)
-        pq.write_table(table.slice(25), top / "in" / "b.parquet", row_group_size=5)
-        for run in (
-            lambda: rlpost.advantages(top / "in", top / "out", recipe),
-            lambda: shards.plan([top / "in"], top / "out", top / "state", recipe, rlpost.Options()),
-        ):
-            with pytest.raises(DataError) as error:
-                run()
-            texts.append(str(error.value).replace(str(top), ""))
-    assert texts[0] == texts[1]
-    assert texts[0].startswith(
-        "/in/a.parquet, row 1, has a reward of 0.0, but /in/b.parquet, row 16"
-    )

@@ -9,12 +9,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from reference_pipeline import pipeline
 from runs import run
-from strategies import JOINING, recipes, rollouts, to_table
-from test_left_out import FACTS, close, domains, flat, responses, same_facts, written
+from strategies import to_table
+from test_left_out import close, flat, responses, written
 
 import rlpost
 from rlpost.analysis.loss import run as loss_run
@@ -27,44 +24,6 @@ EMIT = ("advantages", "returns", "response_level_rewards", "sample_mask", "kl", 
 
 def masked(table, flags, name="sample_mask"):
     return table.append_column(name, pa.array(flags))
-
-
-@st.composite
-def left_out(draw):
-    rows = draw(rollouts(max_groups=3, max_group_size=4, max_batches=2, max_tokens=6))
-    return (
-        rows,
-        draw(recipes()),
-        draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))),
-    )
-
-
-@settings(max_examples=60)
-@given(left_out(), st.sampled_from([bool, int, float]))
-def test_a_masked_response_is_as_if_it_were_not_there(case, kind):
-    rows, options, keep = case
-    assume(options["estimator"] not in JOINING)  # a rollout goes with its row
-    stay, gone = ([i for i, flag in enumerate(keep) if flag == kept] for kept in (True, False))
-    assume(gone)
-    others = [rows[i] for i in stay]
-    assume({r.batch for r in others} == {r.batch for r in rows})
-    assume(any(r.kept for r in pipeline(others, options).rows))
-    if options.get("numerics", {}).get("batch") == "step_domain":  # in order of appearance
-        assume(domains(rows) == domains(others))
-    emit = tuple(name for name in EMIT if name != "kl" or rows[0].ref)
-    recipe = rlpost.Recipe(**options, emit=emit, replace=True)
-    got, summary = rlpost.enrich(masked(to_table(rows), [kind(x) for x in keep]), recipe)
-    want, expected = rlpost.enrich(to_table(others), recipe)
-    for name in emit:
-        here, there = (written(table, name) for table in (got.take(stay), want))
-        listed = isinstance(want.schema.field(name).type, pa.ListType)
-        close(*((flat(here), flat(there)) if listed else (here, there)))
-        out = written(got.take(gone), name)
-        assert not any(flat(out) if listed else out), name
-    assert summary["masked"].pop("sample_mask")["responses"] == len(gone)
-    assert summary["masked"]["nonfinite"]["responses"] == 0
-    for name in FACTS:
-        same_facts(summary.get(name), expected.get(name))
 
 
 def test_by_hand_and_what_is_printed(tmp_path):

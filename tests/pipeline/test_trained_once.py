@@ -5,12 +5,11 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from agentic_run import agentic_run
 
 import rlpost
-from rlpost import Options, Recipe, api
+from rlpost import Recipe
 from rlpost.errors import DataError
 from rlpost.kernels.prefixes import Prefixes, prefix_ends, prefixes_of
 
@@ -120,33 +119,6 @@ def test_a_generated_run_masks_what_its_truth_has():
     ]
     assert masked == shared
     assert summary["repeated"]["tokens"] == sum(shared) > 0
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("options", [{}, {"whiten_advantages": True}, {"estimator": "gae"}])
-def test_neither_order_nor_chunks_nor_files_change_a_bit(tmp_path, seed, options):
-    rows = random_rows(seed, ordered=False)
-    if not any(any(one["response_mask"]) for one in rows):
-        pytest.skip("no policy token")
-    rng = np.random.default_rng(seed)
-    for number, one in enumerate(rows):
-        one |= {"row": number, "values": rng.random(len(one["response_mask"])).tolist()}
-        one["reward"] += number / 64  # which tells rows with equal tokens apart
-    recipe = Recipe(
-        **{"estimator": "raw", "unit": "row", "trained_once": True, "emit": EMIT} | options
-    )
-    whole = rlpost.enrich(table_of(rows), recipe)[0]
-    mixed = table_of([rows[i] for i in rng.permutation(len(rows))])
-    half = len(rows) // 2
-    for number, part in enumerate((mixed[:half], mixed[half:])):
-        pq.write_table(part, tmp_path / f"{number}.parquet", row_group_size=2)
-    out = tmp_path / "out"
-    api.advantages([tmp_path / "0.parquet", tmp_path / "1.parquet"], out, recipe,
-                   Options(chunk_tokens=3))  # fmt: skip
-    other = pa.concat_tables([pq.read_table(out / f"{number}.parquet") for number in (0, 1)])
-    other = other.sort_by("row")
-    for name in EMIT:
-        assert other[name].to_pylist() == whole[name].to_pylist(), name
 
 
 def row(rollout, turn, ids, mask, prompt=(9,), **more):

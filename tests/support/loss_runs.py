@@ -38,6 +38,13 @@ def dump(count=60, seed=0, *, with_advantages=True, longest=40, drift=0.3):
     return table if with_advantages else table.drop_columns(["advantages"])
 
 
+def tied(table):
+    """The same with many log-probs of 0, as of tokens that a policy is sure of."""
+    place = table.schema.get_field_index("log_probs")
+    lists = [[0.0 if x > -0.4 else x for x in row] for row in table["log_probs"].to_pylist()]
+    return table.set_column(place, "log_probs", pa.array(lists, FLOATS))
+
+
 def save(table, path, rows=16):
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, row_group_size=rows)

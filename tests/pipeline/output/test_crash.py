@@ -106,12 +106,14 @@ def seconds_of(work):
 # Killed
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_at_any_moment_leaves_no_torn_file(
     forked_runs, inputs, wanted, tmp_path
 ):
     kill_at_any_moment(forked_runs, inputs, wanted, tmp_path, KILLS)
 
 
+@pytest.mark.nightly
 def test_a_run_of_torch_that_is_killed_at_any_moment_leaves_no_torn_file(
     inputs, wanted, tmp_path, monkeypatch
 ):
@@ -140,6 +142,7 @@ def kill_at_any_moment(forked_runs, inputs, wanted, tmp_path, kills):
     assert contents(tmp_path) == wanted["grpo"]
 
 
+@pytest.mark.nightly
 def test_a_process_that_is_killed_from_its_first_breath_on_leaves_no_torn_file(
     inputs, wanted, tmp_path
 ):
@@ -166,6 +169,7 @@ def calls(forked_runs, inputs, tmp_path_factory):
     return ended.calls
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_at_any_call_that_touches_a_file(
     forked_runs, inputs, wanted, calls, tmp_path
 ):
@@ -197,6 +201,7 @@ def test_any_call_that_touches_a_file_may_fail(forked_runs, inputs, wanted, call
     assert failed > calls / EVERY / 2
 
 
+@pytest.mark.nightly
 def test_writes_that_take_half_of_what_they_are_given_change_nothing(
     forked_runs, inputs, wanted, calls, tmp_path
 ):
@@ -217,6 +222,7 @@ def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_many_runs_on_one_output_at_once_are_safe(inputs, wanted, tmp_path):
     """Each either does all of it or is refused."""
     processes = [start(*command(inputs, tmp_path)) for _ in range(4)]
@@ -257,6 +263,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", top], check=True)
 
 
+@pytest.mark.nightly
 def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(forked_runs, inputs, wanted, small_disk):
     whole = sum(len(data) for data in wanted["grpo"].values()) // 1024
     codes = []
@@ -271,6 +278,7 @@ def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(forked_runs, inputs, w
     assert codes == [4, 4, 4, 4, 4, 0]
 
 
+@pytest.mark.nightly
 def test_a_full_disk_keeps_the_old_output(forked_runs, inputs, wanted, small_disk):
     whole = sum(len(data) for data in wanted["grpo"].values()) // 1024
     top = small_disk(whole * 3 // 2)
@@ -280,6 +288,7 @@ def test_a_full_disk_keeps_the_old_output(forked_runs, inputs, wanted, small_dis
     assert contents(out) == wanted["grpo"]
 
 
+@pytest.mark.nightly
 def test_a_run_that_gets_no_memory_leaves_no_torn_file(forked_runs, inputs, wanted, tmp_path):
     codes = []
     for megabytes in (1, 4, 16, 40, 64, 100, 150, 250, 400, 2_000):
@@ -294,6 +303,7 @@ def test_a_run_that_gets_no_memory_leaves_no_torn_file(forked_runs, inputs, want
     check_clean(tmp_path, wanted)
 
 
+@pytest.mark.nightly
 def test_an_import_that_gets_no_memory_is_told_in_one_line(inputs, tmp_path):
     words = " ".join(map(str, command(inputs, tmp_path / "out")))
     limited = f"ulimit -v 900000; exec {PROGRAM} {words} --device torch:cpu"
@@ -390,6 +400,7 @@ def test_a_copy_that_fails_is_an_error(monkeypatch, tmp_path):
 # Signals
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_at_any_moment_ends_a_run_in_order(
     forked_runs, inputs, wanted, tmp_path, number, code
@@ -409,6 +420,7 @@ def test_a_signal_at_any_moment_ends_a_run_in_order(
     assert slowest < WITHIN
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_process_while_torch_is_imported(inputs, wanted, tmp_path, number, code):
     chance = chances(number + 1)
@@ -476,6 +488,7 @@ def test_code_that_swallows_the_interrupt_is_ended_all_the_same(tmp_path, number
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_job_in_the_background_keeps_ignoring_the_interrupt(inputs, tmp_path):
     words = " ".join(map(str, command(inputs, tmp_path)))
     shell = f"trap '' INT; {PROGRAM} {words} & pid=$!; sleep 0.7; kill -INT $pid; wait $pid"
@@ -502,7 +515,9 @@ def delayed_items(chance, work):
     return wrapped
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 8))]
+)
 def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_path, seed):
     chance = chances(seed)
     monkeypatch.setattr(Source, "read_file", delayed_items(chance, Source.read_file))

@@ -1,6 +1,6 @@
 """Every command that writes: killed at any call that touches a file, an output is old or complete.
 
-`RLPOST_KILLS=1000` kills so many processes.
+`RLPOST_KILLS=100` kills so many processes of each command.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMMANDS = {
     "export to slime": ("export", "{top}/{n}.parquet", "{out}", "--to", "slime", "-q"),
     "report": ("report", "{top}/{n}.parquet", "-o", "{out}/report.html", "-q"),
 }  # fmt: skip
-KILLS = int(os.environ.get("RLPOST_KILLS", "30")) // len(COMMANDS)
+KILLS = int(os.environ.get("RLPOST_KILLS", "2"))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from loss_runs import FLOATS, SWEEP, TOKENS, dump, save, summary_of
+from loss_runs import TOKENS, dump, save, summary_of, tied
 from runs import run
 
 from rlpost.functional import policy_loss
@@ -18,39 +18,6 @@ SELECTING = {
     "kl_cov": ("--loss", "kl_cov", "--cov-share", 0.05),
     "clip_cov": ("--loss", "clip_cov", "--cov-share", 0.05, "--cov-low", 0.1),
 }
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
-@pytest.mark.parametrize(
-    "loss", [("--loss", "gspo"), *SELECTING.values()], ids=["gspo", *SELECTING]
-)
-def test_the_order_of_responses_and_files_changes_no_bit(tmp_path, given, loss):
-    table = tied(dump(with_advantages=given))
-    want = summary_of(save(table, tmp_path / "one.parquet"), *loss)
-    order = np.random.default_rng(5).permutation(60)
-    shuffled = table.take(order)
-    assert summary_of(save(shuffled, tmp_path / "other.parquet", 7), *loss) == want
-    for place, start in enumerate(range(0, 60, 25)):
-        save(shuffled.slice(start, 25), tmp_path / "many" / f"{place}.parquet", 10)
-    assert summary_of(tmp_path / "many", *loss) == want
-
-
-def tied(table):
-    """The same with many log-probs of 0, as of tokens that a policy is sure of."""
-    place = table.schema.get_field_index("log_probs")
-    lists = [[0.0 if x > -0.4 else x for x in row] for row in table["log_probs"].to_pylist()]
-    return table.set_column(place, "log_probs", pa.array(lists, FLOATS))
-
-
-@pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
-@pytest.mark.parametrize(
-    "words", [["--chunk-tokens", 1, "--workers", 3], ["--chunk-tokens", 50, "--workers", 2]]
-)
-def test_chunks_change_no_selection(tmp_path, loss, words):
-    path = save(tied(dump()), tmp_path / "in.parquet")
-    want = summary_of(path, *loss, "--workers", 1)
-    assert want["settings"][0]["clip"]["selected"]["tokens"] > 20
-    assert summary_of(path, *loss, *words) == want
 
 
 @pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
@@ -98,10 +65,3 @@ def test_dropped_responses_compete_in_no_batch(tmp_path):
     got = summary_of(save(with_mask, tmp_path / "b.parquet"), *SELECTING["kl_cov"])
     assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
     assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
-
-
-def test_blocks_of_a_chunk_change_no_bit(tmp_path, monkeypatch):
-    path = save(dump(), tmp_path / "in.parquet")
-    want = summary_of(path, *SWEEP)
-    monkeypatch.setattr("rlpost.pipeline.stages.loss._BLOCK", 30)
-    assert summary_of(path, *SWEEP) == want
