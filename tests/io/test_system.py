@@ -153,19 +153,6 @@ def untimed(out):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "words",
-    [("inspect", "0.parquet", "--format", "json"), ("estimators",),
-     ("compare", "0.parquet", "--estimator", "grpo", "--estimator", "rloo")],
-)  # fmt: skip
-def test_commands_print_the_same(platform, inputs, words):
-    ran = [start(name, *words, cwd=inputs) for name in ("linux", platform)]
-    (out, _), (own, err) = (process.communicate(timeout=300) for process in ran)
-    assert (ran[0].returncode, "Traceback" in err) == (ran[1].returncode, False), err
-    assert untimed(own) == untimed(out) != []
-
-
-@pytest.mark.nightly
 def test_convert_loss_and_report_write_the_same_files(platform, inputs, tmp_path):
     for name in ("linux", platform):
         out = tmp_path / name
@@ -174,32 +161,6 @@ def test_convert_loss_and_report_write_the_same_files(platform, inputs, tmp_path
         run(name, "loss", "0.parquet", out / "loss.parquet", cwd=inputs)
         run(name, "report", "0.parquet", "-o", out / "report.html", cwd=inputs)
     assert contents(tmp_path / "linux") == contents(tmp_path / platform)
-
-
-BROWSE = """
-import asyncio, sys
-from rlpost.analysis.browse.app import Browser
-from rlpost.analysis.responses.index import build_index
-from textual.widgets import Static
-
-async def main():
-    browser = Browser(build_index([sys.argv[1]], {}), "")
-    async with browser.run_test(size=(100, 30)) as pilot:
-        for key in ("enter", "enter", "escape"):
-            await pilot.press(key)
-            await pilot.pause(0.1)
-            await browser.workers.wait_for_complete()
-            print(browser.query_one("#where", Static).content)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.nightly
-def test_browse_opens_and_closes_levels(platform, inputs):
-    lines = run(platform, inputs / "0.parquet", program=BROWSE).splitlines()
-    assert len(lines) == 3
-    assert lines[0] == lines[2] != lines[1]
 
 
 # Locks, kills and signals
@@ -214,16 +175,6 @@ def wait_until(begun, process):
 
 def staged(out):
     return any(path.name.endswith(".tmp") for path in out.iterdir())
-
-
-@pytest.mark.nightly
-def test_a_killed_run_is_resumed(platform, inputs, expected, tmp_path):
-    process = start(platform, *advantages(inputs, tmp_path))
-    wait_until(lambda: staged(tmp_path), process)
-    process.kill()
-    process.communicate()
-    run(platform, *advantages(inputs, tmp_path, "--overwrite"))
-    assert contents(tmp_path) == expected
 
 
 @pytest.mark.nightly

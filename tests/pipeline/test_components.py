@@ -2,9 +2,8 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from runs import run, save, strict_json
+from runs import run, save
 
 import rlpost
 from rlpost.errors import UsageError
@@ -82,16 +81,6 @@ def test_the_summary_has_the_numbers_of_numpy(estimator):
     assert found["format"]["zero_variance"] == GROUPS // 2
     assert sum(one["advantage_share"] for one in found.values()) == pytest.approx(1)
     assert all(step["components"]["style"]["scored"] == ROWS // 2 for step in summary["steps"])
-
-
-def test_if_the_advantage_is_linear_the_share_is_that_of_its_variance():
-    summary = rlpost.enrich(TABLE, recipe("dr_grpo"))[1]
-    centred = {name: by_group(x, lambda part: part - part.mean()) for name, x in COLUMNS.items()}
-    parts = [w * centred[name] for name, w in zip(NAMES, WEIGHTS, strict=True)]
-    total = sum(parts)
-    want = [np.mean(part * total) / np.mean(total**2) for part in parts]
-    found = [one["advantage_share"] for one in summary["components"].values()]
-    assert found == pytest.approx(want, rel=1e-6)
 
 
 def test_inspect_has_the_same_numbers_of_raw_and_of_enriched_files(tmp_path):
@@ -173,28 +162,6 @@ def test_a_component_may_have_the_name_of_a_role(tmp_path):
 WORDS = ["--reward-components", ",".join(NAMES), "--component-weights", "1,-0.5,2"]
 
 
-def test_the_commands_print_the_components(tmp_path):
-    path = save(TABLE, tmp_path / "in.parquet")
-    out = tmp_path / "out.parquet"
-    shown = run("advantages", path, out, *WORDS).err
-    assert "reward component" in shown
-    facts = strict_json(run("inspect", path, *WORDS, "--format", "json").out)
-    assert {name: one["weight"] for name, one in facts["components"].items()} == dict(
-        zip(NAMES, WEIGHTS, strict=True)
-    )
-    for how in ("table", "markdown"):
-        assert "Reward components" in run("inspect", path, *WORDS, "--format", how).out
-    assert "Reward components" not in run("inspect", path).out
-    other = tmp_path / "other.parquet"
-    run("advantages", path, other, *WORDS, "--estimator", "gdpo")
-    compared = strict_json(run("compare", out, other, "--format", "json").out)
-    stored = [pq.read_metadata(one).metadata[b"rlpost.summary"] for one in (out, other)]
-    assert [side["components"] for side in compared["sides"]] == [
-        strict_json(one.decode())["components"] for one in stored
-    ]
-    assert "style: advantage share" in run("compare", out, other).out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -213,11 +180,3 @@ def test_wrong_options_of_components_are_errors(words, code, said, tmp_path):
 def test_a_text_is_no_list_of_components(tmp_path):
     with pytest.raises(UsageError, match="a list of columns"):
         rlpost.inspect(save(TABLE, tmp_path / "a.parquet"), reward_components="correct")
-
-
-def test_the_report_has_the_components(tmp_path):
-    pytest.importorskip("altair")
-    path = save(TABLE, tmp_path / "in.parquet")
-    page = tmp_path / "a.html"
-    assert run("report", path, "-o", page, "-q", *WORDS).code == 0
-    assert "Reward components" in page.read_text()

@@ -1,7 +1,6 @@
 """The off-policy correction in the pipeline: weights and filters against plain loops, and laws."""
 
 import math
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,7 +50,7 @@ def unless_nothing_is_left(table, recipe):
         raise
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     rollouts(),
     st.sampled_from(LEVELS),
@@ -72,7 +71,7 @@ def test_weights_of_the_pipeline_are_those_of_the_loops(rows, level, limits, bou
     assert summary["correction"]["ess"] == (None if ess is None else pytest.approx(ess))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(rollouts(), st.lists(st.sampled_from(FILTERS), min_size=1, max_size=3, unique=True))
 def test_filters_of_the_pipeline_are_those_of_the_loops(rows, filters):
     options = {"is_filter": [written(one) for one in filters], "is_weight": "token"}
@@ -98,7 +97,7 @@ def test_filters_of_the_pipeline_are_those_of_the_loops(rows, filters):
         assert found["responses"] == sum(n > 0 for n in pairs)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(rollouts(), st.sampled_from(["last", "first"]), st.sampled_from([{}, {"batch": "all"}]))
 def test_a_filter_of_a_batch_rejects_its_largest_tokens(rows, order, of):
     numerics = {"correction": order, **of}
@@ -107,7 +106,7 @@ def test_a_filter_of_a_batch_rejects_its_largest_tokens(rows, order, of):
     assert lists(table, "final_response_mask") == want
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS))
 def test_caps_may_apply_outside_bounds_alone(rows, level, where):
     table, _ = enriched(
@@ -126,18 +125,6 @@ def test_caps_may_apply_outside_bounds_alone(rows, level, where):
 
 
 @settings(max_examples=20)
-@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS))
-def test_the_current_policy_is_compared_like_the_old_one(rows, level, one):
-    table, recipe = to_table(rows), {"is_weight": level, "is_filter": (written(one),)}
-    recipe |= {"estimator": "raw", "emit": (*EMIT, "is_weight")}
-    want, summary = unless_nothing_is_left(table, Recipe(**recipe))
-    columns = {"log_probs": "old_log_probs", "old_log_probs": "none"}
-    got, own = rlpost.enrich(table, Recipe(**recipe, is_policy="current", columns=columns))
-    assert got.select(recipe["emit"]).equals(want.select(recipe["emit"]))
-    assert own["correction"] == summary["correction"]
-
-
-@settings(max_examples=40)
 @given(rollouts())
 def test_the_summary_says_how_far_the_policies_are_apart(rows):
     _, summary = enriched(rows, is_weight="token")
@@ -153,26 +140,6 @@ def test_the_summary_says_how_far_the_policies_are_apart(rows):
     wrong = sum(math.exp(i) >= 0.5 and abs(o - i) > 2 for o, i in own)
     assert facts["confident_disagreement"] == wrong
     assert facts["tokens"] == len(own)
-
-
-@settings(max_examples=40)
-@given(rollouts(), st.sampled_from(LEVELS), st.booleans())
-def test_weights_are_1_where_the_policies_agree(rows, level, normalise):
-    rows = [replace(one, infer=one.old) for one in rows]
-    table, summary = enriched(rows, is_weight=level, is_cap=2.0, is_normalise=normalise)
-    assert lists(table, "is_weight") == [one.mask for one in rows]
-    facts = summary["correction"]
-    assert facts["truncated"]["tokens"] == 0
-    assert facts["kl"] == {"k1": 0, "k3": 0}
-    assert facts["ess"] == (1 if facts["tokens"] else None)
-
-
-@settings(max_examples=40)
-@given(rollouts(), st.sampled_from(LEVELS))
-def test_weights_alone_change_neither_credit_nor_masks(rows, level):
-    table, _ = enriched(rows, is_weight=level, is_cap=1.1)
-    plain, _ = rlpost.enrich(to_table(rows), Recipe(estimator="raw", emit=EMIT))
-    assert table.select(EMIT).equals(plain.select(EMIT))
 
 
 def test_zeroed_token_credit_is_the_same_on_every_path():
@@ -203,7 +170,7 @@ def test_observations_weigh_what_the_numerics_say(kind, observation):
         assert lists(table, "is_weight")[0] == pytest.approx([1.25, want], rel=1e-3)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(rollouts(), st.sampled_from(["negative", "diverging"]))
 def test_filters_may_spare_tokens_by_their_advantage(rows, where):
     filters = ["geometric:k3::0.0371", "token:ratio:0.71:1.43"]
@@ -325,13 +292,14 @@ def test_log_probs_are_read_only_where_they_are_needed(tmp_path):
         ("optimal_token_baseline", {"numerics": {"otb_position": "policy_token"}}),
     ],
 )
-@pytest.mark.parametrize(
-    "chosen", [("token:k2::0.02",), ("geometric:k1:-0.05:0.2", "token:k3::0.1")]
+@given(
+    rows=rollouts(),
+    chunk=st.sampled_from([8, 10_000]),
+    chosen=st.sampled_from([("token:k2::0.02",), ("geometric:k1:-0.05:0.2", "token:k3::0.1")]),
 )
-@given(rows=rollouts(), chunk=st.sampled_from([8, 10_000]))
 @settings(max_examples=10)
 def test_tokens_that_are_rejected_first_count_as_observations(
-    estimator, options, chosen, rows, chunk
+    estimator, options, rows, chunk, chosen
 ):
     """The same numbers as for an input whose mask is without them."""
     emit = ("advantages", "returns", "final_response_mask")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import rlpost
 from rlpost.errors import DataError, RlpostError, UsageError
 from rlpost.estimators import ESTIMATORS
 from rlpost.recipe.recipe import GROUP_COLUMNS, Recipe
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = 48
 WRITTEN = ("response_advantage", "response_level_rewards", "sample_mask", *GROUP_COLUMNS)
@@ -136,17 +132,6 @@ def test_lengths_count_as_tokens_in_the_summary() -> None:
     assert summary.tokens == {"all": LENGTHS.sum(), "policy": LENGTHS.sum()}
     mean = np.average(out["response_advantage"].to_numpy(), weights=LENGTHS)
     assert summary.advantage["mean"] == pytest.approx(mean, rel=1e-6)
-
-
-def test_chunks_and_files_do_not_change_numbers(tmp_path: Path) -> None:
-    rows = table(LENGTHS)
-    pq.write_table(rows, tmp_path / "one.parquet", row_group_size=7)
-    recipe = Recipe.of({"length_weight": True, "norm_mean": "batch", "norm_std": "batch"})
-    whole, _ = rlpost.enrich(rows, recipe)
-    options = rlpost.Options(chunk_tokens=3, verify=True)
-    rlpost.advantages(tmp_path / "one.parquet", tmp_path / "out.parquet", recipe, options)
-    assert pq.read_table(tmp_path / "out.parquet").cast(whole.schema).equals(whole)
-    assert rlpost.verify(tmp_path / "out.parquet").ok
 
 
 @pytest.mark.parametrize(

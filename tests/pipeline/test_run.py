@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from processed_files import ALL_ON, USUAL, foreign
+from processed_files import USUAL
 from runs import rollout, run, save, strict_json
-
-from rlpost import enrich
-
-
-def test_row_groups_without_rows_do_no_harm(tmp_path):
-    table = rollout()
-    with pq.ParquetWriter(tmp_path / "in.parquet", table.schema) as writer:
-        for first, rows in ((0, 0), (0, 5), (5, 0), (5, 7), (12, 0)):
-            writer.write_table(table.slice(first, rows))
-    assert run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", "-q").code == 0
-    made, _ = enrich(table)
-    assert pq.read_table(tmp_path / "out.parquet").equals(made)
-
-
-def test_a_table_in_memory_gets_the_same_as_a_file(process):
-    made, summary = enrich(rollout())
-    assert process(rollout()).equals(made)
-    assert summary["responses"] == 12
-    frame, _ = enrich(pl.from_arrow(rollout()))
-    assert frame.select(USUAL).equals(pl.from_arrow(made.select(USUAL)))
 
 
 def test_columns_of_the_same_name_are_replaced_where_asked(process):
@@ -74,10 +53,3 @@ def test_statistics_and_coefficients_go_on_where_the_last_call_ended(tmp_path, w
     found = strict_json(state.read_text())
     assert set(found["running"]) == ({"math", "code"} if "running" in words else set())
     assert ("kl_coef" in found) == ("--kl-target" in words)
-
-
-def test_a_second_run_writes_the_same_bytes(tmp_path):
-    source = save(foreign(), tmp_path / "in.parquet")
-    for target in ("a.parquet", "b.parquet"):
-        assert run("advantages", source, tmp_path / target, "-q", *ALL_ON).code == 0
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()

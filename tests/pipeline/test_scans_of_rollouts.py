@@ -136,30 +136,6 @@ def test_session_gae_by_hand():
     assert got.tolist() == [0.125, 0, 0.75, 0.03125, 0.0625, 0, 0, 2]
 
 
-def test_the_rows_may_be_in_any_order_and_in_any_chunks():
-    rng = np.random.default_rng(3)
-    count = 60
-    lengths = rng.integers(0, 5, count)
-    table = pa.table(
-        {
-            "prompt_id": [f"p{i // 12}" for i in range(count)],
-            "rollout_id": [f"r{i // 4}" for i in range(count)],
-            "turn": [i % 4 // 2 for i in range(count)],
-            "branch": [f"b{(i * 7) % 4}" for i in range(count)],
-            "reward": [float(i // 4 % 3) for i in range(count)],
-            "response_mask": [rng.integers(0, 2, n).tolist() for n in lengths],
-            "values": [rng.normal(size=n).tolist() for n in lengths],
-        }
-    )
-    recipe = rlpost.Recipe(estimator="gae", scan="rollout")
-    whole = rlpost.enrich(table, recipe)[0]["advantages"].to_pylist()
-    order = rng.permutation(count)
-    mixed = rlpost.enrich(table.take(order), recipe)[0]["advantages"].to_pylist()
-    assert [whole[i] for i in order] == mixed
-    small = rlpost.enrich(table, recipe, rlpost.Options(chunk_tokens=3, workers=2))[0]
-    assert small["advantages"].to_pylist() == whole
-
-
 @pytest.mark.parametrize(
     ("options", "flag"),
     [

@@ -130,7 +130,7 @@ def warned(path, table, **options):
 
 
 @pytest.mark.parametrize("columns", [{}, {"rollout_id": "traj_id"}])
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "dr_grpo", "max_rl"])
+@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
 def test_turns_are_warned_of_unless_rows_are_chosen(columns, estimator, tmp_path):
     table = dialogues(**columns, turn="turn")
     own = {"estimator": estimator, "columns": {"rollout": "none"}}

@@ -97,7 +97,7 @@ def renumbered(value, kind, draw):
     return value
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(STRUCTS, st.data())
 def test_chunks_of_one_shape_decode_as_they_do_one_by_one(chunk, data):
     draw = data.draw
