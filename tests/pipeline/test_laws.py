@@ -131,8 +131,8 @@ def files_of(table, cuts, row_groups, folder):
         pq.write_table(part, folder / f"part-{place}.parquet", row_group_size=size)
 
 
-def check_chunks(table, recipe, want, summary, device="cpu"):
-    for chunk_tokens, workers in ((1, 2), (40, 3)):
+def check_chunks(table, recipe, want, summary, chunks=((1, 2), (40, 3)), device="cpu"):
+    for chunk_tokens, workers in chunks:
         got, facts, pieces = enriched(table, recipe, chunk_tokens, workers, device)
         same_bits(got, want)
         assert facts == summary
@@ -161,7 +161,7 @@ def check_files(table, recipe, want, summary, cuts, row_groups, top, device="cpu
 # Every recipe on one table
 
 
-def rows_of_all_roles(size=96, seed=3):
+def rows_of_all_roles(size=48, seed=3):
     """Groups of four in three steps, none like another; a rollout has two rows."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -200,8 +200,8 @@ def test_chunks_workers_and_files_change_no_bit(name, tmp_path):
     recipe = recipe_of(name)
     want, summary, pieces = enriched(TABLE, recipe)
     assert set(pieces) == {TABLE.num_rows}
-    check_chunks(TABLE, recipe, want, summary)
-    check_files(TABLE, recipe, want, summary, [0, 33, 33, 70], [20, 7], tmp_path)
+    check_chunks(TABLE, recipe, want, summary, [(60, 3)])
+    check_files(TABLE, recipe, want, summary, [0, 21, 21], [20, 7], tmp_path)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "rae"])
@@ -249,7 +249,7 @@ def base(rows, recipe, device="cpu"):
         raise
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     st.one_of(outcome_cases(), scan_cases()),
     st.lists(st.integers(0, 100), min_size=6, max_size=6),
@@ -260,7 +260,7 @@ def base(rows, recipe, device="cpu"):
 def test_chunks_order_and_files_change_nothing(tmp_path_factory, case, cuts, sizes, seed, device):
     rows, recipe, same = case
     table, want, summary = base(rows, recipe, device)
-    check_chunks(table, recipe, want, summary, device)
+    check_chunks(table, recipe, want, summary, device=device)
     top = tmp_path_factory.mktemp("files")
     check_files(table, recipe, want, summary, cuts, sizes, top, device)
     # Batches by domain come in the order in which domains appear, which a KL that adapts sees.

@@ -151,7 +151,7 @@ def test_a_run_that_is_killed_at_any_call_that_touches_a_file(
 def test_any_call_that_touches_a_file_may_fail(forked_runs, inputs, wanted, calls, tmp_path):
     """It ends in order then: with exit code 4, or 0 where the call did not matter."""
     failed = 0
-    for call in range(1, calls + 1, EVERY):
+    for call in range(1, calls + 1, 4 * EVERY):
         out, fault = tmp_path / str(call), (errno.EIO, errno.ENOSPC)[call % 2]
         ended = forked_runs.run(*command(inputs, out), call=call, fault=fault)
         assert ended.code in (0, 4), ended.err
@@ -164,7 +164,7 @@ def test_any_call_that_touches_a_file_may_fail(forked_runs, inputs, wanted, call
             assert ended.code == 4 or left == wanted["grpo"]
             check_intact(out, wanted)
             assert not [name for name in left if name.startswith(".") and call > 3], ended
-    assert failed > calls / EVERY / 2
+    assert failed > calls / EVERY / 8
 
 
 @pytest.mark.nightly
@@ -381,7 +381,12 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.nightly),
+    ],
 )
 def test_code_that_swallows_the_interrupt_is_ended_all_the_same(tmp_path, number, code):
     signals_of_a_terminal = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"

@@ -32,6 +32,7 @@ COMMANDS = {
     "export to slime": ("export", "{top}/{n}.parquet", "{out}", "--to", "slime", "-q"),
     "report": ("report", "{top}/{n}.parquet", "-o", "{out}/report.html", "-q"),
 }  # fmt: skip
+AT_NIGHT = ("export to slime", "report")  # each process imports torch, or altair
 KILLS = int(os.environ.get("RLPOST_KILLS", "2"))
 
 
@@ -71,7 +72,9 @@ def contents(folder):
     }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.nightly if n in AT_NIGHT else ()) for n in COMMANDS]
+)
 def test_a_command_that_is_killed_leaves_each_output_old_or_complete(
     forked_runs, top, tmp_path, name
 ):
