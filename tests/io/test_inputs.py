@@ -39,102 +39,71 @@ def relative(*inputs):
     return [str(file.relative) for file in find_inputs(inputs)]
 
 
-def test_a_file_is_an_input_whatever_its_name(dumps):
-    dumps("dump.pq", "a/_hidden.parquet")
-    assert expand("dump.pq") == ["dump.pq"]
-    assert expand("a/_hidden.parquet") == ["a/_hidden.parquet"]
-    assert relative("a/_hidden.parquet") == ["_hidden.parquet"]
+EXPANDED = {
+    "a file of any name": ("dump.pq", ["dump.pq"], "dump.pq"),
+    "a hidden file that is named": ("a/_hidden.parquet", ["a/_hidden.parquet"], "_hidden.parquet"),
+    "files in their order": ("b.parquet a.parquet", ["b.parquet", "a.parquet"], None),
+    "a folder": (
+        "d/b.parquet d/a.parquet d/deep/er/c.parquet d/notes.txt e.parquet", ["d"],
+        "a.parquet b.parquet deep/er/c.parquet",
+    ),
+    "no hidden files": (
+        "d/a.parquet d/.a.parquet d/_a.parquet d/.git/a.parquet d/_tmp/b.parquet d/x.parquet/y.txt",
+        ["d/"], "a.parquet",
+    ),
+    "a hidden folder that is named": (".cache/_d/a.parquet", [".cache/_d"], "a.parquet"),
+    "a glob": ("b.parquet a.parquet c.txt d/e.parquet", ["?.parquet"], "a.parquet b.parquet"),
+    "a glob of everything": ("b.parquet c.txt d/e.parquet", ["*"], "b.parquet c.txt"),
+    "a glob of letters": ("b.parquet a.parquet c.parquet", ["[ab].*"], "a.parquet b.parquet"),
+    "a glob of folders": (
+        "h/step=1/a.parquet h/step=2/a.parquet h/step=2/d/b.parquet", ["./h/**/*.parquet"],
+        "step=1/a.parquet step=2/a.parquet step=2/d/b.parquet",
+    ),
+    "a glob with folders above": (
+        "h/step=2/a.parquet h/step=2/d/b.parquet", ["*/step=2/*/b.parquet"],
+        "h/step=2/d/b.parquet",
+    ),
+    "a name that looks like a glob": (
+        "a[1].parquet a1.parquet", ["a[1].parquet"], "a[1].parquet",
+    ),
+    "a file named twice": (
+        "d/a.parquet d/b.parquet", ["d/a.parquet", "d", "d/*.parquet", "./d/a.parquet"], None,
+    ),
+}  # fmt: skip
 
 
-def test_several_files_keep_their_order(dumps):
-    dumps("b.parquet", "a.parquet")
-    assert expand("b.parquet", "a.parquet") == ["b.parquet", "a.parquet"]
+@pytest.mark.parametrize("case", EXPANDED)
+def test_inputs_are_files_folders_and_globs(dumps, case):
+    files, inputs, names = EXPANDED[case]
+    dumps(*files.split())
+    assert relative(*inputs) == (names.split() if names else [Path(x).name for x in files.split()])
 
 
-def test_a_directory_is_expanded_to_its_parquet_files_in_sorted_order(dumps):
-    dumps("d/b.parquet", "d/a.parquet", "d/deep/er/c.parquet", "d/notes.txt", "e.parquet")
-    assert expand("d") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet"]
-    assert relative("d") == ["a.parquet", "b.parquet", "deep/er/c.parquet"]
-    assert expand("d/") == expand("d")
-    assert relative(".") == ["d/a.parquet", "d/b.parquet", "d/deep/er/c.parquet", "e.parquet"]
-
-
-def test_hidden_files_and_directories_of_a_directory_are_skipped(dumps):
-    dumps("d/a.parquet", "d/.a.parquet", "d/_a.parquet", "d/.git/a.parquet", "d/_tmp/b.parquet")
-    dumps("d/.a.parquet.rlpost-1-2.tmp", "d/x.parquet/inner.txt")
-    assert expand("d") == ["d/a.parquet"]
-
-
-def test_a_hidden_directory_is_read_if_it_is_named(dumps):
-    dumps(".cache/_d/a.parquet")
-    assert expand(".cache/_d") == [".cache/_d/a.parquet"]
-
-
-def test_a_glob_is_expanded_in_sorted_order(dumps):
-    dumps("b.parquet", "a.parquet", "c.txt", "d/e.parquet", "d/f/g.parquet")
-    assert expand("*.parquet") == ["a.parquet", "b.parquet"]
-    assert expand("?.parquet") == ["a.parquet", "b.parquet"]
-    assert expand("[ab].*") == ["a.parquet", "b.parquet"]
-    assert expand("**/[eg].parquet") == ["d/e.parquet", "d/f/g.parquet"]
-    assert expand("*") == ["a.parquet", "b.parquet", "c.txt"]
-
-
-def test_a_glob_keeps_the_folders_that_its_wildcards_match(dumps):
-    dumps("h/step=1/a.parquet", "h/step=2/a.parquet", "h/step=2/d/b.parquet")
-    for glob, kept in [
-        ("h/step=*/a.parquet", ["step=1/a.parquet", "step=2/a.parquet"]),
-        ("./h/**/*.parquet", ["step=1/a.parquet", "step=2/a.parquet", "step=2/d/b.parquet"]),
-        ("h/step=2/*.parquet", ["a.parquet"]),
-        ("*/step=2/*/b.parquet", ["h/step=2/d/b.parquet"]),
-        (str(Path("h/step=[1]/*").absolute()), ["step=1/a.parquet"]),
-    ]:
-        assert [str(file.relative) for file in find_inputs([glob])] == kept
-        assert all(file.partitions for file in find_inputs([glob]))
-
-
-def test_a_file_whose_name_looks_like_a_glob_is_that_file(dumps):
-    dumps("a[1].parquet", "a1.parquet")
-    assert expand("a[1].parquet") == ["a[1].parquet"]
-
-
-def test_a_file_named_twice_is_read_once(dumps):
-    dumps("d/a.parquet", "d/b.parquet")
+def test_links_are_read_once(dumps):
+    dumps("d/a.parquet", "real.parquet")
     Path("link.parquet").symlink_to("d/a.parquet")
-    inputs = ["d/a.parquet", "d", "d/*.parquet", "./d/a.parquet", "link.parquet"]
-    assert expand(*inputs) == ["d/a.parquet", "d/b.parquet"]
-
-
-def test_a_linked_file_is_found_in_a_directory(dumps):
-    dumps("real.parquet")
-    Path("d").mkdir()
     Path("d/link.parquet").symlink_to(Path("real.parquet").absolute())
-    assert expand("d") == ["d/link.parquet"]
+    assert expand("d", "link.parquet") == ["d/a.parquet", "d/link.parquet"]
 
 
-def test_a_path_that_does_not_exist_is_a_reading_error(dumps):
-    dumps("a.parquet")
-    with pytest.raises(ReadWriteError, match=r"^b\.parquet: no such file or directory"):
-        find_inputs(["a.parquet", "b.parquet"])
-
-
-def test_a_glob_that_matches_nothing_is_an_error(dumps):
-    dumps("a.txt", "d.parquet/e.txt")
-    with pytest.raises(ReadWriteError, match=r"^\*\.parquet: the pattern matches no file$"):
-        find_inputs(["*.parquet"])
-
-
-def test_a_directory_without_parquet_is_an_error(dumps):
-    dumps("d/a.txt", "d/_b.parquet")
-    with pytest.raises(
-        ReadWriteError, match=r"^d: the directory contains no \.parquet files; convert"
-    ):
-        find_inputs(["d"])
-
-
-def test_two_files_with_one_name_are_an_error(dumps):
-    dumps("d/a.parquet", "e/a.parquet", "e/b.parquet")
-    with pytest.raises(UsageError, match=r"2 input files are named a\.parquet"):
-        find_inputs(["d/a.parquet", "e"])
+@pytest.mark.parametrize(
+    ("files", "inputs", "error", "text"),
+    [
+        (
+            "a.parquet",
+            ["a.parquet", "b.parquet"],
+            ReadWriteError,
+            "^b.parquet: no such file or dir",
+        ),
+        ("a.txt d.parquet/e.txt", ["*.parquet"], ReadWriteError, "the pattern matches no file$"),
+        ("d/a.txt d/_b.parquet", ["d"], ReadWriteError, "^d: the directory contains no .parquet"),
+        ("d/a.parquet e/a.parquet", ["d/a.parquet", "e"], UsageError, "2 input files are named a"),
+    ],
+)
+def test_inputs_without_files_are_errors(dumps, files, inputs, error, text):
+    dumps(*files.split())
+    with pytest.raises(error, match=text):
+        find_inputs(inputs)
 
 
 def test_hive_partitions_come_from_the_path(dumps):
@@ -233,28 +202,6 @@ def test_the_output_mirrors_a_directory_and_steps_are_batches(tmp_path):
         out = pq.ParquetFile(tmp_path / "out" / f"step={step}" / "part.parquet").read()
         assert out.column_names == [*table.column_names, *NEW]  # the partition stays in the path
         assert out.equals(enrich(table)[0])
-
-
-def test_a_group_may_be_in_several_files(tmp_path):
-    table = rollout(12)
-    save(table.slice(0, 6), tmp_path / "a.parquet")
-    save(table.slice(6), tmp_path / "b.parquet")
-    whole, _ = enrich(table)
-    for words in (["a.parquet", "b.parquet"], ["[ab].parquet"], ["b.parquet", "*.parquet"]):
-        out = tmp_path / f"out {len(words)} {words[0][0]}"
-        ran = run("advantages", *(tmp_path / word for word in words), out, "-q")
-        assert ran.code == 0
-        assert written(out) == ["a.parquet", "b.parquet"]
-        assert pq.read_table(out / "a.parquet").equals(whole.slice(0, 6))
-        assert pq.read_table(out / "b.parquet").equals(whole.slice(6))
-
-
-def test_a_file_without_rows_among_others_is_written_without_rows(tmp_path):
-    save(rollout(8), tmp_path / "in" / "a.parquet")
-    save(rollout(8).slice(0, 0), tmp_path / "in" / "b.parquet")
-    assert run("advantages", tmp_path / "in", tmp_path / "out", "-q").code == 0
-    assert pq.read_table(tmp_path / "out" / "a.parquet").equals(enrich(rollout(8))[0])
-    assert pq.read_table(tmp_path / "out" / "b.parquet").num_rows == 0
 
 
 def test_one_file_goes_to_a_file_or_into_an_existing_directory(tmp_path):
