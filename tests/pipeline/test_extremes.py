@@ -62,7 +62,7 @@ extreme_rewards = st.one_of(
 
 
 @pytest.mark.parametrize("name", EXACT)
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(rewards=st.lists(extreme_rewards, min_size=1, max_size=12))
 @example(rewards=[1e30, -1e30, 1.0])
 @example(rewards=[1e30] * 3)

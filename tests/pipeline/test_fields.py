@@ -208,7 +208,6 @@ NEEDS |= {
     "numerics.clip_stages": {**_KL, "reward_clip": 0.4},
     "numerics.correction": _FILTERED,
     "numerics.kl_clamp": {**_KL, "numerics.kl_clamps": "all"},
-    "numerics.turn_baseline": {"estimator": "mt_grpo"},
     "numerics.is_filter_clamp": _FILTERED,
 }
 OF_ESTIMATOR = {
@@ -478,6 +477,7 @@ OF_ESTIMATORS_DEFAULTS = ("response_level_rewards", "token_level_rewards")
 ELSEWHERE = {
     "options": "belong to own estimators: test_own.py",
     "tokenizer": "counts the tokens of texts with a file: test_tokenizer.py",
+    "numerics.turn_baseline": "turns that several rollouts of a group reach: test_turn_credit.py",
 }
 """Fields that change numbers of data that this test does not have."""
 

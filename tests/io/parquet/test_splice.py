@@ -130,7 +130,7 @@ def test_a_file_without_row_groups_is_spliced(tmp_path):
 
 def test_a_wide_file_of_many_row_groups_is_spliced(tmp_path):
     source = tmp_path / "source.parquet"
-    pq.write_table(pa.table({f"c{i}": range(40) for i in range(200)}), source, row_group_size=2)
+    pq.write_table(pa.table({f"c{i}": range(40) for i in range(60)}), source, row_group_size=4)
     check_splice(source, tmp_path)
 
 
@@ -182,7 +182,7 @@ def tables(draw):
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     table=tables(),
