@@ -236,8 +236,7 @@ def _on_other_engine(
         raise UsageError(f"--engine {options.engine}: local or ray is needed")
     if options.resume:
         raise UsageError(
-            "--resume: needs --engine local; Ray repeats the tasks of lost workers by itself, and "
-            "a run in shards (rlpost plan) always continues"
+            "--resume: needs --engine local; Ray repeats the tasks of lost workers by itself"
         )
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)

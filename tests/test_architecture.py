@@ -34,7 +34,7 @@ ROOMS = (
     "api",  # files to files, tables to tables
     "render",  # results of runs, for terminals, pipes and notebooks
     "training",  # enriched files as batches for a training loop
-    "distributed",  # the same run in tasks: shards, Ray
+    "distributed",  # the same run in tasks, on Ray
     "pipeline",  # passes over the input, stages, totals, summary, output, update
     "functional",  # the formulas as public functions of tensors
     "formats",  # other tools' dumps

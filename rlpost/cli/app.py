@@ -42,7 +42,6 @@ GROUPS = {
     "Files": {
         "convert": "Convert dumps of RL frameworks to Parquet.",
         "export": "Export rollouts to files that a training framework reads.",
-        "plan": "Compute response-level statistics for a sharded run.",
     },
     "About": {
         "estimators": "List estimators: formula, required columns, source.",

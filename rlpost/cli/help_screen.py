@@ -41,7 +41,7 @@ PANELS = (
     ADVANTAGES := "Advantages",
     CORRECTION := "Off-policy correction",
     EXECUTION := "Execution",
-    SHARDS := "Ray and shards",
+    RAY := "Ray",
     OPTIONS := "Options",
     COMMANDS := "Commands",
 )

@@ -1,4 +1,4 @@
-"""A run in tasks: on a Ray cluster, or in shards of an array job.
+"""A run in tasks, on a Ray cluster.
 
 1. `read`: one task for each partition of the input (files, or row groups of a file) makes the first
    pass over it and returns the rows of its responses (keys, rewards, lengths, mapped numbers),

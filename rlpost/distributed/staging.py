@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
-from rlpost.io.locks import STAGING_PREFIX, FileLock
+from rlpost.io.locks import STAGING_PREFIX
 from rlpost.io.parquet.fingerprint import footer_digest
 from rlpost.io.paths import RemotePath, remote_errors
 from rlpost.io.publish import CompleteFile, publish_files
@@ -27,7 +27,7 @@ from rlpost.io.staged import file_errors
 from rlpost.io.transfers import abort_leftover_uploads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from rlpost.io.paths import AnyPath
 
@@ -37,12 +37,11 @@ class StagedOutputs:
 
     Args:
         targets: the final paths; the folders of local ones exist.
-        run: the name of the run; None for a new run.
     """
 
-    def __init__(self, targets: Sequence[AnyPath], run: str | None = None) -> None:
+    def __init__(self, targets: Sequence[AnyPath]) -> None:
         self.targets = list(targets)
-        self.run = run or secrets.token_hex(8)
+        self._run = secrets.token_hex(8)
 
     @property
     def paths(self) -> list[AnyPath]:
@@ -50,7 +49,7 @@ class StagedOutputs:
         return [self._folder(target) / target.name for target in self.targets]
 
     def _folder(self, target: AnyPath) -> AnyPath:
-        return _parent(target) / (STAGING_PREFIX + self.run)
+        return _parent(target) / (STAGING_PREFIX + self._run)
 
     def create(self) -> None:
         """Create the folders; on stores without locks, remove staged files of other runs.
@@ -64,30 +63,6 @@ class StagedOutputs:
         for folder in self._local():
             with file_errors(folder, "cannot be written"):
                 folder.mkdir(exist_ok=True)
-
-    def keep(self) -> None:
-        """Keep the folders when this process ends: other processes continue the run."""
-        unregister_cleanup(self)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock these files, and remove what killed tasks of this run left of them.
-
-        Raises:
-            ReadWriteError: another process writes one of them.
-        """
-        targets = [target for target in self.targets if isinstance(target, Path)]
-        locks = FileLock(targets)
-        try:
-            for folder in self._local():  # another run may have removed it
-                with file_errors(folder, "cannot be written"):
-                    folder.mkdir(exist_ok=True)
-            for prefix, names in self._remote(STAGING_PREFIX + self.run).items():
-                abort_leftover_uploads(prefix, names)
-            with FileLock([path for path in self.paths if isinstance(path, Path)]):
-                yield
-        finally:
-            locks.release()
 
     def publish(self, digests: Sequence[str], *, overwrite: bool) -> None:
         """Rename every file to its target; a published file stays, so this can be repeated.
@@ -122,7 +97,7 @@ class StagedOutputs:
                 self.discard()
                 raise ReadWriteError(
                     f"{target}: another run with the same output removed the staged file; nothing "
-                    "was published. Run again, or plan again, from the start"
+                    "was published. Run again"
                 )
 
     def _check_free(self, digests: Sequence[str]) -> None:
@@ -135,14 +110,14 @@ class StagedOutputs:
             if taken:
                 raise ReadWriteError(
                     f"{target}: exists now, and did not when the run began; nothing was published. "
-                    "Move it away and start again; or plan, or run, with --overwrite"
+                    "Move it away and run again, or run with --overwrite"
                 )
 
     def discard(self) -> None:
         """Remove staged files, and incomplete ones of killed workers; never raises."""
         for folder in self._local():
             shutil.rmtree(folder, ignore_errors=True)
-        for prefix, names in self._remote(STAGING_PREFIX + self.run).items():
+        for prefix, names in self._remote(STAGING_PREFIX + self._run).items():
             _clean(prefix, names)
         unregister_cleanup(self)
 

@@ -261,7 +261,6 @@ def _note(
         "cells": responses.cells.names(totals.keys),
         "halved": engine.splits if engine else 0,
         "devices": engine.devices.names if engine else [],
-        "seconds": seconds["total"],
         "busy": seconds["busy"],
         "cpu": seconds["cpu"],
         "files": list(files),

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 LOCK_NAME = ".rlpost-lock"
 SCRATCH_PREFIX = ".rlpost-dump-"
-STAGING_PREFIX = (
-    ".rlpost-run-"  # folders of completed files that a sharded run has not published yet
-)
+STAGING_PREFIX = ".rlpost-run-"  # folders of completed files that a run has not published yet
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 _ATTEMPTS, _PAUSE = 10, 0.02  # seconds; a process that releases its locks briefly locks all bytes
 

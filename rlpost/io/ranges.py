@@ -116,13 +116,6 @@ def arrow_file(path: Path, mode: Literal["rb", "wb"] = "rb") -> pa.OSFile:
     return pa.OSFile(os.fsencode(path), mode)
 
 
-def mapped_file(path: Path) -> pa.MemoryMappedFile:
-    """Map a local file into memory with pyarrow, as `arrow_file`."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    return pa.memory_map(os.fsencode(path))
-
-
 def read_at(file: OpenFile, size: int, at: int) -> bytes:
     """Return bytes at an offset of an open file; raises as `open_file`."""
     return system.read_at(file, size, at) if isinstance(file, int) else file.read_at(size, at)

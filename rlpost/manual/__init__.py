@@ -27,7 +27,7 @@ TOPICS = {
     "notebook": "A notebook, from the installation to a report.",
     "sidecar": "New columns beside the data: polars, duckdb, Ray, ...",
     "gpu": "GPUs: torch for them, --device, exactness, a self-test.",
-    "large-runs": "Many files: object stores, resume, update, Ray, shards.",
+    "large-runs": "Many files: object stores, resume, update, Ray.",
     "metadata": "Metadata of files, and the JSON summary.",
     "accuracy": "What results depend on, and bounds on errors.",
     "safety": "Complete outputs, verification, hostile input.",
@@ -38,7 +38,6 @@ TOPICS = {
 """Each topic with one line that describes its page."""
 OF_COMMANDS = {
     "advantages": "pipeline",
-    "plan": "large-runs",
     "convert": "formats",
     "loss": "losses",
     "verify": "safety",

@@ -1,6 +1,6 @@
 """The number of the present defaults and formulas, raised when one changes a number of an output.
 
-Outputs, plans for shards, journals of stopped runs and state files have the number of the
+Outputs, journals of stopped runs and state files have the number of the
 version that wrote them. Numbers of two semantics are not comparable.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def _input(plan: Plan) -> str:
 
 
 def _facts(plan: Plan, names: tuple[str, ...], passes: list[Pass]) -> Iterator[tuple[str, str]]:
-    """Yield what is written and read, and how Ray and shards divide the work."""
+    """Yield what is written and read, and how Ray divides the work."""
     kept = len({name for schema in plan.source.schemas for name in schema.names} - {*names})
     beside = " alone" if plan.resolved.recipe.emit_only else f" beside the {kept} columns"
     yield "writes", f"{', '.join(names)}{beside}"
@@ -80,7 +79,7 @@ def _facts(plan: Plan, names: tuple[str, ...], passes: list[Pass]) -> Iterator[t
     yield "reads", f"the input {times}: {', '.join(sizes)}"
     why = plan.why_one_table
     text = "each step is computed on its own" if why is None else f"all steps on one machine: {why}"
-    yield "Ray, shards", f"statistics of responses: {text}"
+    yield "Ray", f"statistics of responses: {text}"
 
 
 def _device(facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -93,27 +92,3 @@ def _pass_table(plan: Plan, passes: list[Pass]) -> TextTable:
         for i, one in enumerate(passes, 1)
     ]
     return TextTable(("pass", "reads", "columns"), rows, text=(0, 2))
-
-
-def shards_page(summary: dict[str, Any], state_dir: Path) -> Page:
-    """Return the page of the statistics that shards need.
-
-    Args:
-        summary: of `rlpost.distributed.shards.plan`.
-        state_dir: the directory that has them.
-    """
-    files, responses = counted(summary["files"], "file"), counted(summary["responses"], "response")
-    tables = "one table" if summary["tables"] == 1 else f"{summary['tables']:,} tables"
-    why = f": {summary['one_table_reason']}" if summary["one_table_reason"] else ""
-    most = counted(summary["partitions"], "shard")
-    command = f"rlpost advantages --state-dir {shlex.quote(str(state_dir))}"
-    return Page(
-        f"rlpost plan · {files}, {responses}",
-        [
-            f"statistics of responses on {tables}{why}",
-            f"up to {most} at once: N of them, each with its I from 0 to N - 1",
-            ": ".join(_device(summary["device"])),
-        ],
-        verdict=Notice("ok", f"{state_dir} written: {size(summary['bytes'])}"),
-        next_steps=[f"next: {command} --num-shards N --shard-index I"],
-    )

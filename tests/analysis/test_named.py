@@ -71,7 +71,6 @@ def readers(enriched, out):
         ("advantages", enriched, out, "--update", "--replace"),
         ("loss", enriched, "--map", "log_probs=ref_log_probs"),
         ("export", enriched, out / "e.jsonl", "--to", "jsonl", "--lossy"),
-        ("plan", enriched, out / "p.parquet", "--state-dir", out / "state", "--replace"),
     ]  # fmt: skip
 
 
@@ -83,20 +82,17 @@ def flags_in(text):
 @pytest.mark.nightly
 def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_path):
     source, enriched = save(rollout(), tmp_path / "in.parquet"), tmp_path / "enriched.parquet"
-    plan, state = ("plan", source, tmp_path / "s.parquet"), ("--state-dir", tmp_path / "plan")
     how = ("--estimator", "theirs")
     made = theirs.run(
         ("advantages", source, enriched, *how, "-q"),
-        (*plan, *state, *how),
         ("estimators", "theirs"),
     )
-    assert [one[0] for one in made] == [0, 0, 0], made
-    assert "r - mean" in made[2][1]
+    assert [one[0] for one in made] == [0, 0], made
+    assert "r - mean" in made[1][1]
     assert theirs.imported()
     out = tmp_path / "out"
     out.mkdir()
-    shard = ("advantages", *state, "--shard-index", "0", "--num-shards", "1")
-    needed = [("verify", enriched), shard]
+    needed = [("verify", enriched)]
     requested = {"preset": "verl", "requested_estimator": "theirs"}
     fake = with_recipe(enriched, tmp_path / "fake.parquet", requested, estimator="grpo")
     others = [
@@ -116,7 +112,7 @@ def test_an_estimator_of_a_package_runs_only_if_the_user_names_it(theirs, tmp_pa
 
     again = (*needed, ("report", enriched, "-o", out / "r2.html"))
     named = theirs.run(*((*words, *how) for words in again))
-    assert [one[0] for one in named] == [0, 0, 0], named
+    assert [one[0] for one in named] == [0, 0], named
     assert theirs.imported()
 
 

@@ -1,7 +1,7 @@
-"""Ray and shards against a local run: `python -m tests.bench.scale PART [--folder DIR]`.
+"""Ray against a local run: `python -m tests.bench.scale PART [--folder DIR]`.
 
-same: 64 files, locally and on Ray in alternation, with 1, 2 and 4 workers, and as 4 shards. Prints
-    median seconds and ratios with warm workers, and whether the output bytes are identical.
+same: 64 files, locally and on Ray in alternation, with 1, 2 and 4 workers. Prints median
+    seconds and ratios with warm workers, and whether the output bytes are identical.
 large: one file of about 300 MB, locally and on Ray in alternation, with 1 and 2 workers.
 driver: memory of the Ray driver for 10 M responses, 1.2 M groups and 1,000 files, a task per file.
 tiny: 10,000 files of 8 responses, a task per file and pass. Measures the overhead of scheduling.
@@ -28,7 +28,6 @@ import ray
 
 import rlpost
 from rlpost.distributed import partition as partitions
-from rlpost.distributed import shards
 from tests.bench.inputs import response_table
 from tests.bench.micro import peak_mb
 
@@ -86,14 +85,6 @@ def same(top: Path) -> dict[str, object]:
             "same bytes": equal_files(top / "ray", top / "local"),
         }
         ray.shutdown()
-    results["plan"] = seconds(
-        lambda: shards.plan([top / "in"], top / "shards", top / "state", RECIPE, rlpost.Options())
-    )
-    options = rlpost.Options(workers=WORKERS)
-    results["4 shards, one after another"] = [
-        seconds(partial(shards.shard, top / "state", index, 4, options)) for index in range(4)
-    ]
-    results["shards' bytes are the same"] = equal_files(top / "shards", top / "local")
     return results
 
 

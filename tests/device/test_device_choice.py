@@ -1,6 +1,5 @@
 """`--device auto`: decided once a run by its token columns, and used by what follows."""
 
-import json
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlpost
-from rlpost.distributed import shards
 from rlpost.errors import UnavailableError
 from rlpost.pipeline import device_choice
 from rlpost.pipeline.options import Options
@@ -61,17 +59,6 @@ def test_without_an_accelerator_a_large_run_is_on_the_cpu(large, monkeypatch, tm
         summary = rlpost.advantages(SAMPLE, tmp_path / "out.parquet", RECIPE)
     assert (summary["device"]["name"], summary["devices"]) == ("cpu", ["cpu"])
     assert "no accelerator" in summary["device"]["reason"]
-
-
-def test_shards_compute_on_the_device_of_the_plan(large, tmp_path):
-    state, out = tmp_path / "state", tmp_path / "out.parquet"
-    with large():
-        plan = shards.plan([SAMPLE], out, state, RECIPE, Options())
-    assert plan["device"]["name"] == "shadow"
-    assert json.loads((state / "plan.json").read_text())["device"]["name"] == "shadow"
-    summary = shards.shard(state, 0, 1, Options())
-    assert summary["device"] == plan["device"] | {"accelerator_from_bytes": 1 << 30}
-    assert {*summary["devices"]} <= {"shadow:0", "shadow:1"}
 
 
 def test_an_update_computes_on_the_device_of_the_files_that_are_there(

@@ -1,4 +1,4 @@
-"""Runs on the shadow: files, shards, tasks on tables, full memory, several cards, functions."""
+"""Runs on the shadow: files, tasks on files and tables, full memory, several cards, functions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from distributed_runs import InProcess, in_tasks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import recipes as random_recipes
@@ -20,15 +21,14 @@ from strategies import to_table
 
 import rlpost
 from rlpost import functional
-from rlpost.distributed import driver, shards
+from rlpost.distributed import driver
 from rlpost.distributed import partition as partitions
-from rlpost.distributed.executor import TaskResult
-from rlpost.distributed.partition import LoadedBatch, TablePartition, TaskContext
+from rlpost.distributed.partition import TablePartition, TaskContext
 from rlpost.errors import RlpostError, UnavailableError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.accelerators import TorchDevices
-from rlpost.pipeline.device_choice import ON_CPU, DeviceChoice
+from rlpost.pipeline.device_choice import DeviceChoice
 from rlpost.pipeline.run import bind
 from rlpost.pipeline.running_state import RunState
 from tests.device.inputs import rollouts
@@ -123,7 +123,7 @@ def test_two_cards_share_the_chunks_of_four_workers(shadow, recipe):
 @pytest.mark.nightly
 @every_recipe
 @pytest.mark.parametrize("divided", [False, True])
-def test_shards_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, divided):
+def test_tasks_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, divided):
     (tmp_path / "in").mkdir()
     table = rollouts(observations=True)
     for place, (start, stop) in enumerate(pairwise((0, 40, 96))):
@@ -135,9 +135,7 @@ def test_shards_leave_the_bytes_of_a_run_on_the_cpu(shadow, tmp_path, recipe, di
         mock.patch.object(partitions, "PART_BYTES", 1 if divided else partitions.PART_BYTES),
         shadow.counted() as counts,
     ):
-        shards.plan([tmp_path / "in"], tmp_path / "out", tmp_path / "state", recipe, ON_CARD)
-        for index in (1, 0):
-            shards.shard(tmp_path / "state", index, 2, ON_CARD)
+        in_tasks(tmp_path / "in", tmp_path / "out", recipe, ON_CARD)
     assert counts.to_device > 0
     for path in (tmp_path / "local").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
@@ -162,18 +160,6 @@ def test_any_rollouts_have_the_bits_of_the_cpu(measure, rows, options, chunk_tok
     assert all(sum(each.counts.waits for each in one) <= len(one) + 1 for one in run.passes)
 
 
-class InMemory:
-    """An executor that runs the tasks in this process, as a worker of Ray does."""
-
-    def run(self, _purpose, context, calls):
-        results = []
-        for call in calls:
-            own = context if call.tokens else replace(context, device=ON_CPU)
-            batches = (LoadedBatch(*batch) for batch in call.batches)
-            results.append(TaskResult(*call.task(own, *call.arguments, batches)))
-        return results
-
-
 @every_recipe
 def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     table = rollouts(observations=True)
@@ -182,8 +168,8 @@ def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     context = TaskContext(recipe, plan.columns, RunState(), 1, device=card, chunk_tokens=3000)
     parts = [TablePartition(table.slice(start, 48), 48) for start in (0, 48)]
     with shadow.counted() as counts:
-        reduced = driver.reduce_responses(context, parts, InMemory())
-        _, tables = driver.last_pass(context, parts, reduced, InMemory())
+        reduced = driver.reduce_responses(context, parts, InProcess())
+        _, tables = driver.last_pass(context, parts, reduced, InProcess())
     expected, _ = rlpost.enrich(table, recipe, SMALL)
     assert counts.to_device > 0
     assert pa.concat_tables(tables).equals(expected)

@@ -1,9 +1,8 @@
-"""A cluster of Ray, and a planned run."""
+"""A cluster of Ray."""
 
 import os
 
 import pytest
-from distributed_runs import plan, steps_table, write_files
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +18,3 @@ def cluster():
     yield made
     ray.shutdown()
     made.shutdown()
-
-
-@pytest.fixture
-def planned(tmp_path):
-    write_files(steps_table(), tmp_path / "in", 4)
-    plan(tmp_path)
-    return tmp_path

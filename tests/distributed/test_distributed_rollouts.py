@@ -1,9 +1,9 @@
-"""An agentic run in shards: what concerns several rows is the same, wherever those rows are."""
+"""An agentic run in tasks: what concerns several rows is the same, wherever those rows are."""
 
 import pyarrow as pa
 import pytest
 from agentic_run import agentic_run
-from shard_runs import check
+from distributed_runs import check
 
 import rlpost
 
@@ -36,7 +36,7 @@ def run():
 def test_rows_of_a_rollout_in_several_files(run, options):
     recipe = rlpost.Recipe(unit="rollout", **options)
     assert rlpost.enrich(run, recipe)[1]["responses"] == run.num_rows
-    check(run, recipe, files=3, count=2, rows_a_bucket=20, divide=True)
+    check(run, recipe, files=3, rows_a_bucket=20, divide=True)
 
 
 @pytest.mark.parametrize("options", OF_ROWS.values(), ids=OF_ROWS)
@@ -45,4 +45,4 @@ def test_labels_of_several_tables(run, options):
     reasons = [f"error {place % 8}" if one else None for place, one in enumerate(failed)]
     rows = run.drop_columns(["rollout_id", "failure"]).append_column("failure", pa.array(reasons))
     assert rlpost.enrich(rows, recipe)[1]["failures"]["reasons"]
-    check(rows, recipe, files=3, count=2, rows_a_bucket=20, divide=True)
+    check(rows, recipe, files=3, rows_a_bucket=20, divide=True)

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed_runs import LOCAL, facts, same_files, steps_table, write_files
-from shard_runs import check, in_shards
+from distributed_runs import LOCAL, check, facts, in_tasks, same_files, steps_table, write_files
 
 import rlpost
 from rlpost.distributed import driver
+from rlpost.errors import DataError
 
 pytestmark = pytest.mark.nightly
 
@@ -28,12 +28,12 @@ STATEFUL = {
 @pytest.mark.parametrize("options", STATEFUL.values(), ids=STATEFUL)
 def test_what_goes_on_from_batch_to_batch_gives_the_same(options):
     recipe = rlpost.Recipe(**{"estimator": "reinforce", **options})
-    check(steps_table(36), recipe, files=2, count=3, rows_a_bucket=9, divide=True)
+    check(steps_table(36), recipe, files=2, rows_a_bucket=9, divide=True)
 
 
 @pytest.mark.parametrize("step", [int, lambda place: f"warm-{place}", lambda place: f"{place}"])
 def test_steps_keep_the_order_of_the_input(step):
-    check(steps_table(step=step), rlpost.Recipe(), files=4, count=2, rows_a_bucket=7)
+    check(steps_table(step=step), rlpost.Recipe(), files=4, rows_a_bucket=7)
 
 
 def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_path):
@@ -45,23 +45,36 @@ def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_pat
     recipe = rlpost.Recipe(estimator="rloo")
     want = rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
     with mock.patch.object(driver, "ROWS_A_BUCKET", 11):
-        got = in_shards(tmp_path, recipe, 3)
+        got = in_tasks(tmp_path / "in", tmp_path / "out", recipe)
     assert facts(got) == facts(want)
     assert len(got["steps"]) == 7
-    same_files(tmp_path / "shards", tmp_path / "local")
+    same_files(tmp_path / "out", tmp_path / "local")
 
 
 def test_where_nothing_is_left_anywhere_the_error_is_that_of_one_process():
     table = steps_table().set_column(3, "reward", [pa.array([1.0] * 60)])
     recipe = rlpost.Recipe(drop_zero_variance=True, difficulty_mask=True)
-    check(table, recipe, files=2, count=2, rows_a_bucket=5)
+    check(table, recipe, files=2, rows_a_bucket=5)
 
 
 def test_a_bundle_of_which_nothing_is_left_is_no_error():
     rewards = np.where(np.array(steps_table()["step"]) == "3", 1.0, np.arange(60) % 2)
     table = steps_table().set_column(3, "reward", [pa.array(rewards)])
     recipe = rlpost.Recipe(drop_zero_variance=True)
-    check(table, recipe, files=2, count=2, rows_a_bucket=1)
+    check(table, recipe, files=2, rows_a_bucket=1)
+
+
+@pytest.mark.parametrize("rows_a_bucket", [1, 1000])
+def test_rows_of_a_rollout_that_differ_are_named_as_in_one_process(rows_a_bucket):
+    table = steps_table(step=lambda place: f"{place % 20}")
+    rewards = pa.array([float(row == 41) for row in range(60)])
+    table = table.set_column(3, "reward", [rewards])
+    table = table.set_column(14, "trajectory", [[f"{row % 20}" for row in range(60)]])
+    table = table.set_column(0, "prompt_id", [["p"] * 60])
+    recipe = rlpost.Recipe(columns={"rollout": "trajectory"})
+    with pytest.raises(DataError, match=r"row 1, has a reward of 0\.0, but"):
+        rlpost.enrich(table, recipe)
+    check(table, recipe, files=2, rows_a_bucket=rows_a_bucket, divide=True)
 
 
 @pytest.mark.parametrize("role", ["judge", "jugde"])
@@ -70,7 +83,7 @@ def test_agent_roles_of_all_buckets_are_compared_with_those_of_the_recipe(role):
     roles = pa.array(np.where(steps == "3", "judge", "solver"))
     table = steps_table().append_column("agent_role", roles)
     recipe = rlpost.Recipe(estimator="grpo", estimator_for={role: "rloo"})
-    check(table, recipe, files=2, count=2, rows_a_bucket=1)
+    check(table, recipe, files=2, rows_a_bucket=1)
 
 
 def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():

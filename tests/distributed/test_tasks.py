@@ -1,12 +1,7 @@
-"""Tasks of a distributed run: the rows of a block, and the time that they take."""
-
-import time
-from dataclasses import replace
+"""Blocks of responses, which tasks exchange."""
 
 import numpy as np
-from distributed_runs import LOCAL
 
-from rlpost.distributed import shards
 from rlpost.distributed.blocks import responses_block
 from rlpost.pipeline.data import Responses
 
@@ -33,15 +28,3 @@ def test_each_reader_of_a_block_reads_its_rows_alone():
         steps = [part.cells.steps[part.cells.pairs[cell][0]] for cell in part["cell"]]
         assert steps == [[1, 2][step] for step in columns["step"][rows]]
     assert len(block.responses()) == 3
-
-
-def test_start_up_is_that_of_the_process_in_wall_and_cpu_time(planned):
-    began = time.perf_counter() - 5.0
-    options = replace(LOCAL, started=began)
-    cpu = time.process_time()
-    assert cpu > 0.5  # of imports
-    shards.shard(planned / "state", 0, 2, options)
-    seconds = shards.shard(planned / "state", 1, 2, LOCAL)["seconds"]  # begins with the call
-    assert 5.0 < seconds["start_up"] < 9.0
-    assert cpu < seconds["cpu"]["start_up"] < seconds["cpu"]["total"]
-    assert seconds["cpu"]["start_up"] < 2 * cpu

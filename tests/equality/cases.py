@@ -201,14 +201,14 @@ def all_cases(estimators: list[str]) -> list[Case]:
     return [
         *of_estimators(estimators), *of_presets(), *of_recipes(), *of_corrections(),
         *of_numerics(), *of_inputs(), *of_losses(), *of_reading(), *of_replays(), *of_dumps(),
-        *of_exports(), *of_lists(), *of_updates(), *of_shards(), *of_python(),
+        *of_exports(), *of_lists(), *of_updates(), *of_python(),
         *of_ray(),
     ]  # fmt: skip
 
 
 def quick(estimators: list[str]) -> list[Case]:
     """Cases that show a change of a formula, without those that start processes of their own."""
-    made = [*of_estimators(estimators), *of_inputs(), *of_shards(), *of_python()]
+    made = [*of_estimators(estimators), *of_inputs(), *of_python()]
     return [one for one in made if not one.fresh]
 
 
@@ -362,25 +362,6 @@ def of_corrections() -> list[Case]:
         )
         for where in ("any", "negative", "diverging")
     ]  # fmt: skip
-    return made
-
-
-def of_shards() -> list[Case]:
-    made = []
-    for name, options in (
-        ("grpo", ""), ("gae, whitened", GAE), ("positions", OTB),
-        ("running norm", "--norm-mean running --norm-std running --state state.json"),
-    ):  # fmt: skip
-        # What a plan leaves for its shards is no one else's: a hidden folder is not compared.
-        shard = "advantages --state-dir .plan --num-shards 3 --summary-json {0}.json -q"
-        made.append(
-            case(
-                f"shards: {name}",
-                f"plan @parts out --state-dir .plan -q --summary-json plan.json {options}",
-                *(f"{shard.format(at)} --shard-index {at}" for at in range(3)),
-                "verify out --format json",
-            )
-        )
     return made
 
 

@@ -334,17 +334,6 @@ def test_an_update_writes_again_what_other_options_change(of, files, tmp_path):
     assert recipe_of(out / "1.parquet")["options"] == {"beta": 3.0}
 
 
-def test_shards_have_the_options(of, files, tmp_path):
-    name, state, out = of(SCALED), tmp_path / "state", tmp_path / "out"
-    words = ["--estimator", name, "--option", "beta=2", "--state-dir", state]
-    assert (done := run("plan", files, out, *words)).code == 0, done.err
-    for number in (0, 1):
-        words = ["--shard-index", f"{number}", "--num-shards", "2", "--state-dir", state]
-        words += ["--estimator", name]  # code that a plan names is run only if the user names it
-        assert (done := run("advantages", *words)).code == 0, done.err
-    assert first_advantages(out) == [3, 2, 7, 14]
-
-
 def test_a_file_of_an_installed_estimator_is_verified_with_its_options(files, tmp_path):
     point = EntryPoint("theirs", "test_own:theirs", "rlpost.estimators")
     with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):

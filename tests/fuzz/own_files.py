@@ -18,7 +18,6 @@ from fuzz import mutate, seeds
 from runs import run
 
 import rlpost
-from rlpost.distributed import shards
 from rlpost.errors import RlpostError
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
@@ -83,11 +82,6 @@ def _prepare_journal(top: Path) -> None:
         rlpost.advantages(top / "in", top / "out", RAW, RESUME)
 
 
-def _prepare_shards(top: Path) -> None:
-    _prepare_inputs(top)
-    shards.plan([top / "in"], top / "out", top / "state", RAW, OPTIONS)
-
-
 def _prepare_state(top: Path) -> None:
     rlpost.advantages(written(top / "in/a.parquet"), top / "out/a.parquet", RAW, OPTIONS)
     loader = rlpost.load(top / "out/a.parquet", batch_size=2)
@@ -139,10 +133,6 @@ KINDS: dict[str, tuple[Callable[[Path], None], str, Callable[[Path], Any], mutat
     "journal": (
         _prepare_journal, f"out/{JOURNAL}",
         lambda top: rlpost.advantages(top / "in", top / "out", RAW, RESUME), mutate.json_text,
-    ),
-    "plan": (
-        _prepare_shards, "state/plan.json",
-        lambda top: shards.shard(top / "state", 0, 1, OPTIONS), mutate.json_text,
     ),
     "state": (_prepare_state, "state.json", _load, mutate.json_text),
     "metadata": (_prepare_metadata, "metadata.json", _with_metadata, mutate.json_text),

@@ -40,7 +40,6 @@ def folder(tmp_path):
 def commands(top):
     rows, dumps, out = top / "in", top / "dumps", top / "out"
     one = named(rows, b"b\xff\xfe.parquet")
-    state = named(top, b"st\xff")
     loss, as_json = ("--map", "log_probs=ref_log_probs"), ("--format", "json")
     return [
         ("inspect", rows), ("inspect", one, *as_json), ("inspect", rows, "--footer"),
@@ -57,8 +56,6 @@ def commands(top):
         ("loss", rows, top / "loss", *loss), ("loss", one, *loss, *as_json),
         ("convert", dumps, top / "converted"), ("inspect", named(dumps, b"e\xff.jsonl")),
         ("export", one, named(top, b"e\xff.jsonl"), "--to", "jsonl", "--lossy", *as_json),
-        ("plan", rows, top / "sharded", "--state-dir", state),
-        ("advantages", "--state-dir", state, "--shard-index", "0", "--num-shards", "1"),
     ]  # fmt: skip
 
 
@@ -70,7 +67,7 @@ def test_every_command_reads_and_writes_such_names(folder):
     written = named(folder / "out", b"b\xff\xfe.parquet")
     metadata = pq.read_metadata(arrow_file(written)).metadata
     assert metadata[b"rlpost.input"] == rb"b\xff\xfe.parquet"
-    for name in ("out", "res", "upd", "loss", "sharded"):
+    for name in ("out", "res", "upd", "loss"):
         assert named(folder / name, b"b\xff\xfe.parquet").is_file()
     (row, *_) = [
         json.loads(line)

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from distributed_runs import LOCAL, RAY, steps_table, write_files
+from distributed_runs import LOCAL, RAY, in_tasks, steps_table, write_files
 from runs import rollout, run, save, strict_json
 
 import rlpost
-from rlpost.distributed import shards
 from rlpost.errors import FindingsError, UsageError
 from rlpost.pipeline.expectations import FACTS, Expectation, expectations_of
 
@@ -148,18 +147,12 @@ def test_evidence_has_the_groups_steps_and_responses(tmp_path):
 LOCAL_ONE = replace(LOCAL, expect={"group_size": 4})
 
 
-def in_shards(folder, options):
-    shards.plan([folder / "in"], folder / "out", folder / "state", RECIPE, options)
-    assert shards.shard(folder / "state", 1, 2, LOCAL) is None
-    return shards.shard(folder / "state", 0, 2, LOCAL)
-
-
 ENGINES = {
     "local": lambda top, options: rlpost.advantages(top / "in", top / "out", RECIPE, options),
     "update": lambda top, options: rlpost.advantages(
         top / "in", top / "out", RECIPE, replace(options, update=True)
     ),
-    "shards": in_shards,
+    "tasks": lambda top, options: in_tasks(top / "in", top / "out", RECIPE, options),
     "ray": lambda top, options: rlpost.advantages(
         top / "in", top / "out", RECIPE,
         replace(RAY, expect=options.expect, fail_on=options.fail_on, state=options.state),
@@ -187,9 +180,6 @@ def test_no_engine_publishes_if_an_expectation_is_not_met(engine, folder):
     with pytest.raises(FindingsError) as local:
         ENGINES["local"](folder, replace(LOCAL, expect=expect))
     assert [text] == local.value.summary["errors"]
-    if engine == "shards":
-        with pytest.raises(FindingsError):
-            shards.shard(folder / "state", 1, 2, LOCAL)
     assert ENGINES["local"](folder, LOCAL).errors == []
     assert len(published(folder)) == 4
 
@@ -238,13 +228,3 @@ def test_a_stopped_run_keeps_its_files_and_a_run_without_the_option_publishes_th
     assert published(folder) == []
     rlpost.advantages(folder / "in", folder / "out", RECIPE, replace(LOCAL, resume=True))
     assert len(published(folder)) == 4
-
-
-@pytest.mark.parametrize("words", [["--fail-on", "error"], ["--expect", "steps=6"]])
-def test_shards_take_both_options_in_their_plan(words, folder):
-    plan = ["plan", folder / "in", folder / "out", "--state-dir", folder / "state", "-q"]
-    assert run(*plan, *words).code == 0
-    shard = ["advantages", "--state-dir", folder / "state", "--num-shards", 1, "--shard-index", 0]
-    ran = run(*shard, *words)
-    assert (ran.code, words[0] in ran.err) == (2, True)
-    assert run(*shard, "-q").code == 0

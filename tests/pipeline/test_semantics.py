@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -142,32 +141,13 @@ def test_compare_prints_the_semantics_of_each_side(source, enriched, tmp_path):
     assert again["warnings"] == []
 
 
-def test_shards_of_a_plan_of_other_semantics_are_not_written(source, tmp_path):
-    folder, out = tmp_path / "plan", tmp_path / "shards.parquet"
-    plan = partial(run, "plan", source, out, "--state-dir", folder)
-    assert plan("-q").code == 0
-    with_other_number(folder / "plan.json")
-    words = ("--state-dir", folder, "--num-shards", "1", "--shard-index", "0")
-    ran = run("advantages", *words)
-    assert ran.code == 2
-    assert f"a plan of {NUMBERS}" in ran.err
-    assert "run `rlpost plan --overwrite` again" in ran.err
-    assert plan("--overwrite").code == 0
-    assert run("advantages", *words).code == 0
-    assert stored(out) == str(SEMANTICS).encode()
-
-
-@pytest.mark.parametrize("engine", ["local", "shards"])
-def test_running_statistics_of_two_definitions_of_the_reward_are_not_mixed(
-    source, tmp_path, engine
-):
+def test_running_statistics_of_two_definitions_of_the_reward_are_not_mixed(source, tmp_path):
     state, out = tmp_path / "state.json", tmp_path / "out.parquet"
     norms = ("-q", "--norm-mean", "running", "--norm-std", "running", "--state", state)
     assert run("advantages", source, tmp_path / "before.parquet", *norms).code == 0
     with_other_number(state)
     before = state.read_bytes()
-    shards = ("plan", source, out, "--state-dir", tmp_path / "plan")
-    ran = run(*(shards if engine == "shards" else ("advantages", source, out)), *norms)
+    ran = run("advantages", source, out, *norms)
     assert ran.code == 3
     assert f"--state {state}: has {NUMBERS}" in one_line(ran.err)
     assert (state.read_bytes(), out.exists()) == (before, False)

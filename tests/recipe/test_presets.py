@@ -130,11 +130,6 @@ def test_preset_and_requested_estimator_are_on_screen_in_json_and_in_the_file(
     assert "grpo" in plain
     assert "preset" not in plain
     assert b"rlpost.preset" not in pq.read_schema("plain.parquet").metadata
-    save(rollout(), Path("d/in.parquet"))
-    assert run("plan", "d", "out", *words, "--state-dir", "state").code == 0
-    ran = run("advantages", "--state-dir", "state", "--num-shards", "1", "--shard-index", "0")
-    assert "preset verl, grpo" in recipe_line(ran)
-    assert json.loads(pq.read_schema("out/in.parquet").metadata[b"rlpost.preset"]) == told
 
 
 def test_a_variant_is_selected_by_the_frameworks_name():

@@ -1,23 +1,31 @@
-"""Runs in shards and on Ray: files to divide, and what is the same as in a run in one process."""
+"""Runs in tasks, in this process and on Ray: files to divide, and what a local run has, too."""
 
 import json
 import subprocess
 import sys
+import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import rlpost
-from rlpost.distributed import shards
+from rlpost.distributed import driver
+from rlpost.distributed import partition as partitions
+from rlpost.distributed.executor import TaskResult
+from rlpost.distributed.partition import LoadedBatch
+from rlpost.errors import RlpostError
+from rlpost.io.parquet.source import input_metadata
+from rlpost.pipeline.device_choice import ON_CPU
 
 MANNER = {"outputs", "seconds", "engine"}
 """Entries of a summary that name how it was computed."""
 LOCAL = rlpost.Options(chunk_tokens=30, workers=2)
-OVER = replace(LOCAL, overwrite=True)
 RAY = rlpost.Options(chunk_tokens=30, engine="ray")
 
 
@@ -94,12 +102,73 @@ def rlpost_command(*words, cwd):
     return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def plan(top, recipe=None, options=LOCAL, state="state"):
-    return shards.plan([top / "in"], top / "out", top / state, recipe or rlpost.Recipe(), options)
+class InProcess:
+    """An executor that runs the tasks in this process, and keeps their blocks in memory."""
+
+    def __init__(self, *_reporter_and_clock):
+        self.survey = input_metadata
+
+    def accelerator(self):
+        """Not looked for."""
+
+    def run(self, _purpose, context, calls):
+        """Run all calls."""
+        results = []
+        for call in calls:
+            own = context if call.tokens else replace(context, device=ON_CPU)
+            batches = (LoadedBatch(*batch) for batch in call.batches)
+            results.append(TaskResult(*call.task(own, *call.arguments, batches)))
+        return results
 
 
-def shard(top, index, count, options=LOCAL, state="state"):
-    return shards.shard(top / state, index, count, options)
+def in_tasks(source, output, recipe=None, options=LOCAL):
+    """The summary of a run on Ray whose tasks run in this process, as if it had 64 CPUs."""
+    from rlpost.distributed import ray  # noqa: PLC0415 - a second to import
+
+    own = {"connected": nullcontext, "RayExecutor": InProcess, "slots": lambda *_: 64}
+    with mock.patch.multiple(ray, **own):
+        return rlpost.advantages(source, output, recipe, replace(options, engine="ray"))
+
+
+def attempt(run):
+    """The summary of a run, or its error."""
+    try:
+        return run()
+    except RlpostError as error:
+        return type(error), str(error)
+
+
+def check(table, recipe, files, rows_a_bucket, *, divide=False, indexed=False):
+    """A run in tasks leaves the bytes that a local run leaves, or fails as it does."""
+    least = 1 if divide else partitions.PART_BYTES
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        write_files(table, top / "in", files, write_page_index=indexed)
+        want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, LOCAL))
+        with (
+            mock.patch.object(driver, "ROWS_A_BUCKET", rows_a_bucket),
+            mock.patch.object(partitions, "PART_BYTES", least),
+        ):
+            got = attempt(lambda: in_tasks(top / "in", top / "out", recipe))
+        if isinstance(want, tuple):
+            assert got == want
+            return
+        assert facts(got) == facts(want)
+        same_files(top / "out", top / "local")
+        for path in (top / "local").iterdir():
+            assert have_indexes(path) == (indexed and pq.read_metadata(path).num_rows > 0)
+
+
+def have_indexes(path):
+    """Whether all columns have page indexes."""
+    metadata = pq.read_metadata(path)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    chunks = [group.column(place) for group in groups for place in range(metadata.num_columns)]
+    known = {
+        chunk.has_offset_index and chunk.has_column_index for chunk in chunks if chunk.num_values
+    }
+    assert len(known) < 2
+    return known == {True}
 
 
 def hidden(top):
@@ -118,6 +187,7 @@ def below(s3, prefix):
 KILLER = '''
 import os, signal, time
 from pathlib import Path
+from unittest import mock
 FOLDER = Path({folder!r})
 
 def deadly(token_rewards, offsets):

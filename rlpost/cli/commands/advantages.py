@@ -12,8 +12,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, expected
-from rlpost.cli.commands import plan as sharded
-from rlpost.cli.help_screen import EXECUTION, SHARDS, command
+from rlpost.cli.help_screen import EXECUTION, RAY, command
 from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import check_summary, echo, reporting, write_json
 from rlpost.errors import ReadWriteError, SummaryError, UsageError
@@ -114,7 +113,7 @@ def advantages(
         option(
             "--engine",
             metavar="local|ray",
-            panel=SHARDS,
+            panel=RAY,
             common=False,
             variable=True,
             help="Compute in this process, or on Ray.",
@@ -125,41 +124,9 @@ def advantages(
         option(
             "--ray-address",
             metavar="ADDRESS",
-            panel=SHARDS,
+            panel=RAY,
             common=False,
             help="Ray cluster, or auto (default: RAY_ADDRESS or a new cluster).",
-        ),
-    ] = None,
-    state_dir: Annotated[
-        Path | None,
-        option(
-            "--state-dir",
-            metavar="DIR",
-            panel=SHARDS,
-            common=False,
-            help="Directory that `rlpost plan` wrote for shards.",
-        ),
-    ] = None,
-    shard_index: Annotated[
-        int | None,
-        option(
-            "--shard-index",
-            metavar="INT",
-            panel=SHARDS,
-            common=False,
-            min=0,
-            help="Index of the shard to write, from 0.",
-        ),
-    ] = None,
-    num_shards: Annotated[
-        int | None,
-        option(
-            "--num-shards",
-            metavar="INT",
-            panel=SHARDS,
-            common=False,
-            min=1,
-            help="Number of shards.",
         ),
     ] = None,
 ) -> None:
@@ -170,11 +137,8 @@ def advantages(
     if where is not None:
         text = f"--where {where}: a baseline of chosen responses is biased, so groups stay whole"
         raise UsageError(text, tip="--steps FIRST:END computes some steps, with all their rows")
-    paths, shard = paths or [], sharded.shard_of(state_dir, shard_index, num_shards)
-    if shard is not None and steps is not None:
-        text = f"--steps {steps}: no effect on a shard, whose rows `rlpost plan` has chosen"
-        raise UsageError(text, tip="leave --steps out")
-    if shard is None and len(paths) < (1 if show_plan and not update else 2):
+    paths = paths or []
+    if len(paths) < (1 if show_plan and not update else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names, facts = settings.recipe, settings.requested, expected(expect)
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
@@ -193,13 +157,6 @@ def advantages(
     check_summary(summary_json)
     show = partial(_show, summary_json=summary_json, quiet=quiet, verbose=verbose)
     try:
-        if shard is not None:
-            with reporting(quiet=quiet) as reporter:
-                run = replace(run, reporter=reporter, chunk_tokens=None, asked={})
-                summary = sharded.run_shard(shard, paths, recipe, run, quiet=quiet)
-            if summary is not None:
-                show(summary)
-            return
         *inputs, output = paths
         with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
             summary = functions.advantages(

@@ -1,0 +1,121 @@
+"""Runs in tasks leave the files of a run in one process."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed_runs import LOCAL, check, hidden, in_tasks, same_files, steps_table, write_files
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import recipes, rollouts, to_table
+
+import rlpost
+from rlpost.distributed import tasks
+from rlpost.errors import ReadWriteError
+from rlpost.estimators import ESTIMATORS
+
+
+def spread_over(rows, steps):
+    """The rows with these many steps, all mixed up."""
+    order = np.random.default_rng(len(rows)).permutation(len(rows))
+    mixed = [rows[place] for place in order]
+    return [replace(row, batch=place % steps) for place, row in enumerate(mixed)]
+
+
+@settings(max_examples=25)
+@given(rollouts(), recipes(tuple(ESTIMATORS)), st.integers(1, 4), st.data())
+def test_tasks_leave_the_bytes_of_a_run_in_one_process(rows, options, files, data):
+    if data.draw(st.booleans()):
+        rows = spread_over(rows, data.draw(st.integers(2, 5)))
+    how = {"divide": data.draw(st.booleans()), "indexed": data.draw(st.booleans())}
+    check(to_table(rows), rlpost.Recipe(**options), files, 3, **how)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_gives_the_same_in_buckets(estimator):
+    options = {
+        "gdpo": {"reward_components": ("correctness", "format")},
+        "opd": {"teachers": {"log_probs": 1.0}},
+    }.get(estimator, {})
+    recipe = rlpost.Recipe(estimator=estimator, length_weight=True, **options)
+    check(steps_table(36), recipe, files=3, rows_a_bucket=9, divide=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"estimator": "gae"}], ids=str)
+def test_page_indexes_are_the_same_where_a_file_is_divided(options):
+    recipe = rlpost.Recipe(**options)
+    check(steps_table(36), recipe, files=2, rows_a_bucket=9, divide=True, indexed=True)
+
+
+@pytest.mark.parametrize("name", ["sample_mask", "loss_multiplier"])
+@pytest.mark.parametrize("options", [{}, {"drop_zero_variance": True, "replace": True}], ids=str)
+def test_a_sample_mask_of_the_input_gives_the_same(name, options):
+    mask = pa.array([float(i % 3 > 0) for i in range(60)])
+    table = steps_table().append_column(name, mask)
+    check(table, rlpost.Recipe(**options), files=2, rows_a_bucket=5)
+    computed = table.replace_schema_metadata({"rlpost.sample_mask": "computed"})
+    check(computed, rlpost.Recipe(replace=True), files=2, rows_a_bucket=5)
+    nothing = table.set_column(table.num_columns - 1, name, pa.array([0] * 60))
+    check(nothing, rlpost.Recipe(**options), files=2, rows_a_bucket=5)
+
+
+def test_the_state_is_that_of_a_local_run(tmp_path):
+    write_files(steps_table(), tmp_path / "in", 3)
+    norms = {"norm_mean": "running", "norm_std": "running"}
+    kl = {"kl_coef": 0.2, "kl_target": 0.01, "kl_horizon": 50}
+    recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True, **norms, **kl)  # settles twice
+    for name in ("local", "tasks"):
+        (tmp_path / f"{name}.json").write_text(
+            '{"version": 1, "semantics": 1, '
+            '"running": {"math": {"count": 5, "mean": 0.5, "variance": 0.25}}}'
+        )
+    options = {n: replace(LOCAL, state=tmp_path / f"{n}.json") for n in ("local", "tasks")}
+    rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, options["local"])
+    in_tasks(tmp_path / "in", tmp_path / "tasks", recipe, options["tasks"])
+    assert (tmp_path / "tasks.json").read_text() == (tmp_path / "local.json").read_text()
+    assert json.loads((tmp_path / "tasks.json").read_text())["kl_coef"] != 0.2
+    same_files(tmp_path / "tasks", tmp_path / "local")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_came_since_the_run_began_is_replaced_on_request(
+    tmp_path, monkeypatch, overwrite
+):
+    write_files(steps_table(), tmp_path / "in", 3)
+    merged = tasks.merged_totals
+
+    def late(*arguments):
+        (tmp_path / "out" / "part-2.parquet").write_bytes(b"notes of somebody")
+        return merged(*arguments)
+
+    monkeypatch.setattr(tasks, "merged_totals", late)
+    options = replace(LOCAL, overwrite=overwrite)
+    if overwrite:
+        assert in_tasks(tmp_path / "in", tmp_path / "out", options=options)["responses"] == 60
+        return
+    with pytest.raises(ReadWriteError, match=r"part-2\.parquet: exists now, and did not"):
+        in_tasks(tmp_path / "in", tmp_path / "out", options=options)
+    names = [path.name for path in (tmp_path / "out").glob("*.parquet")]
+    assert names == ["part-2.parquet"]
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("harm", ["touch", "remove"])
+def test_an_input_that_changes_is_noticed_before_publishing(tmp_path, monkeypatch, harm):
+    write_files(steps_table(), tmp_path / "in", 3)
+    path, merged = tmp_path / "in" / "part-0.parquet", tasks.merged_totals
+
+    def late(*arguments):
+        if harm == "remove":
+            path.unlink()
+        else:
+            pq.write_table(pq.read_table(path), path)
+        return merged(*arguments)
+
+    monkeypatch.setattr(tasks, "merged_totals", late)
+    with pytest.raises(ReadWriteError, match="was changed or removed since the run began"):
+        in_tasks(tmp_path / "in", tmp_path / "out")
+    assert list((tmp_path / "out").glob("**/*.parquet")) == []
