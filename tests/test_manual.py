@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import format_writers as writers
 import format_writers_text as writers_text
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from manual.pages import HOME, PAGES, refreshed
@@ -62,14 +64,16 @@ def blocks(path: Path, language: str) -> list[str]:
 def files(tmp_path_factory):
     """A folder with the files that the pages' commands read."""
     home = tmp_path_factory.mktemp("files")
-    sample = ROOT / "sample_data" / "arithmetic.parquet"
     shutil.copytree(ROOT / "sample_data", home / "sample_data")
+    sample = home / "sample_data" / "arithmetic.parquet"
     table = pq.read_table(sample)
+    parts = [table.filter(pc.field("step") == step).slice(0, 64) for step in range(4)]
+    table = pa.concat_tables(parts)
+    pq.write_table(table, sample)
     for step in (0, 1):
         folder = home / "dumps" / f"step={step}"
         folder.mkdir(parents=True)
-        part = table.filter(pq.read_table(sample)["step"].to_numpy() == step)
-        pq.write_table(part.drop_columns("step"), folder / "rollouts.parquet")
+        pq.write_table(parts[step].drop_columns("step"), folder / "rollouts.parquet")
     names = ["loss_mask" if name == "response_mask" else name for name in table.column_names]
     pq.write_table(table.rename_columns(names), home / "loss-mask.parquet")
     for name, estimator in (("a", "grpo"), ("b", "rloo")):
@@ -127,6 +131,8 @@ def test_blocks_run_one_after_the_other(path, folder, monkeypatch):
     for needs, language, text in RUN.findall(path.read_text("utf-8"))[skipped:]:
         if needs == "ray":
             continue  # tests/distributed/test_ray.py runs these in its cluster
+        if language == "python" and "<!-- result" in path.read_text("utf-8"):
+            continue  # test_tables_and_outputs_are_current runs these
         if needs and find_spec(needs) is None:
             missing.append(needs)
             continue

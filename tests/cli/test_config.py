@@ -93,14 +93,6 @@ def test_flags_override_the_environment_which_overrides_the_file(
     assert shown("--config", "r.toml", *words.split())[field][0] == expected
 
 
-def test_the_file_may_name_the_preset(monkeypatch):
-    Path("r.toml").write_text('preset = "verl"\nestimator = "gae"\n')
-    monkeypatch.setenv("RLPOST_CONFIG", "r.toml")
-    found = shown()
-    assert found["estimator"] == ("gae", "r.toml")
-    assert found["numerics.single"] == ("raw", "preset verl")
-
-
 def test_every_field_is_listed_or_only_those_that_are_set():
     found = shown()
     fields = {*Recipe.model_fields} - {*TABLES}

@@ -44,10 +44,6 @@ def test_numbers_are_aligned_right_and_text_left():
     ]
 
 
-def test_a_table_without_rows_prints_its_title_and_lines():
-    assert on_terminal(TextTable(title="Masks", lines=["no mask"]), 80) == ["Masks", "no mask"]
-
-
 @pytest.mark.parametrize("width", [20, 31, 40, 80])
 def test_no_line_is_wider_than_the_terminal(width):
     table = TextTable(
@@ -149,11 +145,6 @@ def test_paragraphs_of_a_note_of_a_row_are_lines_that_wrap(monkeypatch):
     assert max(map(len, lines)) <= 30
     assert lines[-2:] == ["  second", "b"]
     assert "- second" in table.markdown()
-
-
-def test_wide_characters_keep_columns_aligned():
-    rows = on_terminal(TextTable(("prompt", "n"), [("数学", "1"), ("maths", "2")]), 80)[1:]
-    assert rows == ["数学    1", "maths   2"]
 
 
 def test_control_characters_become_signs():

@@ -1,6 +1,5 @@
 """Notebooks: views with charts, progress below the cell, and help."""
 
-import inspect
 import pydoc
 import re
 import sys
@@ -200,15 +199,3 @@ def test_help_of_options_has_each_field_once_and_fits_80_columns(model):
     for word in ("FieldInfo", "Annotated", "typing.", "model_dump", "__pydantic"):
         assert word not in text
     assert len(text.splitlines()) < 300
-
-
-def test_help_states_types_and_defaults_as_a_user_writes_them():
-    text = inspect.getdoc(rlpost.Recipe)
-    assert "    gamma: float = 1.0\n        Discount γ per policy token, 0 to 1.\n" in text
-    assert "kl_estimator: 'k1' | 'abs' | 'k2' | 'k3' | 'k4' = 'k1'\n" in text
-    assert "overlong_penalty: tuple[int, int, float] | None = None\n" in text
-    assert (
-        "\nResponse masks:\n    max_len_mask: bool = False\n        Drop responses of max_" in text
-    )
-    assert str(inspect.signature(rlpost.Recipe)) == "(*, option=value, ...)"
-    assert [*inspect.signature(rlpost.Recipe).parameters] == [*rlpost.Recipe.model_fields]

@@ -181,23 +181,6 @@ def test_a_condition_keeps_the_place():
 
 
 @pytest.mark.nightly
-def test_colours_and_measures():
-    async def drive():
-        async with browsing(index_of(CALCULATOR)) as (app, pilot):
-            await press(app, pilot, "enter", "enter")
-            assert "KL" not in cells(app)[0]
-            await press(app, pilot, "m")
-            assert "KL" in cells(app)[0]
-            assert "p<0.9" in preview(app)
-            await press(app, pilot, "c")
-            assert "|KL|<0.01" in preview(app)
-            await press(app, pilot, "c")
-            assert "p<0.9" not in preview(app)
-
-    asyncio.run(drive())
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("width", [80, 109, 110, 200])
 def test_no_line_is_wider_than_the_screen(width):
     async def drive():

@@ -169,16 +169,6 @@ def test_sides_are_named_by_what_varies(presets, estimators, names):
     assert [*variants([], presets, estimators, [])] == names
 
 
-def test_recipe_files_are_sides(tmp_path):
-    for name, clip in (("tight", 0.5), ("loose", 5)):
-        (tmp_path / f"{name}.toml").write_text(f'estimator = "rloo"\nadvantage_clip = {clip}\n')
-    paths = [tmp_path / "tight.toml", tmp_path / "loose.toml"]
-    found = variants(paths, [], [], ["mask=response_mask"])
-    clips = {name: recipe.advantage_clip for name, recipe in found.items()}
-    assert clips == {"tight": 0.5, "loose": 5}
-    assert all(recipe.columns == {"mask": "response_mask"} for recipe in found.values())
-
-
 # What is printed
 
 
@@ -232,20 +222,6 @@ def test_three_sides_are_a_matrix_and_each_table_names_its_pair(capsys):
     for left, right in (("grpo", "rloo"), ("grpo", "dr_grpo")):
         assert [line for line in lines if line.endswith(f", {left} - {right}")]
     assert lines[-1].startswith("! 3 of 3 ")
-
-
-def test_rows_of_several_files_have_their_file(tmp_path, capsys):
-    table = pq.read_table(ARITHMETIC)
-    for name, first, count in (("a", 0, 256), ("b", 256, 256)):
-        pq.write_table(table.slice(first, count), tmp_path / f"{name}.parquet")
-    recipes = [(name, rlpost.Recipe(estimator=name)) for name in ("grpo", "rloo")]
-    found = sides(*recipes, path=tmp_path, count=9)
-    rows = found["pairs"][0]["most_different"]
-    second = next(one for one in rows if one["row"] >= 256)
-    assert second["file"] == str(tmp_path / "b.parquet")
-    assert second["file_row"] == second["row"] - 256
-    show(found, "table")
-    assert f"\n{second['file']}:{second['file_row']} " in capsys.readouterr().out
 
 
 def test_the_command_line():

@@ -179,16 +179,6 @@ def test_a_dump_is_converted_before_it_is_inspected(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["5.jsonl"]
 
 
-def test_markdown_opens_no_tag_and_has_no_double_blank_lines(tmp_path):
-    table = pa.table({"prompt_id": ["<b>x", "<b>x"], "reward": [1.0, 1.0], "step": [0, 0]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    words = ["--about", "constant_rewards", "--format", "markdown"]
-    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), *words]).stdout
-    assert "&lt;b>x" in shown
-    assert "<" not in shown
-    assert "\n\n\n" not in shown
-
-
 def test_without_a_mask_the_output_states_that_all_tokens_count(tmp_path):
     table = pq.read_table(ARITHMETIC)
     pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "a.parquet")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -174,14 +173,6 @@ def test_equal_responses_are_printed_once_with_their_rows(capsys, files):
 def test_wrong_choices_say_what_is_wrong(choice, error, says):
     with pytest.raises(error, match=says):
         views.show([str(ARITHMETIC)], columns_map={}, **choice)
-
-
-def test_numbers_that_are_not_finite_are_null_and_come_last(capsys, tmp_path):
-    table = pa.table({"prompt_id": ["a"] * 3, "reward": [math.nan, 1.0, 2.0], "text": ["x"] * 3})
-    pq.write_table(table, tmp_path / "a.parquet")
-    found = as_json(capsys, tmp_path / "a.parquet", prompt="a")["responses"]
-    assert [one["reward"] for one in found] == [2.0, 1.0, None]
-    assert len(as_json(capsys, tmp_path / "a.parquet", worst=True)["responses"]) == 2
 
 
 # How it looks
