@@ -3,14 +3,10 @@
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 import rlpost
-from rlpost.errors import UnavailableError
 from rlpost.pipeline import device_choice
-from rlpost.pipeline.options import Options
 from rlpost.render.summary import summary_page
 
 SAMPLE = Path(__file__).parents[2] / "sample_data" / "arithmetic.parquet"
@@ -29,13 +25,6 @@ def large(shadow, monkeypatch):  # noqa: ARG001 - its cards are plugged in
             yield
 
     return context
-
-
-def step(number: int, path: Path) -> None:
-    """Write one step of the sample."""
-    path.parent.mkdir(exist_ok=True)
-    table = pq.read_table(SAMPLE)
-    pq.write_table(table.filter(pc.equal(table["step"], number)), path)
 
 
 def test_auto_goes_by_the_bytes_of_token_columns_and_the_summary_has_the_reason(large, tmp_path):
@@ -59,25 +48,3 @@ def test_without_an_accelerator_a_large_run_is_on_the_cpu(large, monkeypatch, tm
         summary = rlpost.advantages(SAMPLE, tmp_path / "out.parquet", RECIPE)
     assert (summary["device"]["name"], summary["devices"]) == ("cpu", ["cpu"])
     assert "no accelerator" in summary["device"]["reason"]
-
-
-def test_an_update_computes_on_the_device_of_the_files_that_are_there(
-    large, shadow, tmp_path, monkeypatch
-):
-    options = Options(update=True)
-
-    def update():
-        return rlpost.advantages(tmp_path / "in", tmp_path / "out", RECIPE, options)
-
-    step(0, tmp_path / "in" / "0.parquet")
-    with large():
-        assert update()["device"]["name"] == "shadow"
-    step(1, tmp_path / "in" / "1.parquet")
-    later = update()["device"]  # the file is too small for `auto` to choose the accelerator
-    assert (later["name"], str(tmp_path / "out") in later["reason"]) == ("shadow", True)
-    step(2, tmp_path / "in" / "2.parquet")
-    monkeypatch.setattr(shadow.backend, "plugged_in", False)
-    with pytest.raises(UnavailableError, match=f"{tmp_path / 'out'}: .* --device shadow"):
-        update()
-    options = Options("cpu", update=True)
-    assert update()["device"]["name"] == "cpu"

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from distributed_runs import InProcess, in_tasks
+from functional_calls import CALLS, called, columns_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import recipes as random_recipes
@@ -20,7 +21,6 @@ from strategies import rollouts as random_rollouts
 from strategies import to_table
 
 import rlpost
-from rlpost import functional
 from rlpost.distributed import driver
 from rlpost.distributed import partition as partitions
 from rlpost.distributed.partition import TablePartition, TaskContext
@@ -48,9 +48,6 @@ RECIPES = {
     ),
 }
 FIXTURE = HealthCheck.function_scoped_fixture
-BASELINES = rlpost.Recipe(
-    estimator="optimal_token_baseline", kl_coef=0.05, kl_target=0.1, whiten_advantages=True
-)
 WAYS = ("to_device_bytes", "to_host_bytes")
 every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 
@@ -104,20 +101,6 @@ def test_a_response_that_does_not_fit_alone_is_an_error(shadow):
     ):
         rlpost.enrich(rollouts(observations=True), RECIPES["gae"], ON_CARD)
     assert shadow.cards[0].allocated == used
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("recipe", [*RECIPES.values(), BASELINES], ids=[*RECIPES, "baselines"])
-def test_two_cards_share_the_chunks_of_four_workers(shadow, recipe):
-    table = rollouts(observations=True)
-    expected, _ = rlpost.enrich(table, recipe, SMALL)
-    before = [card.allocated for card in shadow.cards]
-    for card in shadow.cards:
-        card.peak = card.allocated
-    options = replace(ON_CARD, device="shadow", chunk_tokens=500, workers=4)
-    result, _ = rlpost.enrich(table, recipe, options)
-    assert result.equals(expected)
-    assert all(card.peak > start for card, start in zip(shadow.cards, before, strict=True))
 
 
 @pytest.mark.nightly
@@ -175,127 +158,13 @@ def test_tasks_on_tables_return_the_columns_of_the_cpu(shadow, recipe):
     assert pa.concat_tables(tables).equals(expected)
 
 
-LENGTHS = [3, 0, 17, 1, 40, 8]
-
-
-def _ragged():
-    random = torch.Generator().manual_seed(7)
-    count = sum(LENGTHS)
-    offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
-    normal = {name: torch.randn(count, generator=random) for name in ("a", "b")}
-    logs = {name: -torch.rand(count, generator=random) for name in ("new", "old", "infer")}
-    mask = torch.rand(count, generator=random) > 0.3
-    rewards = torch.rand(len(LENGTHS), generator=random)
-    groups = torch.tensor([0, 0, 1, 1, 1, 2])
-    padded = {name: torch.randn(4, 9, generator=random) for name in ("p", "q")}
-    shape = {"padded_mask": torch.rand(4, 9, generator=random) > 0.4}
-    return {
-        "offsets": offsets, "mask": mask, "rewards": rewards, "groups": groups, "p4": rewards[:4],
-        **normal, **logs, **padded, **shape,
-    }  # fmt: skip
-
-
-F, P = functional, functional.padded
-TURNS = torch.tensor([0, 1, 0, 1, 0, 0]), ["a", "a", "b", "b", "c", "d"]
-JOINED = {"turns": TURNS[0], "rollouts": TURNS[1]}
-FUNCTIONS = {
-    "gae": lambda x: F.gae(x["a"], x["b"], x["offsets"], x["mask"], lam=0.9),
-    "discounted_returns": lambda x: F.discounted_returns(x["a"], x["offsets"], gamma=0.9),
-    "response_rewards": lambda x: F.response_rewards(x["rewards"], x["a"], x["offsets"]),
-    "place_rewards": lambda x: F.place_rewards(x["rewards"], x["offsets"], x["mask"]),
-    "to_tokens": lambda x: F.to_tokens(x["rewards"], x["offsets"], x["mask"]),
-    "whiten": lambda x: F.whiten(x["a"], x["mask"]),
-    "value_loss": lambda x: F.value_loss(x["a"], x["b"], x["new"], x["mask"], clip=0.2).loss,
-    "accepted_tokens": lambda x: F.accepted_tokens(
-        x["old"], x["infer"], x["offsets"], x["mask"], filters=["token:ratio:0.8:1.2"]
-    ),
-    "top_entropy": lambda x: F.top_entropy(x["a"], x["mask"], quantile=0.3),
-    "proximal_log_probs": lambda x: F.proximal_log_probs(
-        x["new"], x["infer"], abs(4 * x["a"]), x["mask"]
-    ),
-    "layout_weights": lambda x: (
-        F.layout_weights(x["a"], x["offsets"], x["mask"], micro_batch=1).effective
-    ),
-    "padded.layout_weights": lambda x: (
-        P.layout_weights(x["p"], x["padded_mask"], micro_batch=1).effective
-    ),
-    "turn_gae": lambda x: F.turn_gae(x["a"], x["b"], x["offsets"], x["mask"]),
-    "agentic_reinforce": lambda x: F.agentic_reinforce(x["a"], x["offsets"], x["mask"]),
-    "vtrace": lambda x: F.vtrace(
-        x["a"], x["b"], x["old"], x["infer"], x["offsets"], x["mask"], gamma=0.9
-    ),
-    "mt_grpo": lambda x: F.mt_grpo(x["rewards"], x["rewards"], *TURNS, x["groups"]),
-    "turn_credit": lambda x: F.turn_credit(
-        x["rewards"], x["rewards"], *TURNS, x["groups"], x["offsets"].diff()
-    ),
-    "turn_returns": lambda x: F.turn_returns(x["rewards"], *TURNS, step_gamma=0.9),
-    "gar": lambda x: F.gar(x["rewards"], x["rewards"] / 2, x["groups"]),
-    "per_rollout": lambda x: F.per_rollout(
-        F.grpo, x["rewards"][[0, 0, 1, 1, 2, 3]], TURNS[1], x["groups"]
-    ),
-    "over_rollouts": lambda x: F.over_rollouts(
-        F.gae, x["a"], x["b"], offsets=x["offsets"], mask=x["mask"], **JOINED
-    ),
-    "padded.turn_gae": lambda x: P.turn_gae(x["p"], x["q"], x["padded_mask"]),
-    "padded.agentic_reinforce": lambda x: P.agentic_reinforce(x["p"], x["padded_mask"]),
-    "padded.vtrace": lambda x: P.vtrace(x["p"], x["q"], -x["p"], -x["q"], x["padded_mask"]),
-    "padded.over_rollouts": lambda x: P.over_rollouts(
-        F.gae, x["p"], x["q"], mask=x["padded_mask"], rollouts=[0, 0, 1, 1], turns=TURNS[0][:4]
-    ),
-    "padded.top_entropy": lambda x: P.top_entropy(x["p"], x["padded_mask"], quantile=0.3),
-    "padded.proximal_log_probs": lambda x: P.proximal_log_probs(
-        -abs(x["p"]), -abs(x["q"]), abs(x["p"]), x["padded_mask"]
-    ),
-    "padded.value_loss": lambda x: P.value_loss(x["p"], x["q"], x["q"], x["padded_mask"]).loss,
-    "padded.accepted_tokens": lambda x: P.accepted_tokens(
-        x["p"], x["q"], x["padded_mask"], filters=["token:ratio:0.8:1.2"]
-    ),
-    "kl": lambda x: F.kl(x["new"], x["old"], x["mask"], kl_estimator="k3"),
-    "importance_weights": lambda x: F.importance_weights(
-        x["old"], x["infer"], x["offsets"], x["mask"], level="segment", cap=1.2
-    ),
-    "policy_loss": lambda x: F.policy_loss(
-        x["new"], x["old"], x["a"], x["offsets"], x["mask"], infer_log_probs=x["infer"]
-    ),
-    "aggregate": lambda x: F.aggregate(x["a"], x["offsets"], x["mask"], how="seq-mean-token-mean"),
-    "grpo": lambda x: F.grpo(x["rewards"], x["groups"]),
-    "dr_grpo": lambda x: F.dr_grpo(x["rewards"], x["groups"]),
-    "rloo": lambda x: F.rloo(x["rewards"], x["groups"]),
-    "opo": lambda x: F.opo(x["rewards"], x["offsets"].diff() + 1, x["groups"]),
-    "gpg": lambda x: F.gpg(x["rewards"], x["groups"]),
-    "grpo_passk": lambda x: F.grpo_passk(x["rewards"], x["groups"]),
-    "max_rl": lambda x: F.max_rl(x["rewards"], x["groups"]),
-    "gdpo": lambda x: F.gdpo(torch.stack([x["rewards"], x["rewards"] ** 2], 1), x["groups"]),
-    "padded.gae": lambda x: P.gae(x["p"], x["q"], x["padded_mask"]),
-    "padded.discounted_returns": lambda x: P.discounted_returns(x["p"], x["padded_mask"]),
-    "padded.place_rewards": lambda x: P.place_rewards(x["p4"], x["padded_mask"]),
-    "padded.response_rewards": lambda x: P.response_rewards(x["p4"], x["p"]),
-    "padded.to_tokens": lambda x: P.to_tokens(x["p4"], x["padded_mask"]),
-    "padded.importance_weights": lambda x: P.importance_weights(
-        x["p"], x["q"], x["padded_mask"], level="geometric"
-    ),
-    "padded.policy_loss": lambda x: P.policy_loss(x["p"], x["q"], x["p"], x["padded_mask"]),
-    "padded.aggregate": lambda x: P.aggregate(x["p"], x["padded_mask"]),
-    "padded.whiten": lambda x: P.whiten(x["p"], x["padded_mask"]),
-    "padded.kl": lambda x: P.kl(x["p"], x["q"], x["padded_mask"]),
-}
-
-
-def test_all_functions_are_here():
-    classes = {"Credit", "LayoutWeights", "PolicyLoss", "ValueLoss", "Weights", "padded"}
-    every = {*F.__all__} - classes | {f"padded.{name}" for name in P.__all__}
-    assert every == {*FUNCTIONS}
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_has_the_cpus_bits_on_the_card_of_its_input(shadow, name):
-    device = shadow.cards[1].device
-    inputs = _ragged()
-    expected = FUNCTIONS[name](inputs)
+@pytest.mark.parametrize(("name", "columns", "knobs"), CALLS)
+def test_a_function_has_the_cpus_bits_on_the_card_of_its_input(shadow, name, columns, knobs):
+    device, arrays = shadow.cards[1].device, columns_of("torch")
+    expected = called(name, columns, knobs, arrays)
     with shadow.counted() as counts:
-        result = FUNCTIONS[name]({key: value.to(device) for key, value in inputs.items()})
+        result = called(name, columns, knobs, {key: x.to(device) for key, x in arrays.items()})
     assert not counts.unordered
-    left, right = (one if isinstance(one, tuple) else (one,) for one in (expected, result))
-    for here, there in zip(left, right, strict=True):
+    for here, there in zip(expected, result, strict=True):
         assert there.device == device
         assert torch.equal(here, there.cpu())

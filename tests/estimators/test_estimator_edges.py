@@ -37,56 +37,13 @@ def whole(xs):
 # Advantages of tokens
 
 
-def loop_gae(rewards, values, gamma, lam):
-    """One response, as eq. 16 of arXiv 1506.02438 has it."""
-    out, running, following = [0.0] * len(rewards), 0.0, 0.0
-    for t in reversed(range(len(rewards))):
-        running = rewards[t] + gamma * following - values[t] + gamma * lam * running
-        out[t], following = running, values[t]
-    return out
-
-
-CELLS = [([0.5, -1.0, 2.0], [1.0, 0.25, -0.5]), ([], []), ([3.0], [2.0]), ([1.0, 2.0], [0.5, 4.0])]
-
-
-def every(lams):
-    return [x for (r, v), lam in zip(CELLS, lams, strict=True) for x in loop_gae(r, v, 0.5, lam)]
-
-
-def run_gae(**knobs):
-    offsets = whole([0, 3, 3, 4, 6])
-    rewards, values = (double([x for cell in CELLS for x in cell[i]]) for i in (0, 1))
-    credit = gae(rewards, values, offsets, gamma=0.5, **knobs)
-    return credit.advantages.tolist(), (credit.returns - values).tolist()
-
-
-@pytest.mark.parametrize(
-    ("knobs", "policy", "value"),
-    [
-        ({"lam": 0.25}, 0.25, 0.25),
-        ({"lam": 0.25, "lambda_policy": 0.75}, 0.75, 0.25),
-        ({"lam": 0.25, "lambda_value": 0.75}, 0.25, 0.75),
-        ({"lambda_policy": 0.0, "lambda_value": 1.0}, 0.0, 1.0),
-        ({}, 0.95, 0.95),
-    ],
-)
-def test_gae_has_separate_lambdas_for_advantages_and_returns(knobs, policy, value):
-    advantages, traced = run_gae(**knobs)
-    assert advantages == pytest.approx(every([policy] * 4))
-    assert traced == pytest.approx(every([value] * 4))
-
-
-@pytest.mark.parametrize("alpha", [0.25, 1.0, 2.0])
-def test_gae_adapts_lambda_to_the_tokens_of_each_response(alpha):
-    advantages, traced = run_gae(lam=0.25, length_adaptive_alpha=alpha)
-    lams = [max(0.0, 1 - 1 / (alpha * len(cell[0]))) if cell[0] else 0.0 for cell in CELLS]
-    assert advantages == pytest.approx(every(lams))
-    assert traced == pytest.approx(every([0.25] * 4))
-
-
-def test_gae_of_no_tokens_is_empty():
-    for offsets in (NONE, whole([0, 0])):
-        assert gae(double([]), double([]), offsets).advantages.tolist() == []
+def test_gae_on_numbers_computed_by_hand():
+    rewards, values, offsets = double([1.0, 2.0, 4.0]), double([1.0, 3.0, 0.5]), whole([0, 2, 2, 3])
+    credit = gae(rewards, values, offsets, gamma=0.5, lam=0.5)
+    assert credit.advantages.tolist() == [1.25, -1.0, 3.5]
+    assert credit.returns.tolist() == [2.25, 2.0, 4.0]
+    for empty in (NONE, whole([0, 0])):
+        assert gae(double([]), double([]), empty).advantages.tolist() == []
 
 
 def test_returns_are_undiscounted_by_default():
@@ -180,11 +137,6 @@ def test_gdpo_weighs_components_divided_by_their_own_standard_deviation():
     assert gdpo(components, offsets).advantages.tolist() == pytest.approx(
         [-one, one, 0], rel=1e-6, abs=1e-15
     )
-
-
-def test_gdpo_needs_a_weight_for_each_component():
-    with pytest.raises(ValueError, match=r"zip\(\) argument"):
-        gdpo(double([[1.0, 2.0]]), whole([0, 1]), component_weights=(1.0,))
 
 
 @pytest.mark.parametrize("by", ["row", "group"])

@@ -319,21 +319,6 @@ def test_a_wrong_option_in_a_recipe_file_names_the_file(of, files, tmp_path):
     assert f"{config}: --option beta=x" in done.err
 
 
-def test_an_update_writes_again_what_other_options_change(of, files, tmp_path):
-    name, out = of(SCALED), tmp_path / "out"
-
-    def written(*words):
-        done = run(
-            "advantages", files, out, "--update", "--estimator", name, *words, "--summary-json", "-"
-        )
-        assert done.code == 0, done.err
-        return json.loads(done.out)["update"]["written"]
-
-    assert [written("--option", "beta=2"), written("--option", "beta=2.0")] == [2, 0]
-    assert written("--option", "beta=3") == 2
-    assert recipe_of(out / "1.parquet")["options"] == {"beta": 3.0}
-
-
 def test_a_file_of_an_installed_estimator_is_verified_with_its_options(files, tmp_path):
     point = EntryPoint("theirs", "test_own:theirs", "rlpost.estimators")
     with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):

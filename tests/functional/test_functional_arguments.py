@@ -1,193 +1,29 @@
-"""What functions promise of tensors: inputs, dtypes, gradients, and errors of wrong arguments."""
+"""Arguments that are wrong: shapes, dtypes, names, numbers that are not finite, bools."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import math
 import warnings
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
-from functional_rows import SINGLE, F, P
-from torch.autograd import forward_ad
+from functional_calls import CALLS, called, columns_of
+from functional_rows import F, P
 
+import rlpost
 from rlpost.errors import DataError, UsageError
-from rlpost.losses import LOSSES
-from rlpost.recipe.loss import LossOptions
+from rlpost.recipe.loss import AGGREGATIONS, LossOptions
 
-TOKENS = 9
-OFFSETS = torch.tensor([0, 4, 4, 9])
-MASK = torch.tensor([1, 0, 1, 1, 1, 1, 0, 0, 1])
+if TYPE_CHECKING:
+    from rlpost.recipe.base import OptionModel
 
-
-def given_tensors(dtype, device="cpu"):
-    rng = torch.Generator().manual_seed(3)
-    made = {
-        name: -torch.rand(TOKENS, generator=rng, dtype=torch.float64)
-        for name in ("log_probs", "old", "ref", "infer", "values", "rewards")
-    }
-    made["scores"] = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
-    made["components"] = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
-    return {
-        **{name: x.to(device, dtype) for name, x in made.items()},
-        "offsets": OFFSETS.to(device),
-        "mask": MASK.to(device),
-        "groups": torch.tensor([0, 0, 0], device=device),
-        "tokens": torch.tensor([3, 0, 3], device=device),
-        "rollouts": torch.tensor([4, 4, 5], device=device),
-        "turns": torch.tensor([1, 0, 0], device=device),
-    }
-
-
-def w(name, *columns, **knobs):
-    return name, columns, knobs
-
-
-CALLS = [
-    w("gae", "rewards", "values", "offsets", "mask"),
-    w("gae", "rewards", "values", "offsets", "mask", length_adaptive_alpha=0.5),
-    w("discounted_returns", "rewards", "offsets", "mask", gamma=0.5),
-    w("turn_gae", "rewards", "values", "offsets", "mask", gamma=0.9),
-    w("agentic_reinforce", "rewards", "offsets", "mask", gamma=0.5),
-    w("vtrace", "rewards", "values", "old", "infer", "offsets", "mask", gamma=0.9),
-    w("mt_grpo", "scores", "scores", "turns", "rollouts", "groups", norm_std="none"),
-    w("turn_credit", "scores", "scores", "turns", "rollouts", "groups", "tokens"),
-    w("turn_returns", "scores", "turns", "rollouts", step_gamma=0.5),
-    w("gar", "scores", "scores", "groups"),
-    w("place_rewards", "scores", "offsets", "mask"),
-    w("response_rewards", "scores", "rewards", "offsets"),
-    w("to_tokens", "scores", "offsets", "mask"),
-    w("grpo", "scores", "groups"),
-    w("dr_grpo", "scores", "groups"),
-    w("rloo", "scores", "groups"),
-    w("opo", "scores", "tokens", "groups"),
-    w("gpg", "scores", "groups"),
-    w("grpo_passk", "scores", "groups"),
-    w("max_rl", "scores", "groups"),
-    w("gdpo", "components", "groups"),
-    w("whiten", "values", "mask"),
-    w("value_loss", "values", "old", "rewards", "mask", clip=0.3),
-    w("kl", "log_probs", "ref", "mask", kl_estimator="k3"),
-    w("importance_weights", "old", "infer", "offsets", "mask", level="segment"),
-    w("accepted_tokens", "old", "infer", "offsets", "mask", filters=["batch:k2::0.1"]),
-    w("top_entropy", "values", "mask", quantile=0.5),
-    w("proximal_log_probs", "old", "infer", "values", "mask"),
-    w("layout_weights", "values", "offsets", "mask", micro_batch=1, how="token-mean-by-sign"),
-    w("aggregate", "values", "offsets", "mask", how="seq-mean-token-sum"),
-    *(
-        w("policy_loss", "log_probs", "old", "values", "offsets", "mask", loss=loss)
-        for loss in LOSSES
-        if loss not in ("ref_kl", "real")  # they need the reference and the groups: see below
-    ),
-]
-
-
-def calls(chosen=CALLS):
-    return pytest.mark.parametrize(("name", "columns", "knobs"), chosen)
-
-
-def called(name, columns, knobs, tensors):
-    found = getattr(F, name)(*(tensors[column] for column in columns), **knobs)
-    return found if isinstance(found, tuple) else (found,)
-
-
-def test_the_calls_cover_every_public_function():
-    functions = {name for name in F.__all__ if callable(getattr(F, name)) and name.islower()}
-    of_functions = {"per_rollout", "over_rollouts"}  # test_functional_rollouts.py has them
-    assert functions == {name for name, _, _ in CALLS} | of_functions
-
-
-def keeps_inputs_and_gives_their_type(name, columns, knobs, dtype, device):
-    tensors = given_tensors(dtype, device)
-    before = {key: x.clone() for key, x in tensors.items()}
-    found = called(name, columns, knobs, tensors)
-    for key, x in tensors.items():
-        assert torch.equal(x, before[key]), key
-    for one in found:
-        assert one.device.type == device
-        if one.is_floating_point():
-            assert one.dtype == dtype
-            assert all(one.data_ptr() != x.data_ptr() for x in tensors.values())
-    exact = called(name, columns, knobs, given_tensors(torch.float64))[0]
-    torch.testing.assert_close(found[0].cpu().double(), exact.double(), **SINGLE)
-
-
-@calls()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_functions_do_not_change_inputs_and_keep_the_dtype(name, columns, knobs, dtype):
-    keeps_inputs_and_gives_their_type(name, columns, knobs, dtype, "cpu")
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_results_on_a_gpu_equal_those_on_the_cpu():
-    for call in CALLS:
-        for dtype in (torch.float32, torch.float64):
-            keeps_inputs_and_gives_their_type(*call, dtype, "cuda")
-
-
-@calls([call for call in CALLS if "mask" in call[1]])
-def test_values_on_observation_tokens_are_not_used(name, columns, knobs):
-    tensors = given_tensors(torch.float64)
-    spoilt = {
-        key: torch.where(MASK != 0, x, math.nan)
-        if x.is_floating_point() and x.shape == MASK.shape
-        else x
-        for key, x in tensors.items()
-    }
-    for one, wanted in zip(
-        called(name, columns, knobs, spoilt), called(name, columns, knobs, tensors), strict=True
-    ):
-        torch.testing.assert_close(one, wanted, rtol=0, atol=0)
-
-
-DIFFERENTIABLE = {
-    "gae": ("rewards", "values"),
-    "discounted_returns": ("rewards",),
-    "turn_gae": ("rewards", "values"),
-    "agentic_reinforce": ("rewards",),
-    "vtrace": ("rewards", "values"),
-    "place_rewards": ("scores",),
-    "response_rewards": ("scores", "rewards"),
-    "to_tokens": ("scores",),
-    "whiten": ("values",),
-    "value_loss": ("values",),
-    "kl": ("log_probs", "ref"),
-    "aggregate": ("values",),
-}
-
-
-# Advantages of groups and weights are constants; test_losses.py has the losses' gradients.
-@calls([call for call in CALLS if call[0] in DIFFERENTIABLE])
-def test_gradients_equal_difference_quotients(name, columns, knobs):
-    tensors = given_tensors(torch.float64)
-    chosen = DIFFERENTIABLE[name]
-
-    def function(*inputs):
-        found = called(name, columns, knobs, tensors | dict(zip(chosen, inputs, strict=True)))
-        return tuple(one for one in found if one.is_floating_point())
-
-    inputs = tuple(tensors[column].clone().requires_grad_() for column in chosen)
-    assert torch.autograd.gradcheck(function, inputs)
-
-
-@calls()
-def test_constants_have_no_gradient(name, columns, knobs):
-    tensors = {
-        key: x.requires_grad_() if x.is_floating_point() else x
-        for key, x in given_tensors(torch.float64).items()
-    }
-    found = called(name, columns, knobs, tensors)
-    differentiable = name in DIFFERENTIABLE or name == "policy_loss"
-    assert found[0].requires_grad == differentiable
-    if name == "policy_loss":
-        found[0].backward()
-        assert tensors["log_probs"].grad is not None
-        assert tensors["old"].grad is None
-        assert tensors["values"].grad is None
-        assert bool(tensors["log_probs"].grad[MASK == 0].eq(0).all())
+OFFSETS, MASK = torch.tensor([0, 4, 4, 9]), torch.tensor([1, 0, 1, 1, 1, 1, 0, 0, 1])
 
 
 def test_the_gradient_of_gspo_has_the_weight_of_each_token():
@@ -211,7 +47,7 @@ def test_the_gradient_of_gspo_has_the_weight_of_each_token():
 
 
 def test_a_loss_that_needs_reference_log_probs_reports_their_absence():
-    tensors = given_tensors(torch.float64)
+    tensors = columns_of("torch")
     args = tensors["log_probs"], tensors["old"], tensors["values"], OFFSETS, MASK
     with pytest.raises(UsageError, match=r"ref_kl.* needs ref_log_probs="):
         F.policy_loss(*args, loss="ref_kl")
@@ -248,7 +84,7 @@ def test_masked_nan_does_not_reach_gradients():
             "one number for each response",
         ),
         (lambda t: F.grpo(t["scores"], ["a"]), "one id and one reward"),
-        (lambda t: F.grpo(t["tokens"], ["a"] * 3), "rewards is torch.int64"),
+        (lambda t: F.grpo(t["lengths"], ["a"] * 3), "rewards is torch.int64"),
         (lambda t: F.kl(t["old"], t["ref"], kl_estimator="k5"), "none of k1, abs"),
         (lambda t: F.policy_loss(t["old"], t["old"], t["ref"], OFFSETS, loss="pppo"), "mean ppo"),
         (lambda t: F.policy_loss(t["old"], t["old"], t["ref"], OFFSETS, pg_clap=1), "pg_clip"),
@@ -302,7 +138,7 @@ def test_masked_nan_does_not_reach_gradients():
 )
 def test_wrong_arguments_have_distinct_errors(call, words):
     with pytest.raises(UsageError) as raised:
-        call(given_tensors(torch.float64))
+        call(columns_of("torch"))
     assert words in str(raised.value)
 
 
@@ -312,7 +148,7 @@ def test_non_finite_rewards_are_an_error():
 
 
 def test_int32_offsets_and_masks_of_any_dtype_are_accepted():
-    tensors = given_tensors(torch.float64)
+    tensors = columns_of("torch")
     plain = F.gae(tensors["rewards"], tensors["values"], OFFSETS, MASK)
     other = F.gae(tensors["rewards"], tensors["values"], OFFSETS.int(), MASK.float())
     assert torch.equal(plain.advantages, other.advantages)
@@ -325,39 +161,12 @@ def test_functions_accept_no_tokens():
     assert F.grpo(empty, []).shape == (0,)
 
 
-def test_a_loss_by_options_equals_the_loss_by_name():
-    tensors = given_tensors(torch.float64)
-    args = tensors["log_probs"], tensors["old"], tensors["values"], OFFSETS, MASK
-    by_name = F.policy_loss(*args, loss="gspo", pg_clip=0.1)
-    by_options = F.policy_loss(*args, loss=LossOptions(loss="gspo"), pg_clip=0.1)
-    assert by_name.loss == by_options.loss
-
-
 @pytest.mark.parametrize("name", ["groups", "tokens", "scans", "rollouts", "policy", "padded"])
 def test_examples_in_docstrings(name):
     module = importlib.import_module(f"rlpost.functional.{name}")
     outcome = doctest.testmod(module, extraglobs={"torch": torch})
     assert outcome.attempted
     assert not outcome.failed
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own
-@pytest.mark.parametrize("name", ["gae", "discounted_returns"])
-def test_forward_derivatives_equal_difference_quotients(name):
-    offsets = torch.tensor([0, 5, 5, 37])
-    rewards = torch.linspace(-1, 1, 37, dtype=torch.float64)
-    toward = torch.linspace(2, -1, 37, dtype=torch.float64)
-    rest = (torch.full_like(rewards, 0.3), offsets) if name == "gae" else (offsets,)
-
-    def f(x):
-        made = getattr(F, name)(x, *rest, gamma=0.9)
-        return made[0] if isinstance(made, tuple) else made
-
-    want = (f(rewards + 1e-6 * toward) - f(rewards - 1e-6 * toward)) / 2e-6
-    with forward_ad.dual_level():
-        got = forward_ad.unpack_dual(f(forward_ad.make_dual(rewards, toward))).tangent
-    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(torch.func.jvp(f, (rewards,), (toward,))[1], got)
 
 
 def test_an_infinite_reward_gives_no_warning():
@@ -367,3 +176,161 @@ def test_an_infinite_reward_gives_no_warning():
         warnings.simplefilter("error")
         made = F.gae(rewards, torch.zeros(100), torch.tensor([0, 100]))
     assert made[0][0].isinf()
+
+
+# Numbers that are none
+
+IN_ORDER = ("kl", "whiten", "proximal_log_probs")
+"""Functions of arrays of any shape: an error names the index."""
+ALSO_FINITE = {("whiten", "values"), ("policy_loss", "advantages")}
+FINITE = ("log_probs", "old_log_probs", "infer_log_probs", "ref_log_probs")
+
+
+def by_parameter(function, columns):
+    return dict(zip(inspect.signature(function).parameters, columns, strict=False))
+
+
+@pytest.mark.parametrize("module", [F, P], ids=["ragged", "padded"])
+def test_a_number_that_is_not_finite_is_named_with_its_place(module):
+    checked = set()
+    for name, columns, knobs in CALLS:
+        if name not in module.__all__ or knobs.get("loss", "ppo") != "ppo":
+            continue
+        columns = [x for x in columns if x != "offsets" or module is F]  # noqa: PLW2901
+        names = by_parameter(getattr(module, name), columns)
+        finite = [x for x in names if x in FINITE or (name, x) in ALSO_FINITE]
+        for parameter, bad in zip(finite, (-math.inf, math.inf, math.nan), strict=False):
+            arrays = columns_of("torch")
+            if module is P:
+                shaped = {k: x.view(1, 9) for k, x in arrays.items() if len(x) == 9}
+                arrays |= shaped
+            arrays[names[parameter]].view(-1)[5] = bad
+            index = "index" if name in IN_ORDER else "token"
+            with pytest.raises(DataError, match=f"^{parameter}: is {bad} at {index}.*; finite"):
+                called(name, columns, knobs, arrays, module)
+            checked.add((name, parameter))
+    functions = {x: inspect.signature(getattr(module, x)).parameters for x in module.__all__
+                 if inspect.isfunction(getattr(module, x))}  # fmt: skip
+    taken = {(x, one) for x, found in functions.items() for one in found if one in FINITE}
+    optional = {("policy_loss", x) for x in ("infer_log_probs", "ref_log_probs")}
+    assert taken - checked <= optional
+
+
+def test_optional_log_probs_and_weights_are_finite():
+    t = columns_of("torch")
+    for name in ("infer_log_probs", "ref_log_probs", "is_weight"):
+        bad = t["ref"].clone()
+        bad[5] = math.nan
+        args = t["log_probs"], t["old"], t["values"], OFFSETS, MASK
+        with pytest.raises(DataError, match=f"^{name}: is nan at token 1 of response 2"):
+            F.policy_loss(*args, **{name: bad}, kl_loss_coef=float(name == "ref_log_probs"))
+
+
+def test_the_index_of_a_padded_tensor_has_both_dimensions():
+    log_probs, ref = (-torch.ones(2, 3) for _ in range(2))
+    log_probs[1, 0] = log_probs[1, 2] = -math.inf
+    mask = torch.tensor([[1, 1, 0], [1, 0, 1]])
+    with pytest.raises(DataError, match=r"log_probs: is -inf at index \(1, 0\) \(and at 1 more\)"):
+        F.kl(log_probs, ref, mask)
+
+
+def numeric_options(function):
+    return [
+        name
+        for name, one in inspect.signature(function).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
+        and ("float" in str(one.annotation) or "int" in str(one.annotation))
+        and not any(other in str(one.annotation) for other in ("Array", "Mapping"))
+    ]
+
+
+@pytest.mark.parametrize("value", [True, math.nan, "1"])
+def test_numeric_options_of_functions_reject_what_is_no_number(value):
+    for name, columns, _ in {call[0]: call for call in CALLS}.values():
+        for option in numeric_options(getattr(F, name)):
+            given = (value, 1.0) if option in ("bounds", "component_weights") else value
+            with pytest.raises(UsageError, match=f"^{option}=.*: a number is needed"):
+                called(name, columns, {option: given}, columns_of("torch"))
+
+
+MODELS: tuple[type[OptionModel], ...] = (rlpost.Recipe, rlpost.Numerics, LossOptions)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_options_that_are_no_switches_reject_bools(model):
+    for name, field in model.model_fields.items():
+        # options of a user's own function may be switches
+        if "bool" in str(field.annotation) or name in ("options", "loss_options"):
+            continue
+        for value in (True, False, (True, 1.0), {"a": True}):
+            with pytest.raises(UsageError, match=rf"\b{name}\b|--"):
+                model(**{name: value})
+    assert rlpost.Recipe(difficulty_mask=True, whiten_advantages=False).difficulty_mask
+    assert LossOptions(cispo_mask=True, kl_loss_ratio=False).cispo_mask
+    assert torch.equal(
+        *(F.grpo(torch.arange(2.0), [0, 0], norm_eps=kind(0.5)) for kind in (np.float32, float))
+    )
+
+
+# Aggregation
+
+AGGREGATED = torch.linspace(-2.0, -0.5, 5), torch.tensor([0, 2, 5]), torch.tensor([1, 1, 1, 0, 1])
+STEP = {"tokens": 9, "responses": 3, "rows": 3, "longest": 4}
+
+
+@pytest.mark.parametrize(
+    ("totals", "text"),
+    [
+        (5, "totals=5: a dict with tokens, responses, rows, longest of the whole step"),
+        ({}, "'tokens' is missing"),
+        (STEP | {"tokens": 1.5}, "'tokens' is 1.5"),
+        (STEP | {"rows": True}, "'rows' is True"),
+        (STEP | {"longest": -1}, "'longest' is -1"),
+        (STEP | {"longest": 0}, "contradict each other"),
+        (STEP | {"rows": 2}, "contradict each other"),
+        (STEP | {"tokens": 0, "responses": 0}, "'tokens' is 0, but the responses here have"),
+        (STEP | {"tokens": 4, "responses": 1}, "'responses' is 1, but the responses here have 2"),
+    ],
+)
+def test_totals_are_those_of_a_step_that_has_the_responses(totals, text):
+    with pytest.raises(UsageError, match=text):
+        F.aggregate(*AGGREGATED, totals=totals)
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_a_step_without_policy_tokens_has_the_loss_0(how):
+    values, offsets, mask = AGGREGATED
+    nothing = {"tokens": 0, "responses": np.int64(0), "rows": torch.tensor(3), "longest": 4}
+    more = {"units": range(len(offsets) - 1), "advantages": values}
+    for totals in (None, nothing, STEP):
+        if totals and how in ("prompt-mean", "rollout-mean", "token-mean-by-sign"):
+            with pytest.raises(UsageError, match="totals="):
+                F.aggregate(values, offsets, mask, how=how, totals=totals, **more)
+        else:
+            assert F.aggregate(values, offsets, mask * 0, how=how, totals=totals, **more) == 0
+
+
+@pytest.mark.parametrize(("how", "lacks"), [("prompt-mean", "units="), ("rollout-mean", "units="),
+                                            ("token-mean-by-sign", "advantages=")])  # fmt: skip
+def test_an_aggregation_needs_its_array(how, lacks):
+    with pytest.raises(UsageError, match=lacks):
+        F.aggregate(*AGGREGATED, how=how)
+
+
+def test_losses_that_select_tokens_of_a_part_of_a_step_are_warned_of():
+    values, offsets, mask = AGGREGATED
+    own = {"tokens": int(mask.sum()), "responses": 2, "rows": 2, "longest": 4}
+    arguments = (values, values, values, offsets, mask)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        F.policy_loss(*arguments, loss="kl_cov", totals=own)
+        F.policy_loss(*arguments, totals=STEP)
+    padded = [one[None] for one in (values, values, values, mask)]
+    for loss, function, own in (
+        ("clip_cov", F.policy_loss, arguments),
+        ("kl_cov", P.policy_loss, padded),
+    ):
+        text = f"{loss}' selects tokens of each part.*not add up"
+        with pytest.warns(UserWarning, match=text) as caught:
+            function(*own, loss=loss, totals=STEP)
+        assert [one.filename for one in caught] == [__file__]

@@ -11,6 +11,7 @@ from functional_rows import (
     F,
     P,
     assert_padded_equals,
+    few,
     flat,
     groups_of,
     mask_of,
@@ -20,15 +21,13 @@ from functional_rows import (
     padded_mask,
     rewards_of,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference import replace
 from strategies import BY_TRAJECTORY, to_table
 
 import rlpost
 from rlpost.errors import DataError
-
-few_of_rollouts = settings(max_examples=8, deadline=None)
 
 
 def written(rows, column="advantages", **recipe):
@@ -56,7 +55,7 @@ def on_tokens(rows, credit):
     return F.to_tokens(credit, offsets_of(rows), mask_of(rows))
 
 
-@few_of_rollouts
+@few
 @given(ONE_BATCH, st.sampled_from(["return", "reward"]), st.sampled_from([1.0, 0.5]))
 def test_mt_grpo_and_turn_credit_are_those_of_the_command(rows, baseline, gamma):
     rewards, ids = outcomes(rows)
@@ -73,7 +72,7 @@ def test_mt_grpo_and_turn_credit_are_those_of_the_command(rows, baseline, gamma)
     torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
 
 
-@few_of_rollouts
+@few
 @given(ONE_BATCH)
 def test_gar_is_that_of_the_command(rows):
     hacks = torch.tensor([r.hack for r in rows])
@@ -82,7 +81,7 @@ def test_gar_is_that_of_the_command(rows):
     torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
 
 
-@few_of_rollouts
+@few
 @given(ONE_BATCH)
 def test_returns_of_turns_normalised_in_groups_are_step_reinforce(rows):
     _, ids = outcomes(rows)
@@ -94,7 +93,7 @@ def test_returns_of_turns_normalised_in_groups_are_step_reinforce(rows):
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
-@few_of_rollouts
+@few
 @given(ONE_BATCH)
 def test_rollouts_that_count_once_are_those_of_the_command(name, rows):
     rewards, ids = outcomes(rows)
@@ -107,33 +106,13 @@ def test_rollouts_that_count_once_are_those_of_the_command(name, rows):
 SCANS = {
     "gae": (["values"], {"gamma": 0.9, "lam": 0.5}),
     "turn_gae": (["values"], {"gamma": 0.9, "lam": 0.5}),
-    "vtrace": (["values", "old", "infer"], {"gamma": 0.9}),
     "agentic_reinforce": ([], {"gamma": 0.9}),
     "discounted_returns": ([], {"gamma": 0.9}),
 }
 
 
 @pytest.mark.parametrize("name", SCANS)
-@few_of_rollouts
-@given(ONE_BATCH)
-def test_scans_of_rows_are_those_of_the_command(name, rows):
-    columns, knobs = SCANS[name]
-    rewards = F.place_rewards(rewards_of(rows), offsets_of(rows), mask_of(rows))
-    others = [numbers(rows, column) for column in columns]
-    found = getattr(F, name)(rewards, *others, offsets_of(rows), mask_of(rows), **knobs)
-    estimator = "reinforce" if name == "discounted_returns" else name
-    own = found.advantages if others else found
-    want = written(rows, estimator=estimator, unit="row", **knobs)
-    torch.testing.assert_close(own, want, **SINGLE)
-    twin = getattr(P, name)(
-        *(padded(rows, one) for one in (rewards, *others)), padded_mask(rows), **knobs
-    )
-    for one, ragged in zip(twin if others else [twin], found if others else [found], strict=True):
-        assert_padded_equals(rows, one, ragged)
-
-
-@pytest.mark.parametrize("name", [one for one in SCANS if one != "vtrace"])
-@few_of_rollouts
+@few
 @given(ONE_BATCH)
 def test_scans_of_rollouts_are_those_of_the_command(name, rows):
     """A rollout's reward is on the last policy token of its last row that has any."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from array_kinds import array_of, kind_of, names_of, numbers_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlpost.kernels.arrays import (
@@ -23,6 +23,7 @@ from rlpost.kernels.segments import offsets_of
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 BOTH = pytest.mark.parametrize("kind", ["numpy", "torch"])
+few = settings(max_examples=25)
 NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -2.5, 1e300, math.inf, -math.inf, math.nan]) | st.floats(
     -1e3, 1e3
 )
@@ -55,6 +56,7 @@ def test_both_libraries_have_the_same_functions():
 
 
 @BOTH
+@few
 @given(data=ragged(NUMBERS))
 def test_extremes_of_segments_are_those_of_loops(kind, data):
     offsets, values = np.array(data[0]), np.array(data[1], np.float64)
@@ -64,6 +66,7 @@ def test_extremes_of_segments_are_those_of_loops(kind, data):
 
 
 @BOTH
+@few
 @given(data=ragged(st.integers(-1000, 1000)))
 def test_sums_of_segments_are_those_of_loops(kind, data):
     offsets, start = np.array(data[0]), np.arange(len(data[0]) - 1.0)
@@ -84,6 +87,7 @@ def test_a_sum_that_is_not_finite_stays_within_its_segment(kind):
 
 
 @BOTH
+@few
 @given(data=ragged(st.booleans()))
 def test_masks_of_segments_are_those_of_loops(kind, data):
     bounds, mask = data
@@ -104,6 +108,7 @@ def test_masks_of_segments_are_those_of_loops(kind, data):
 
 
 @BOTH
+@few
 @given(st.lists(st.tuples(NUMBERS, st.booleans()), max_size=20))
 def test_numbers_are_placed_filled_and_added_at_positions(kind, cells):
     values = np.array([x for x, _ in cells], np.float64)
@@ -120,6 +125,7 @@ def test_numbers_are_placed_filled_and_added_at_positions(kind, cells):
 
 
 @BOTH
+@few
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-9, 9) | st.floats(-1, 1))))
 def test_the_canonical_order_sorts_by_code_then_by_values(kind, rows):
     codes = np.array([code for code, _ in rows], np.int64)
@@ -130,6 +136,7 @@ def test_the_canonical_order_sorts_by_code_then_by_values(kind, rows):
 
 
 @BOTH
+@few
 @given(st.lists(st.integers(0, 9)))
 def test_codes_are_counted(kind, codes):
     for dtype in (np.int64, np.int32, np.uint8):
@@ -137,6 +144,7 @@ def test_codes_are_counted(kind, codes):
         assert found.tolist() == [codes.count(code) for code in range(12)]
 
 
+@few
 @given(st.lists(st.integers(0, 60), max_size=6), st.sampled_from([0.0, 0.5, 0.97, 1.0]))
 def test_a_scan_has_the_same_bits_in_both_libraries(sizes, decay):
     offsets = offsets_of(np.array(sizes, np.int64))

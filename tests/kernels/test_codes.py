@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlpost.kernels import codes as codes_of_rows
 from rlpost.kernels import codes as integers
+
+few = settings(max_examples=25)
 
 
 def whole(values):
@@ -24,6 +26,7 @@ COLUMNS = st.integers(0, 9).flatmap(
 )
 
 
+@few
 @given(st.lists(st.integers(0, 6), max_size=9), st.sampled_from([7, 40, 1000]))
 def test_dense_codes_are_indices_among_the_codes_that_occur(codes, count):
     occurring, dense = integers.dense_codes(whole(codes), count)
@@ -39,6 +42,7 @@ def test_codes_without_gaps_are_dense_codes_already():
     assert (occurring.tolist(), dense.tolist()) == ([0, 1, 2], [2, 0, 1, 2])
 
 
+@few
 @given(COLUMNS)
 def test_joint_codes_number_the_tuples_in_their_order(columns):
     rows = list(zip(*columns, strict=True))
@@ -55,12 +59,14 @@ def test_joint_codes_of_many_values_in_each_of_many_columns():
     assert codes.tolist() == column.tolist()
 
 
+@few
 @given(st.lists(st.integers(0, 3), max_size=9))
 def test_the_ordinal_of_a_row_is_the_number_of_earlier_rows_with_its_code(codes):
     want = [codes[:row].count(code) for row, code in enumerate(codes)]
     assert integers.ordinals_of(whole(codes)).tolist() == want
 
 
+@few
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-1.5, 0.0, 2.0, math.inf]))),
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference_corrections as slow
 from corrected_rows import LEVELS, close
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_values import double, flags
 from strategies import rollouts
@@ -15,6 +15,7 @@ from rlpost.kernels import corrections
 from rlpost.recipe.recipe import MEASURES
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+few = settings(max_examples=25)
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -29,6 +30,7 @@ def tensors(rows):
     return flat(rows, "old"), flat(rows, "infer"), flat(rows, "mask") > 0, sizes.cumsum(0)
 
 
+@few
 @given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(["level", "token"]))
 def test_log_weights_are_those_of_the_loops(rows, level, at):
     old, infer, mask, offsets = tensors(rows)
@@ -39,6 +41,7 @@ def test_log_weights_are_those_of_the_loops(rows, level, at):
         close([got], want, **EXACT)
 
 
+@few
 @given(
     rollouts(), st.sampled_from(sorted({*MEASURES} - {"age"})), st.sampled_from((*LEVELS, "max"))
 )
@@ -53,6 +56,7 @@ def test_divergences_are_those_of_the_loops(rows, measure, level):
     close([got], want, **EXACT)
 
 
+@few
 @given(rollouts(), st.sampled_from(LEVELS))
 def test_a_cap_of_infinity_and_open_bounds_change_nothing(rows, level):
     logs = corrections.log_weights(*tensors(rows), level=level)
@@ -87,6 +91,7 @@ def test_a_segment_ends_with_its_response_and_at_observations():
     assert means.tolist() == [2, 2, 0, 5, 8, 8, 0]
 
 
+@few
 @given(rollouts(extreme=True))
 def test_levels_are_related(rows):
     old, infer, mask, offsets = tensors(rows)

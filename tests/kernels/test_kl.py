@@ -80,8 +80,3 @@ def test_k4_has_a_default_ratio_of_1():
     old, base = double([-1.0, -2.0]), double([-3.0, -1.0])
     assert kl.token_kl(old, base, estimator="k4").tolist() == [2.0, -1.0]
     assert kl.token_kl(old, base, estimator="k4", ratio=0.5).tolist() == [1.0, -0.5]
-
-
-def test_adaptive_coefficients_need_one_row_count_for_each_batch():
-    with pytest.raises(ValueError, match=r"zip\(\) argument"):
-        kl.adaptive_coefficients([0.1, 0.2], [3], start=0.1, target=1.0, horizon=10.0)

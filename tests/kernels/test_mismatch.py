@@ -31,7 +31,7 @@ def flat(table, *names):
     return *(one.flatten().to_numpy().astype(np.float64) for one in lists), rows
 
 
-@pytest.mark.parametrize("top_p", [0.8, 0.95, 1.0])
+@pytest.mark.parametrize("top_p", [0.8, 1.0])
 def test_the_mean_ratio_is_the_kept_mass(top_p):
     table, kept = rollouts(top_p=top_p)
     old, infer, rows = flat(table, "old_log_probs", "infer_log_probs")
@@ -39,16 +39,15 @@ def test_the_mean_ratio_is_the_kept_mass(top_p):
     assert found.value == pytest.approx(kept, abs=max(4 * found.error, 1e-4))
 
 
-@pytest.mark.parametrize("drift", [0.02, 0.1])
-def test_the_mean_ratio_of_other_weights_is_one(drift):
+def test_the_mean_ratio_of_other_weights_is_one():
     old, infer, rows = flat(
-        rollouts(drift=drift, lagging=True)[0], "old_log_probs", "infer_log_probs"
+        rollouts(drift=0.1, lagging=True)[0], "old_log_probs", "infer_log_probs"
     )
     assert abs(mean_ratio(old - infer, rows).z(1.0)) < 4
     assert mean_ratio(infer - old, rows).value > 1.001  # not sampled from the trainer
 
 
-@pytest.mark.parametrize("heat", [0.6, 0.8, 0.95, 1.2, 1.4])
+@pytest.mark.parametrize("heat", [0.7, 1.3])
 @pytest.mark.parametrize("with_entropy", [True, False])
 def test_the_temperature_is_estimated_with_and_without_entropies(heat, with_entropy):
     old, infer, entropy, rows = flat(
@@ -137,8 +136,9 @@ def test_labels_above_the_widest_gap():
     assert not len(larger_labels(d, step * 0))
 
 
-@pytest.mark.parametrize(("heat", "top_p"), [(0.7, 1.0), (1.0, 0.9), (1.3, 0.9)])
-@pytest.mark.parametrize("drift", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("heat", "top_p", "drift"), [(0.7, 1.0, 0.0), (1.0, 0.9, 0.05), (1.3, 0.9, 0.05)]
+)
 def test_within_contexts_neither_temperature_nor_truncation_is_left(heat, top_p, drift):
     """What drift adds is left, of its own size."""
 
@@ -170,7 +170,7 @@ def test_the_slope_of_the_lag_has_a_floor_at_lag_zero():
     assert later.floor < 0.35  # extrapolated to lag 0
 
 
-@pytest.mark.parametrize("shift", [-1, 0, 1])
+@pytest.mark.parametrize("shift", [-1, 1])
 def test_a_shift_is_where_columns_differ_least(shift):
     old, infer, rows = flat(rollouts(shift=shift)[0], "old_log_probs", "infer_log_probs")
     means = differences_by_shift(old, infer, rows)

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -72,26 +71,12 @@ def test_group_moments_use_the_constant_flags_of_the_caller():
     assert [part.tolist() for part in found] == [[3, 2], [0.1, 2.0], [0.0, math.sqrt(2)]]
 
 
-def test_moments_of_few_values_of_a_key():
-    found = moments.keyed_moments(double([7.0, 1.0, 5.0]), whole([0, 2, 2]), 4)
-    assert [part.tolist() for part in found] == [
-        [1, 0, 2, 0], [7, 0, 3, 0], [0, 0, math.sqrt(8), 0],
-    ]  # fmt: skip
-
-
 def test_token_moments_without_a_mask_are_of_all_tokens():
     values, offsets = groups([[1.0, 5.0], [], [2.0]])
     found = moments.token_moments(values, None, offsets)
     assert [part.tolist() for part in found] == [[2, 0, 1], [6, 0, 2], [8, 0, 0]]
     one = moments.pooled_moments(found, whole([0, 1, 2]), 3)
     assert [part.tolist() for part in one] == [[2, 0, 1], [3, 0, 2], [math.sqrt(8), 0, 0]]
-
-
-def test_token_moments_of_a_mask_are_of_the_tokens_it_keeps():
-    values, offsets = groups([[1.0, 99.0, 5.0], [99.0]])
-    mask = np.array([1, 0, 1, 0], dtype=np.bool_)
-    found = moments.token_moments(values, mask, offsets)
-    assert [part.tolist() for part in found] == [[2, 0], [6, 0], [8, 0]]
 
 
 # Scores
@@ -162,15 +147,6 @@ def test_nan_is_left_out_of_z_scores_and_gets_0():
 # Segments and scans
 
 
-@given(st.lists(st.lists(st.integers(0, 1), max_size=4), max_size=5))
-def test_the_last_true_element_of_each_segment(lists):
-    _, offsets = groups(lists)
-    mask = np.array([x for xs in lists for x in xs], dtype=np.bool_)
-    bounds = list(pairwise(offsets.tolist()))
-    want = [max((t for t in range(a, b) if mask[t]), default=-1) for a, b in bounds]
-    assert segments.last_true(mask, offsets).tolist() == want
-
-
 def test_a_scan_with_decay_0_returns_its_input():
     values = double([1.0, math.inf, 2.0, math.nan])
     assert scans.reverse_scan(values, whole([0, 4]), 0.0)[:3].tolist() == [1.0, math.inf, 2.0]
@@ -181,16 +157,3 @@ def test_segment_functions_keep_the_dtype():
     assert segments.segment_sum(values[:0], NONE).tolist() == []
     assert segments.spread(whole([7, 8, 9]), offsets).tolist() == [7, 7, 9]
     assert segments.segment_max(values.astype(np.float32), offsets).tolist() == [3, -math.inf, 2]
-
-
-@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 32, 33, 256, 257, 300])
-@pytest.mark.parametrize("decay", [1.0, 0.5])
-def test_a_scan_with_segments_that_begin_at_every_element_of_a_block(size, decay):
-    for start in range(0, size + 1, max(1, size // 33)):
-        values = np.arange(1, size + 1, dtype=DOUBLE)
-        got = scans.reverse_scan(values, whole([0, start, start, size]), decay)
-        running, want = 0.0, []
-        for t in reversed(range(size)):
-            running = values[t].item() + (0.0 if t == start - 1 else decay * running)
-            want.append(running)
-        assert got.tolist() == pytest.approx(want[::-1], rel=1e-12)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kernel_values import DOUBLE, double, unchanged
 
 from rlpost.kernels import moments, segments
-from rlpost.kernels.arrays import numpy_arrays
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -152,37 +151,10 @@ def test_pooled_token_moments_are_the_moments_of_all_tokens(rows, data):
         np.testing.assert_allclose(got, as_documented(own), rtol=1e-9, atol=1e-5)
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from([0.0, 1.0, -0.5]), st.booleans()), max_size=20
-    ),
-    st.randoms(use_true_random=False),
-)
-def test_the_canonical_order_does_not_depend_on_the_order_of_rows(rows, random):
-    def sorted_rows(rows):
-        codes = np.array([row[0] for row in rows], dtype=np.int64)
-        others = [double([float(row[i]) for row in rows]) for i in (1, 2)]
-        order = unchanged(numpy_arrays.canonical_order, codes, *others)
-        return [rows[i] for i in order.tolist()]
-
-    assert sorted_rows(rows) == sorted(rows)
-    assert sorted_rows(random.sample(rows, len(rows))) == sorted(rows)
-    codes = np.array([row[0] for row in rows], dtype=np.int64)
-    counts = np.diff(moments.group_offsets(codes, 4)).tolist()
-    assert counts == [sum(row[0] == code for row in rows) for code in range(4)]
-
-
 @pytest.mark.parametrize("x", [5e-324, -5e-324, 1.7976931348623157e308, -1.7976931348623157e308])
 def test_the_digits_cover_the_range_of_float64(x):
     digits = moments.exact_digits(double([x] * 4), np.zeros(4, dtype=np.int64), 1)
     assert fractions_of(digits)[0] == 4 * Fraction(x)
-
-
-def test_fractions_of_sums_with_extreme_digits():
-    keys = np.array([0, 1])
-    assert fractions_of(moments.exact_digits(double([1.0, 1.0]), keys, 2)) == [1, 1]
-    assert fractions_of(moments.exact_digits(double([1.0, -2.0]), keys, 3)) == [1, -2, 0]
-    assert fractions_of(moments.zero_digits(2)) == [0, 0]
 
 
 def test_exact_means_are_rounded_once():
@@ -190,11 +162,6 @@ def test_exact_means_are_rounded_once():
     values = double([1.0, 3 * 2.0**-54])
     got = moments.exact_means(values, np.zeros(2, dtype=np.int64), double([3.0]))
     assert got.tolist() == [float((Fraction(1) + 3 * Fraction(2) ** -54) / 3)]
-
-
-def test_round_digits_needs_a_divisor_for_each_sum():
-    with pytest.raises(ValueError, match=r"zip\(\) argument"):
-        moments.round_digits(moments.zero_digits(2), np.array([1]))
 
 
 def test_the_exact_mean_of_no_value_is_0():

@@ -178,13 +178,6 @@ def test_the_group_length_penalty_of_lengths_below_one():
     assert got.tolist() == [0.5, 1.0]
 
 
-def test_the_group_length_penalty_needs_a_weight_for_each_length():
-    with pytest.raises(ValueError, match=r"zip\(\) argument"):
-        rewards.group_length_penalty(
-            double([1.0]), double([[1.0, 2.0]]), whole([0, 1]), weights=(1.0,)
-        )
-
-
 # Weights
 
 

@@ -28,9 +28,9 @@ def loop(values, lengths, decay):
     return out
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
-    st.lists(st.integers(0, 700) | st.sampled_from([0, 1, 127, 128, 129, 256, 257]), max_size=5),
+    st.lists(st.integers(0, 700) | st.sampled_from([0, 1, 15, 16, 17, 33, 256, 257]), max_size=5),
     st.sampled_from([0.0, 1.0, 0.5, 0.95, 0.999]) | st.floats(0, 1),
     st.sampled_from([np.float32, DOUBLE]),
     st.integers(0, 2**32),

@@ -1,4 +1,4 @@
-"""Segments against loops; and by hand: ranges of positions, runs of policy tokens."""
+"""Segments by hand: ranges of positions, runs of policy tokens; test_arrays.py has the loops."""
 
 import math
 from itertools import pairwise
@@ -7,51 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_values import DOUBLE, double, flags, ragged, unchanged
+from kernel_values import DOUBLE, double, flags
 
-from rlpost.kernels import moments, segments
+from rlpost.kernels import segments
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
-
-
-sizes = st.lists(st.integers(0, 6), max_size=8)
-
-
-@given(sizes)
-def test_segment_functions_accept_empty_segments_anywhere(lengths):
-    offsets, values, lists = ragged(lengths)
-    assert segments.lengths(offsets).tolist() == lengths
-    assert unchanged(segments.segment_sum, values, offsets).tolist() == [sum(xs) for xs in lists]
-    highest = [max(xs, default=-math.inf) for xs in lists]
-    assert unchanged(segments.segment_max, values, offsets).tolist() == highest
-    lowest = [min(xs, default=math.inf) for xs in lists]
-    assert unchanged(segments.segment_min, values, offsets).tolist() == lowest
-    first = [xs[0] if xs else 0.0 for xs in lists]
-    assert unchanged(moments.first_values, values, offsets).tolist() == first
-    own = np.arange(len(lengths), dtype=DOUBLE)
-    repeated = [float(i) for i, n in enumerate(lengths) for _ in range(n)]
-    assert unchanged(segments.spread, own, offsets).tolist() == repeated
-
-
-@given(sizes, st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5, 1.0]))
-def test_count_true_and_last_true_of_segments(lengths, random, share):
-    offsets, values, lists = ragged(lengths)
-    flags = [[random.random() < share for _ in xs] for xs in lists]
-    mask = np.array([flag for row in flags for flag in row], dtype=np.bool_)
-    counts = [sum(row) for row in flags]
-    assert unchanged(segments.count_true, mask, offsets).tolist() == counts
-    assert np.diff(unchanged(segments.compact_offsets, mask, offsets)).tolist() == counts
-    last = unchanged(segments.last_true, mask, offsets)
-    assert last.dtype == np.int64
-    starts = offsets.tolist()
-    want = [
-        max((a + t for t, f in enumerate(row) if f), default=-1)
-        for a, row in zip(starts, flags, strict=False)
-    ]
-    assert last.tolist() == want
-    amounts = np.full((len(lengths),), 100.0, dtype=DOUBLE)
-    put = segments.add_at(values.copy(), last, amounts)
-    assert (put - values).tolist() == [100.0 * (i in want) for i in range(len(values))]
 
 
 def test_a_segment_sum_keeps_its_dtype_and_reads_its_own_segment_only():

@@ -84,7 +84,7 @@ def test_a_tie_is_broken_by_the_seed_and_kl_cov_without_ties_is_not():
 
 def test_clip_cov_selects_its_candidates_with_equal_frequency():
     """Of c candidates k are selected: each in k/c of the seeds, within 5 standard deviations."""
-    tokens, seeds = batch_of(ties=False, seed=8), 600
+    tokens, seeds = batch_of(ties=False, seed=8), 200
     bounds = {"cov_low": 0.2, "cov_high": 1.0}
     policy = tokens.mask.nonzero().flatten()
     flat = {}

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from hypothesis import settings
-from strategies import rollouts, to_table
+from strategies import COMPONENTS, rollouts, to_table
 
 import rlpost
 
@@ -17,7 +17,7 @@ P = F.padded
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 SINGLE = {"rtol": 2e-5, "atol": 2e-5}
 ONE_BATCH = rollouts(max_batches=1, max_groups=3, max_group_size=4, max_tokens=8)
-few = settings(max_examples=25)
+few = settings(max_examples=12)
 
 
 def numbers(rows, name, dtype=torch.float64):
@@ -44,13 +44,6 @@ def flat(lists):
     return torch.tensor([x for row in lists for x in row], dtype=torch.float64)
 
 
-def by_response(rows, found):
-    """One number per response, [N], from a loop that gives it to all policy tokens."""
-    return [next((x for x, m in zip(xs, r.mask, strict=True) if m), None) for r, xs in zip(
-        rows, found, strict=True
-    )]  # fmt: skip
-
-
 def padded(rows, ragged, fill=math.nan):
     """[B, T] of ragged tokens, with something on the padding that nobody may look at."""
     width = max(len(row.mask) for row in rows)
@@ -75,7 +68,15 @@ def advantages_of(name, rows, dtype=torch.float64):
     return getattr(F, name)(rewards_of(rows, dtype), groups_of(rows))
 
 
-PLAIN = ("prompt_id", "reward", "response_mask", "values", "old_log_probs", "infer_log_probs")
+PLAIN = (
+    "prompt_id",
+    "reward",
+    "response_mask",
+    "values",
+    "old_log_probs",
+    "infer_log_probs",
+    *COMPONENTS,
+)
 
 
 def table_of(rows):

@@ -1,1 +1,0 @@
-"""A bench of `inspect --about mismatch`: planted causes, and which of them are named."""
