@@ -3,9 +3,8 @@
 Runs rlpost's commands and their peers as whole processes, in alternation, for several rounds.
 Compare only ratios of medians from the same run. `RLPOST=PATH` measures another program.
 
-Parts: `commands` and `padded` on one large file, `small` (many files, row groups and steps),
-`training` (batches of an epoch), `convert`, `growth` (1 to 8 times the input), `scans` and `groups`
-(single functions).
+Parts: `commands` on one large file, `small` (many files, row groups and steps), `training` (batches
+of an epoch), `convert`, `growth` (1 to 8 times the input).
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 
     from tests.bench.commands import Case
 
-PARTS = ("commands", "padded", "small", "training", "convert", "growth", "scans", "groups")
+PARTS = ("commands", "small", "training", "convert", "growth")
 Json = dict[str, Any]
 
 
 def measure(cases: Sequence[Case], files: Files, rounds: int) -> dict[str, Measured]:
-    """Return the medians of the runs of each case that succeeds; padded peers run once."""
+    """Return the medians of the runs of each case that succeeds."""
     runs: dict[str, list[Measured]] = {case.name: [] for case in cases}
     for index in range(rounds):
         for case in cases:
-            if index and (case.group == "padded" or not runs[case.name]):
+            if index and not runs[case.name]:
                 continue
             os.sync()  # what the case before wrote does not slow this one down
             try:
@@ -152,11 +151,6 @@ def main() -> None:
             show(results["cases"])
         if "growth" in parts:
             results["growth"] = growth(folder, arguments.responses // 2, 2)
-        if {"scans", "groups"} & {*parts}:  # they import torch; see `write_input`
-            from tests.bench.micro import group_statistics, scans  # noqa: PLC0415
-
-            results |= {"scans": scans()} if "scans" in parts else {}
-            results |= {"groups": group_statistics()} if "groups" in parts else {}
     finally:
         if arguments.folder is None:
             shutil.rmtree(folder)

@@ -11,18 +11,9 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pyarrow as pa
-    import torch
-
-BATCH = 1024
-GAMMA, LAM, BETA = 1.0, 0.95, 0.05
 
 
 def copy(source: str, target: str) -> None:
@@ -96,27 +87,11 @@ def load_padded(source: str, target: str) -> None:  # noqa: ARG001
     _load(source, layout="padded")
 
 
-def load_shuffled(source: str, target: str) -> None:  # noqa: ARG001
-    """Make the training batches of an epoch, packed and shuffled."""
-    _load(source, layout="packed", shuffle=1)
-
-
 def _load(source: str, **options: Any) -> None:
     import rlpost  # noqa: PLC0415
 
     for batch in rlpost.load(source, batch_size=RESPONSES, columns=COLUMNS, **options):
         assert batch["cu_seqlens" if options["layout"] == "packed" else "lengths"].numel()
-
-
-def datasets_loop(source: str, target: str) -> None:  # noqa: ARG001
-    """Iterate over a stream of Hugging Face datasets as tensors of torch, without batches."""
-    import datasets  # noqa: PLC0415
-
-    rows = datasets.load_dataset(
-        "parquet", data_files=source, split="train", streaming=True, columns=[*COLUMNS]
-    )
-    for row in rows.with_format("torch"):
-        assert len(row)
 
 
 def _sync(path: Path) -> None:
@@ -156,82 +131,6 @@ def cp(source: str, target: str) -> None:
     shutil.copyfile(source, target)
 
 
-def padded_grpo(source: str, target: str) -> None:
-    """Compute GRPO as training frameworks do: padded batches, a loop over groups."""
-    _padded(source, target, _grpo)
-
-
-def padded_gae(source: str, target: str) -> None:
-    """Compute whitened GAE with a KL penalty as frameworks do: a loop over time steps."""
-    _padded(source, target, _gae)
-
-
-def _grpo(rows: dict[str, torch.Tensor], prompts: list[str], rewards: torch.Tensor) -> torch.Tensor:
-    import torch  # noqa: PLC0415
-
-    groups: dict[str, list[int]] = {}
-    for row, prompt in enumerate(prompts):
-        groups.setdefault(prompt, []).append(row)
-    scores = torch.zeros_like(rewards)
-    for members in groups.values():
-        own = rewards[members]
-        for row in members:
-            scores[row] = (rewards[row] - own.mean()) / (own.std() + 1e-6)
-    return scores[:, None] * rows["response_mask"]
-
-
-def _gae(rows: dict[str, torch.Tensor], prompts: list[str], rewards: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
-    import torch  # noqa: PLC0415
-
-    mask, values = rows["response_mask"], rows["values"]
-    token_rewards = -BETA * (rows["old_log_probs"] - rows["ref_log_probs"]) * mask
-    last = mask.sum(1).long() - 1
-    token_rewards[torch.arange(len(last)), last] += rewards
-    running, out = torch.zeros(len(last)), []
-    for step in reversed(range(mask.shape[1])):
-        following = values[:, step + 1] if step + 1 < mask.shape[1] else torch.zeros(len(last))
-        delta = token_rewards[:, step] + GAMMA * following - values[:, step]
-        running = delta + GAMMA * LAM * running
-        out.append(running)
-    advantages = torch.stack(out[::-1], dim=1)
-    mean = (advantages * mask).sum() / mask.sum()
-    variance = ((advantages - mean).square() * mask).sum() / (mask.sum() - 1)
-    return (advantages - mean) * (variance + 1e-8).rsqrt() * mask
-
-
-def _padded(source: str, target: str, estimate: Callable[..., torch.Tensor]) -> None:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-    import torch  # noqa: PLC0415
-
-    writer = None
-    for batch in pq.ParquetFile(source).iter_batches(BATCH):
-        table = pa.Table.from_batches([batch])
-        offsets = batch.column("response_mask").offsets.to_numpy()
-        lengths = torch.from_numpy(np.diff(offsets))
-        rows = {
-            name: _pad(batch.column(name), lengths)
-            for name in ("response_mask", "old_log_probs", "ref_log_probs", "values")
-        }
-        rewards = torch.from_numpy(batch.column("reward").to_numpy().copy())
-        advantages = estimate(rows, batch.column("prompt_id").to_pylist(), rewards)
-        inside = torch.arange(advantages.shape[1])[None] < lengths[:, None]
-        flat = pa.array(advantages[inside].float().numpy())
-        new = pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), flat)
-        table = table.append_column("advantages", new).append_column("returns", new)
-        writer = writer or pq.ParquetWriter(target, table.schema, compression="zstd")
-        writer.write_table(table)
-    assert writer is not None, "the file has rows"
-    writer.close()
-
-
-def _pad(column: pa.Array, lengths: torch.Tensor) -> torch.Tensor:
-    import torch  # noqa: PLC0415
-
-    values = torch.from_numpy(column.flatten().to_numpy().copy()).float()
-    return torch.nn.utils.rnn.pad_sequence(values.split(lengths.tolist()), batch_first=True)
-
-
 BASELINES = {
     function.__name__: function
     for function in (
@@ -242,23 +141,16 @@ BASELINES = {
         polars,
         duckdb_groups,
         pandas_statistics,
-        padded_grpo,
-        padded_gae,
         arrow_loop,
         load_packed,
         load_padded,
-        load_shuffled,
-        datasets_loop,
     )
 }
 IMPORTS = {
     "polars": ("polars",),
     "duckdb_groups": ("duckdb",),
     "pandas_statistics": ("numpy", "pandas"),
-    "padded_grpo": ("pyarrow.parquet", "torch"),
-    "padded_gae": ("pyarrow.parquet", "torch"),
-    **dict.fromkeys(("load_packed", "load_padded", "load_shuffled"), ("rlpost.training.loader",)),
-    "datasets_loop": ("datasets", "torch"),
+    **dict.fromkeys(("load_packed", "load_padded"), ("rlpost.training.loader",)),
 }
 
 if __name__ == "__main__":

@@ -75,8 +75,6 @@ CASES = (
     _peer("polars"),
     _peer("duckdb groups"),
     _peer("pandas statistics"),
-    Case("padded grpo", ("padded_grpo", "{input}", "{out}"), group="padded", peer=True),
-    Case("padded gae", ("padded_gae", "{input}", "{out}"), group="padded", peer=True),
     _peer("copy files", "{files}", "small"),
     _peer("copy row groups", "{row_groups}", "small"),
     Case(
@@ -100,8 +98,6 @@ CASES = (
         for name, most in (
             ("load packed", 1.33),
             ("load padded", 2.5),
-            ("load shuffled", 1.33),
-            ("datasets loop", None),
         )
     ),
     Case("convert, first MB", ("convert", "{short_jsonl}", "{out}"), "", group="convert"),

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 GROUP_SIZE = 8
 ROW_GROUP_SIZE = 512
 MEAN_TOKENS, LOG_STD, MAX_TOKENS = 800, 0.9, 8192
-TURNS, TURN_TOKENS, TURNS_A_ROW_GROUP = 15, 167, 4096
 
 
 def response_table(seed: int, first: int, count: int, per_step: int) -> pa.Table:
@@ -99,36 +98,6 @@ def write_steps(path: Path, count: int, rows: int = 8) -> None:
     pq.write_table(pa.table(columns), path)
 
 
-def write_turns(path: Path, count: int, seed: int = 0) -> None:
-    """Write `count` rows, 15 turns a rollout and 8 rollouts a prompt, about 167 tokens each."""
-    rng = np.random.default_rng(seed)
-    rollout = np.arange(count) // TURNS
-    prompt = rollout // GROUP_SIZE
-    reward = (rng.random(int(rollout[-1]) + 1) < 0.4).astype(np.float32)[rollout]
-    writer = None
-    for first in range(0, count, TURNS_A_ROW_GROUP):
-        part = slice(first, first + TURNS_A_ROW_GROUP)
-        sizes = rng.lognormal(np.log(TURN_TOKENS) - LOG_STD**2 / 2, LOG_STD, len(rollout[part]))
-        offsets = np.concatenate([[0], np.clip(sizes, 4, MAX_TOKENS).astype(np.int32).cumsum()])
-        tokens, bounds = int(offsets[-1]), pa.array(offsets.astype(np.int32))
-        surprisal = rng.exponential(0.3, tokens).astype(np.float32)
-        table = pa.table(
-            {
-                "prompt_id": [f"prompt-{number:08d}" for number in prompt[part]],
-                "step": prompt[part] * 8 // (int(prompt[-1]) + 1),
-                "rollout_id": [f"rollout-{number:08d}" for number in rollout[part]],
-                "turn": np.arange(count)[part] % TURNS,
-                "reward": reward[part],
-                "response_mask": pa.ListArray.from_arrays(bounds, np.ones(tokens, np.uint8)),
-                "old_log_probs": pa.ListArray.from_arrays(bounds, -surprisal),
-            }
-        )
-        writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
-        writer.write_table(table)
-    assert writer is not None, "at least one row"
-    writer.close()
-
-
 def write_jsonl(path: Path, count: int, rows: int = 512) -> None:
     """Write `count` responses as generic JSONL: an object a line, lists of tokens in it."""
     with path.open("w", encoding="utf-8") as file:
@@ -145,7 +114,6 @@ WRITERS = {
     "files": write_files,
     "row_groups": write_row_groups,
     "steps": write_steps,
-    "turns": write_turns,
     "jsonl": write_jsonl,
 }
 

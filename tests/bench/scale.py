@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import statistics
 import sys
@@ -29,7 +30,6 @@ import ray
 import rlpost
 from rlpost.distributed import partition as partitions
 from tests.bench.inputs import response_table
-from tests.bench.micro import peak_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 RECIPE = rlpost.Recipe(estimator="grpo", kl_coef=0.01)
 WORKERS = 2
 ROUNDS = 6
+
+
+def peak_mb() -> float:
+    """Return the peak memory of this process in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
 def start(cpus: int) -> None:

@@ -25,7 +25,7 @@ from tests.equality.digest import ROUNDED, Leaves, differences, digest, fingerpr
 from tests.equality.runner import Ended, Tree, copy_harness, run_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 SHOWN = 6  # differing paths of a case
 MOST = 40  # paths of the overview
@@ -72,7 +72,7 @@ def main() -> int:
         top = Path(name).resolve()
         inputs.make(top / "inputs", trees.TOP)
         copy_harness(top)
-        code = (shown_to_fail if asked.breaks else compared)(asked, top)
+        code = compared(asked, top)
     print(f"{time.perf_counter() - begun:.0f} s")
     return code
 
@@ -87,10 +87,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="commands at a time")
     parser.add_argument("--out", type=Path, help="a JSON file for everything that was found")
     parser.add_argument("--only", default="", help="cases with this in their names")
-    parser.add_argument(
-        "--break", dest="breaks", action="store_true",
-        help="compare NEW with copies of it whose arithmetic is changed: 0 if that is found",
-    )  # fmt: skip
     parser.add_argument(
         "--device", default="", help="where NEW computes, such as torch:cpu; its own default"
     )
@@ -149,39 +145,14 @@ def overview(paths: Sequence[Iterable[str]]) -> None:
         print(f"        and {len(counts) - MOST} more paths")
 
 
-def shown_to_fail(asked: argparse.Namespace, top: Path) -> int:
-    """Change formulas in copies of NEW, one at a time; 0 if cases differ each time."""
-    sides = [Tree("new", trees.materialise(asked.new, top / "trees" / "new"), top)]
-    for number, how in enumerate(trees.BREAKS):
-        tree = trees.materialise(asked.new, top / "trees" / f"broken-{number}")
-        print(f"broken-{number}: {how.name}, in {trees.broken(tree, how)}")
-        sides.append(Tree(f"broken-{number}", tree, top))
-    chosen = chosen_cases(sides[0], asked.only, cases.quick)
-    found = {(x.name, one.name): out for x, one, out in outcomes(chosen, sides, asked.jobs)}
-    missed = 0
-    for side, how in zip(sides[1:], trees.BREAKS, strict=True):
-        pair = (sides[0], side)
-        rows = [row_of(one, *(found[x.name, one.name] for x in pair)) for one in chosen]
-        differing = [row for row in rows if row.differing]
-        print(f"\n{how.name}: {len(differing)} of {len(chosen)} cases differ")
-        for row in differing:
-            first = next(f"{path}: {text}" for path, text in row.differing.items())
-            print(f"  {row.name}: {len(row.differing)} differences, as {first}")
-        missed += not differing
-    print(f"\n{missed} changes of arithmetic were not noticed")
-    return int(bool(missed))
-
-
-def chosen_cases(
-    old: Tree, only: str, every: Callable[[list[str]], list[cases.Case]] = cases.all_cases
-) -> list[cases.Case]:
+def chosen_cases(old: Tree, only: str) -> list[cases.Case]:
     """The cases that run here; those that are left out are printed with the reason."""
     listed = [row["estimator"] for row in json.loads(old.output("estimators", "--format", "json"))]
     if gaps := without_case(old, listed):
         tables = "NUMERICS, LOSSES, PRESETS or ESTIMATORS in tests/equality/cases.py"
         raise SystemExit(f"no case has {', '.join(gaps)}: add a row to {tables}")
     chosen = []
-    for one in every(listed):
+    for one in cases.all_cases(listed):
         if only not in one.name:
             continue
         if one.needs and importlib.util.find_spec(one.needs) is None:

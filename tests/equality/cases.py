@@ -206,12 +206,6 @@ def all_cases(estimators: list[str]) -> list[Case]:
     ]  # fmt: skip
 
 
-def quick(estimators: list[str]) -> list[Case]:
-    """Cases that show a change of a formula, without those that start processes of their own."""
-    made = [*of_estimators(estimators), *of_inputs(), *of_python()]
-    return [one for one in made if not one.fresh]
-
-
 def of_estimators(names: list[str]) -> list[Case]:
     made = []
     for name in names:

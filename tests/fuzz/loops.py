@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import sys
 import time
 import traceback
 from collections import Counter
@@ -75,38 +74,3 @@ def at_random(log: Log, seed: int, files: int, seconds: float) -> None:
         if place % 100 == 0:
             log.close()  # a loop that is cut short has told what it did
     log.close()
-
-
-def by_coverage(log: Log, seed: int, files: int, seconds: float) -> None:
-    """Run mutants of inputs that reached new code, by libFuzzer; needs `atheris`."""
-    import atheris
-
-    corpus = log.top / "corpus"
-    corpus.mkdir(exist_ok=True)
-    pool = log.target.start
-    for place, data in enumerate(pool):
-        (corpus / f"seed-{place:04}").write_bytes(data)
-
-    def mutate(data: bytes, size: int, number: int) -> bytes:
-        rng = random.Random(number)  # noqa: S311
-        if rng.random() < 0.1:
-            return atheris.Mutate(data, size)
-        return log.target.mutate(data, rng, pool)[:size]
-
-    done = [0]
-
-    def one(data: bytes) -> None:
-        log.run(data)
-        done[0] += 1
-        if done[0] % 100 == 0:
-            log.close()
-
-    limits = {"runs": files, "max_total_time": int(seconds), "timeout": 10, "rss_limit_mb": 2048}
-    how = {"seed": seed + 1, "max_len": 65536, "len_control": 0, "mutate_depth": 1, "reload": 0}
-    told = {"print_final_stats": 1, "artifact_prefix": f"{log.top}/"}
-    options = [f"-{name}={value}" for name, value in (limits | how | told).items()]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], one, custom_mutator=mutate)
-    try:
-        atheris.Fuzz()
-    finally:
-        log.close()

@@ -1,4 +1,4 @@
-"""Fuzz targets: files of rlpost's own as input, logs, names of files, JSON of odd shapes."""
+"""Fuzz targets: metadata of enriched files, names of files, JSON of odd shapes."""
 
 from __future__ import annotations
 
@@ -8,33 +8,24 @@ import os
 import random
 import re
 import shutil
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import pyarrow.parquet as pq
-from fuzz import mutate, seeds
+from fuzz import seeds
 from runs import run
 
 import rlpost
 from rlpost.errors import RlpostError
 from rlpost.formats.base import ReadOptions
 from rlpost.formats.convert import convert
-from rlpost.pipeline import run as running
-from rlpost.pipeline.output.journal import JOURNAL
-from rlpost.pipeline.update.marker import MARKER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 RAW = rlpost.Recipe(estimator="raw")
 OPTIONS = rlpost.Options(device="cpu", workers=1, chunk_tokens=64)
-UPDATE = rlpost.Options(device="cpu", workers=1, chunk_tokens=64, update=True)
-RESUME = rlpost.Options(device="cpu", workers=1, chunk_tokens=64, resume=True)
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-VICTIM = b"must stay"
 
 
 class WrongError(AssertionError):
@@ -50,95 +41,51 @@ def written(path: Path, table: Any = None) -> Path:
     return path
 
 
-# Each kind has a function that prepares a folder once, the file in it that is mutated, and a run.
+# Metadata of an enriched file
 
 
-def _prepare_inputs(top: Path) -> None:
-    written(top / "in/a.parquet")
-    written(top / "in/b.parquet")
+@cache
+def enriched(top: Path) -> Path:
+    """Return an enriched file, made once."""
+    source = written(top / "metadata/a.parquet", seeds.rollout().drop_columns(["info"]))
+    rlpost.advantages(source, top / "metadata/enriched.parquet", RAW, OPTIONS)
+    return top / "metadata/enriched.parquet"
 
 
-def _prepare_update(top: Path) -> None:
-    _prepare_inputs(top)
-    rlpost.advantages(top / "in", top / "out", RAW, UPDATE)
-    files = {}
-    for name in ("a.parquet", "b.parquet"):
-        stat = (top / "out" / name).stat()
-        files[name] = [f".{name}.rlpost-1-00000000.tmp", stat.st_size, stat.st_mtime_ns]
-    (top / "out" / MARKER).write_text(json.dumps({"files": files, "state": None}))
-
-
-def _prepare_journal(top: Path) -> None:
-    _prepare_inputs(top)
-    usual, made = running.fill_file, []
-
-    def stopped(*arguments: Any) -> Any:
-        if made:
-            raise KeyboardInterrupt
-        made.append(usual(*arguments))
-        return made[0]
-
-    with mock.patch.object(running, "fill_file", stopped), suppress(KeyboardInterrupt):
-        rlpost.advantages(top / "in", top / "out", RAW, RESUME)
-
-
-def _prepare_state(top: Path) -> None:
-    rlpost.advantages(written(top / "in/a.parquet"), top / "out/a.parquet", RAW, OPTIONS)
-    loader = rlpost.load(top / "out/a.parquet", batch_size=2)
-    iterator = iter(loader)
-    next(iterator)
-    (top / "state.json").write_text(json.dumps(loader.state_dict()))
-
-
-def _prepare_metadata(top: Path) -> None:
-    source = written(top / "in/a.parquet", seeds.rollout().drop_columns(["info"]))
-    rlpost.advantages(source, top / "out/a.parquet", RAW, OPTIONS)
-    texts = pq.read_schema(top / "out/a.parquet").metadata
+def metadata_seeds(top: Path) -> list[bytes]:
+    """Return the metadata of an enriched file as JSON."""
+    texts = pq.read_schema(enriched(top)).metadata
     stored = {key.decode(): value.decode() for key, value in texts.items() if b"rlpost" in key}
-    (top / "metadata.json").write_text(json.dumps(stored))
+    return [json.dumps(stored).encode()]
 
 
-def _load(top: Path) -> None:
-    state = json.loads((top / "state.json").read_bytes())
-    loader = rlpost.load(top / "out/a.parquet", batch_size=2)
-    loader.load_state_dict(state)
-    for _, _batch in zip(range(20), loader, strict=False):
-        pass
-
-
-def _with_metadata(top: Path) -> None:
-    """Write the texts into the file's metadata, and run what reads them."""
-    stored = json.loads((top / "metadata.json").read_bytes())
+def check_metadata(data: bytes, top: Path) -> str:
+    """Write texts into a file's metadata, and run what reads them: the file does not change."""
+    try:
+        stored = json.loads(data)
+    except (ValueError, RecursionError):
+        return "no JSON"
     if not isinstance(stored, dict):
-        raise ValueError("no mapping")  # noqa: TRY004 - as of text that is no JSON
-    table = pq.read_table(top / "out/a.parquet")
+        return "no mapping"
+    table = pq.read_table(enriched(top))
     texts = {str(key): _text(value) for key, value in stored.items()}
     encoded = {key.encode(errors="replace"): text for key, text in texts.items()}
-    path = top / "out/changed.parquet"
+    path = top / "metadata/changed.parquet"
     pq.write_table(table.replace_schema_metadata(encoded), path)
+    before, files = path.read_bytes(), sorted(path.parent.iterdir())
+    codes = []
     for words in (["verify", path], ["inspect", path], ["compare", path, path], ["replay", path]):
-        _checked(run(*words, *(["--quiet"] if words[0] == "inspect" else [])))
+        ran = run(*words, *(["--quiet"] if words[0] == "inspect" else []))
+        _checked(ran)
+        codes.append(str(ran.code))
+    if (path.read_bytes(), sorted(path.parent.iterdir())) != (before, files):
+        raise WrongError("an input changed, or files are left")
+    return " ".join(codes)
 
 
 def _text(value: Any) -> bytes:
     text = value if isinstance(value, str) else json.dumps(value)
     return text.encode(errors="surrogatepass")
-
-
-KINDS: dict[str, tuple[Callable[[Path], None], str, Callable[[Path], Any], mutate.Mutator]] = {
-    "marker": (
-        _prepare_update, f"out/{MARKER}",
-        lambda top: rlpost.advantages(top / "in", top / "out", RAW, UPDATE), mutate.json_text,
-    ),
-    "journal": (
-        _prepare_journal, f"out/{JOURNAL}",
-        lambda top: rlpost.advantages(top / "in", top / "out", RAW, RESUME), mutate.json_text,
-    ),
-    "state": (_prepare_state, "state.json", _load, mutate.json_text),
-    "metadata": (_prepare_metadata, "metadata.json", _with_metadata, mutate.json_text),
-}  # fmt: skip
-"""Kind of file -> how its folder is made, its path there, what reads it, how it is mutated."""
-NAMES = tuple(KINDS)
 
 
 def _checked(ran: Any) -> None:
@@ -148,66 +95,6 @@ def _checked(ran: Any) -> None:
     for text in (ran.out, ran.err):
         if found := CONTROLS.search(text):
             raise WrongError(f"printed {text[max(found.start() - 20, 0) : found.end() + 5]!r}")
-
-
-@cache
-def prepared(top: Path, kind: str) -> Path:
-    """Return the folder of a kind, made once; its copies are used."""
-    folder = top / f"prepared-{kind}"
-    KINDS[kind][0](folder)
-    return folder
-
-
-def own_seeds(top: Path) -> list[bytes]:
-    """Return the file of each kind after the byte of the kind."""
-    return [
-        bytes([place]) + (prepared(top, kind) / KINDS[kind][1]).read_bytes()
-        for place, kind in enumerate(NAMES)
-    ]
-
-
-def mutate_own(data: bytes, rng: random.Random, others: Any) -> bytes:
-    """Mutate the file, as its kind requires."""
-    place = data[0] % len(NAMES) if data else 0
-    alike = [one[1:] for one in others if one[:1] == bytes([place])]
-    return bytes([place]) + KINDS[NAMES[place]][3](data[1:], rng, alike)
-
-
-def check_own(data: bytes, top: Path) -> str:
-    """Run what reads a file of rlpost's own: an error or a result; nothing else changes."""
-    kind = NAMES[data[0] % len(NAMES)] if data else NAMES[0]
-    parent = top / "run"
-    shutil.rmtree(parent, ignore_errors=True)
-    # The paths in a plan are those of the prepared folder, so the run has it under that name.
-    original = prepared(top, kind)
-    shutil.copytree(original, parent / "kept")
-    (top / "victim.txt").write_bytes(VICTIM)
-    before = sorted(one.name for one in top.iterdir())
-    (original / KINDS[kind][1]).write_bytes(data[1:])
-    try:
-        KINDS[kind][2](original)
-    except RlpostError as error:
-        outcome = f"{kind} {type(error).__name__}"
-        if not str(error):
-            raise WrongError("an error without a message") from None
-    except (ValueError, RecursionError):
-        if kind not in ("state", "metadata"):
-            raise
-        outcome = f"{kind}: no JSON"  # the file itself is read here
-    else:
-        outcome = f"{kind} done"
-    finally:
-        inputs = {one.name: one.read_bytes() for one in (original / "in").iterdir()}
-        kept = {one.name: one.read_bytes() for one in (parent / "kept/in").iterdir()}
-        victim = (top / "victim.txt").read_bytes() if (top / "victim.txt").exists() else b""
-        after = sorted(one.name for one in top.iterdir())
-        shutil.rmtree(original)
-        shutil.copytree(parent / "kept", original)
-        shutil.rmtree(parent)
-        (top / "victim.txt").unlink(missing_ok=True)
-    if (inputs, victim, after) != (kept, VICTIM, before):
-        raise WrongError("an input changed, or a file outside OUT")
-    return outcome
 
 
 # Names of files

@@ -62,7 +62,7 @@ def clean_up() -> None:
     folder.cache_clear()
     _inputs.cache_clear()
     _kept_folder.cache_clear()
-    own_files.prepared.cache_clear()
+    own_files.enriched.cache_clear()
 
 
 def _expect(truth: bool, text: str) -> None:  # noqa: FBT001
@@ -312,8 +312,6 @@ class Target:
     check: Callable[[bytes], str]
     mutate: mutate.Mutator
     good: Callable[[], list[bytes]]
-    share: float
-    """The target's share of the inputs of a run over all targets."""
 
     @cached_property
     def start(self) -> list[bytes]:
@@ -380,8 +378,8 @@ def _kept_folder() -> Path:
     return top
 
 
-def _own_seeds() -> list[bytes]:
-    return own_files.own_seeds(_kept_folder())
+def _metadata_seeds() -> list[bytes]:
+    return own_files.metadata_seeds(_kept_folder())
 
 
 def _name_seeds() -> list[bytes]:
@@ -395,13 +393,13 @@ def _shape_seeds() -> list[bytes]:
 TARGETS = {
     one.name: one
     for one in (
-        Target("parquet", check_parquet, mutate.parquet, seeds.parquet_seeds, 0.5),
-        Target("dumps", check_dump, _dump_mutator, seeds.dump_seeds, 0.2),
-        Target("footer", check_footer, mutate.by_bytes, _footers, 0.05),
-        Target("recipe", check_recipe, mutate.lines_of(_recipe_lines()), _recipes, 0.05),
-        Target("line", check_line, mutate.lines_of(vocabulary()), _lines, 0.05),
-        Target("own", _in_folder(own_files.check_own), own_files.mutate_own, _own_seeds, 0.11),
-        Target("name", _in_folder(own_files.check_name), mutate.by_bytes, _name_seeds, 0.02),
-        Target("shape", _in_folder(own_files.check_shape), mutate.by_bytes, _shape_seeds, 0.02),
+        Target("parquet", check_parquet, mutate.parquet, seeds.parquet_seeds),
+        Target("dumps", check_dump, _dump_mutator, seeds.dump_seeds),
+        Target("footer", check_footer, mutate.by_bytes, _footers),
+        Target("recipe", check_recipe, mutate.lines_of(_recipe_lines()), _recipes),
+        Target("line", check_line, mutate.lines_of(vocabulary()), _lines),
+        Target("metadata", _in_folder(own_files.check_metadata), mutate.json_text, _metadata_seeds),
+        Target("name", _in_folder(own_files.check_name), mutate.by_bytes, _name_seeds),
+        Target("shape", _in_folder(own_files.check_shape), mutate.by_bytes, _shape_seeds),
     )
 }

@@ -79,8 +79,8 @@ def test_estimates_are_those_planted():
 
 
 def test_an_engine_that_keeps_its_first_weights_is_a_failed_sync():
-    """martingale's published case, in a dump that `tests.bench.mismatch.first_weights` writes."""
-    dump = Path(__file__).parents[2] / "bench/mismatch/first_weights.parquet"
+    """martingale's published case, in a dump of a small model that it was repeated with."""
+    dump = Path(__file__).parent / "first_weights.parquet"
     gap = rlpost.inspect(dump).mismatch
     assert gap.k1 == pytest.approx(0.41, abs=0.005)
     assert gap.max_abs == pytest.approx(7.47, abs=0.005)
