@@ -408,7 +408,7 @@ def replay(
     Returns:
         `reproduced`; `stages`, each computed from what was recorded before it; `first`, the first
         that differs; `findings`; `examples`; and `search`, if there was one: `best` (`named`,
-        `toml`), `ties`, `unexplained`, `tried`, `seconds`.
+        `toml`), `same_numbers`, `unexplained`, `tried`, `seconds`.
 
     Raises:
         UsageError: options do not fit together, or `columns_map` names no role and no stage.

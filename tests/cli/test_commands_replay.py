@@ -142,10 +142,9 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     words = ["replay", "grpo.parquet", "--estimator", "grpo"]
     ran = run([*words, "--save-config", "found.toml"], folder)
     assert ran.code == 0, ran.err
-    recipes = block(ran.out.splitlines(), "Recipes with the same numbers on this file")[2:]
+    recipes = block(ran.out.splitlines(), "Recipes with the same numbers on this file")[1:]
     assert recipes[0].startswith("--estimator grpo  ")
-    assert any("--numerics" in line for line in recipes[1:])
-    assert len(block(ran.out.splitlines(), "Data on which these recipes differ")) > 2
+    assert any(line.startswith("--preset") for line in recipes[1:])
     assert tomllib.loads((folder / "found.toml").read_text()) == {"estimator": "grpo"}
     pq.write_table(rollouts, folder / "in.parquet")
     config = ["--config", "found.toml"]
@@ -158,6 +157,18 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
     ran = run([*words, "--save-config", "found.toml"], folder)
     assert ran.code == 2
     assert "--save-config found.toml: exists already\n  tip: --overwrite" in ran.err
+
+
+def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(rollouts, tmp_path):
+    named = ["--preset", "verl", "--estimator", "grpo", "--numerics", "norm_eps=0.01"]
+    pq.write_table(rollouts, tmp_path / "in.parquet")
+    assert run(["advantages", "in.parquet", "out.parquet", *named, "-q"], tmp_path).code == 0
+    words = ["replay", "out.parquet", "--estimator", "grpo", "--format", "json"]
+    found = strict_json(run(words, tmp_path).out)["search"]
+    assert found["best"]["options"] == named
+    assert found["best"]["by_metadata"]
+    assert found["metadata"] == {"named": " ".join(named), "reproduces": True}
+    assert found["same_numbers"]
 
 
 def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_path, monkeypatch):

@@ -83,6 +83,7 @@ ADDED = {
     "positive_share",  # of advantages: the learning signal of a file
     "search.metadata",  # whether the recipe in the metadata of a file reproduces its columns
     "search.best.by_metadata",
+    "search.same_numbers",  # of `replay`: recipes, without what separates them
     "recipe.words",  # of a replay: what its recipe computes
     *("signal", "pass_rate", "critic", "computes", "new_columns"),  # what trains anything
     "seconds.summary",  # of a loss: the time of its summary
@@ -105,7 +106,7 @@ REMOVED = {
     "groups.zero_variance",  # of summaries: `signal.groups.equal_rewards`
     "estimate.step",  # of a failed sync: `estimate.labels`
     "search.median_relative",  # of `replay`: `share_equal` and `largest`
-    "search.ties.data",  # a sentence of `differs` and `kinds`
+    *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

@@ -65,10 +65,9 @@ def searched(entry, one, **options):
 
 
 def verdict(entry, one, found) -> str:
-    """right: the framework and its estimator; tied: among the ties; else reproduced, or wrong."""
+    """right: the framework and its estimator; same: with the same numbers; else other, or wrong."""
     framework = FRAMEWORKS[entry["peer"]]
-    ties = found.facts["ties"]
-    named = [found.facts["best"], *ties, *(same for one in ties for same in one["same"])]
+    named = [found.facts["best"], *found.facts["same_numbers"]]
     if not found.facts["reproduces"]:
         return "wrong"
     own = [entry["config"].get(key) for key in ("adv_estimator", "advantage_estimator")]
@@ -81,7 +80,7 @@ def verdict(entry, one, found) -> str:
 
     if right(named[0]):
         return "right"
-    return "tied" if any(map(right, named[1:])) else "other"
+    return "same" if any(map(right, named[1:])) else "other"
 
 
 def listed(entry, one, found, came, seconds) -> list[str]:
@@ -89,10 +88,10 @@ def listed(entry, one, found, came, seconds) -> list[str]:
     if came not in ("wrong", "other"):
         return []
     facts = found.facts
-    equal, tried, ties = (facts[name] for name in ("share_equal", "tried", "tie_count"))
+    equal, tried, others = facts["share_equal"], facts["tried"], len(facts["same_numbers"])
     return [
         f"{came}: {entry['peer']} {entry['what']} {entry['case']} {entry['config']}",
-        f"    {found.named}: {equal:.3f} equal, {tried} tried, {seconds:.1f} s, {ties} ties",
+        f"    {found.named}: {equal:.3f} equal, {tried} tried, {seconds:.1f} s, {others} others",
         f"    true {one.recipe.estimator} of {FRAMEWORKS[entry['peer']]}",
     ]
 
@@ -108,7 +107,7 @@ def main(peers, every=1) -> None:
         name = one.recipe.estimator_name or one.recipe.estimator
         table[entry["peer"], name].append((came, seconds))
         put(*listed(entry, one, found, came, seconds))
-    words = ("right", "tied", "other", "wrong")
+    words = ("right", "same", "other", "wrong")
     put(" ".join(("peer estimator entries", *words, "median_s", "largest_s")))
     table["all", "all"] = [row for rows in table.values() for row in rows]
     for (peer, estimator), rows in table.items():

@@ -54,8 +54,7 @@ def recorded(folder, estimator, config, kl):
 
 def named(found, framework):
     """Return (estimator of rlpost, options) of the recipes found that are the framework's."""
-    ties = found.search["ties"]
-    recipes = [found.search["best"], *ties, *(same for one in ties for same in one["same"])]
+    recipes = [found.search["best"], *found.search["same_numbers"]]
     return [
         (base_recipe(one["preset"], one["estimator"]).estimator, one["named"])
         for one in recipes

@@ -27,7 +27,7 @@ def page(result: Json, *, verbose: bool = False) -> Page:
 
     Args:
         result: of `replay`.
-        verbose: also stages that are equal, medians, ulps, all ties and examples, and times.
+        verbose: also stages that are equal, medians, ulps, all recipes and examples, and times.
     """
     return Page(
         f"rlpost replay · {result['input']}",

@@ -1,20 +1,18 @@
-"""The result of a search on a page: the recipe, its ties, and rows that it does not reproduce."""
+"""The result of a search on a page: the recipes, and rows that they do not reproduce."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.search.fields import data_of
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number, percent
-from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 Json = dict[str, Any]
-_MOST_TIES = 5
+_MOST_RECIPES = 5
 _BY_METADATA = "← in the metadata of the file"
 
 
@@ -27,8 +25,8 @@ def search_verdict(result: Json) -> str:
             if found["near"]
             else "No recipe is near: the nearest differs"
         )
-    if found["tie_count"]:
-        return f" by {found['tie_count'] + 1} recipes with the same numbers on this file"
+    if others := len(found["same_numbers"]):
+        return f" by {others + 1} recipes with the same numbers on this file"
     return f" by `{found['best']['named']}`"
 
 
@@ -45,15 +43,15 @@ def search_lines(result: Json) -> Iterator[str]:
 
 
 def search_parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
-    """Yield the recipes of a search, the data on which they differ, and unexplained rows.
+    """Yield the recipes of a search, and unexplained rows.
 
     Args:
         result: of `replay`, with a search.
-        verbose: all ties that the search lists, and its time.
+        verbose: all recipes that the search lists, and its time.
     """
     found = result["search"]
-    if result["reproduced"] and found["ties"]:
-        yield from _ties(found, verbose=verbose)
+    if result["reproduced"] and found["same_numbers"]:
+        yield _same_numbers(found, verbose=verbose)
     if found["unexplained"] and not any(one["options"] for one in result["findings"]):
         yield _unexplained(found)
     if verbose:
@@ -73,52 +71,20 @@ def _search_facts(found: Json) -> TextTable:
     return TextTable((), rows, "Search", text=(0, 1), notes=[found["best"]["toml"]])
 
 
-def _ties(found: Json, *, verbose: bool) -> Iterator[TextTable]:
-    """Yield the recipes with the same numbers, and the data on which they differ."""
-    shown = found["ties"][: None if verbose else _MOST_TIES]
-    best = found["best"]
-    mark = _BY_METADATA if best["by_metadata"] else "the fewest options"
-    rows = [(best["named"], mark)]
-    rows += [
-        (one["named"], _flags(one["differs"]) or "no option: the same recipe") for one in shown
-    ]
-    more = found["tie_count"] - len(shown)
-    hint = "--format json prints them" if verbose else "--verbose prints more"
-    yield TextTable(
-        ("recipe", "differs from the first in"),
+def _same_numbers(found: Json, *, verbose: bool) -> TextTable:
+    """Return the recipes with the same numbers."""
+    others = found["same_numbers"]
+    shown = others[: None if verbose else _MOST_RECIPES]
+    mark = _BY_METADATA if found["best"]["by_metadata"] else "the fewest options"
+    rows = [(found["best"]["named"], mark), *((recipe["named"], "") for recipe in shown)]
+    more = len(others) - len(shown)
+    return TextTable(
+        (),
         rows,
         title="Recipes with the same numbers on this file",
         text=(0, 1),
-        notes=[f"… {more} more: {hint}"] if more else [],
+        notes=[f"… {more} more: --verbose prints them"] if more else [],
     )
-    separating = _separating(shown)
-    if separating is not None:
-        yield separating
-
-
-def _separating(ties: Sequence[Json]) -> TextTable | None:
-    """Return the data on which ties differ from the first recipe, with the options that differ.
-
-    The file may have each kind of data that is listed for an option, and too little of it.
-    """
-    left = dict.fromkeys(name for one in ties for name in one["differs"])
-    rows = []
-    for kind in dict.fromkeys(kind for one in ties for kind in one["kinds"]):
-        names = [name for name in left if kind in [one.text for one in data_of([name])]]
-        rows.append((kind, _flags(names)))
-    known = {kind for one in ties for kind in one["kinds"]}
-    rest = [name for name in left if known.isdisjoint(one.text for one in data_of([name]))]
-    if rest:
-        rows.append(("more of the data that the file has", _flags(rest)))
-    title = "Data on which these recipes differ"
-    return TextTable(("data", "option"), rows, title, text=(0, 1)) if rows else None
-
-
-def _flags(names: Sequence[str]) -> str:
-    """Return the options of fields, with one `--numerics` before all `numerics.NAME`."""
-    flags = [flag_of(name) for name in names if "." not in name]
-    details = [name.rpartition(".")[2] for name in names if "." in name]
-    return ", ".join(flags + ([f"--numerics {', '.join(details)}"] if details else []))
 
 
 def _unexplained(found: Json) -> TextTable:

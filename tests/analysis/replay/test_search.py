@@ -1,4 +1,4 @@
-"""The search for a recipe: its table of fields, its ties, and numbers that it solves."""
+"""The search for a recipe: its table of fields, equal recipes, and numbers that it solves."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,6 @@ from rlpost.analysis.replay.search.candidates import nested, value_of
 from rlpost.analysis.replay.search.fields import FIELDS, choices
 from rlpost.analysis.replay.search.sample_facts import SampleFacts
 from rlpost.analysis.replay.search.search import search
-from rlpost.analysis.replay.search.ties import missing_data
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import merged, values_of
@@ -59,23 +58,6 @@ def test_every_row_is_of_a_field_of_a_recipe():
     assert FIELDS.keys() <= every
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_field_that_a_search_changes_names_data_on_which_its_values_differ(name):
-    one = FIELDS[name]
-    if one.bounds or (choices(name) if one.values is None else one.values):
-        assert one.data, f"row {name} of FIELDS: add `data`, which ties of its values name"
-
-
-def test_data_that_depends_on_the_recipe_is_named_even_if_the_sample_may_have_it():
-    sample = SampleFacts(rollouts_of(Recipe()))
-    fields = ["numerics.observations", "norm_mean"]
-    (observed,) = FIELDS["numerics.observations"].data
-    missing = missing_data(fields, sample)
-    assert observed.text in missing
-    assert not observed.present(sample)  # so that a search need not try its values
-    assert "a prompt group of equal rewards" in missing
-
-
 @pytest.mark.parametrize("name", [name for name, one in FIELDS.items() if one.bounds])
 def test_the_bounds_of_a_number_are_values_of_its_field(name):
     bounds = FIELDS[name].bounds
@@ -98,21 +80,12 @@ def test_changes_are_values_that_a_recipe_can_have_and_has_not():
     assert tried > len(choices("numerics.observations"))
 
 
-def test_recipes_that_bound_log_ratios_differently_are_no_ties():
+def test_recipes_that_bound_log_ratios_differently_have_other_numbers():
     """The log ratio of one token is 60: the default bounds it by 40, some presets do not."""
     found = searched(Recipe(estimator="opd", teachers={"teacher_log_probs": 1.0}), outlier=60.0)
     assert found.facts["reproduces"]
     assert found.recipe.numerics.log_ratio_clamp == 40.0
-    assert "nemo-rl" not in [one["preset"] for one in found.facts["ties"] if one["changes"] == 1]
-
-
-def test_ties_that_differ_on_other_data_name_that_data():
-    found = searched(Recipe(estimator="opd", teachers={"teacher_log_probs": 1.0}), outlier=1.0)
-    bounds = [one for one in found.facts["ties"] if "numerics.log_ratio_clamp" in one["differs"]]
-    assert bounds
-    assert all(
-        "log-probs differ by more than the bound" in " ".join(one["kinds"]) for one in bounds
-    )
+    assert "nemo-rl" not in [recipe["preset"] for recipe in found.facts["same_numbers"]]
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "grpo_passk"])
@@ -137,7 +110,7 @@ def test_a_kl_penalty_before_the_normalisation_is_solved(kl_coef):
 def test_rlposts_own_options_come_before_a_preset_with_as_many_changes():
     found = searched(Recipe(estimator="reinforce", gamma=0.9))
     assert found.facts["best"]["preset"] == "default"
-    assert {one["changes"] for one in found.facts["ties"]} >= {1}
+    assert {recipe["changes"] for recipe in found.facts["same_numbers"]} >= {1}
 
 
 def turns():

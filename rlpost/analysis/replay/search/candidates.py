@@ -144,12 +144,7 @@ class Candidate:
     @property
     def named(self) -> str:
         """The options in one line."""
-        return in_line(self.typed)
-
-
-def in_line(parts: Iterable[str]) -> str:
-    """Return options as one types them, in one line."""
-    return " ".join(f"'{part}'" if " " in part else part for part in parts)
+        return " ".join(f"'{part}'" if " " in part else part for part in self.typed)
 
 
 def as_typed(name: str, value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a search does with each field of a recipe: values to try, bounds to solve, separating data.
+"""What a search does with each field of a recipe: values to try, bounds to solve.
 
 Which fields a recipe reads is a fact of its stages.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
-from rlpost.analysis.replay.search.sample_facts import SeparatingData, plain
+from rlpost.analysis.replay.search.sample_facts import plain
 from rlpost.recipe.base import KlEstimator
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
@@ -24,74 +25,31 @@ Changes = dict[str, Any]
 Values = Callable[["ResolvedRecipe", "SampleFacts"], Iterable[Any]]
 Solving = Literal["together", "alone", "values", "floor"]
 
-STEPS = SeparatingData("several steps", lambda s: s.distinct("batch"))
-DOMAINS = SeparatingData(
-    "several steps, or several domains in a step", lambda s: s.distinct("batch", "domain")
-)
-UNEQUAL = SeparatingData("a prompt group of unequal rewards", lambda s: s.unequal_groups)
-LENGTHS = SeparatingData("a prompt group of unequal lengths", lambda s: s.unequal_lengths_in_groups)
-MEANS = SeparatingData("prompt groups of unequal mean rewards", lambda s: s.groups_differ(1))
-DEVIATIONS = SeparatingData(
-    "prompt groups of unequal standard deviations of rewards", lambda s: s.groups_differ(2)
-)
-EQUAL = SeparatingData("a prompt group of equal rewards", lambda s: s.equal_groups)
-SINGLE = SeparatingData("a prompt group of one response", lambda s: s.singles)
-TRUNCATED = SeparatingData("a truncated response", lambda s: s.distinct("truncated"))
-CUT = SeparatingData(
-    "a truncated response with critic values",
-    lambda s: s.distinct("truncated") and (s.has("values") or s.has("next_value")),
-)
-EMPTY = SeparatingData("a response without policy tokens", lambda s: not s.policy_lengths.all())
-OBSERVATIONS = SeparatingData("observation tokens between policy tokens", lambda s: s.observations)
-ENDS = SeparatingData("a response that ends with an observation token", lambda s: s.ends_observed)
-UNEQUAL_LENGTHS = SeparatingData(
-    "responses of unequal lengths", lambda s: len(set(s.policy_lengths.tolist())) > 1
-)
-SCATTERED = SeparatingData(
-    "prompt groups whose rows are not beside each other", lambda s: s.scattered
-)
-TOKEN_REWARDS = SeparatingData("token rewards", lambda s: s.has("token_rewards"))
-VALUES = SeparatingData("responses of several tokens with critic values", lambda s: s.has("values"))
-TURNS = SeparatingData("trajectories of several turns", lambda s: s.has("rollout"))
-ROLLOUTS = SeparatingData("rollouts of several rows", lambda s: bool(s.rollout_ids))
-FAILURES = SeparatingData("a response that failed", lambda s: s.has("failure"))
-ATTEMPTS = SeparatingData("a step of several attempts", lambda s: s.has("run_attempt"))
-POLICIES = SeparatingData(
-    "log-probs of the current policy that differ from the old ones",
-    lambda s: s.differ("log_probs", "old_log_probs"),
-)
-LOG_RATIOS = SeparatingData(
-    "log-probs of old and reference policy that differ",
-    lambda s: bool(s.teachers) or s.differ("old_log_probs", "ref_log_probs"),
-)
-ENGINE = SeparatingData(
-    "log-probs of the rollout engine that differ from the trainer's",
-    lambda s: s.differ("infer_log_probs", "old_log_probs"),
-)
-
-
-def _by_recipe(
-    text: str, present: Callable[[SampleFacts], bool] = lambda _: True
-) -> SeparatingData:
-    """Return data of which a recipe decides whether a sample has it, if it can have it at all."""
-    return SeparatingData(text, present, by_recipe=True)
-
-
-BEYOND_BOUND = _by_recipe("rewards beyond the bound")
-LOG_RATIO_BOUND = _by_recipe("a token whose log-probs differ by more than the bound")
-KL_BOUND = _by_recipe("a token whose KL estimate is above the bound")
-LITTLE = _by_recipe("a prompt group whose rewards differ little")
-LITTLE_BATCH = _by_recipe("a batch whose advantages differ little")
-FEW_TOKENS = _by_recipe("a batch of few policy tokens")
-DISCOUNTED = _by_recipe("responses of several tokens with a critic or rewards on several tokens")
-CONNECTED = _by_recipe(
-    "responses with observation tokens, and a discount, a critic or rewards on several tokens",
-    lambda s: s.observations,
-)
-COMPONENTS = _by_recipe("responses of several reward components that are not equal multiples")
-TURNS_REWARDED = _by_recipe(
-    "rollouts whose rows have unequal rewards", lambda s: bool(s.rollout_ids)
-)
+# What a sample has if values of a field can have other numbers on it.
+STEPS = methodcaller("distinct", "batch")
+DOMAINS = methodcaller("distinct", "batch", "domain")
+UNEQUAL = attrgetter("unequal_groups")
+LENGTHS = attrgetter("unequal_lengths_in_groups")
+MEANS = methodcaller("groups_differ", 1)
+DEVIATIONS = methodcaller("groups_differ", 2)
+EQUAL = attrgetter("equal_groups")
+SINGLE = attrgetter("singles")
+TRUNCATED = methodcaller("distinct", "truncated")
+CUT = attrgetter("truncated_values")
+EMPTY = attrgetter("empty_responses")
+OBSERVATIONS = attrgetter("observations")
+ENDS = attrgetter("ends_observed")
+UNEQUAL_LENGTHS = attrgetter("unequal_lengths")
+SCATTERED = attrgetter("scattered")
+TOKEN_REWARDS = methodcaller("has", "token_rewards")
+VALUES = methodcaller("has", "values")
+TURNS = methodcaller("has", "rollout")
+ROLLOUTS = attrgetter("rollout_ids")
+FAILURES = methodcaller("has", "failure")
+ATTEMPTS = methodcaller("has", "run_attempt")
+POLICIES = methodcaller("differ", "log_probs", "old_log_probs")
+LOG_RATIOS = attrgetter("log_ratios")
+ENGINE = methodcaller("differ", "infer_log_probs", "old_log_probs")
 
 
 class SearchedField(NamedTuple):
@@ -102,8 +60,8 @@ class SearchedField(NamedTuple):
     values of a choice, the other value of a flag, and none of other fields."""
     bounds: tuple[float, float] | None = None
     """Least and largest value of a number that is solved."""
-    data: tuple[SeparatingData, ...] = ()
-    """Data on which its values have other numbers; a sample without any need not try them."""
+    data: tuple[Callable[[SampleFacts], Any], ...] = ()
+    """What a sample may have; without any of it values have the same numbers, and none is tried."""
     start: Any = None
     """Another value from which all numbers are solved: they depend on it too much for one step."""
     solved: Solving = "together"
@@ -118,7 +76,7 @@ class SearchedField(NamedTuple):
     ) -> Iterator[Changes]:
         """Yield the changes to try of a recipe, each other than what it has."""
         recipe = resolved.recipe
-        if self.data and not any(one.present(sample) for one in self.data):
+        if self.data and not any(present(sample) for present in self.data):
             return
         values = self.values(resolved, sample) if callable(self.values) else self.values
         for value in choices(name) if values is None else values:
@@ -216,7 +174,7 @@ def _scopes(resolved: ResolvedRecipe, sample: SampleFacts) -> Iterator[Changes]:
     own = resolved.norm
     if resolved.estimator.normalises:
         own = (resolved.recipe.norm_mean or own[0], resolved.recipe.norm_std or own[1])
-    batches = choices(f"{DETAIL}batch") if DOMAINS.present(sample) else ()
+    batches = choices(f"{DETAIL}batch") if DOMAINS(sample) else ()
     for mean in _SCOPES if resolved.grouped else ("batch", "running", "none"):
         for std in dict.fromkeys((mean, own[1], "batch", "none")):
             both = {"norm_mean": mean, "norm_std": std}
@@ -333,15 +291,14 @@ def rank_batches(sample: SampleFacts) -> Iterator[Changes]:
 
 
 _LAMBDA = SearchedField((), _UNIT, (VALUES,))
-_EPSILON = SearchedField(EPSILONS, (0.0, 10.0), (LITTLE,), solved="alone", step=0.01)
-_WHITENING = SearchedField(data=(FEW_TOKENS,))
+_EPSILON = SearchedField(EPSILONS, (0.0, 10.0), solved="alone", step=0.01)
 _WEIGHTS = SearchedField(data=(ENGINE,))
 _RATIO_CAP = SearchedField((1.0, 2.0, 5.0, 10.0), data=(ENGINE,))
 _DISCOUNT_OF_STEPS = SearchedField(DISCOUNTS, _UNIT, (TURNS,))
 
 FIELDS: dict[str, SearchedField] = {
     "estimator": SearchedField((), data=(STEPS, UNEQUAL, LENGTHS, TOKEN_REWARDS)),
-    "gamma": SearchedField(DISCOUNTS, _UNIT, (DISCOUNTED,), start=0.9),
+    "gamma": SearchedField(DISCOUNTS, _UNIT, start=0.9),
     "lam": SearchedField(_lambdas, _UNIT, (VALUES,), start=0.0),
     "lambda_policy": _LAMBDA,
     "lambda_value": _LAMBDA,
@@ -352,104 +309,81 @@ FIELDS: dict[str, SearchedField] = {
     "episode_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (UNEQUAL,)),
     "step_weight": SearchedField((0.0, 0.5, 1.0), _WEIGHT, (TURNS,)),
     "f_norm": SearchedField((0.5, 2.0), (1e-3, 1e3), (UNEQUAL,)),
-    "ema_decay": SearchedField(
-        (*DISCOUNTS, 0.5), _UNIT, (_by_recipe("several responses of a domain"),)
-    ),
+    "ema_decay": SearchedField((*DISCOUNTS, 0.5), _UNIT),
     "otb_is_cap": SearchedField(_otb_caps, data=(ENGINE,)),
     "vtrace_rho_cap": _RATIO_CAP,
     "vtrace_c_cap": _RATIO_CAP,
     "episode_domains": SearchedField(_domains, data=(DOMAINS,)),
     "teachers": SearchedField(lambda _, sample: teachers(sample), _WEIGHT, (LOG_RATIOS,)),
-    "reward_components": SearchedField(lambda _, sample: components(sample), data=(COMPONENTS,)),
-    "component_weights": SearchedField(_component_weights, _WEIGHT, (COMPONENTS,)),
-    "reward_scale": SearchedField(
-        (None,), data=(LITTLE, _by_recipe("rewards that are not normalised"))
-    ),
+    "reward_components": SearchedField(lambda _, sample: components(sample)),
+    "component_weights": SearchedField(_component_weights, _WEIGHT),
+    "reward_scale": SearchedField((None,)),
     "truncation_penalty": SearchedField((None, 0.0, 0.5, -1.0), _WEIGHT, (TRUNCATED,)),
     "group_length_penalty": SearchedField((None,), data=(LENGTHS,)),
     "overlong_penalty": SearchedField(_overlong, (0.0, 1e9), (UNEQUAL_LENGTHS,), step=2.0),
     "norm_mean": SearchedField(_scopes, data=(MEANS, UNEQUAL, EQUAL, STEPS)),
     "norm_std": SearchedField(("none",), data=(DEVIATIONS, UNEQUAL), start="none"),
-    "reward_clip": SearchedField(_reward_clips, data=(BEYOND_BOUND,)),
-    "reward_clip_low": SearchedField((), data=(BEYOND_BOUND,)),
+    "reward_clip": SearchedField(_reward_clips),
+    "reward_clip_low": SearchedField(()),
     "is_weight": SearchedField(_weights, data=(ENGINE,)),
     "is_normalise": _WEIGHTS,
     "is_filter_where": _WEIGHTS,
-    "max_len_mask": SearchedField(_max_len, data=(_by_recipe("a response as long as the limit"),)),
+    "max_len_mask": SearchedField(_max_len),
     "difficulty_mask": SearchedField(data=(MEANS,)),
     "drop_zero_variance": SearchedField(data=(EQUAL,)),
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
-    "mask_before_norm": SearchedField(data=(_by_recipe("a response that a mask drops"),)),
+    "mask_before_norm": SearchedField(),
     "kl_coef": SearchedField(_kl_coefs, _POSITIVE, (LOG_RATIOS,), start=0.001, step=0.05),
     "kl_estimator": SearchedField(KL, data=(LOG_RATIOS,)),
-    "whiten_rewards": SearchedField(
-        data=(_by_recipe("token rewards whose deviation over a batch is not 1"),), start=True
-    ),
-    "whiten_advantages": SearchedField(
-        _whitened,
-        data=(_by_recipe("advantages whose mean is not 0, or whose deviation is not 1"),),
-    ),
-    "advantage_clip": SearchedField(
-        _advantage_clips, data=(_by_recipe("advantages beyond the bound"),)
-    ),
-    "difficulty_weight": SearchedField(data=(_by_recipe("responses of unequal difficulty"),)),
+    "whiten_rewards": SearchedField(start=True),
+    "whiten_advantages": SearchedField(_whitened),
+    "advantage_clip": SearchedField(_advantage_clips),
+    "difficulty_weight": SearchedField(),
     "length_weight": SearchedField(data=(UNEQUAL_LENGTHS,)),
-    "columns": SearchedField(_columns, data=(_by_recipe("rows in which both columns differ"),)),
+    "columns": SearchedField(_columns),
     "unit": SearchedField(_rollouts, data=(ROLLOUTS,)),
-    "rollout_reward": SearchedField(data=(ROLLOUTS, TURNS_REWARDED)),
+    "rollout_reward": SearchedField(data=(ROLLOUTS,)),
     "failures": SearchedField(data=(FAILURES,)),
     "attempts": SearchedField(data=(ATTEMPTS,)),
     "numerics.batch": SearchedField(data=(DOMAINS,)),
     "numerics.penalty_length": SearchedField(data=(OBSERVATIONS,)),
-    "numerics.penalty_floor": SearchedField(
-        data=(_by_recipe("responses beyond the length limit"),)
-    ),
+    "numerics.penalty_floor": SearchedField(),
     "numerics.norm_eps": _EPSILON,
     "numerics.norm_ddof": SearchedField(data=(UNEQUAL,)),
-    "numerics.norm_floor": SearchedField((0.0, 1e-3), (0.0, 100.0), (LITTLE,), solved="floor"),
+    "numerics.norm_floor": SearchedField((0.0, 1e-3), (0.0, 100.0), solved="floor"),
     "numerics.single": SearchedField(data=(SINGLE,)),
     "numerics.constant": SearchedField(data=(EQUAL,)),
     "numerics.empty": SearchedField(data=(EMPTY,)),
     "numerics.failed": SearchedField(data=(FAILURES,)),
-    "numerics.missing_components": SearchedField(
-        data=(_by_recipe("a response without one of its reward components"),)
-    ),
-    "numerics.clip_stages": SearchedField(
-        data=(_by_recipe("token rewards beyond the bound of the reward clip"),)
-    ),
-    "numerics.log_ratio_clamp": SearchedField(_CLAMPS, data=(LOG_RATIO_BOUND,)),
-    "numerics.log_ratio_clamps": SearchedField(data=(LOG_RATIO_BOUND,)),
-    "numerics.kl_clamp": SearchedField(_kl_bounds, data=(KL_BOUND,)),
-    "numerics.kl_clamps": SearchedField(data=(KL_BOUND,)),
+    "numerics.missing_components": SearchedField(),
+    "numerics.clip_stages": SearchedField(),
+    "numerics.log_ratio_clamp": SearchedField(_CLAMPS),
+    "numerics.log_ratio_clamps": SearchedField(),
+    "numerics.kl_clamp": SearchedField(_kl_bounds),
+    "numerics.kl_clamps": SearchedField(),
     "numerics.kl_policy": SearchedField(data=(POLICIES,)),
     "numerics.kl_credit": SearchedField(data=(LOG_RATIOS,)),
     "numerics.process_rewards": SearchedField(data=(TOKEN_REWARDS,)),
     "numerics.terminal_reward": SearchedField(data=(ENDS,)),
-    "numerics.observations": SearchedField(data=(CONNECTED,)),
-    "numerics.outcome": SearchedField(
-        data=(_by_recipe("rewards or KL on several tokens of a response, or a discount below 1"),)
-    ),
-    "numerics.segment_reward": SearchedField(
-        data=(_by_recipe("rewards on several tokens of a policy segment"),)
-    ),
+    "numerics.observations": SearchedField(data=(OBSERVATIONS,)),
+    "numerics.outcome": SearchedField(),
+    "numerics.segment_reward": SearchedField(),
     "numerics.turn_value": SearchedField(data=(VALUES,)),
     "numerics.turn_baseline": SearchedField(data=(TURNS,)),
     "numerics.gar_floor": SearchedField((0.25, 0.5), _UNIT, (UNEQUAL,)),
     "numerics.gar_cap": SearchedField((2.0, 4.0), (1.0, 100.0), (UNEQUAL,)),
-    "numerics.whiten_eps": SearchedField(EPSILONS, (0.0, 10.0), (LITTLE_BATCH,), solved="values"),
-    "numerics.whiten_floor": SearchedField(data=(LITTLE_BATCH,)),
-    "numerics.whiten_ddof": _WHITENING,
-    "numerics.whiten_scale": SearchedField(
-        data=(_by_recipe("advantages whose deviation over a batch is not 1"),)
-    ),
+    "numerics.whiten_eps": SearchedField(EPSILONS, (0.0, 10.0), solved="values"),
+    "numerics.whiten_floor": SearchedField(),
+    "numerics.whiten_ddof": SearchedField(),
+    "numerics.whiten_scale": SearchedField(),
     "numerics.gdpo_batch": SearchedField(data=(UNEQUAL_LENGTHS,)),
-    "numerics.batch_eps": SearchedField(EPSILONS, data=(LITTLE_BATCH,)),
+    "numerics.batch_eps": SearchedField(EPSILONS),
     "numerics.otb_position": SearchedField(data=(OBSERVATIONS,)),
     "numerics.otb_lone": SearchedField(data=(LENGTHS,)),
-    "numerics.otb_eps": SearchedField(EPSILONS, data=(_by_recipe("positions with small weights"),)),
+    "numerics.otb_eps": SearchedField(EPSILONS),
     "numerics.episodes": SearchedField(data=(TURNS,)),
-    "numerics.states": SearchedField(data=(_by_recipe("equal states in several prompt groups"),)),
+    "numerics.states": SearchedField(),
     "numerics.rae_order": SearchedField(data=(SCATTERED,)),
     "numerics.correction": SearchedField(data=(ENGINE,)),
     "numerics.is_clamp": SearchedField(_CLAMPS, data=(ENGINE,)),
@@ -458,8 +392,3 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.is_observations": SearchedField(data=(OBSERVATIONS,)),
 }
 """By field of Recipe, and `numerics.NAME`; a search changes no other field."""
-
-
-def data_of(names: Iterable[str]) -> list[SeparatingData]:
-    """Return the data on which values of some fields have other numbers."""
-    return [*dict.fromkeys(one for name in names if name in FIELDS for one in FIELDS[name].data)]

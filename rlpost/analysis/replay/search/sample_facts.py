@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from rlpost.kernels.codes import keyed_extremes
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from rlpost.analysis.replay.rollouts import Rollouts
@@ -29,16 +27,6 @@ _SHARED = 3
 _MOST_COLUMNS = 5
 """Columns of components, or domains, that are tried at most."""
 _REWARD_BOUNDS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
-
-
-class SeparatingData(NamedTuple):
-    """A kind of data on which recipes differ."""
-
-    text: str
-    present: Callable[[SampleFacts], bool] = lambda _: True
-    """Whether a sample has it; always true if that depends on the recipe."""
-    by_recipe: bool = False
-    """Whether a sample has it depends on the recipe, so that it is always listed."""
 
 
 @dataclass
@@ -108,9 +96,24 @@ class SampleFacts:
         return bool((~own.mask[own.offsets[1:][own.lengths > 0] - 1]).any())
 
     @property
-    def policy_lengths(self) -> Codes:
-        """[N] policy tokens of responses."""
-        return self.rollouts.policy_lengths
+    def unequal_lengths(self) -> bool:
+        """There are responses of unequal lengths."""
+        return bool(np.ptp(self.rollouts.policy_lengths) > 0)
+
+    @property
+    def empty_responses(self) -> bool:
+        """There are responses without policy tokens."""
+        return not self.rollouts.policy_lengths.all()
+
+    @property
+    def truncated_values(self) -> bool:
+        """There are truncated responses, and critic values."""
+        return self.distinct("truncated") and (self.has("values") or self.has("next_value"))
+
+    @cached_property
+    def log_ratios(self) -> bool:
+        """There are log-probs that can be a teacher's or a reference's, other than the old ones."""
+        return bool(self.teachers) or self.differ("old_log_probs", "ref_log_probs")
 
     @cached_property
     def scattered(self) -> bool:
@@ -173,7 +176,7 @@ class SampleFacts:
     def limits(self) -> list[int]:
         """Lengths that can be the limit of generation: the largest, and constant columns."""
         table = self.rollouts.table
-        found = {int(self.policy_lengths.max(initial=1))}
+        found = {int(self.rollouts.policy_lengths.max(initial=1))}
         for name, kind in self._unused.items():
             if "max" in name and is_number(kind):
                 values = np.unique(numbers(table.column(name).combine_chunks()))

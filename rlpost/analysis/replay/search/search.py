@@ -3,7 +3,7 @@
 Every preset with each of its estimators is computed on a sample. From the nearest recipe on, its
 neighbours are: another value of one field that its stages read, one change less, another preset or
 estimator with the same changes, and its numbers solved by least squares. When a recipe reproduces
-the recorded numbers, the fewest changes that still do are searched for on every preset.
+the recorded numbers, changes that it does not need are taken out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.search.candidates import (
+    DETAIL,
     bases,
     flat,
     nested,
@@ -27,7 +28,6 @@ from rlpost.analysis.replay.search.fields import FIELDS, components, rank_batche
 from rlpost.analysis.replay.search.sample import sampled, widened
 from rlpost.analysis.replay.search.sample_facts import SampleFacts
 from rlpost.analysis.replay.search.solve import Step, solved, steps
-from rlpost.analysis.replay.search.ties import equivalent, plainest, pruned, ties_of
 from rlpost.analysis.replay.search.trials import Trial, Trials
 from rlpost.analysis.replay.search.unexplained import differing_rows, unexplained
 from rlpost.display.reporter import SilentReporter
@@ -60,8 +60,6 @@ _SOLUTIONS = 5
 """Linear problems that are solved further, with and without an affine map."""
 WIDER = 3
 """Samples that are searched, if the best recipe of one differs in other groups of its steps."""
-TIES = 12
-"""Ties that are listed."""
 _NEAR_SHARE = 0.45
 """Share of the numbers that are equal, or nothing is near."""
 _MANY = 0.1
@@ -105,7 +103,7 @@ def search(
         `seconds`, `sample`, `reproduces`, `best` (`named`, `options`, `preset`, `estimator`,
         `changes`, `toml`, `by_metadata`), `metadata` (the recipe in the metadata: `named`,
         `reproduces`), `near` (about half of the numbers are equal), `largest`, `share_equal`,
-        `not_computed`, `ties` and `unexplained`.
+        `not_computed`, `same_numbers` (other recipes that reproduce) and `unexplained`.
 
     Raises:
         DataError: no recipe fits the input.
@@ -122,8 +120,7 @@ def search(
         if not len(other):
             break
         sample = widened(sample, other[:: -(-len(other) // WIDER)])
-    ties = run.ties(best) if best.reproduces else []
-    facts = run.facts(best, ties, tried, time.perf_counter() - started)
+    facts = run.facts(best, tried, time.perf_counter() - started)
     return NearestRecipe(best.candidate.recipe, best.candidate.named, facts)
 
 
@@ -211,11 +208,29 @@ class _Search:
             if further.equal_stages <= best.equal_stages:
                 return self._supported(min(best, further, key=_place))
             best = further
-        best = pruned(best, self.trials)
-        self.equivalent = equivalent(best, self.starts, self.given, self.trials)
-        if self.of_metadata is not None and self.of_metadata.reproduces:
-            self.equivalent.append(self.of_metadata)
+        self.equivalent = self._equivalent(self._pruned(best))
         return self._plainest()
+
+    def _pruned(self, trial: Trial) -> Trial:
+        """Return a trial that reproduces without the changes that it does not need."""
+        names = trial.candidate.changes
+        for name in sorted(names, key=lambda name: not name.startswith(DETAIL)):
+            plainer = self.trials.of(trial.candidate.without([name]))
+            if plainer is not None and plainer.as_exact_as(trial):
+                trial = plainer
+        return trial
+
+    def _equivalent(self, best: Trial) -> list[Trial]:
+        """Return the recipe in the metadata, presets, and presets with a trial's changes.
+
+        All of them reproduce.
+        """
+        changes = best.candidate.changes
+        presets = presets_of(best.resolved.recipe.estimator, self.given)
+        changed = [self.trials.of(preset.changed(changes)) for preset in presets]
+        pruned = [self._pruned(trial) for trial in changed if trial and trial.reproduces]
+        trials = [best, *self.starts, *pruned, *([self.of_metadata] if self.of_metadata else [])]
+        return [trial for trial in trials if trial.reproduces]
 
     def _plainest(self) -> Trial:
         """Return the plainest of the equivalent trials about as exact as the most exact.
@@ -371,12 +386,13 @@ class _Search:
         more = len(_stages(best)) > len(_stages(plain))
         return best if more or best.share_equal > plain.share_equal + _MANY else plain
 
-    def ties(self, best: Trial) -> list[Json]:
-        """Return the plainest recipes of other frameworks and estimators that are as exact."""
-        found = plainest(one for one in self.equivalent if one.as_exact_as(best))
-        found = [one for one in found if one.key != best.key and not len(self.differing(one))]
-        found.sort(key=lambda one: not self.by_metadata(one))
-        return ties_of(best, found, self.sample)
+    def _same_numbers(self, best: Trial) -> list[Trial]:
+        """Return the plainest other recipe of each framework and estimator that is as exact."""
+        plainest: dict[tuple[str, str], Trial] = {best.key: best}
+        for trial in sorted(self.equivalent, key=lambda trial: trial.candidate.order):
+            if trial.as_exact_as(best) and not len(self.differing(trial)):
+                plainest.setdefault(trial.key, trial)
+        return [trial for trial in plainest.values() if trial is not best]
 
     def differing(self, best: Trial) -> Any:
         """Return the rows that differ in the steps of the sample, if none of its own differs."""
@@ -388,7 +404,7 @@ class _Search:
         )
         return differing_rows(found, sample.steps)
 
-    def facts(self, best: Trial, ties: list[Json], tried: int, seconds: float) -> Json:
+    def facts(self, best: Trial, tried: int, seconds: float) -> Json:
         """Return the result of the search as plain data."""
         trials, candidate = self.trials, best.candidate
         sample = trials.rollouts
@@ -422,8 +438,15 @@ class _Search:
             "largest": best.largest,
             "share_equal": best.share_equal if best.compared else None,
             "not_computed": sorted({*self.missing, *sample.recorded} - {*best.wrong}),
-            "ties": ties[:TIES],
-            "tie_count": len(ties),
+            "same_numbers": [
+                {
+                    "named": trial.candidate.named,
+                    "preset": trial.candidate.preset,
+                    "estimator": trial.candidate.estimator,
+                    "changes": len(trial.candidate.changes),
+                }
+                for trial in self._same_numbers(best)
+            ],
             "unexplained": [] if best.reproduces else unexplained(best, sample),
         }
 
