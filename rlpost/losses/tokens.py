@@ -189,7 +189,7 @@ class Tokens:
 
     @cached_property
     def _divided(self) -> dict[str, Tokens]:
-        return {"old": self}
+        return {}
 
     def divided_by(self, behaviour: str) -> Tokens:
         """Return the tokens with the policy as `old` that ratios divide by.
@@ -198,6 +198,8 @@ class Tokens:
             behaviour: old; infer, the rollout engine; or loglinear or linear: the policy before the
                 current one, interpolated by `proximal_log_probs`, a constant for gradients.
         """
+        if behaviour == "old":
+            return self
         if behaviour not in self._divided:
             assert self.infer is not None, "tokens without log-probs of the rollout engine"
             old = self.infer

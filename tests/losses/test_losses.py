@@ -1,6 +1,8 @@
 """Policy losses: against plain loops, gradients against difference quotients, and laws."""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 
@@ -628,3 +630,22 @@ def test_no_bound_is_written_never():
     shown = options.model_dump(mode="json", exclude_defaults=True)
     assert shown == dict.fromkeys(("pg_clip_high", "dual_clip", "ratio_cap"), "never")
     assert LossOptions.of(shown) == options
+
+
+@pytest.mark.parametrize("behaviour", ["old", "infer"])
+def test_tokens_are_freed_with_their_last_reference(behaviour):
+    values = np.linspace(-2, -1, 6)
+    offsets, mask = np.array([0, 2, 6]), np.ones(6, np.bool_)
+    tokens = Tokens(
+        values, values - 0.1, values, mask, offsets, infer=values + 0.1, ref=values - 0.2
+    )
+    options = LossOptions(behaviour=behaviour)
+    gc.disable()
+    try:
+        loss_named("ppo")(tokens, options)
+        assert KlLoss(tokens, options).values.any()
+        alive = weakref.ref(tokens)
+        del tokens
+        assert alive() is None
+    finally:
+        gc.enable()
