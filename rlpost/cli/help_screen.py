@@ -34,7 +34,6 @@ PANELS = (
     SINGLE := "Single responses",
     ESTIMATOR := "Estimator and preset",
     LOSS := "Policy loss",
-    LAYOUT := "Layout of a step",
     REWARDS := "Rewards",
     KL := "KL",
     MASKS := "Response masks",

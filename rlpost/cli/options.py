@@ -34,7 +34,6 @@ from rlpost.cli.help_screen import (
     EXECUTION,
     IN_OUT,
     KL,
-    LAYOUT,
     LOSS,
     MASKS,
     REWARDS,
@@ -131,8 +130,6 @@ RECIPE: dict[str, Declared] = {
     "is_filter": Declared(CORRECTION, "LEVEL:MEASURE:LOW:HIGH"),
     "is_filter_where": Declared(CORRECTION),
     "is_policy": Declared(CORRECTION),
-    "micro_batch": Declared(CORRECTION),
-    "micro_batch_tokens": Declared(CORRECTION),
     "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
     "tokenizer": Declared(IN_OUT, "NAME|PATH"),
     "unit": Declared(IN_OUT),
@@ -159,7 +156,7 @@ LOSS_OPTIONS: dict[str, Declared] = {
     "kl_loss_aggregation": Declared(LOSS, "NAME", complete=lambda: [*ABOUT_AGGREGATIONS.items()]),
 }
 MOST_DEFAULT = 24
-"""Characters of a default; longer ones, which differ by loss, are in `rlpost loss --list`."""
+"""Characters of a default; longer ones, which differ by loss, are in `rlpost losses`."""
 REPEATED = (*TABLES, "is_filter", "loss_options")
 RUN = ("preset", "config", "correction", *OF_RUNS)
 """Options that environment variables set, beside those of the recipe and the loss."""
@@ -286,26 +283,6 @@ Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print err
 Verbose = Annotated[
     bool,
     option("--verbose", "-v", panel=EXECUTION, help="Print times, storage and all tables, too."),
-]
-MicroBatch = Annotated[
-    int | None,
-    option(
-        "--micro-batch",
-        metavar="INT",
-        panel=LAYOUT,
-        common=False,
-        help="Responses of a micro-batch.",
-    ),
-]
-Ranks = Annotated[
-    int | None,
-    option("--ranks", metavar="INT", panel=LAYOUT, common=False, help="Data-parallel ranks."),
-]
-Updates = Annotated[
-    int | None,
-    option(
-        "--updates", metavar="INT", panel=LAYOUT, common=False, help="Optimiser updates of a step."
-    ),
 ]
 Device = Annotated[
     str,
@@ -560,7 +537,7 @@ def _help(model: type[BaseModel], name: str) -> str:
     default = info.get_default(call_default_factory=True)
     usual = defaults_of(name) if model is LossOptions else ""
     if len(usual) > MOST_DEFAULT:
-        usual = "by loss, see --list"
+        usual = "by loss, see rlpost losses"
     if not usual and default not in (None, False, {}, ()) and name != "numerics":
         usual = word(default)
     if not usual or "(default" in text:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from rlpost.estimators import Credit
 from rlpost.functional import padded
 from rlpost.functional.groups import dr_grpo, gdpo, gpg, grpo, grpo_passk, max_rl, opo, rloo
-from rlpost.functional.layouts import LayoutWeights, layout_weights
 from rlpost.functional.masks import accepted_tokens, top_entropy
 from rlpost.functional.policy import PolicyLoss, aggregate, policy_loss
 from rlpost.functional.rollouts import (
@@ -42,7 +41,6 @@ from rlpost.kernels.values import ValueLoss
 
 __all__ = [
     "Credit",
-    "LayoutWeights",
     "PolicyLoss",
     "ValueLoss",
     "Weights",
@@ -59,7 +57,6 @@ __all__ = [
     "grpo_passk",
     "importance_weights",
     "kl",
-    "layout_weights",
     "max_rl",
     "mt_grpo",
     "opo",

@@ -41,7 +41,7 @@ def accepted_tokens(
     """Return the policy tokens that all off-policy filters accept.
 
     Filters are those of `--is-filter`, LEVEL:MEASURE:LOW:HIGH. At level batch these tokens are
-    one batch, so that `batch:k2::0.02` is the mask of M2PO of a micro-batch.
+    one batch, so that `batch:k2::0.02` is the mask of M2PO.
 
     Args:
         old_log_probs: [T] log-probs of the trainer; of the current policy for OPSM.

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import UsageError
 from rlpost.estimators import Credit
-from rlpost.functional import layouts, masks, policy, rollouts, scans, tokens
+from rlpost.functional import masks, policy, rollouts, scans, tokens
 from rlpost.functional.arguments import check_arrays, of_any_library
-from rlpost.functional.layouts import LayoutWeights
 from rlpost.functional.masks import top_entropy
 from rlpost.functional.policy import PolicyLoss
 from rlpost.functional.tokens import kl, proximal_log_probs, value_loss, whiten
@@ -36,7 +35,6 @@ __all__ = [
     "gae",
     "importance_weights",
     "kl",
-    "layout_weights",
     "over_rollouts",
     "place_rewards",
     "policy_loss",
@@ -187,16 +185,6 @@ def accepted_tokens(
 
 
 @of_any_library
-def layout_weights(advantages: Array, mask: Array, **options: Any) -> LayoutWeights:
-    """Return `rlpost.functional.layout_weights` of [B, T] advantages, [B, T] each.
-
-    The default `length` of seq-mean-token-sum-norm is T, and a micro-batch of tokens has padding.
-    """
-    offsets = _offsets(mask, advantages=advantages)
-    weights = layouts.layout_weights(advantages.reshape(-1), offsets, mask.reshape(-1), **options)
-    return LayoutWeights(*(part.reshape(mask.shape) for part in weights))
-
-
 @of_any_library
 def policy_loss(
     log_probs: Array,

@@ -247,14 +247,7 @@ def loss(
     options: Options | None = None,
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
-    against: Mapping[str, Any] | None = None,
     emit: Sequence[str] = (),
-    micro_batch: int | None = None,
-    micro_batch_tokens: int | None = None,
-    accumulate: int | None = None,
-    ranks: int | None = None,
-    updates: int | None = None,
-    agg_level: Literal["micro", "rank", "update", "step"] | None = None,
     progress: Progress = None,
 ) -> LossSummary:
     """Compute what a policy loss clips, and where it leaves no gradient, as `rlpost loss` does.
@@ -269,16 +262,7 @@ def loss(
         sweep: options of the loss with several values each, `correction` (a name, or None), and
             `is_weight`, `is_cap`, `is_floor`, `is_normalise` and `is_policy` of the recipe; every
             combination is computed, in one pass. It excludes `output`.
-        against: values of swept options: the gradient of a setting is compared with that of the one
-            that differs from it in these alone. None: with that of the first.
-        emit: `loss_weight`, `loss_gradient` or both, which the output then has, too.
-        micro_batch: responses of a micro-batch, for the weight of each token in the gradient of an
-            optimiser update. Responses are dealt in the order of the rows.
-        micro_batch_tokens: the most tokens of a micro-batch, in place of responses.
-        accumulate: micro-batches of a rank in an update; None: all.
-        ranks: data-parallel ranks, each with consecutive responses of a step; None: one.
-        updates: optimiser updates of a step, in place of `accumulate`; None: one.
-        agg_level: what the denominators of the aggregation count over; None: each micro-batch.
+        emit: `loss_gradient`, which the output then has, too.
         progress: show a progress bar, as of `advantages`.
 
     Raises:
@@ -288,7 +272,6 @@ def loss(
         UnavailableError: the device is missing.
     """
     from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
-    from rlpost.analysis.loss.layout import layout_of  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
     _check_recipe(recipe)
@@ -298,17 +281,11 @@ def loss(
         raise UsageError(no_such(f"emit: no column {unknown[0]!r}", unknown[0], LOSS_EXTRA))
     if emit and output is None:
         raise UsageError("emit needs output, the file that gets the columns")
-    layout = layout_of(
-        {
-            "micro_batch": micro_batch, "micro_batch_tokens": micro_batch_tokens,
-            "accumulate": accumulate, "ranks": ranks, "updates": updates, "agg_level": agg_level,
-        }
-    )  # fmt: skip
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = [LossConfig(*_swept(chosen, recipe or Recipe(), point)) for point in points]
     with _opened(inputs, output, options, progress=progress) as (own, run):
-        summary = work.loss(own.paths, output, recipe, configs, run, layout, emit, against)
+        summary = work.loss(own.paths, output, recipe, configs, run, emit)
         return LossSummary(own.result(summary))
 
 

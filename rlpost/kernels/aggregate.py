@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rlpost.kernels.arrays import Array, namespace
+from rlpost.kernels.codes import joint_codes, ordinals_of
 from rlpost.kernels.moments import round_digits
 
 if TYPE_CHECKING:
@@ -103,3 +104,49 @@ class AggregateTotals(NamedTuple):
             length=length,
         )
         return np.where(below > 0, round_digits(self.total, below.clip(1)), 0.0)
+
+
+def weights_in(
+    unit: Integers,
+    tokens: Integers,
+    *,
+    how: str,
+    responses: Integers,
+    lengths: Integers,
+    group: Integers | None = None,
+    count_rows: str = "valid",
+    norm: str = "length",
+    length: int | None = None,
+) -> Floats:
+    """Return the weight of a token of each response in the loss of its unit, [N] float64.
+
+    The loss of a unit is Σ weight · loss over its tokens; see `aggregate.denominator`. A response
+    without tokens has the weight 0.
+
+    Args:
+        unit: [N] codes from 0, of the step, for the loss of a step.
+        tokens: [N] policy tokens; with token-mean-by-sign those of a sign.
+        how: the aggregation.
+        responses: [N] policy tokens of either sign.
+        lengths: [N] tokens, observation tokens included.
+        group: [N] the prompt or rollout of each response, for a mean over these.
+        count_rows: as of `denominator`.
+        norm: likewise.
+        length: likewise.
+    """
+    if not len(unit):
+        return np.zeros(0)
+    counted, first = responses, np.ones(len(unit), np.bool_)
+    if how in OF_UNITS and group is not None:
+        of = joint_codes(unit, group)
+        counted = np.bincount(of, responses)[of].astype(np.int64)
+        first = ordinals_of(of) == 0
+    longest = np.zeros(int(unit.max()) + 1, np.int64)
+    np.maximum.at(longest, unit, lengths)
+    totals = (np.bincount(unit, x).astype(np.int64) for x in (tokens, first & (counted > 0), first))
+    sums = dict(zip(("tokens", "valid", "rows"), totals, strict=True))
+    below = denominator(
+        how=how, **sums, longest=longest, count_rows=count_rows, norm=norm, length=length
+    )
+    own = counted.clip(1) if how == "seq-mean-token-mean" or how in OF_UNITS else 1
+    return np.where(tokens > 0, 1 / (own * below.clip(1)[unit]), 0.0)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import DataError, ErrorPart, UsageError
-from rlpost.kernels.layouts import StepLayout
 from rlpost.losses.config import behaviour_of
 from rlpost.losses.own import KNOWN
 from rlpost.pipeline.columns import (
@@ -51,9 +50,7 @@ def bind_losses(
     configs: Sequence[LossConfig],
     *,
     write: bool,
-    layout: StepLayout | None = None,
-    emit: Sequence[str] = (),
-    bases: Sequence[int] = (),
+    gradient: bool = False,
 ) -> Plan:
     """Return the plan of policy losses on an open source; arguments and errors of `loss_plan`."""
     columns = columns_of_rows(source, recipe, results=True)
@@ -71,8 +68,7 @@ def bind_losses(
         own |= columns_by_name(source, recipe, flag, parameters, KNOWN)
     how = columns.how | dict.fromkeys(own, "name")
     columns = replace(columns, columns=columns.columns | own, how=how)
-    of_tokens: dict[str, Any] = {"layout": layout, "emit": emit, "bases": bases}
-    return loss_plan(source, columns, recipe, configs, write=write, **of_tokens)
+    return loss_plan(source, columns, recipe, configs, write=write, gradient=gradient)
 
 
 def _of_results(source: Source | TableSource, recipe: Recipe) -> Recipe:
@@ -110,9 +106,7 @@ def loss_plan(
     configs: Sequence[LossConfig],
     *,
     write: bool,
-    layout: StepLayout | None = None,
-    emit: Sequence[str] = (),
-    bases: Sequence[int] = (),
+    gradient: bool = False,
 ) -> Plan:
     """Bind policy losses to an input; the recipe computes advantages if the input has none.
 
@@ -123,9 +117,7 @@ def loss_plan(
             and what the output keeps are used.
         configs: the losses.
         write: the plan writes the loss and the clip state of tokens, of the first config.
-        layout: how responses are dealt, for the weights of tokens; None: these are not computed.
-        emit: other columns of the loss that it writes.
-        bases: as of `count_losses`.
+        gradient: it writes the gradient of the loss, too.
 
     Raises:
         DataError: a role that is needed has no column, or one of another type.
@@ -137,27 +129,32 @@ def loss_plan(
         raise UsageError(ErrorPart(text, tip="--map advantages=none computes them anew"))
     components = tuple(f"component:{name}" for name in recipe.reward_components or ())
     rewarded = "reward" in columns or bool(components)
-    last = partial(add_loss, config=configs[0] if write else None, rewarded=rewarded, emit=emit)
-    weighed = layout or (StepLayout() if emit or bases else None)
+    last = partial(
+        add_loss, config=configs[0] if write else None, rewarded=rewarded, gradient=gradient
+    )
+    weighted = gradient or len(configs) > 1
     named = [role for role in columns.columns if is_read_by_name(role)]
     of_tokens = frozenset(role for role in named if kind_of(role) == "tokens")
     stages: list[Stage] = []
     before: list[_BeforeLosses] = []
     for variant in variants:
         chosen = [configs[index] for index in variant.indices]
-        dealt = _dealt(variant.recipe or recipe, layout)
-        own = _before_losses(source, columns, dealt, chosen)
+        own = _before_losses(source, columns, variant.recipe or recipe, chosen)
         between = stages_of_losses(
-            own.reads, own.resolved, chosen, rewarded=rewarded, rejects=own.rejects, layout=weighed
+            own.reads,
+            own.resolved,
+            chosen,
+            rewarded=rewarded,
+            rejects=own.rejects,
+            weighted=weighted,
         )
         loss = Stage("loss", own.reads | of_tokens, apply=last, uses=STORED)
         stages += map(variant.stage, (*own.stages, *between, loss))
         before.append(own)
     units = [role for one in configs for role in one.units.values()]
     grouped = any(config.loss.grouped for config in configs)
-    rows = [*before[0].rows, *components, *(["group"] if units or grouped or bases else []), *units]
+    rows = [*before[0].rows, *components, *(["group"] if units or grouped else []), *units]
     rows += [role for role in named if role not in of_tokens]
-    how: dict[str, Any] = {"rewarded": rewarded, "layout": layout is not None, "bases": bases}
     return Plan(
         source,
         columns,
@@ -165,21 +162,9 @@ def loss_plan(
         tuple(stages),
         before[0].length_role,
         tuple(dict.fromkeys(role for role in rows if role in columns)),
-        partial(count_losses, configs=configs, **how),
+        partial(count_losses, configs=configs, rewarded=rewarded),
         whole_files=grouped,
         no_totals=no_losses(variants),
-    )
-
-
-def _dealt(recipe: Recipe, layout: StepLayout | None) -> Recipe:
-    """Return the recipe with the micro-batches of a layout, if its masks are made in them."""
-    if layout is None or not recipe.orders_tokens:
-        return recipe
-    fields = layout.split.fields
-    return recipe.model_copy(
-        update={
-            name: fields[name] for name in ("micro_batch", "micro_batch_tokens") if name in fields
-        }
     )
 
 

@@ -8,10 +8,9 @@ add up exactly, so that results do not depend on chunks and workers.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,12 +36,11 @@ from rlpost.losses.kl import KlLoss
 from rlpost.pipeline.metrics import MOST_NATS
 from rlpost.pipeline.stages.loss import blocks, rounded, tokens_of
 from rlpost.pipeline.stages.loss_weights import (
-    EFFECTIVE,
-    INTENDED,
     SIGNED,
+    WEIGHT,
     signs_of,
+    step_gradient,
     token_weights,
-    update_gradient,
     weight_name,
 )
 from rlpost.pipeline.totals import Counted, ExactTotals, Totals
@@ -51,7 +49,7 @@ from rlpost.recipe.loss import behaviour_role
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -88,15 +86,6 @@ class TokenSetTotals:
         return int(self.kinds[0, :OUTSIDE].sum())
 
 
-class ResponseGradients(NamedTuple):
-    """How much each of n responses adds to the gradients of losses."""
-
-    group: Integers
-    """[n] codes of prompt groups."""
-    sizes: Numbers
-    """[configs, n]: Σ |∂L/∂log π| over the tokens of the response."""
-
-
 @dataclass(frozen=True)
 class LossTotals:
     """The totals of losses by cell (step and domain), by range of positions and by batch.
@@ -112,8 +101,6 @@ class LossTotals:
     """Its counts are kinds, [configs, KINDS]."""
     batches: ExactTotals = ExactTotals()  # noqa: RUF009
     """The sums that the loss of a batch is computed from."""
-    responses: tuple[ResponseGradients, ...] = ()
-    """Of some responses each; empty if the gradients of losses are not compared."""
     others: tuple[LossTotals, ...] = ()
     """Those of the other variants, if these are of the first one."""
 
@@ -123,7 +110,6 @@ class LossTotals:
             self.cells + other.cells,
             self.positions + other.positions,
             self.batches + other.batches,
-            self.responses + other.responses,
             tuple(one + more for one, more in zip(self.others, other.others, strict=True)),
         )
 
@@ -131,7 +117,7 @@ class LossTotals:
         """Return the same totals, faster to read."""
         parts = (self.cells.compact(), self.positions.compact(), self.batches.compact())
         others = tuple(one.compact() for one in self.others)
-        return LossTotals(self.configs, *parts, self.responses, others)
+        return LossTotals(self.configs, *parts, others)
 
     def total(self) -> TokenSetTotals:
         """Return the totals over all cells."""
@@ -194,31 +180,21 @@ def no_losses(variants: Sequence[Variant]) -> LossTotals:
     return replace(first, others=tuple(others))
 
 
-def count_losses(
-    batch: Batch,
-    *,
-    configs: Sequence[LossConfig],
-    rewarded: bool,
-    layout: bool = False,
-    bases: Sequence[int] = (),
-) -> Counted:
+def count_losses(batch: Batch, *, configs: Sequence[LossConfig], rewarded: bool) -> Counted:
     """Compute the totals of a batch that has advantages and log-probs.
+
+    Gradients of several losses are compared with that of the first: responses have weights then.
 
     Args:
         batch: of whole responses.
         configs: the losses. The totals have details by cell and position only if there is one.
         rewarded: the input has rewards.
-        layout: the losses under the layout that responses have weights of are computed, too.
-        bases: the index of the loss with whose gradient that of each loss is compared; empty: no
-            gradient is. Responses then have weights.
     """
-    variants, counted = variants_of(configs), dict[str, Counted]()
-    gradients: dict[int, dict[int, Array]] = defaultdict(dict)
-    # The base of a setting is in its variant, or all bases are in one.
-    for variant in sorted(variants, key=lambda one: {*bases}.isdisjoint(one.indices)):
-        counted[variant.prefix] = _count_variant(
-            variant, batch, configs, bases, gradients, rewarded=rewarded, layout=layout
-        )
+    variants, gradients = variants_of(configs), dict[int, Array]()
+    counted = {
+        variant.prefix: _count_variant(variant, batch, configs, gradients, rewarded=rewarded)
+        for variant in variants
+    }
     if not variants[1:]:
         return counted[""]
     numbers = {
@@ -236,34 +212,22 @@ def count_losses(
     return Counted(numbers, totals)
 
 
-class _GradientPairs(NamedTuple):
-    """The settings whose gradients are multiplied, by their numbers among all."""
-
-    indices: Sequence[int]
-    """The number of each loss."""
-    bases: Sequence[int]
-    """By number, the one whose gradient its own is multiplied with; empty for none."""
-    gradients: dict[int, Array]
-    """By number, those of bases, [T]."""
-
-
 def _count_variant(
     variant: Variant,
     batch: Batch,
     configs: Sequence[LossConfig],
-    bases: Sequence[int],
-    gradients: dict[int, dict[int, Array]],
+    gradients: dict[int, Array],
     *,
     rewarded: bool,
-    layout: bool,
 ) -> Counted:
     """Compute the totals of the settings of a variant; arguments of `count_losses`.
 
-    `gradients` are those of bases, by the first response of a block.
+    `gradients` are those of the first setting, [T], by the first response of a block: the first
+    variant adds them, the others read them.
     """
     detailed, whole = len(configs) == 1, any(one.loss.grouped for one in configs)
     batch, configs = variant.batch(batch), [configs[index] for index in variant.indices]
-    keys = {name: batch.table[name] for name in (BY_CELL, BY_BATCH, "group")}
+    keys = {name: batch.table[name] for name in (BY_CELL, BY_BATCH)}
     if not detailed:
         keys[BY_CELL] = np.zeros_like(keys[BY_CELL])
     present, local = np.unique(keys[BY_CELL], return_inverse=True)
@@ -274,7 +238,7 @@ def _count_variant(
     units = {how: role for config in configs for how, role in config.units.items()}
     local = like(local, tokens.mask)
     both = {"old_log_probs", "infer_log_probs"} <= {*batch.tokens}
-    of_weights = [name for name in batch.responses if name.startswith(_WEIGHTS)]
+    of_weights = [name for name in batch.responses if name.startswith(WEIGHT)]
     counted = []
     for rows, part in blocks(tokens, whole=whole):
         own = None if weights is None else weights[rows]
@@ -283,9 +247,7 @@ def _count_variant(
             block.add_units(how, *(batch.responses[f"{role}:{x}"][rows] for x in _OF_UNIT))
         block.add_ratios(both=both)
         of_rows = {name: batch.responses[name][rows] for name in of_weights}
-        shared = gradients[rows.start] if variant.prefix else {}
-        pairs = _GradientPairs(variant.indices, bases, shared)
-        block.add_losses(of_rows, pairs, layout=layout)
+        block.add_losses(of_rows, None if detailed else partial(gradients.setdefault, rows.start))
         block.add_kl_losses()
         block.add_log_probs()
         counted.append(block)
@@ -322,7 +284,6 @@ def _totals_of(
     for index, config in enumerate(configs):
         _check_finite(numbers, index, config, behaviour_of(configs))
     kinds, positions = numbers["kinds"], ExactTotals()
-    sizes = [x for name, x in numbers.items() if name.endswith(_SIZE)]
     if detailed:
         of_places = kinds.sum(1).swapaxes(0, 1)[np.unique(keys[BY_POSITION])]
         positions = _exact(numbers, BY_POSITION, keys, of_places)
@@ -331,7 +292,6 @@ def _totals_of(
         _exact(numbers, BY_CELL, keys, kinds.sum(2).swapaxes(0, 1), numbers["bins"]),
         positions,
         _exact(numbers, BY_BATCH, keys),
-        (ResponseGradients(keys["group"], np.stack(sizes)),) if sizes else (),
     )
 
 
@@ -363,7 +323,6 @@ def _check_finite(
         )
 
 
-_WEIGHTS, _SIZE = (EFFECTIVE, INTENDED), ".size"
 _OF_UNIT = ("tokens", "first")
 """The columns of responses about their prompts or rollouts, from the stages of losses."""
 
@@ -451,27 +410,23 @@ class _TokenBlock:
         self._add_span("advantage", tokens.masked_advantages)
 
     def add_losses(
-        self, weights: Mapping[str, Array], pairs: _GradientPairs, *, layout: bool
+        self, weights: Mapping[str, Array], first_of: Callable[[Array], Array] | None
     ) -> None:
         """Add the loss of each config, the tokens that it clips, and those with zero gradient.
 
         Args:
             weights: of tokens, by column of responses.
-            pairs: whose gradients are compared.
-            layout: add the losses under the layout that the weights are of.
+            first_of: returns the gradient of the first setting, given that of this one, which is
+                kept if it is the first; None if gradients are not compared.
         """
         tokens, first_kinds = self.tokens, self._first_kinds()
         shared = first_kinds + self._signs(tokens.advantage_positive, tokens.advantage_negative)
         shape = (len(self.configs), self.cells, self.positions, KINDS)
-        kinds, size = {}, self.cells * self.positions * KINDS
-        order = sorted(range(len(self.configs)), key=lambda x: pairs.indices[x] not in pairs.bases)
-        for index in order:  # bases first
-            config = self.configs[index]
+        kinds, size = [], self.cells * self.positions * KINDS
+        for index, config in enumerate(self.configs):
             surrogate = config.loss(tokens, config.options)
             total = self._add(f"{index}.value", surrogate.values)
             self._add_numerator(f"{index}.policy", surrogate.values, total, config.aggregation)
-            if layout:
-                self._add_weights(index, config, surrogate.values, weights)
             moves = surrogate.gradient != 0
             self._add_rows(f"{index}.live", segment_any(moves, tokens.offsets), BY_CELL)
             if config.own_ratio(self.behaviour):
@@ -482,48 +437,36 @@ class _TokenBlock:
             if config.loss.own_advantages is not None:
                 own = config.loss.own_advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
-            kinds[index] = count_codes(signs + self._state(surrogate.clip, moves), size)
-            if pairs.bases:
-                gradient = self._gradient(index, surrogate, weights)
-                self._add_gradient(index, gradient, pairs)
-        self.kinds = self.xp.stack([kinds[index] for index in sorted(order)]).reshape(shape)
+            kinds.append(count_codes(signs + self._state(surrogate.clip, moves), size))
+            if first_of is not None:
+                gradient = self._gradient(config, surrogate, weights)
+                self._add_gradient(index, gradient, first_of(gradient))
+        self.kinds = self.xp.stack(kinds).reshape(shape)
 
-    def _add_weights(
-        self, index: int, config: LossConfig, values: Array, weights: Mapping[str, Array]
-    ) -> None:
-        """Add the loss under a layout, and the weights by position."""
-        own = {kind: token_weights(weights, self.tokens, config, kind) for kind in _WEIGHTS}
-        total = self._of_responses(values * own[EFFECTIVE])
-        weighted = total if self.weights is None else total * self.weights
-        self._add_rows(f"{index}.layout", weighted, BY_BATCH)
-        if self.detailed:
-            for kind, of_tokens in own.items():
-                self._add_rows(kind, self.stretches.sum(of_tokens), BY_POSITION)
-
-    def _add_gradient(self, index: int, gradient: Array, pairs: _GradientPairs) -> None:
-        """Add the size of the gradient of an update, its square, and its product with its base."""
-        number = pairs.indices[index]
-        base = pairs.bases[number]
-        if number in pairs.bases:
-            pairs.gradients[number] = gradient
-        sums = {_SIZE: abs(gradient), ".squares": gradient * gradient}
-        if base != number:
-            sums[".product"] = gradient * pairs.gradients[base]
+    def _add_gradient(self, index: int, gradient: Array, first: Array) -> None:
+        """Add the size of the gradient of a step, its square, and its product with the first."""
+        sums = {"size": abs(gradient), "squares": gradient * gradient}
+        if gradient is not first:
+            sums["product"] = gradient * first
         for name, values in sums.items():
-            self._add_rows(f"{index}{name}", segment_sum(values, self.tokens.offsets), BY_CELL)
+            self._add_rows(f"{index}.{name}", segment_sum(values, self.tokens.offsets), BY_CELL)
 
-    def _gradient(self, index: int, surrogate: Surrogate, weights: Mapping[str, Array]) -> Array:
-        """Return the gradient of the loss of an update by the log-prob of each token, [T]."""
-        config = self.configs[index]
+    def _gradient(
+        self, config: LossConfig, surrogate: Surrogate, weights: Mapping[str, Array]
+    ) -> Array:
+        """Return the gradient of the loss of a step by the log-prob of each token, [T]."""
+        of_tokens = []
         for kl in (False, True):
-            name = weight_name(config, EFFECTIVE, kl=kl)
+            name = weight_name(config, kl=kl)
             if name not in self._token_weights:
-                own = token_weights(weights, self.tokens, config, EFFECTIVE, kl=kl)
+                own = token_weights(weights, self.tokens, config, kl=kl)
                 if self.weights is not None:
                     own = own * spread(self.weights, self.tokens.offsets)
                 self._token_weights[name] = own
-        both = (self._token_weights[weight_name(config, EFFECTIVE, kl=kl)] for kl in (False, True))
-        return update_gradient(config, self.tokens, surrogate, (*both,), self._kl_loss(config))
+            of_tokens.append(self._token_weights[name])
+        policy, of_kl = of_tokens
+        kl_loss = self._kl_loss(config)
+        return step_gradient(config, self.tokens, surrogate, (policy, of_kl), kl_loss)
 
     def _kl_loss(self, config: LossConfig) -> KlLoss:
         """Return the KL losses of a config, computed once for all that have the same."""

@@ -321,7 +321,7 @@ class LossOptions(OptionModel):
     }
 
     loss: str = "ppo"
-    """Policy loss (see --list), or path/to/file.py:function."""
+    """Policy loss (see rlpost losses), or path/to/file.py:function."""
     loss_options: dict[str, OptionValue] = Field(default_factory=dict)
     """Option of your own loss; repeatable."""
     behaviour: Literal["old", "infer", "loglinear", "linear"] = "old"

@@ -57,7 +57,7 @@ LOSS_COLUMNS = ("pg_loss", "clip_state")
 """Columns that `rlpost loss` writes."""
 SWEPT_CORRECTIONS = ("correction", "is_weight", "is_cap", "is_floor", "is_normalise", "is_policy")
 """What a sweep of losses may vary of a recipe: a named correction, or fields of one."""
-LOSS_EXTRA = ("loss_weight", "loss_gradient")
+LOSS_EXTRA = ("loss_gradient",)
 """Columns that it writes only if they are named."""
 ROW_COLUMNS = frozenset(
     {
@@ -305,11 +305,6 @@ class CorrectionOptions(OptionModel):
     is_policy: Literal["old", "current", "loglinear", "linear"] = "old"
     """Policy that weights and filters compare with the engine: old, current (log_probs), or the
     one before the current, interpolated by policy_version."""
-    micro_batch: Count | None = None
-    """Responses of a micro-batch, each a batch of its own for filters of level batch and
-    --top-entropy-quantile (default: the whole batch)."""
-    micro_batch_tokens: Count | None = None
-    """Most tokens of such a micro-batch, in place of --micro-batch."""
 
     @property
     def corrected_role(self) -> str:
@@ -382,10 +377,6 @@ class CorrectionOptions(OptionModel):
             (
                 self.is_policy != "old" and not self.compares_engine,
                 f"--is-policy {self.is_policy} needs --is-weight or an --is-filter of log-probs",
-            ),
-            (
-                self.micro_batch is not None and self.micro_batch_tokens is not None,
-                "--micro-batch and --micro-batch-tokens exclude each other",
             ),
             (
                 self.is_filter_where != "any" and not self.is_filter,
@@ -490,11 +481,6 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
 
     @property
-    def orders_tokens(self) -> bool:
-        """Whether a mask is made of the order of the tokens of a batch, or of a micro-batch."""
-        return bool(self.batch_filters) or self.top_entropy_quantile is not None
-
-    @property
     def weighs_responses(self) -> bool:
         """Whether responses get a weight."""
         return self.difficulty_weight or self.length_weight or self.age_decay is not None
@@ -534,13 +520,7 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
 
     def _conflicts(self) -> Conflicts:
         low, high = self.difficulty_low, self.difficulty_high
-        micro = "--micro-batch" if self.micro_batch is not None else "--micro-batch-tokens"
-        dealt = self.micro_batch is not None or self.micro_batch_tokens is not None
         return [
-            (
-                dealt and not self.orders_tokens,
-                f"{micro} needs an --is-filter of level batch, or --top-entropy-quantile",
-            ),
             (
                 self.max_len_mask and self.max_response_length is None,
                 "--max-len-mask needs --max-response-length, the length limit of generation",

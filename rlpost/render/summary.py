@@ -394,21 +394,11 @@ def _clips(summary: Json) -> list[TextTable]:
         to = f"±{bound}" if low is None else f"{number(low)} to {bound}"
         of = tokens if "token" in clip["of"] else counted(kept, _row(summary))
         rows.append((f"{name} to {to}", f"{clip['count']:,}", percent(clip["fraction"]), of))
-    notes = []
     if (top := summary.get("top_entropy")) is not None:
         name = f"to 0 below the top {percent(top['quantile'])} of entropy"
         rows.append((name, f"{top['masked']:,}", percent(top["fraction"]), tokens))
-        notes = _dealt(recipe)
-    table = TextTable(("Clipped", "count", "share", "of"), rows, text=(0, 3), notes=notes)
+    table = TextTable(("Clipped", "count", "share", "of"), rows, text=(0, 3))
     return [table] if rows else []
-
-
-def _dealt(recipe: Json) -> list[str]:
-    """Return that masks depend on the order of the rows, if they are made in micro-batches."""
-    sizes = {"responses": recipe.get("micro_batch"), "tokens": recipe.get("micro_batch_tokens")}
-    unit, size = next(((x, size) for x, size in sizes.items() if size), ("", 0))
-    text = "which tokens are masked depends on the order of the rows"
-    return [f"micro-batches of {size:,} {unit}, dealt in order: {text}"] if size else []
 
 
 def _correction(summary: Json, *, verbose: bool) -> list[TextTable]:
@@ -428,8 +418,6 @@ def _correction(summary: Json, *, verbose: bool) -> list[TextTable]:
     ]
     tokens, responses = facts["tokens"], facts["responses"]
     notes = [f"of {counted(tokens, 'policy token')} in {counted(responses, 'response')}"]
-    if any(one["filter"].startswith("batch:") for one in facts["filters"]):
-        notes += _dealt(summary["recipe"])
     headings = ("Off-policy correction", "tokens", "share", "responses", "share")
     lines = [*_divergence(facts, verbose=verbose)]
     if not (rows or lines):

@@ -71,7 +71,7 @@ def corrections() -> dict[str, Recipe]:
     }
     order = {
         "order filter": {"is_filter": ("batch:k2::0.001",)},
-        "order entropy": {"top_entropy_quantile": 0.2, "micro_batch": 5},
+        "order entropy": {"top_entropy_quantile": 0.2},
     }
     ages = {
         "filter token age": {"is_filter": ("token:age::6",), "version_offset": 4},

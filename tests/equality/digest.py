@@ -87,7 +87,6 @@ ADDED = {
     "recipe.words",  # of a replay: what its recipe computes
     *("signal", "pass_rate", "critic", "computes", "new_columns"),  # what trains anything
     "seconds.summary",  # of a loss: the time of its summary
-    "layout",  # of a loss: the weights of tokens under micro-batches and ranks
     "entropy",  # of the policy, by position, step and domain
     *("unit", "rollouts"),  # what statistics of responses count, and how many rollouts there are
     *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
@@ -100,6 +99,10 @@ ADDED_COLUMNS: set[str] = set()
 
 # Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
 REMOVED = {
+    "settings.layout",  # of a loss: weights of tokens under micro-batches and ranks
+    "settings.gradient.against",  # of a sweep: all settings are compared with the first
+    "settings.gradient.groups",  # the prompt groups of the largest gradients
+    *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps
     "failures.responses",  # of `inspect`: `failures.failed`
     "plan.json.warnings",  # of state files that were of other semantics, which are an error
     "scratch",  # what passes stored of tokens, which are computed again

@@ -410,24 +410,6 @@ def test_m2po(threshold):
     assert 0 < mask.sum() < data.mask.sum()
 
 
-@pytest.mark.parametrize("size", cases((1, 3)))
-def test_m2po_of_micro_batches(size):
-    """AReaL masks the tokens of each micro-batch that a loss is computed of."""
-    data = rollouts(16, turns=True, empty=True)
-    table = enriched(
-        data,
-        "final_response_mask",
-        is_filter=("batch:k2::0.005",),
-        micro_batch=size,
-        numerics={"batch": "all"},
-    )
-    old, infer = padded(data, "old_log_probs", "infer_log_probs")
-    mask_of = areal("trainer.ppo.actor")._apply_m2po_masking
-    parts = [slice(i, i + size) for i in range(0, len(data), size)]
-    masks = [mask_of(infer[i], old[i], data.mask[i] > 0, 0.01) for i in parts]
-    assert torch.equal(data.ragged(table["final_response_mask"]) > 0, torch.cat(masks))
-
-
 @pytest.mark.parametrize("how", cases(("loglinear", "linear")))
 def test_proximal_log_probs(how):
     """Of each token's version; AReaL's `linear` is in its metrics alone."""

@@ -44,7 +44,3 @@ def test_top_entropy(kind, share):
     every = advantages()
     found = advantages(top_entropy_quantile=share)
     assert torch.equal(found, torch.where(expected, every, 0.0))
-    parts = [theirs(entropy[i : i + 5], mask[i : i + 5], share) for i in range(0, len(data), 5)]
-    dealt = advantages(top_entropy_quantile=share, micro_batch=5)
-    want = torch.where(torch.cat(parts), every, 0.0)
-    assert torch.equal(dealt, want)

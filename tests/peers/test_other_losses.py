@@ -228,22 +228,3 @@ def test_losses_of_polgrad(name, how):
     own = {f"agg_{key}": value for key, value in own.items()}
     found = ours(data, loss=name.partition("-")[0], aggregation=how, **own, **options)
     assert_same(found, loss, new)
-
-
-@pytest.mark.parametrize(("how",), named("polgrad", *product(WAYS)))  # noqa: PT006
-def test_weights_of_micro_batches_of_polgrad(how):
-    data = mini_batch(8)
-    mask, (way, own) = data.padded("response_mask").bool(), of_polgrad(how)
-    sizes = [3] * (len(mask) // 3) + [len(mask) % 3] * bool(len(mask) % 3)
-    aggregate = import_module("polgrad.aggregate")
-    expected = aggregate.microbatch_token_weights(mask, microbatch_sizes=sizes, **way)
-    flat = torch.tensor(np.concatenate(data.columns["response_mask"]))
-    offsets = torch.tensor([0, *np.cumsum(data.lengths)])
-    weights = functional.layout_weights(
-        torch.zeros(len(flat)).double(), offsets, flat, how=how, micro_batch=3, **own
-    )
-    for found, wanted in zip(
-        weights, (expected, aggregate.effective_token_weights(mask, **way)), strict=True
-    ):
-        rows = data.with_(own=[*found.split(data.lengths)]).padded("own")
-        torch.testing.assert_close(rows, wanted, rtol=1e-12, atol=0)

@@ -88,8 +88,6 @@ VALUES = {
     "is_filter_where": ("negative", "diverging"),
     "is_cap_where": ("geometric:k2::0.05", "token:ratio:0.7:1.4"),
     "is_policy": ("current", "loglinear", "linear"),
-    "micro_batch": (1, 2),
-    "micro_batch_tokens": (3,),
     "top_entropy_quantile": (0.5, 0.1),
     "age_decay": (0.5, 0.9),
     "version_offset": (4, 5),
@@ -190,8 +188,6 @@ NEEDS = {
     "mask_before_norm": {"drop_truncated": True},
     "difficulty_weight": {"length_weight": True},  # so that both recipes have weights
     "length_weight": {"difficulty_weight": True},
-    "micro_batch": {"top_entropy_quantile": 0.5},
-    "micro_batch_tokens": {"is_filter": ("batch:k2::0.1",)},
     "age_decay": {"difficulty_weight": True},
     "version_offset": {"is_filter": ("token:age::3",)},
 }

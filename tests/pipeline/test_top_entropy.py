@@ -1,4 +1,4 @@
-"""Tokens of the highest entropy keep their advantage: against plain loops, by batch and part."""
+"""Tokens of the highest entropy keep their advantage: against plain loops, by batch."""
 
 import math
 from fractions import Fraction
@@ -33,31 +33,13 @@ def table(seed):
     )
 
 
-def units(data, responses, tokens):
-    """The rows that are ordered together: of a step, or of a micro-batch, dealt in order."""
-    found = []
-    for step in range(STEPS):
-        rows = [i for i, own in enumerate(data["step"].to_pylist()) if own == step]
-        if tokens is None:
-            size = responses or len(rows)
-            found += [rows[i : i + size] for i in range(0, len(rows), size)]
-            continue
-        parts, used = [[]], 0
-        for i in rows:
-            own = len(data["entropy"][i])
-            if parts[-1] and used + own > tokens:
-                parts, used = [*parts, []], 0
-            parts[-1].append(i)
-            used += own
-        found += parts
-    return found
-
-
-def chosen(data, share, responses=None, tokens=None):
-    """Whether each token is at or above the quantile of its unit, in plain loops."""
+def chosen(data, share):
+    """Whether each token is at or above the quantile of its step, in plain loops."""
     masks, entropy = data["response_mask"].to_pylist(), data["entropy"].to_pylist()
     out = [[False] * len(row) for row in masks]
-    for rows in units(data, responses, tokens):
+    steps = data["step"].to_pylist()
+    for step in range(STEPS):
+        rows = [i for i, own in enumerate(steps) if own == step]
         own = sorted(entropy[i][t] for i in rows for t, m in enumerate(masks[i]) if m)
         if own:
             least = own[math.ceil((1 - Fraction(str(share))) * (len(own) - 1))]
@@ -66,18 +48,14 @@ def chosen(data, share, responses=None, tokens=None):
     return out
 
 
-LAYOUTS = [{}, {"micro_batch": 4}, {"micro_batch_tokens": 9}]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("options", [{}, {"whiten_advantages": True}, {"estimator": "reinforce"}])
 @pytest.mark.parametrize("share", [0.2, 0.75])
-def test_the_advantages_of_other_tokens_are_0(share, options, layout):
+def test_the_advantages_of_other_tokens_are_0(share, options):
     data = table(3)
     emit = ("advantages", "returns", "raw_advantages")
     plain, _ = rlpost.enrich(data, Recipe(**options, emit=emit))
-    recipe = Recipe(**options, emit=emit, top_entropy_quantile=share, **layout)
-    kept = chosen(data, share, *(layout.get(x) for x in ("micro_batch", "micro_batch_tokens")))
+    recipe = Recipe(**options, emit=emit, top_entropy_quantile=share)
+    kept = chosen(data, share)
     for device in ("cpu", "torch:cpu"):
         found, summary = rlpost.enrich(data, recipe, Options(device=device))
         pairs = zip(plain["advantages"].to_pylist(), kept, strict=True)
@@ -104,16 +82,6 @@ def test_a_loss_counts_the_other_tokens_in_its_denominator():
     want = sum(one / count for one, count in zip(total, tokens, strict=True)) / STEPS
     found = rlpost.loss(data, None, Recipe(top_entropy_quantile=share), LossOptions())
     assert found["settings"][0]["loss"]["policy"] == pytest.approx(want, rel=1e-6)
-
-
-def test_a_layout_of_a_loss_orders_each_of_its_micro_batches():
-    data = table(5)
-    for recipe in (Recipe(top_entropy_quantile=0.4), Recipe(is_filter=("batch:k2::0.01",))):
-        dealt = recipe.model_copy(update={"micro_batch": 4})
-        found = rlpost.loss(data, None, recipe, micro_batch=4)["settings"][0]
-        want = rlpost.loss(data, None, dealt)["settings"][0]
-        whole = rlpost.loss(data, None, recipe)["settings"][0]
-        assert found["loss"] == want["loss"] != whole["loss"]
 
 
 def test_negative_entropies_count_as_0():

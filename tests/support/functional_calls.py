@@ -59,7 +59,6 @@ CALLS = [
     call("accepted_tokens", "old", "infer", "offsets", "mask", filters=["batch:k2::0.1"]),
     call("top_entropy", "values", "mask", quantile=0.5),
     call("proximal_log_probs", "old", "infer", "values", "mask"),
-    call("layout_weights", "values", "offsets", "mask", micro_batch=1, how="token-mean-by-sign"),
     call("aggregate", "values", "offsets", "mask", how="seq-mean-token-sum"),
     *(
         call("policy_loss", "log_probs", "old", "values", "offsets", "mask", loss=loss)

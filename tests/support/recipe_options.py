@@ -99,8 +99,6 @@ CASES = {
         "--is-weight token --is-cap 2",
     ),
     "is_policy": ("--is-policy current", "current", "--is-weight token"),
-    "micro_batch": ("--micro-batch 4", 4, "--top-entropy-quantile 0.5"),
-    "micro_batch_tokens": ("--micro-batch-tokens 64", 64, "--top-entropy-quantile 0.5"),
     "top_entropy_quantile": ("--top-entropy-quantile 0.2", 0.2, ""),
     "age_decay": ("--age-decay 0.9", 0.9, ""),
     "version_offset": ("--version-offset 2", 2, "--age-decay 0.9"),

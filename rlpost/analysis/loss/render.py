@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.loss.render_sweep import setting_name, sweep_tables
+from rlpost.analysis.loss.render_sweep import setting_name, sweep_table
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
@@ -79,8 +79,6 @@ _SYMBOLS = {
     "vespo_k_neg": "k if A < 0",
     "vespo_lambda_neg": "λ if A < 0",
 }
-_EQUAL = 1e-9
-_UNITS = {"micro": "micro-batch", "rank": "rank", "update": "update", "step": "step"}
 _UNLIMITED = 1_000_000
 
 
@@ -103,7 +101,7 @@ def page(summary: Json, *, verbose: bool = False, width: int = _UNLIMITED) -> Pa
         width: of a sweep's table, which is narrower if it has to be.
     """
     swept = len(summary["settings"]) > 1
-    parts = sweep_tables(summary, width) if swept else [*_single(summary)]
+    parts = [sweep_table(summary, width)] if swept else [*_single(summary)]
     if swept and verbose:
         parts += [_ratios(summary), _divergence(summary)]
     if verbose:
@@ -147,8 +145,6 @@ def header(summary: Json) -> Iterator[str]:
         yield from unit_line(**summary["unit"])
     if len(configs) == 1:
         values = parameters(configs[0]["options"])
-        if configs[0]["layout"]:
-            yield layout_line(configs[0])
         yield f"loss of a token: {configs[0]['formula']}{f'; {values}' if values else ''}"
     yield f"ratio r: {_ratio_formula(summary, summary['behaviour'])}{_same_ratio(summary)}"
     others = dict.fromkeys(one["options"]["behaviour"] for one in configs)
@@ -267,8 +263,6 @@ def _single(summary: Json) -> Iterator[TextTable]:
     yield _ratios(summary)
     yield _divergence(summary)
     yield _losses(one)
-    if one["layout"]:
-        yield layout_table(one)
     for key, column in (("positions", "position"), ("steps", "step"), ("domains", "domain")):
         if len(one[key]) > 1:
             yield _parts(one[key], column)
@@ -454,68 +448,6 @@ def loss_notes(one: Json) -> Iterator[str]:
     if one["kl_clamped"]:
         bound = number(options["kl_loss_clamp"])
         yield f"KL was clamped to ±{bound} nats at {counted(one['kl_clamped'], 'token')}."
-
-
-def layout_line(one: Json) -> str:
-    """Return how a layout changes the weights of tokens, in one sentence."""
-    layout = one["layout"]
-    if layout["factor"] is None:
-        return "layout: no token in the loss"
-    low, high, factor = (number(layout[name]) for name in ("low", "high", "factor"))
-    if layout["high"] - layout["low"] < _EQUAL * layout["high"]:
-        return f"layout: every token weighs {high} × as intended"
-    moved = percent(layout["moved"])
-    return (
-        f"layout: a token weighs {low} to {high} × as intended, a factor of {factor}; {moved} of "
-        "the weight is on other tokens"
-    )
-
-
-def layout_table(one: Json) -> TextTable:
-    """Return the effective weights of tokens as parts of the intended ones."""
-    layout, rows = one["layout"], []
-    sets = [("all tokens", [layout])]
-    sets += [(f"length {part['from']} to {part['to']}", [part]) for part in layout["by_length"]]
-    sets += [(f"position {_range(part)}", [part]) for part in one.get("positions", [])]
-    sets += [(f"reward {part['reward']}", [part]) for part in layout["by_reward"]]
-    steps = layout["by_step"]
-    sets += [(f"step {part['step']}", [part]) for part in steps if 1 < len(steps) <= MOST_ROWS]
-    for label, (part,) in sets:
-        ratio = part.get("ratio") if "low" in part else part.get("weight_ratio")
-        ends = (part.get("low"), part.get("high"))
-        cells = ("–" if x is None else number(x) for x in (ratio, *ends))
-        rows.append((label, f"{part['tokens']:,}", *cells))
-    return TextTable(
-        ("weight under the layout", "tokens", "× intended", "lowest", "highest"),
-        rows,
-        notes=[*_layout_notes(one)],
-    )
-
-
-def _layout_notes(one: Json) -> Iterator[str]:
-    """Yield the layout, what is intended, and the loss under both."""
-    layout = one["layout"]
-    sizes = {
-        "micro_batch": "responses of a micro-batch",
-        "micro_batch_tokens": "tokens of a micro-batch",
-        "accumulate": "micro-batches of a rank in an update",
-        "ranks": "ranks",
-        "updates": "updates of a step",
-    }
-    chosen = [f"{layout[name]:,} {text}" for name, text in sizes.items() if name in layout]
-    counts = [
-        counted(layout[f"{name}_count"], text)
-        for name, text in (("update", "update"), ("micro_batch", "micro-batch"))
-    ]
-    yield (
-        f"{', '.join(chosen)}: {', '.join(counts)}. Responses are dealt in the order of the rows, "
-        "on which these numbers depend."
-    )
-    yield (
-        f"Denominators of {one['aggregation']} count over each {_UNITS[layout['agg_level']]}; "
-        "intended: over all responses of an update."
-    )
-    yield f"Mean policy loss of an update under the layout: {number(layout['loss'])}."
 
 
 def _parts(parts: Sequence[Json], column: str) -> TextTable:

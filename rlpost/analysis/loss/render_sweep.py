@@ -1,11 +1,11 @@
-"""The tables of a sweep of `rlpost loss`: a row for each setting, and the groups that dominate."""
+"""The table of a sweep of `rlpost loss`: a row for each setting."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.display.tables import TextTable, elided
-from rlpost.display.text import aligned, number, percent
+from rlpost.display.tables import TextTable
+from rlpost.display.text import aligned, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ def setting_name(one: Json) -> str:
     return ", ".join(f"{name} {_value(value)}" for name, value in one["swept"].items())
 
 
-def sweep_tables(summary: Json, width: int) -> list[TextTable]:
-    """Return the table of settings, and that of the prompt groups of the largest gradients.
+def sweep_table(summary: Json, width: int) -> TextTable:
+    """Return the table of settings.
 
     Args:
         summary: of a sweep.
-        width: of the first table; if it is wider, settings have numbers, and a column of names.
+        width: of the table; if it is wider, settings have numbers, and a column of names.
     """
     configs = summary["settings"]
     columns, notes = _columns(configs), [*_notes(configs)]
@@ -38,7 +38,7 @@ def sweep_tables(summary: Json, width: int) -> list[TextTable]:
         labels = ((f"{index}", setting_name(one)) for index, one in enumerate(configs, 1))
         rows = [(*label, *row) for label, row in zip(labels, cells, strict=True)]
         table = TextTable(("", "setting", *headings), rows, notes=notes, text=(0, 1))
-    return [table, *_groups(configs)]
+    return table
 
 
 def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
@@ -52,15 +52,7 @@ def _columns(configs: Sequence[Json]) -> dict[str, list[str]]:
         columns[side] = [percent(one["clip"][side]["fraction"]) for one in configs]
     columns["ESS"] = [_percent(one["gradient"]["ess"]) for one in configs]
     columns["cosine"] = aligned([one["gradient"]["cosine"] for one in configs])
-    if configs[0]["gradient"]["groups"]:
-        columns["top 3"] = [_percent(_top(one)) for one in configs]
-    if configs[0]["layout"]:
-        columns["factor"] = [number(one["layout"]["factor"]) for one in configs]
     return columns | {"mean loss": aligned([one["loss"]["total"] for one in configs])}
-
-
-def _top(one: Json) -> float:
-    return float(sum(group["share"] for group in one["gradient"]["groups"]["top"]))
 
 
 def _percent(share: float | None) -> str:
@@ -74,34 +66,7 @@ def _notes(configs: Sequence[Json]) -> Iterator[str]:
     yield "low, high: tokens clipped or masked below or above a bound."
     yield "zero grad: tokens with zero gradient. g: gradient ∂L/∂log π of a policy token."
     yield "ESS: effective sample size of |g|, (Σ|g|)²/(nΣg²) of the n policy tokens."
-    bases = {str(one["gradient"]["against"]): one["gradient"]["against"] for one in configs}
-    names = list(configs[0]["swept"])
-    same = [name for name in names if len({str(base[name]) for base in bases.values()}) == 1]
-    base = setting_name({"swept": {name: configs[0]["gradient"]["against"][name] for name in same}})
-    others = "" if len(same) == len(names) else ", the other options equal"
-    yield f"cosine: between g and that of {base}{others}."
-    if configs[0]["gradient"]["groups"]:
-        yield "top 3: share of Σ|g| in the three prompt groups with the most."
-    if configs[0]["layout"]:
-        yield "factor: highest over lowest weight × intended that the layout gives a token."
-
-
-def _groups(configs: Sequence[Json]) -> Iterator[TextTable]:
-    """Yield the prompt groups that are among the largest of a setting."""
-    shares: dict[tuple[str, str], list[float]] = {}
-    for one in configs:
-        for group in (one["gradient"]["groups"] or {"top": ()})["top"]:
-            key = (str(group["group"]), str(group["step"]))
-            shares.setdefault(key, []).append(group["share"])
-    if not shares:
-        return
-    rows = []
-    for (group, step), own in sorted(shares.items(), key=lambda item: (-len(item[1]), item[0])):
-        ends = [*dict.fromkeys(map(percent, (min(own), max(own))))]
-        rows.append((group, step, f"{len(own):,} of {len(configs):,}", " to ".join(ends)))
-    yield TextTable(
-        ("prompt group", "step", "top 3 in settings", "share of Σ|g|"), elided(rows), text=(0, 1)
-    )
+    yield f"cosine: between g and that of {setting_name(configs[0])}."
 
 
 def _width(table: TextTable) -> int:

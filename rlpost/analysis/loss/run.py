@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
-from rlpost.analysis.loss.choosing import bases_of
 from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
 from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
@@ -31,11 +30,10 @@ from rlpost.recipe.recipe import LOSS_COLUMNS, Recipe
 from rlpost.recipe.semantics import SEMANTICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from rlpost.io.paths import AnyPath
-    from rlpost.kernels.layouts import StepLayout
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.loss_totals import LossTotals
     from rlpost.pipeline.plan import Plan
@@ -50,9 +48,7 @@ def loss(
     recipe: Recipe | None = None,
     configs: Sequence[LossConfig] = (),
     options: Options | None = None,
-    layout: StepLayout | None = None,
     emit: Sequence[str] = (),
-    against: Mapping[str, Any] | None = None,
 ) -> Json:
     """Run `rlpost.loss` on Parquet files, in one pass; return the summary as a plain mapping.
 
@@ -62,14 +58,10 @@ def loss(
         recipe: as of `rlpost.loss`.
         configs: the losses; the default is PPO's.
         options: how the run is done.
-        layout: how a trainer deals the responses of a step; None: the weights of tokens are not
-            computed, and those that are written are of an update that is one step.
         emit: which of `LOSS_EXTRA` the output has, too.
-        against: as of `rlpost.loss`.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]
-    bases = bases_of(configs, against)
     paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
     source = Source(find_inputs(paths))
     targets: list[AnyPath] = []
@@ -78,8 +70,8 @@ def loss(
         if options.overwrite:
             check_overwritable(targets)
     with closing(source), Outputs(targets) as outputs:
-        how: Json = {"layout": layout, "emit": emit, "bases": bases}
-        plan = bind_losses(source, recipe, configs, write=bool(targets), **how)
+        write, gradient = bool(targets), "loss_gradient" in emit
+        plan = bind_losses(source, recipe, configs, write=write, gradient=gradient)
         computed = () if "advantages" in plan.columns else emitted(plan.resolved)
         names = (*computed, *LOSS_COLUMNS, *emit) if targets else ()
         check_clash(plan, names)
@@ -91,7 +83,6 @@ def loss(
             metadata = partial(
                 _metadata,
                 configs=configs,
-                layout=layout,
                 mask=mask_metadata(plan.resolved, names),
                 summaries=summaries,
             )
@@ -102,7 +93,7 @@ def loss(
             summary = summaries[0]
         else:
             with engine.clock.summary():
-                summary = summarise_losses(plan, responses, totals, configs, layout, bases)
+                summary = summarise_losses(plan, responses, totals, configs)
         stored = "advantages" in plan.columns
         warnings = [
             *(semantics_warnings(source.files, source.footers) if stored else []),
@@ -136,7 +127,6 @@ def _metadata(
     totals: LossTotals,
     *,
     configs: Sequence[LossConfig],
-    layout: StepLayout | None,
     mask: dict[str, str],
     summaries: list[Json],
 ) -> dict[str, str]:
@@ -144,7 +134,7 @@ def _metadata(
 
     Its summary is appended to `summaries`.
     """
-    summary = summarise_losses(plan, responses, totals, configs, layout)
+    summary = summarise_losses(plan, responses, totals, configs)
     summaries.append(summary)
     recipe = {
         "rlpost.recipe": plan.resolved.recipe.model_dump_json(),

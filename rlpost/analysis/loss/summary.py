@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rlpost.analysis.loss.choosing import places_of, summarise_gradients
-from rlpost.analysis.loss.layout import summarise_layout
 from rlpost.display.text import counted
 from rlpost.kernels.divergence import effective_sample_size
 from rlpost.kernels.quantiles import quantiles
@@ -15,7 +13,6 @@ from rlpost.losses.base import DUAL, HIGH, LOW, SELECTED
 from rlpost.losses.config import behaviour_of
 from rlpost.pipeline.loss_totals import NEGATIVE, OUTSIDE, POSITIVE, ZERO
 from rlpost.pipeline.metrics import MOST_NATS
-from rlpost.pipeline.stages.loss_weights import EFFECTIVE, INTENDED
 from rlpost.pipeline.summary import (
     common_warnings,
     nonfinite,
@@ -36,8 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rlpost.analysis.loss.choosing import SettingPlace
-    from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.config import LossConfig
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.loss_totals import LossTotals, TokenSetTotals
@@ -59,8 +54,6 @@ def summarise_losses(
     responses: Responses,
     totals: LossTotals,
     configs: Sequence[LossConfig],
-    layout: StepLayout | None = None,
-    bases: Sequence[int] = (),
 ) -> Json:
     """Return the summary of an input or of one of its files.
 
@@ -71,11 +64,8 @@ def summarise_losses(
         responses: the responses that the totals are of.
         totals: by step and domain, by position and by batch.
         configs: the losses.
-        layout: how a trainer deals the responses of a step; None if that is not asked.
-        bases: as of `count_losses`.
     """
-    places = places_of(configs, responses, totals)
-    gradients = summarise_gradients(plan, bases, configs, places)
+    places = _places_of(configs, responses, totals)
     _, responses, _, whole = places[0]
     parts = _parts(responses, totals) if len(configs) == 1 else {}
     sums = whole.sums
@@ -92,11 +82,11 @@ def summarise_losses(
         **_divergence(whole),
         "settings": [
             {
-                **_setting(place, config, layout),
-                "gradient": gradient,
+                **_setting(place, config),
+                "gradient": _gradient(place, places[0]) if len(configs) > 1 else None,
                 **{name: [_row(part, 0) for part in of_kind] for name, of_kind in parts.items()},
             }
-            for place, config, gradient in zip(places, configs, gradients, strict=True)
+            for place, config in zip(places, configs, strict=True)
         ],
         "advantages_from": plan.columns.column("advantages") if read else "recipe",
         "estimator": None if read else plan.resolved.estimator.name,
@@ -105,13 +95,57 @@ def summarise_losses(
     }
 
 
-def _setting(place: SettingPlace, config: LossConfig, layout: StepLayout | None) -> Json:
+class _SettingPlace(NamedTuple):
+    """Where the numbers of a setting are."""
+
+    at: int
+    """Its index among those of its variant."""
+    responses: Responses
+    """As the variant sees them."""
+    totals: LossTotals
+    """Of the variant."""
+    whole: TokenSetTotals
+    """Those of all tokens."""
+
+    def sum(self, name: str) -> Fraction:
+        """Return a sum of the setting over all tokens."""
+        return self.whole.sums.total(f"{self.at}.{name}")
+
+
+def _places_of(
+    configs: Sequence[LossConfig], responses: Responses, totals: LossTotals
+) -> list[_SettingPlace]:
+    """Return where the numbers of each setting are."""
+    places = {}
+    for variant, own in zip(variants_of(configs), (totals, *totals.others), strict=True):
+        seen, whole = variant.responses(responses), own.total()
+        for index, number in enumerate(variant.indices):
+            places[number] = _SettingPlace(index, seen, own, whole)
+    return [places[number] for number in sorted(places)]
+
+
+def _gradient(place: _SettingPlace, first: _SettingPlace) -> Json:
+    """Return what the gradient of a setting is, beside that of the first one.
+
+    It is the gradient of the loss of each step by the log-prob of each policy token: weights of the
+    aggregation, importance weights, weights of responses and the KL loss are factors of it.
+    """
+    squares = place.sum("squares")
+    norm, norm_of_first = math.sqrt(squares), math.sqrt(first.sum("squares"))
+    cosine = 1.0 if norm else None
+    if place is not first and norm:
+        product = float(place.sum("product")) / norm
+        cosine = max(-1.0, min(1.0, product / norm_of_first)) if norm_of_first else None
+    ess = effective_sample_size(place.whole.policy_tokens, place.sum("size"), squares)
+    return {"norm": norm, "ess": ess, "cosine": cosine}
+
+
+def _setting(place: _SettingPlace, config: LossConfig) -> Json:
     """Return a setting without its parts and its gradient."""
-    sums, own = place.whole.sums, (place.at, config, place.responses, place.totals)
+    sums = place.whole.sums
     return {
-        **_loss(*own),
+        **_loss(place.at, config, place.responses, place.totals),
         "tokens": place.whole.policy_tokens,
-        "layout": layout and summarise_layout(layout, *own),
         "ratio_clamped": sums.count(f"beyond {config.clamp}"),
         "kl_clamped": sums.count(f"{config.kl_name}.clamped"),
         **_outcomes(place.whole, place.at),
@@ -165,16 +199,9 @@ def _row(part: _TokenPart, index: int) -> Json:
     return {
         **part.label,
         "tokens": totals.policy_tokens,
-        **_weight_ratio(totals),
         **_divergence(totals),
         **_outcomes(totals, index),
     }
-
-
-def _weight_ratio(totals: TokenSetTotals) -> Json:
-    """Return the effective weight by the intended one, of a range of positions under a layout."""
-    whole = totals.sums.total(INTENDED)
-    return {"weight_ratio": float(totals.sums.total(EFFECTIVE) / whole)} if whole else {}
 
 
 def _loss(index: int, config: LossConfig, responses: Responses, totals: LossTotals) -> Json:

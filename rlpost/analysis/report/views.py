@@ -76,10 +76,6 @@ def charts_of_sweep(summary: dict[str, Any]) -> str:
 
         gradients = [one["gradient"] for one in settings]
         of_gradient = {name: [one[key] for one in gradients] for name, key in _OF_GRADIENT.items()}
-        groups = [one["groups"] for one in gradients]
-        if all(groups):
-            own = [sum(group["share"] for group in one["top"]) for one in groups]
-            of_gradient["top 3 groups"] = own
         axis = ", ".join(settings[0]["swept"])
         yield shares("Gradients of settings", labels, columns | of_gradient, axis, plain=["cosine"])
 

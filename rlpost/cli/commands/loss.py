@@ -10,8 +10,8 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import Settings, name_values
-from rlpost.cli.help_screen import LAYOUT, LOSS, command
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
+from rlpost.cli.help_screen import LOSS, command
 from rlpost.cli.options import (
     OutputFormat,
     option,
@@ -23,7 +23,6 @@ from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
 app = typer.Typer(add_completion=False)
-_NAME = 11  # characters of the longest name of a loss, and blanks
 
 EPILOG = """Examples:
 
@@ -33,39 +32,8 @@ EPILOG = """Examples:
 
   rlpost loss in.parquet out.parquet --preset verl --format json
 
-  rlpost loss in.parquet --aggregation token-mean --micro-batch 4 --ranks 2
-
-  rlpost loss in.parquet out.parquet --emit loss_weight,loss_gradient
+  rlpost loss in.parquet out.parquet --emit loss_gradient
 """
-
-
-def list_losses(asked: bool) -> None:  # noqa: FBT001 - typer's way
-    """Print the losses and the aggregations for --list, and exit."""
-    if not asked:
-        return
-    from textwrap import fill  # noqa: PLC0415
-
-    from rlpost.recipe.loss import (  # noqa: PLC0415
-        ABOUT,
-        ABOUT_AGGREGATIONS,
-        DEFAULTS,
-        LossOptions,
-        word,
-    )
-
-    own, indent = {*LossOptions.model_fields} - {"aggregation"}, " " * _NAME
-    for name, about in ABOUT.items():
-        values = {key: word(x) for key, x in DEFAULTS[name].items() if key in own}
-        if values.get("pg_clip") == values.get("pg_clip_low") == values.get("pg_clip_high"):
-            values = {key: x for key, x in values.items() if not key.startswith("pg_clip_")}
-        defaults = [f"{key} {value}" for key, value in values.items()]
-        typer.echo(f"{name:{_NAME}}{about}")
-        text = "; ".join([DEFAULTS[name]["aggregation"], *defaults])
-        typer.echo(fill(text, 80, initial_indent=indent, subsequent_indent=indent))
-    typer.echo("\nAggregation of token losses:")
-    for name, about in ABOUT_AGGREGATIONS.items():
-        typer.echo(f"{name}\n{fill(about, 80, initial_indent=indent, subsequent_indent=indent)}")
-    raise typer.Exit
 
 
 @command(app, epilog=EPILOG, allow_extra_args=True)
@@ -83,16 +51,6 @@ def loss(
         str | None,
         typer.Argument(metavar="OUT", help="Copy of IN to write, with pg_loss and clip_state."),
     ] = None,
-    _list: Annotated[
-        bool,
-        option(
-            "--list",
-            panel=LOSS,
-            is_eager=True,
-            callback=list_losses,
-            help="List losses, their options and aggregations.",
-        ),
-    ] = False,
     sweep: Annotated[
         list[str] | None,
         option(
@@ -101,49 +59,6 @@ def loss(
             metavar="NAME=VALUE,...",
             complete=completion.sweeps,
             help="Compare values of a loss option, or correction; repeatable.",
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        option(
-            "--against",
-            panel=LOSS,
-            metavar="NAME=VALUE,...",
-            common=False,
-            help="Swept values to compare gradients with (default: the first).",
-        ),
-    ] = None,
-    micro_batch: declared.MicroBatch = None,
-    micro_batch_tokens: Annotated[
-        int | None,
-        option(
-            "--micro-batch-tokens",
-            metavar="INT",
-            panel=LAYOUT,
-            common=False,
-            help="Most tokens of a micro-batch, in place of --micro-batch.",
-        ),
-    ] = None,
-    accumulate: Annotated[
-        int | None,
-        option(
-            "--accumulate",
-            metavar="INT",
-            panel=LAYOUT,
-            common=False,
-            help="Micro-batches of a rank in an update (default: all).",
-        ),
-    ] = None,
-    ranks: declared.Ranks = None,
-    updates: declared.Updates = None,
-    agg_level: Annotated[
-        str | None,
-        option(
-            "--agg-level",
-            metavar="micro|rank|update|step",
-            panel=LAYOUT,
-            common=False,
-            help="What denominators count over (default: micro).",
         ),
     ] = None,
     how: declared.Output = OutputFormat.table,
@@ -177,7 +92,6 @@ def loss(
     # Torch and pyarrow take a second to import; errors of the command line come first.
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
-    from rlpost.analysis.loss.layout import layout_of  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
@@ -192,20 +106,13 @@ def loss(
                 raise
             swept = re.compile(rf"--loss-option (?=({'|'.join(config.swept)})\b)")
             raise error.reworded(partial(swept.sub, "--sweep ")) from None
-    base = None if against is None else name_values(against.split(","), "--against")
-    layout = layout_of(
-        {
-            "micro_batch": micro_batch, "micro_batch_tokens": micro_batch_tokens,
-            "accumulate": accumulate, "ranks": ranks, "updates": updates, "agg_level": agg_level,
-        }
-    )  # fmt: skip
     check_summary(summary_json)
     with reporting(quiet=quiet) as reporter:
         run = Options(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
         )  # fmt: skip
         with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
-            found = loss_run.loss(own.paths, output, recipe, configs, run, layout, emit, base)
+            found = loss_run.loss(own.paths, output, recipe, configs, run, emit)
             summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)

@@ -37,7 +37,6 @@ TYPES = {
     "is_weight": FLOATS,
     "pg_loss": FLOATS,
     "clip_state": FLAGS,
-    "loss_weight": FLOATS,
     "loss_gradient": FLOATS,
     "final_response_mask": FLAGS,
     "response_advantage": pa.float32(),

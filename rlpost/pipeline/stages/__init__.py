@@ -177,15 +177,15 @@ def _cut_stages(recipe: Recipe) -> list[Stage]:
     ordered = top_entropy.ordered(recipe) | correction.ordered_filters(recipe)
     reads = top_entropy.roles(recipe)
     reads |= correction.roles(recipe) if recipe.batch_filters else frozenset()
-    parts = order_parts(ordered, recipe, reads)
-    names = (
-        "batches of tokens",
-        *(f"order of tokens, {one} bits" for one in ("leading", "trailing")),
-    )
-    fields = frozenset({"micro_batch", "micro_batch_tokens"} if parts else ())
+    parts = order_parts(ordered, reads)
     return [
-        Stage(name, **own, fields=fields, changes=_ADVANTAGES | _CORRECTED, after="sample_mask")
-        for name, own in zip(names, parts, strict=False)
+        Stage(
+            f"order of tokens, {bits} bits",
+            **own,
+            changes=_ADVANTAGES | _CORRECTED,
+            after="sample_mask",
+        )
+        for bits, own in parts.items()
     ]
 
 

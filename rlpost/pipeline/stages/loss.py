@@ -18,12 +18,7 @@ from rlpost.pipeline.columns import FINAL_MASK
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.ages import VERSION, ages
-from rlpost.pipeline.stages.loss_weights import (
-    EFFECTIVE,
-    token_weights,
-    update_gradient,
-    weight_stages,
-)
+from rlpost.pipeline.stages.loss_weights import step_gradient, token_weights, weight_stages
 from rlpost.pipeline.stages.responses import leave_out_nonfinite
 from rlpost.pipeline.stages.tokens import finite, kept_mask
 from rlpost.recipe.roles import is_read_by_name
@@ -32,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rlpost.kernels.arrays import Array
-    from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.config import LossConfig
     from rlpost.losses.selection import Selection
     from rlpost.pipeline.data import Batch, Responses
@@ -74,7 +68,7 @@ def stages_of_losses(
     *,
     rewarded: bool,
     rejects: bool,
-    layout: StepLayout | None = None,
+    weighted: bool = False,
 ) -> list[Stage]:
     """Return the stages between advantages and losses.
 
@@ -88,12 +82,12 @@ def stages_of_losses(
         configs: the losses.
         rewarded: the input has rewards.
         rejects: single tokens of responses may be rejected.
-        layout: of the weights of tokens; None: these are not needed.
+        weighted: the gradients of losses are needed.
     """
     stored = {role for role in ("advantages", "is_weight") if role in reads}
     store = partial(as_stored, resolved=resolved)
     stages = [Stage("stored columns", frozenset(stored), apply=store, uses=STORED, makes=STORED)]
-    stages += weight_stages(layout, configs, grouped=resolved.grouped, rejects=rejects)
+    stages += weight_stages(configs, weighted=weighted, grouped=resolved.grouped, rejects=rejects)
     if any(config.loss.grouped for config in configs):
         stages.append(Stage("whole groups", reduce=count_groups, apply=check_groups))
     named = {one.name: one for config in configs if (one := config.selection) is not None}
@@ -203,37 +197,32 @@ def gather_selections(
 
 
 def add_loss(
-    batch: Batch, *, config: LossConfig | None, rewarded: bool, emit: Sequence[str] = ()
+    batch: Batch, *, config: LossConfig | None, rewarded: bool, gradient: bool = False
 ) -> Batch:
     """Add `pg_loss`, the loss of each token before any mean, and `clip_state`, 0 to 4.
-
-    The loss of an update is the sum of `loss_weight` times `pg_loss`, and `loss_gradient` is its
-    gradient, that of the KL loss included.
 
     Args:
         batch: all other stages were applied to it.
         config: the loss that is written; None if nothing is written.
         rewarded: the input has rewards.
-        emit: which of `LOSS_EXTRA` to add.
+        gradient: add `loss_gradient`, that of the loss of a step, its KL loss included.
     """
     if config is None:
         return batch
     tokens = tokens_of(batch, rewarded=rewarded)
     surrogate = config.loss(tokens, config.options)
     batch = batch.with_(pg_loss=surrogate.values, clip_state=surrogate.clip)
-    if not emit:
+    if not gradient:
         return batch
     factor = batch.responses.get("sample_weight")
     factor = 1.0 if factor is None else spread(rounded(factor), batch.offsets)
     weights, of_kl = (
-        token_weights(batch.responses, tokens, config, EFFECTIVE, kl=kl) * factor
-        for kl in (False, True)
+        token_weights(batch.responses, tokens, config, kl=kl) * factor for kl in (False, True)
     )
-    if "loss_gradient" in emit:
-        kl = KlLoss(tokens, config.options)
-        gradient = update_gradient(config, tokens, surrogate, (weights, of_kl), kl)
-        batch = batch.with_(loss_gradient=gradient)
-    return batch.with_(loss_weight=weights)
+    kl_loss = KlLoss(tokens, config.options)
+    return batch.with_(
+        loss_gradient=step_gradient(config, tokens, surrogate, (weights, of_kl), kl_loss)
+    )
 
 
 def tokens_of(batch: Batch, *, rewarded: bool) -> Tokens:

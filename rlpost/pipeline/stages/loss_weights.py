@@ -1,4 +1,4 @@
-"""The weight of each token in the loss of an optimiser update."""
+"""The weight of each token in the loss of a step, and the gradient of that loss."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS
+from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS, weights_in
 from rlpost.kernels.codes import joint_codes, ordinals_of
-from rlpost.kernels.layouts import Dealt, weights_in
 from rlpost.kernels.segments import count_true, spread
 from rlpost.pipeline.stages import Stage
 from rlpost.pipeline.stages.tokens import kept_mask
@@ -18,35 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rlpost.kernels.arrays import Array
-    from rlpost.kernels.layouts import StepLayout
     from rlpost.losses.base import Surrogate
     from rlpost.losses.config import LossConfig
     from rlpost.losses.kl import KlLoss
     from rlpost.losses.tokens import Tokens
     from rlpost.pipeline.data import Batch, Responses
 
-EFFECTIVE, INTENDED = "effective weight", "intended weight"
-LOSS_TOKENS, POSITIVE_TOKENS = "tokens in the loss", "those with A > 0"
-UPDATE, MICRO_BATCH = "update", "micro-batch"
-"""Columns of responses besides their weights."""
+WEIGHT = "weight of a token: "
+"""How the names of the columns of responses begin that have the weights of a loss."""
 SIGNED = (" if A > 0", " if A <= 0")
 """How names end that are by the sign of the advantage."""
 
 
-def weight_name(config: LossConfig, kind: str, *, kl: bool = False) -> str:
+def weight_name(config: LossConfig, *, kl: bool = False) -> str:
     """Return the column of responses that has the weights of a loss, or of its KL loss.
 
     Losses with the same name have the same weights. Means by sign have two columns: see `SIGNED`.
     """
     options = config.options
-    words = (
-        kind,
-        aggregation_of(config, kl),
-        options.agg_rows,
-        options.agg_norm,
-        options.agg_length,
-    )
-    return " ".join(map(str, words))
+    words = (aggregation_of(config, kl), options.agg_rows, options.agg_norm, options.agg_length)
+    return WEIGHT + " ".join(map(str, words))
 
 
 def signs_of(how: str) -> tuple[str, ...]:
@@ -55,28 +45,24 @@ def signs_of(how: str) -> tuple[str, ...]:
 
 
 def weight_stages(
-    layout: StepLayout | None,
-    configs: Sequence[LossConfig],
-    *,
-    grouped: bool,
-    rejects: bool,
+    configs: Sequence[LossConfig], *, weighted: bool, grouped: bool, rejects: bool
 ) -> list[Stage]:
     """Return the stages that count the tokens of units and add the weight of a token.
 
     Args:
-        layout: how the responses of each step are dealt; None: weights are not needed.
         configs: the losses.
+        weighted: the gradient of the loss of a step is needed, and so the weights.
         grouped: the input has prompt groups.
         rejects: single tokens of responses may be rejected.
     """
-    ways = {weight_name(one, "", kl=kl): (one, kl) for one in configs for kl in (False, True)}
-    by_sign = layout is not None and any(aggregation_of(*way) == BY_SIGN for way in ways.values())
+    ways = {weight_name(one, kl=kl): (one, kl) for one in configs for kl in (False, True)}
+    by_sign = weighted and any(aggregation_of(*way) == BY_SIGN for way in ways.values())
     stages = [
         Stage(f"tokens of each {role}", reduce=partial(unit_tokens, role=role, grouped=grouped))
         for role in dict.fromkeys(role for one in configs for role in one.units.values())
     ]
-    if layout is not None:
-        add = partial(add_weights, layout=layout, ways=ways, grouped=grouped)
+    if weighted:
+        add = partial(add_weights, ways=ways, grouped=grouped)
         stages.append(Stage("weights of tokens", reduce=add))
     if not by_sign and not (rejects and stages):
         return stages
@@ -112,58 +98,42 @@ def map_tokens(batch: Batch) -> dict[str, Array]:
 
 
 def add_weights(
-    responses: Responses,
-    *,
-    layout: StepLayout,
-    ways: Mapping[str, tuple[LossConfig, bool]],
-    grouped: bool,
+    responses: Responses, *, ways: Mapping[str, tuple[LossConfig, bool]], grouped: bool
 ) -> Responses:
-    """Add the effective and the intended weight of a token of each response, for each loss.
-
-    The intended loss is the aggregation over all responses of an update. The gradient of an update
-    under the layout is the mean of its units, over each of which the denominators count.
+    """Add the weight of a token of each response in the loss of its step, for each loss.
 
     Args:
         responses: all of the input.
-        layout: how the responses of each step are dealt, in the order of the rows.
-        ways: by the name of weights without their kind: a loss that has them, and whether those
-            are of its KL loss.
+        ways: by the name of weights: a loss that has them, and whether those are of its KL loss.
         grouped: the input has prompt groups.
     """
     kept = np.where(responses["kept"], responses["tokens"], 0)
     tokens = responses.columns.get("kept_tokens", kept)
     positive = responses.columns.get("positive_tokens", tokens)
-    dealt = Dealt.of(layout, responses["batch"], responses["length"])
-    columns: dict[str, Any] = {LOSS_TOKENS: tokens, POSITIVE_TOKENS: positive}
-    columns |= {UPDATE: dealt.update, MICRO_BATCH: dealt.micro}
+    columns: dict[str, Any] = {}
     for name, way in ways.items():
         options, how = way[0].options, aggregation_of(*way)
         group = responses[OF_UNITS[how]] if how in OF_UNITS else None
         if group is not None and grouped:
             group = joint_codes(responses["group"], group)
-        weigh = partial(
-            weights_in,
-            how=how,
-            responses=tokens,
-            lengths=responses["length"],
-            group=group,
-            count_rows=options.agg_rows,
-            norm=options.agg_norm,
-            length=options.agg_length,
-        )
-        counts = (
-            {"": tokens}
-            if how != BY_SIGN
-            else dict(zip(SIGNED, (positive, tokens - positive), strict=True))
-        )
-        for sign, count in counts.items():
-            columns[f"{EFFECTIVE}{name}{sign}"] = weigh(dealt.unit, count) * dealt.scale
-            columns[f"{INTENDED}{name}{sign}"] = weigh(dealt.update, count)
+        counts = (positive, tokens - positive) if how == BY_SIGN else (tokens,)
+        for sign, count in zip(signs_of(how), counts, strict=True):
+            columns[f"{name}{sign}"] = weights_in(
+                responses["batch"],
+                count,
+                how=how,
+                responses=tokens,
+                lengths=responses["length"],
+                group=group,
+                count_rows=options.agg_rows,
+                norm=options.agg_norm,
+                length=options.agg_length,
+            )
     return responses.with_(**columns)
 
 
 def token_weights(
-    columns: Mapping[str, Array], tokens: Tokens, config: LossConfig, kind: str, *, kl: bool = False
+    columns: Mapping[str, Array], tokens: Tokens, config: LossConfig, *, kl: bool = False
 ) -> Array:
     """Return the weight of each token, [T]; 0 if masked out.
 
@@ -171,23 +141,22 @@ def token_weights(
         columns: [n] each, of responses, with the weights.
         tokens: of these responses.
         config: the loss.
-        kind: `EFFECTIVE` or `INTENDED`.
         kl: of its KL loss.
     """
-    name, how = weight_name(config, kind, kl=kl), aggregation_of(config, kl)
+    name, how = weight_name(config, kl=kl), aggregation_of(config, kl)
     rows = [spread(columns[f"{name}{sign}"], tokens.offsets) for sign in signs_of(how)]
     weights = rows[0] if len(rows) == 1 else tokens.xp.where(tokens.advantage_positive, *rows)
     return tokens.xp.where(tokens.mask, weights, 0.0)
 
 
-def update_gradient(
+def step_gradient(
     config: LossConfig,
     tokens: Tokens,
     surrogate: Surrogate,
     weights: tuple[Array, Array],
     kl: KlLoss,
 ) -> Array:
-    """Return the derivative of the loss of an update by the log-prob of each token, [T].
+    """Return the derivative of the loss of a step by the log-prob of each token, [T].
 
         ∂/∂log π of Σ weight · loss + coefficient · Σ KL weight · KL loss
 
