@@ -95,7 +95,6 @@ HOMES = {
         "pipeline.accelerators",
         "pipeline.device_transfers",
         "analysis.doctor",
-        "analysis.peers",
         "training",
     ),
 }

@@ -12,8 +12,8 @@ from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions, is_own
 from rlpost.recipe.presets import (
-    ALL_PRESETS,
     DEFAULT,
+    PRESETS,
     NamedCorrection,
     correction_named,
     file_of,
@@ -288,7 +288,7 @@ class Settings:
     def check_any_preset(self) -> None:
         """Raise UsageError for wrong options of a recipe whose preset is searched for."""
         name = self._recipe_options.get("estimator")
-        of_preset = name not in NAMES and any(name in variants(one) for one in ALL_PRESETS)
+        of_preset = name not in NAMES and any(name in variants(one) for one in PRESETS)
         if name is None or of_preset:
             own = {key: x for key, x in self._recipe_options.items() if key != "estimator"}
             recipe = self._typed(Recipe.of(values_of(DEFAULT, own), "", self.sources))

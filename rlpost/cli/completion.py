@@ -66,16 +66,15 @@ def _variants(context: typer.Context, variants: Callable[[str], tuple[str, ...]]
     return {
         variant: f"of preset {name}"
         for name in presets
-        if name in framework_presets.ALL_PRESETS
+        if name in framework_presets.PRESETS
         for variant in variants(name)
     }
 
 
-def presets(incomplete: str) -> Offers:
-    """Return presets, with the framework of each; those of earlier code only after `@`."""
-    listed = framework_presets.ALL_PRESETS if "@" in incomplete else framework_presets.PRESETS
-    every = (*listed, framework_presets.DEFAULT)
-    return [(name, framework_presets.about(name)) for name in every]
+def presets(_incomplete: str) -> Offers:
+    """Return presets, with the framework of each."""
+    names = (*framework_presets.PRESETS, framework_presets.DEFAULT)
+    return [(name, framework_presets.about(name)) for name in names]
 
 
 def corrections(_incomplete: str) -> Offers:

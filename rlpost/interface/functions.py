@@ -35,7 +35,7 @@ from rlpost.optional import need
 from rlpost.pipeline.options import Options
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.named import NamedByUser
-from rlpost.recipe.presets import ALL_PRESETS, correction_named, merged
+from rlpost.recipe.presets import PRESETS, correction_named, merged
 from rlpost.recipe.recipe import LOSS_EXTRA, SWEPT_CORRECTIONS, Recipe
 
 if TYPE_CHECKING:
@@ -416,7 +416,7 @@ def _check_recipe(recipe: object) -> None:
     """Raise UsageError for a recipe that is none, such as the name of a preset."""
     if recipe is None or isinstance(recipe, Recipe):
         return
-    name = recipe if isinstance(recipe, str) and recipe in ALL_PRESETS else "verl"
+    name = recipe if isinstance(recipe, str) and recipe in PRESETS else "verl"
     came = f"the text {recipe!r}" if isinstance(recipe, str) else f"of type {type(recipe).__name__}"
     raise UsageError(f'recipe is {came}: a Recipe is needed, such as rlpost.preset("{name}")')
 

@@ -181,8 +181,7 @@ def without_case(old: Tree, estimators: Sequence[str]) -> list[str]:
         *fields["estimator"]["anyOf"][0]["enum"], *loss["anyOf"][0]["enum"],
         *fields["preset"]["enum"], *options["Numerics"]["properties"],
     ]  # fmt: skip
-    superseded = {name for name in there if "@" in name}  # the golden cases use these presets
-    return sorted({*there} - {*tried, *cases.LEFT_OUT} - superseded)
+    return sorted({*there} - {*tried, *cases.LEFT_OUT})
 
 
 def outcomes(

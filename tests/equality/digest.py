@@ -57,7 +57,6 @@ RENAMED: dict[str, str] = {
     "holds": "optional",
     # Keys without blanks and colons.
     "other columns": "other_columns",
-    "earlier code": "earlier_code",
     "estimators and losses of its own": "own_estimators_and_losses",
     **{f"rates.masked: {name}": f"rates.masked_{name}" for name in MASKS},
 }
@@ -103,6 +102,7 @@ REMOVED = {
     "settings.gradient.against",  # of a sweep: all settings are compared with the first
     "settings.gradient.groups",  # the prompt groups of the largest gradients
     *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps
+    "earlier_code",  # of `presets`: the presets of earlier code are golden data
     "failures.responses",  # of `inspect`: `failures.failed`
     "plan.json.warnings",  # of state files that were of other semantics, which are an error
     "scratch",  # what passes stored of tokens, which are computed again

@@ -104,5 +104,5 @@ def test_a_list_with_a_number_per_token_is_a_tensor_until_one_differs(load):
 
 def test_without_verl_the_error_has_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr("rlpost.optional.find_spec", {}.get)
-    with pytest.raises(UnavailableError, match=r"\[peers-verl\]'"):
+    with pytest.raises(UnavailableError, match=r"\[verl\]'"):
         rlpost.export(rollouts(), tmp_path / "o", "verl")

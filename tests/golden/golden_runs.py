@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from golden_cases import CASES
 
 from rlpost import Recipe
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.presets import SUPERSEDED, loss_preset, values_of
+from rlpost.recipe.presets import loss_values, recipe_values
+from rlpost.recipe.recipe import load_toml
 
 Entry = dict[str, Any]
 Prepare = Callable[[pa.Table], pa.Table]
@@ -36,15 +38,15 @@ Runs = list[Run] | str
 
 # The presets of the commits that gave the golden numbers, by the framework's name.
 PINNED = {
-    name.partition("@")[0]: name
-    for name in SUPERSEDED
-    if any(entry["commit"].startswith(name.partition("@")[2]) for entry in CASES.entries)
+    path.name.partition("@")[0]: load_toml(path)
+    for path in Path(__file__).with_name("presets").glob("*.toml")
+    if any(entry["commit"].startswith(path.stem.partition("@")[2]) for entry in CASES.entries)
 }
 
 
 def pinned_loss(preset, **options) -> LossOptions:
     """The policy loss of a framework at the commit of the golden numbers."""
-    return loss_preset(PINNED[preset], **options)
+    return LossOptions.of(loss_values(PINNED[preset], options))
 
 
 def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run:
@@ -57,7 +59,7 @@ def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run
     if preset is None:
         given = {"unit": "row", **given}  # as these functions count
     given |= {"numerics": numerics or {}, "emit": emit}
-    recipe = Recipe.of(given if preset is None else values_of(PINNED[preset], given))
+    recipe = Recipe.of(given if preset is None else recipe_values(PINNED[preset], given))
     return Run(recipe, compared, prepare or (lambda table: table))
 
 

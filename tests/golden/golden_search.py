@@ -22,11 +22,9 @@ from rlpost.analysis.replay.search.candidates import base_recipe
 from rlpost.analysis.replay.search.search import search
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.io.parquet.source import TableSource
-from rlpost.recipe.presets import SUPERSEDED
+from rlpost.recipe.presets import PRESETS
 
-FRAMEWORKS = {
-    name.partition("@")[0].replace("-", ""): name.partition("@")[0] for name in SUPERSEDED
-}
+FRAMEWORKS = {name.replace("-", ""): name for name in PRESETS}
 FRAMEWORKS["nemo"] = "nemo-rl"
 
 
@@ -75,7 +73,7 @@ def verdict(entry, one, found) -> str:
 
     def right(which) -> bool:
         name = base_recipe(which["preset"], which["estimator"]).estimator
-        own = which["preset"].partition("@")[0] == framework
+        own = which["preset"] == framework
         return own and bool({which["estimator"], name} & estimators)
 
     if right(named[0]):

@@ -102,7 +102,7 @@ def measured() -> str:
     extras = {
         name: texts
         for name, texts in PROJECT["optional-dependencies"].items()
-        if name not in LEFT_OUT and not name.startswith("peers-")
+        if name not in LEFT_OUT
     }
     rows = []
     for extra, texts in {"": PROJECT["dependencies"], **extras}.items():

@@ -12,8 +12,7 @@ from rlpost import Options, Recipe, enrich
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from rlpost.analysis.peers.rollouts import PeerRollouts
+    from peers.peer_rollouts import PeerRollouts
 
 
 def enriched(data: PeerRollouts, *emit: str, **options: Any) -> pa.Table:

@@ -1,7 +1,7 @@
 """Which presets have drifted from the newest releases: `python -m tests.peers.drift [NAME...]`.
 
 Each framework (default: all with a preset) is installed anew, in its newest release, in
-`.peers/NAME-newest`, and the cases of `rlpost presets --verify` run there. A preset has drifted if
+`.peers/NAME-newest`, and its cases run there. A preset has drifted if
 a case differs, or if the framework has an estimator or a loss that the preset does not cover. The
 exit code is 1 if one has drifted, or could not be compared.
 """
@@ -15,19 +15,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from peers.comparison import PEERS
 from peers.environments import FRAMEWORKS, environment, run
-
-from rlpost.analysis.peers import PEERS
 
 
 def verdict(name: str) -> dict | str:
-    """The JSON of `rlpost presets --verify`, or why there is none."""
+    """What the cases show, or why they did not run."""
     try:
         python = environment(name, newest=True)
     except subprocess.CalledProcessError as error:
         return f"pip exits with {error.returncode}"
-    ran = run(python, "rlpost", "presets", "--verify", name, "--format", "json", capture=True)
-    return json.loads(ran.stdout) if ran.returncode in (0, 1) and ran.stdout else ran.stderr.strip()
+    ran = run(python, "peers.comparison", name, capture=True)
+    return json.loads(ran.stdout) if ran.returncode == 0 else ran.stderr.strip()
 
 
 def lines(name: str, found: dict | str) -> tuple[bool, list[str]]:

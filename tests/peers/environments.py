@@ -1,9 +1,8 @@
-"""An environment for each framework: a venv in `.peers/` with the extra `peers-NAME`.
+"""An environment for each framework of frameworks.toml: a venv in `.peers/`.
 
 It sees the libraries of the environment that runs this, so that only the framework and what it
 needs are installed. What rlpost itself depends on stays at the versions of requirements.lock, torch
-among it; a framework that excludes one of them is not installed, and pip prints why. Those of
-`ALONE` are installed without their dependencies: the extra has what the tested modules import.
+among it; a framework that excludes one of them is not installed, and pip prints why.
 """
 
 from __future__ import annotations
@@ -23,23 +22,9 @@ from rlpost.recipe.presets import PRESETS, source_of
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".peers"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRA = "peers-"
-FRAMEWORKS = tuple(
-    name.removeprefix(EXTRA) for name in PROJECT["optional-dependencies"] if name.startswith(EXTRA)
-)
-ALONE = {
-    "areal": ["areal>=1.0.4"],
-    "openrlhf": ["openrlhf>=0.11.2"],
-    "skyrl": ["skyrl>=0.3.0"],
-    "swift": ["ms_swift>=4.6.0"],
-}
-"""areal excludes rlpost's torch; openrlhf, skyrl and ms_swift need gigabytes for an engine."""
+FRAMEWORKS = tomllib.loads(Path(__file__).with_name("frameworks.toml").read_text(encoding="utf-8"))
+"""What is installed with its dependencies (`needs`), and without (`alone`)."""
 DONE = "installed.json"
-
-
-def requirements(name: str) -> list[str]:
-    """The framework, and what its package forgets to require."""
-    return PROJECT["optional-dependencies"][f"{EXTRA}{name}"]
 
 
 def distribution(requirement: str) -> str:
@@ -65,7 +50,7 @@ def environment(name: str, *, newest: bool = False) -> Path:
     """
     home = HOME / (f"{name}-newest" if newest else name)
     python, done, pins = home / "bin" / "python", home / DONE, constraints(name, newest=newest)
-    needed, alone = requirements(name), ALONE.get(name, [])
+    needed, alone = FRAMEWORKS[name].get("needs", []), FRAMEWORKS[name].get("alone", [])
     asked = {"requirements": [*alone, *needed], "constraints": pins, "python": sys.version}
     if not newest and done.exists() and json.loads(done.read_text()) == asked:
         return python
@@ -78,7 +63,8 @@ def environment(name: str, *, newest: bool = False) -> Path:
     limits.write_text("".join(f"{pin}\n" for pin in pins))
     words = ["-qq", "--disable-pip-version-check", "--constraint", str(limits)]
     install = [python, "-m", "pip", "install", *words]
-    subprocess.run([*install, *needed], check=True)
+    if needed:
+        subprocess.run([*install, *needed], check=True)
     if alone:
         subprocess.run([*install, "--no-deps", *alone], check=True)
     done.write_text(json.dumps(asked))
@@ -87,7 +73,9 @@ def environment(name: str, *, newest: bool = False) -> Path:
 
 def run(python: Path, *words: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
     """Run a module in an environment, with rlpost of this checkout."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join(
+        [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     return subprocess.run(
         [python, "-W", "ignore", "-m", *words],
         cwd=ROOT,

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from peers.parts import part
+from peers.peer_rollouts import rollouts
 
 from rlpost import functional
-from rlpost.analysis.peers.rollouts import rollouts
 
 pytestmark = pytest.mark.skipif(
     find_spec("agentlightning") is None,

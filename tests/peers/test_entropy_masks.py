@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from peers.as_rows import enriched
+from peers.peer_rollouts import rollouts
 
 from rlpost import functional
-from rlpost.analysis.peers.rollouts import rollouts
 
 pytestmark = pytest.mark.skipif(
     find_spec("trl") is None, reason="`python -m tests.peers trl` runs this"

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 import torch
 from exported_rows import changed, datum_of, every_column, rollouts
+from peers.comparison import quiet
 
 import rlpost
-from rlpost.analysis.peers.base import quiet
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

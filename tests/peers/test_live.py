@@ -9,9 +9,8 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from peers.comparison import PEERS, outcome, peer_of, quiet, verl_losses
 
-from rlpost.analysis.peers import PEERS, peer_of, verl_losses
-from rlpost.analysis.peers.base import outcome, quiet
 from rlpost.recipe import presets
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.recipe import load_toml

@@ -5,11 +5,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from peers import trl_cases as trl
+from peers import verl_cases as verl
+from peers.comparison import quiet
+from peers.peer_rollouts import rollouts
 
 import rlpost
-from rlpost.analysis.peers import trl, verl
-from rlpost.analysis.peers.base import quiet
-from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.analysis.replay.search.candidates import base_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,7 +59,7 @@ def named(found, framework):
     return [
         (base_recipe(one["preset"], one["estimator"]).estimator, one["named"])
         for one in recipes
-        if one["preset"].partition("@")[0] == framework
+        if one["preset"] == framework
     ]
 
 

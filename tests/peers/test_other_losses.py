@@ -21,9 +21,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from peers.peer_rollouts import rollouts
 
 from rlpost import functional
-from rlpost.analysis.peers.rollouts import rollouts
 
 GROUP = 4
 

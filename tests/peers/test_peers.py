@@ -1,16 +1,14 @@
-"""The comparison with a framework: what it notices, and what `rlpost presets --verify` prints."""
+"""The comparison with a framework: what it notices."""
 
-import json
 import sys
 import types
 
 import pytest
 import torch
-from runs import run
+from peers import comparison
+from peers.comparison import Outcome, Peer, PeerCase, compare, outcome, verdict
+from peers.peer_rollouts import rollouts
 
-from rlpost.analysis import peers
-from rlpost.analysis.peers.base import Outcome, Peer, PeerCase, compare, outcome
-from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.errors import DataError
 
 
@@ -73,95 +71,26 @@ def test_what_a_function_raises_is_a_difference():
     assert not ours.passed
 
 
-def test_a_part_of_the_framework_that_needs_more_is_not_run(framework):
-    framework(
-        case(), PeerCase("b", case().ours, raising(ModuleNotFoundError("", name="queue_of_it")))
-    )
-    ran = run("presets", "--verify", "verl")
-    assert ran.code == 0
-    assert ran.out.splitlines()[-1] == "✓ agrees with a_framework 0.9.1 in 1 case"
-    assert "! not run, 1 case: no module queue_of_it" in ran.out.splitlines()
-
-
-FRAMEWORK = "a_framework"
-
-
-@pytest.fixture
-def framework(monkeypatch):
-    """A framework that is installed as verl, with cases of the test's choice."""
-    monkeypatch.setitem(sys.modules, FRAMEWORK, types.ModuleType(FRAMEWORK))
-    monkeypatch.setattr("rlpost.analysis.peers.base.need", lambda *_: None)
-    monkeypatch.setattr("rlpost.analysis.peers.base.version", lambda _: "0.9.1")
-
-    def install(*cases, uncovered=()):
-        peer = Peer("verl", FRAMEWORK, (FRAMEWORK,), lambda: cases, lambda: uncovered)
-        monkeypatch.setattr(peers, "peer_of", lambda _: peer)
-
-    return install
-
-
-def test_agreement_is_one_line_and_exit_code_0(framework):
-    framework(case(), case(2.0, fault="it divides twice"), uncovered=["estimator vapo"])
-    ran = run("presets", "--verify", "verl")
-    assert ran.code == 0
-    assert ran.out.splitlines()[2:] == [
-        "! not reproduced, 1 case: it divides twice",
-        "! not covered by the preset: estimator vapo",
-        "",
-        "✓ agrees with a_framework 0.9.1 in 1 case",
+def test_a_verdict_names_what_differs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "a_framework", types.ModuleType("a_framework"))
+    monkeypatch.setattr(comparison, "version", lambda _: "0.9.1")
+    cases = [
+        case(),
+        case(2.0, 2.5),
+        case(2.0, fault="it divides twice"),
+        PeerCase("b", case().ours, raising(TypeError("two arguments"))),
+        PeerCase("c", case().ours, raising(ModuleNotFoundError("", name="queue_of_it"))),
     ]
-
-
-def test_a_difference_is_printed_with_its_numbers_and_exit_code_1(framework):
-    framework(
-        case(), case(2.0, 2.5), PeerCase("b", case().ours, raising(TypeError("two arguments")))
-    )
-    ran = run("presets", "--verify", "verl")
-    assert ran.code == 1
-    assert "differs from a_framework 0.9.1 in 2 of 3 cases" in ran.out
-    assert [
-        word.strip()
-        for word in next(x for x in ran.out.splitlines() if "gae" in x).split("  ")
-        if word
-    ][:4] == ["gae: text", "0.5", "2", "2.5"]
-    assert "the framework raises TypeError: two arguments" in ran.out
-    found = json.loads(run("presets", "--verify", "verl", "--format", "json").out)
-    assert (found["agree"], found["cases"], len(found["different"])) == (False, 3, 2)
-    assert found["different"][0] == {
-        "case": "gae: text",
-        "difference": "advantages: 1 of 1 numbers, most by 0.5 (framework 2, rlpost 2.5)",
-    }
-    markdown = run("presets", "--verify", "verl", "--format", "markdown")
-    assert "| gae: text | 0.5 | 2 | 2.5 |" in markdown.out
-
-
-def test_another_release_is_named(framework, monkeypatch):
-    framework(case())
-    monkeypatch.setattr("rlpost.analysis.peers.base.version", lambda _: "0.8.0")
-    out = run("presets", "--verify", "verl").out
-    assert out.splitlines()[1] == "made for 0.9.1"
-    assert out.splitlines()[-1].startswith("✓ agrees with a_framework 0.8.0")
-
-
-def test_a_framework_that_is_missing_or_broken_is_exit_code_5(framework, monkeypatch):
-    framework(case())
-    monkeypatch.delitem(sys.modules, FRAMEWORK)
-    ran = run("presets", "--verify", "verl")
-    assert (ran.code, ran.out) == (5, "")
-    assert "the import of the installed a_framework fails" in ran.err
-    assert "pip install 'rlpost[peers-verl]'" in ran.err
-    monkeypatch.undo()
-    monkeypatch.setattr("rlpost.optional.find_spec", lambda _: None)
-    ran = run("presets", "--verify", "verl")
-    assert ran.code == 5
-    assert "--verify verl needs verl, which is not installed" in ran.err
-
-
-def test_a_preset_without_a_comparison_is_exit_code_2():
-    ran = run("presets", "--verify", "prime-rl")
-    assert (ran.code, ran.out) == (2, "")
-    assert "only trl and verl are compared with the installed package" in " ".join(ran.err.split())
-    assert "did you mean verl" in run("presets", "--verify", "verll").err
+    peer = Peer("verl", "a_framework", ("a_framework",), lambda: cases, lambda: ["estimator vapo"])
+    result = verdict(peer)
+    assert (result["cases"], result["uncovered"]) == (5, ["estimator vapo"])
+    assert result["different"] == [
+        {
+            "case": "gae: text",
+            "difference": "advantages: 1 of 1 numbers, most by 0.5 (framework 2, rlpost 2.5)",
+        },
+        {"case": "b", "difference": "the framework raises TypeError: two arguments"},
+    ]
 
 
 def test_rollouts_are_the_same_in_a_table_and_padded():

@@ -32,9 +32,9 @@ import pytest
 import torch
 from peers.as_rows import enriched
 from peers.parts import part
+from peers.peer_rollouts import rollouts
 
 from rlpost import functional
-from rlpost.analysis.peers.rollouts import rollouts
 
 pytestmark = pytest.mark.skipif(
     find_spec("skyrl") is None,

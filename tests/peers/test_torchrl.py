@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 import torch
 from peers.as_rows import enriched
+from peers.peer_rollouts import rollouts
 
 from rlpost import functional
-from rlpost.analysis.peers.rollouts import rollouts
 
 DISCOUNTS = ((1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.99, 0.0))
 GRID = [

@@ -11,10 +11,10 @@ from math import inf
 import numpy as np
 import pytest
 import torch
+from peers.peer_rollouts import rollouts
 from peers.test_areal import areal as areal_module
 
 from rlpost import functional
-from rlpost.analysis.peers.rollouts import rollouts
 
 
 def verl(values, old, returns, mask, clip, _):

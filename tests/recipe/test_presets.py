@@ -16,9 +16,7 @@ from rlpost.losses import LOSSES
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
-    ALL_PRESETS,
     PRESETS,
-    SUPERSEDED,
     differences,
     loss_preset,
     loss_values_of,
@@ -29,7 +27,7 @@ from rlpost.recipe.presets import (
 )
 from rlpost.recipe.recipe import Recipe, load_toml, without_loss
 
-every_preset = pytest.mark.parametrize("name", ALL_PRESETS)
+every_preset = pytest.mark.parametrize("name", PRESETS)
 
 
 def recipe_line(ran):
@@ -155,22 +153,6 @@ def test_the_list_has_a_line_for_each_preset():
             source.commit, source.date, source.release,
         )  # fmt: skip
         assert len(source.commit) >= 8 or (source.release and source.date)
-        assert all(one.startswith(row["preset"] + "@") for one in row["earlier_code"].split())
-
-
-@pytest.mark.parametrize("name", SUPERSEDED)
-def test_earlier_code_has_its_commit_in_its_name(name, tmp_path):
-    framework, commit = name.split("@")
-    assert framework in PRESETS
-    assert source_of(name).commit == commit
-    save(rollout(), tmp_path / "in.parquet")
-    ran = run("advantages", tmp_path / "in.parquet", tmp_path / "out.parquet", "--preset", name)
-    assert (ran.code, f"preset {name}" in ran.err) == (0, True)
-
-
-def test_an_unknown_commit_is_answered_with_those_there_are():
-    with pytest.raises(UsageError, match=r"no preset 'verl@0000'.*verl@b178a3cd"):
-        rlpost.preset("verl@0000")
 
 
 def test_differences_of_two_frameworks_have_a_description():

@@ -10,7 +10,7 @@ from rlpost.io.own_files import stored_object
 from rlpost.pipeline.output.metadata import PRESET_KEY, FileMetadata
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.named import NamedByUser
-from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, variants
+from rlpost.recipe.presets import DEFAULT, PRESETS, variants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def _requested(stored: Mapping[bytes, bytes]) -> tuple[str | None, str | None]:
     Other names in the metadata are left out: they would be code, or a line of a file for --config.
     """
     requested = stored_object(stored, PRESET_KEY.encode())
-    preset = next((name for name in ALL_PRESETS if name == requested.get("preset")), None)
+    preset = next((name for name in PRESETS if name == requested.get("preset")), None)
     names = (*NAMES, *variants(preset or DEFAULT))
     estimator = requested.get("requested_estimator")
     return preset, next((name for name in names if name == estimator), None)

@@ -26,9 +26,7 @@ PRESETS_EPILOG = """Examples:
 
   rlpost presets diff openrlhf default --format markdown
 
-  rlpost presets --verify verl
 """
-DIFFERENT = 1
 ESTIMATORS_EPILOG = """Examples:
 
   rlpost estimators
@@ -108,40 +106,14 @@ def losses(
 @presets_app.callback(invoke_without_command=True)
 def presets(
     context: typer.Context,
-    verify: Annotated[
-        str | None,
-        option(
-            "--verify",
-            metavar="PRESET",
-            complete=completion.presets,
-            help="Compare a preset with the installed framework.",
-        ),
-    ] = None,
     how: declared.Output = OutputFormat.table,
 ) -> None:
-    """List, show and compare the framework presets.
-
-    With --verify: exit code 0: the numbers agree; 1: some differ; 5: no framework is installed.
-    """
+    """List, show and compare the framework presets."""
     if context.invoked_subcommand is not None:
-        return
-    if verify is not None:
-        _verify(verify, how)
         return
     from rlpost.cli.render.catalogue import show_presets  # noqa: PLC0415
 
     show_presets(how.value)
-
-
-def _verify(name: str, how: OutputFormat) -> None:
-    """Print how a preset compares with the installed framework."""
-    from rlpost.analysis.peers import verify  # noqa: PLC0415
-    from rlpost.cli.render.peers import show_verdict  # noqa: PLC0415
-
-    verdict = verify(name)
-    show_verdict(verdict, how.value)
-    if not verdict.agree:
-        raise typer.Exit(DIFFERENT)
 
 
 @command(presets_app)

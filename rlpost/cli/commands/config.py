@@ -14,7 +14,7 @@ from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.recipe.base import KL_SYNONYMS
 from rlpost.recipe.loss import ABOUT, LossOptions
-from rlpost.recipe.presets import ALL_PRESETS, DEFAULT, corrections, loss_variants, variants
+from rlpost.recipe.presets import DEFAULT, PRESETS, corrections, loss_variants, variants
 from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
 from rlpost.recipe.semantics import SEMANTICS
@@ -136,7 +136,7 @@ def json_schema() -> Json:
         "$schema": {"type": "string", "description": "Path of this schema, for editors."},
         "preset": {
             "type": "string",
-            "enum": [*ALL_PRESETS, DEFAULT],
+            "enum": [*PRESETS, DEFAULT],
             "description": "Framework to compute as; fields of the file override it.",
         },
         "correction": {
@@ -173,8 +173,8 @@ def _add_names(fields: Json, loss: Json) -> None:
     """Add the names that editors can offer to fields whose type is only `string`."""
     from rlpost.estimators import ESTIMATORS  # noqa: PLC0415 - slow to import
 
-    own = [name for preset in ALL_PRESETS for name in variants(preset)]
-    own_losses = [name for preset in ALL_PRESETS for name in loss_variants(preset)]
+    own = [name for preset in PRESETS for name in variants(preset)]
+    own_losses = [name for preset in PRESETS for name in loss_variants(preset)]
     fields["estimator"] |= _open([*ESTIMATORS, *own])
     loss["loss"] |= _open([*ABOUT, *own_losses])
     fields["columns"] |= {"propertyNames": _open(list(ROLES))}

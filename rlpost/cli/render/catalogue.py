@@ -126,17 +126,17 @@ def _distinct(options: Mapping[str, Any]) -> list[str]:
 
 def show_presets(how: str) -> None:
     """Print the presets on stdout: the code that each reproduces, and names of the framework."""
-    headings = ("preset", "repository", "release", "commit", "date", "earlier code")
+    headings = ("preset", "repository", "release", "commit", "date")
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, str]] = []
     notes: dict[int, str] = {}
     for name in presets.PRESETS:
-        source, earlier = presets.source_of(name), ", ".join(presets.earlier(name))
+        source = presets.source_of(name)
         own = ", ".join(presets.variants(name))
         losses = ", ".join(presets.loss_variants(name))
         both = "; ".join(part for part in (own, f"losses {losses}" if losses else "") if part)
         notes[len(rows)] = both
-        rows.append((name, source.repository, source.release, source.commit, source.date, earlier))
+        rows.append((name, source.repository, source.release, source.commit, source.date))
         records.append(
             {
                 "preset": name,
@@ -145,7 +145,6 @@ def show_presets(how: str) -> None:
                 "date": source.date,
                 "commit": source.commit,
                 "own_estimators_and_losses": both,
-                "earlier_code": earlier,
                 "framework": str(source),
             }
         )
@@ -153,8 +152,8 @@ def show_presets(how: str) -> None:
         show_json(records)
         return
     about = (
-        "--preset NAME computes as this code of a framework does, or the name of earlier code as "
-        "that. Below each: the estimators and losses that it sets."
+        "--preset NAME computes as this code of a framework does. Below each: the estimators and "
+        "losses that it sets."
     )
     table = _listed(headings, rows, notes)
     steps = ["next: rlpost presets show verl · rlpost presets diff verl trl"]

@@ -152,7 +152,7 @@ def _objects(values: list[Any]) -> NDArray[np.object_]:
 
 def available() -> None:
     """Raise UnavailableError unless verl is installed."""
-    need("--to verl, whose file verl itself writes,", "peers-verl", "verl")
+    need("--to verl, whose file verl itself writes,", "verl", "verl")
 
 
 _IDS = "input_ids has the tokens of prompt and response"

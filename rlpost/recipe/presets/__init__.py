@@ -6,8 +6,6 @@ estimator, if that is another one. `[loss]` and `[losses.NAME]` are the same for
 `[source]` names the framework's repository, the commit and the release that were read.
 `[corrections]` has the named off-policy corrections: fields of a recipe, and in `loss` fields
 of the policy loss that belongs to one.
-
-`verl.toml` reproduces the framework's current code, `verl@b178a3cd.toml` that of an earlier commit.
 """
 
 from __future__ import annotations
@@ -26,11 +24,7 @@ from rlpost.recipe.recipe import TABLES, Recipe, load_toml
 Values = dict[str, Any]
 _HOME = Path(__file__).parent
 DEFAULT = "default"  # rlpost's own choices, which have no file
-ALL_PRESETS = tuple(sorted(path.stem for path in _HOME.glob("*.toml")))
-PRESETS = tuple(name for name in ALL_PRESETS if "@" not in name)
-"""Presets of the frameworks' current code."""
-SUPERSEDED = tuple(name for name in ALL_PRESETS if "@" in name)
-"""Presets of earlier code, as NAME@COMMIT."""
+PRESETS = tuple(sorted(path.stem for path in _HOME.glob("*.toml")))
 _LOSS_TABLES = ("loss", "losses")
 _OTHER_TABLES = ("source", "corrections")
 _OF_CORRECTIONS = ("correction", "is_clamp", "is_clamp_at", "is_filter_clamp", "is_observations")
@@ -64,10 +58,10 @@ class FrameworkSource(NamedTuple):
 
 def file_of(name: str) -> Path:
     """Return the file of a preset; raises UsageError with the closest names if there is none."""
-    if name not in ALL_PRESETS:
-        others = earlier(name.partition("@")[0]) if "@" in name else ()
-        every = f"there are {', '.join(others or PRESETS)}"
-        raise UsageError(no_such(f"no preset {name!r}", name, () if others else PRESETS, every))
+    if name not in PRESETS:
+        raise UsageError(
+            no_such(f"no preset {name!r}", name, PRESETS, f"there are {', '.join(PRESETS)}")
+        )
     return _HOME / f"{name}.toml"
 
 
@@ -80,13 +74,6 @@ def table_of(name: str) -> Values:
 def source_of(name: str) -> FrameworkSource:
     """Return the framework's code that a preset reproduces; raises UsageError if there is none."""
     return FrameworkSource(**table_of(name)["source"])
-
-
-def earlier(name: str) -> tuple[str, ...]:
-    """Return the presets of earlier code of the same framework, as NAME@COMMIT."""
-    own = tuple(one for one in SUPERSEDED if one.partition("@")[0] == name)
-    current = source_of(name).commit if name in PRESETS else ""
-    return tuple(one for one in own if one.partition("@")[2] != current)
 
 
 def about(name: str) -> str:
@@ -122,7 +109,11 @@ def values_of(name: str, values: Values | None = None) -> Values:
     Raises:
         UsageError: there is no such preset.
     """
-    table = table_of(name)
+    return recipe_values(table_of(name), values)
+
+
+def recipe_values(table: Values, values: Values | None = None) -> Values:
+    """Return the fields of a preset's table, overridden by the user's values."""
     recipe = {key: x for key, x in table.items() if key not in (*_LOSS_TABLES, *_OTHER_TABLES)}
     return _with_variant(recipe, "estimator", "grpo", "estimators", values)
 
@@ -210,7 +201,11 @@ def loss_values_of(name: str, values: Values | None = None) -> Values:
     Raises:
         UsageError: there is no such preset.
     """
-    table = table_of(name)
+    return loss_values(table_of(name), values)
+
+
+def loss_values(table: Values, values: Values | None = None) -> Values:
+    """Return the fields of the policy loss of a preset's table, overridden by the user's values."""
     loss = {**table.get("loss", {}), "losses": table.get("losses", {})}
     return _with_variant(loss, "loss", "ppo", "losses", values)
 

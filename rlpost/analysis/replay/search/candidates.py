@@ -14,7 +14,6 @@ from rlpost.recipe.flags import flag_of
 from rlpost.recipe.presets import (
     DEFAULT,
     PRESETS,
-    SUPERSEDED,
     merged,
     toml_lines,
     toml_of,
@@ -34,8 +33,8 @@ DETAIL = "numerics."
 """How the name of a numerical detail begins among the changes of a candidate."""
 _COMMAS = ("reward_components", "component_weights", "episode_domains")
 _PAIRS = ("columns", "teachers", "loss_options")
-# Of equally small recipes the first is named: rlpost's own, then current code before earlier code.
-ORDER = (DEFAULT, *PRESETS, *SUPERSEDED)
+# Of equally small recipes the first is named: rlpost's own, then presets.
+ORDER = (DEFAULT, *PRESETS)
 
 
 @cache
@@ -105,17 +104,12 @@ class Candidate:
         return Candidate(self.preset, self.estimator, kept, self.given)
 
     @property
-    def framework(self) -> str:
-        """The framework of the preset, without a version."""
-        return self.preset.partition("@")[0]
-
-    @property
     def order(self) -> tuple[int, int, int, int, bool, int]:
         """The plainest first: the fewest changes, then rlpost's options, then presets."""
         running = sum(value == "running" for value in self.changes.values())
         usual = usual_estimator(self.preset)
         own = self.estimator in (*_own(self.preset), usual)
-        kind = 0 if self.preset == DEFAULT else 3 if not own else 1 + ("@" in self.preset)
+        kind = 0 if self.preset == DEFAULT else 3 if not own else 1
         place, other = ORDER.index(self.preset), self.estimator != usual
         number = NAMES.index(self.estimator) if self.estimator in NAMES else len(NAMES)
         return len(self.changes), running, kind, place, other, number

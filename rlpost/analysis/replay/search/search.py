@@ -247,7 +247,7 @@ class _Search:
     def by_metadata(self, one: Trial) -> bool:
         """Return whether the metadata name the recipe of a trial, or only its framework."""
         if self.of_metadata is None or not self.of_metadata.reproduces:
-            return one.candidate.framework == self.framework
+            return one.candidate.preset == self.framework
         return one.candidate == self.of_metadata.candidate
 
     def _further(self, best: Trial) -> Trial:

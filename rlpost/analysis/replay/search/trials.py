@@ -63,7 +63,7 @@ class Trial:
     @property
     def key(self) -> tuple[str, str]:
         """The framework and the estimator of rlpost."""
-        return self.candidate.framework, self.resolved.recipe.estimator
+        return self.candidate.preset, self.resolved.recipe.estimator
 
     @cached_property
     def equal_stages(self) -> int:

@@ -1,19 +1,24 @@
-"""Cases that compute the same numbers by a framework and by a preset, and their comparison."""
+"""Live comparison: a preset against the framework that is installed, function by function.
+
+A case computes the same numbers twice: by the framework's own functions on padded tensors, and by
+rlpost's pipeline on a table with the preset. `python -m peers.comparison NAME` prints the verdict.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
-from rlpost.errors import RlpostError, UnavailableError
-from rlpost.optional import need
+from rlpost.errors import RlpostError
 from rlpost.recipe.presets import source_of
 
 if TYPE_CHECKING:
@@ -58,25 +63,15 @@ class Peer:
     uncovered: Callable[[], Sequence[str]] = tuple
     """Returns what the framework has and the preset lacks, such as `policy loss dro`."""
 
-    @property
-    def extra(self) -> str:
-        """The extra of rlpost that installs the framework."""
-        return f"peers-{self.preset}"
 
-    def version(self) -> str:
-        """Return the installed version; raises UnavailableError if the import fails."""
-        flag = f"--verify {self.preset}"
-        need(flag, self.extra, self.package)
-        try:
-            for module in self.modules:
-                import_module(module)
-            return version(self.package)
-        except (ImportError, AttributeError, PackageNotFoundError) as error:
-            raise UnavailableError(
-                f"{flag} needs {', '.join(self.modules)}; the import of the installed "
-                f"{self.package} fails: {error}; install it again with its dependencies: "
-                f"pip install 'rlpost[{self.extra}]'"
-            ) from error
+PEERS = ("trl", "verl")
+"""Presets with a live comparison."""
+
+
+def peer_of(name: str) -> Peer:
+    """Return the comparison of a preset."""
+    peer: Peer = import_module(f"peers.{name}_cases").PEER
+    return peer
 
 
 class PeerDifference(NamedTuple):
@@ -130,48 +125,21 @@ class Outcome(NamedTuple):
         return self.error or str(self.difference or "equal")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The outcomes of all cases of a framework."""
-
-    preset: str
-    package: str
-    version: str
-    """Of the installed framework."""
-    release: str
-    """That the preset reproduces; empty: a commit without a release."""
-    outcomes: Sequence[Outcome]
-    uncovered: Sequence[str] = field(default_factory=tuple)
-
-    @property
-    def wrong(self) -> list[Outcome]:
-        """The cases that differ, without those documented as faults of the framework."""
-        return [one for one in self.outcomes if not one.passed]
-
-    @property
-    def faults(self) -> list[Outcome]:
-        """The cases that differ as documented."""
-        return [one for one in self.outcomes if one.passed and one.fault]
-
-    @property
-    def skipped(self) -> list[Outcome]:
-        """The cases that did not run, because the framework's function needs another module."""
-        return [one for one in self.outcomes if one.missing]
-
-    @property
-    def agree(self) -> bool:
-        """Every case has the outcome that it should have."""
-        return not self.wrong
-
-
-def run(peer: Peer) -> Verdict:
-    """Run the cases of a framework; raises UnavailableError if it cannot be imported."""
+def verdict(peer: Peer) -> dict[str, Any]:
+    """Run the cases of an installed framework, and return what drift prints."""
     with quiet():
-        installed = peer.version()
+        for module in peer.modules:
+            import_module(module)
         outcomes = [outcome(case) for case in peer.cases()]
-        uncovered = peer.uncovered()
-    release = source_of(peer.preset).release
-    return Verdict(peer.preset, peer.package, installed, release, outcomes, uncovered)
+        uncovered = list(peer.uncovered())
+    wrong = [outcome for outcome in outcomes if not outcome.passed]
+    return {
+        "version": version(peer.package),
+        "release": source_of(peer.preset).release,
+        "cases": len(outcomes),
+        "different": [{"case": outcome.case, "difference": str(outcome)} for outcome in wrong],
+        "uncovered": uncovered,
+    }
 
 
 def outcome(case: PeerCase) -> Outcome:
@@ -200,8 +168,8 @@ def compare(theirs: Numbers, ours: Numbers) -> PeerDifference | None:
         theirs: the framework's numbers; NaN equals NaN.
         ours: rlpost's; must have the same keys and shapes.
     """
-    found = (_difference(name, expected, ours[name]) for name, expected in theirs.items())
-    return max(filter(None, found), key=lambda one: one.largest, default=None)
+    differences = (_difference(name, expected, ours[name]) for name, expected in theirs.items())
+    return max(filter(None, differences), key=lambda x: x.largest, default=None)
 
 
 def _difference(name: str, theirs: Tensor, ours: Tensor) -> PeerDifference | None:
@@ -228,3 +196,7 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+if __name__ == "__main__":
+    print(json.dumps(verdict(peer_of(sys.argv[1]))))

@@ -36,9 +36,9 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from peers.comparison import Peer, PeerCase
 
 from rlpost.analysis.loss.run import loss as run_loss
-from rlpost.analysis.peers.base import Peer, PeerCase
 from rlpost.api import enrich
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.options import Options
@@ -47,9 +47,8 @@ from rlpost.recipe.presets import loss_preset, preset
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from peers.comparison import Numbers
     from torch import Tensor
-
-    from rlpost.analysis.peers.base import Numbers
 
     Json = dict[str, Any]
 

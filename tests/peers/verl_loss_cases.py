@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from peers.comparison import PeerCase
+from peers.peer_rollouts import rollouts
 
 from rlpost.analysis.loss.run import loss as loss_of_files
-from rlpost.analysis.peers.base import PeerCase
-from rlpost.analysis.peers.rollouts import rollouts
 from rlpost.functional import policy_loss
 from rlpost.kernels.aggregate import BY_SIGN, OF_UNITS
 from rlpost.losses.config import LossConfig
@@ -44,8 +44,9 @@ from rlpost.recipe.presets import loss_preset
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.analysis.peers.base import Numbers
-    from rlpost.analysis.peers.rollouts import PeerRollouts
+    from peers.comparison import Numbers
+    from peers.peer_rollouts import PeerRollouts
+
     from rlpost.recipe.loss import LossOptions
     from rlpost.recipe.recipe import Recipe
 
@@ -135,7 +136,7 @@ def mini_batch(seed: int, *, weights: bool = False, **options: Any) -> PeerRollo
     """Return rollouts with advantages, as files store them, and importance weights."""
     data, rng = rollouts(seed, **options), np.random.default_rng(seed + 1000)
     advantages = [
-        (rng.normal(size=size) * (rng.random(size) < 0.9)).astype(np.float32)  # noqa: PLR2004
+        (rng.normal(size=size) * (rng.random(size) < 0.9)).astype(np.float32)
         for size in data.lengths
     ]
     data = data.with_(advantages=advantages)
@@ -330,7 +331,7 @@ def _around(data: PeerRollouts, count: int) -> tuple[float, float]:
     columns = [data.padded(name)[inside] for name in ("advantages", "log_probs", "old_log_probs")]
     advantages, new, old = columns
     covariance = (advantages - advantages.mean()) * (new - new.mean())
-    free = ((new - old).exp() - 1).abs() < 0.2  # noqa: PLR2004 - its clip range
+    free = ((new - old).exp() - 1).abs() < 0.2
     ranks = covariance[free].sort(descending=True).values
     ends = (ranks[[place, place + 1]].mean() for place in (count + 4, 4))
     low, high = (round(float(end), 9) for end in ends)

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from peers import verl_loss_cases as verl_losses
+from peers.comparison import Peer, PeerCase
+from peers.peer_rollouts import PeerRollouts, rollouts
 
-from rlpost.analysis.peers import verl_losses
-from rlpost.analysis.peers.base import Peer, PeerCase
-from rlpost.analysis.peers.rollouts import PeerRollouts, rollouts
 from rlpost.api import enrich
 from rlpost.pipeline.options import Options
 from rlpost.recipe.presets import correction_named, corrections, loss_preset, preset
@@ -45,7 +45,7 @@ from rlpost.recipe.presets import correction_named, corrections, loss_preset, pr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rlpost.analysis.peers.base import Numbers
+    from peers.comparison import Numbers
 
     Json = dict[str, Any]
 
@@ -431,7 +431,7 @@ def _gapped(policy: str) -> PeerRollouts:
     own: list[np.ndarray] = []
     gaps: list[np.ndarray] = []
     for row in range(len(data)):
-        kind, count = row % 7, 1200 if row % 7 == 4 else 2 * int(rng.integers(22, 36))  # noqa: PLR2004
+        kind, count = row % 7, 1200 if row % 7 == 4 else 2 * int(rng.integers(22, 36))
         alternating, one = np.resize([1.2, -1.2], count), np.arange(count) == 1
         gaps.append(
             [np.zeros(count), alternating, 0.05, one * 0.8, 9e-4, 0.5, one * 0.4][kind]
