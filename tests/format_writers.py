@@ -8,9 +8,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 if TYPE_CHECKING:
@@ -208,78 +206,6 @@ def slime_train(folder: Path, samples: list[Sample]) -> Path:
     return saved(folder / "train_data" / "7.pt", dump)
 
 
-# miles: a Parquet mirror of the tokens, samples, conversations, and one file a rank
-
-
-class WeightVersion:
-    """Stands for a class of the framework that its newer dumps hold."""
-
-
-def miles(folder: Path, samples: list[Sample], *, own_class=False, train=True) -> Path:
-    schema = {
-        "sample_index": pl.Int32,
-        "response_length": pl.Int32,
-        "total_length": pl.Int32,
-        "tokens": pl.List(pl.Int32),
-        "loss_mask": pl.List(pl.Int8),
-        "rollout_log_probs": pl.List(pl.Float32),
-    }
-    rows = [
-        {
-            "sample_index": one.index,
-            "response_length": len(one.tokens),
-            "total_length": len(one.ids),
-            "tokens": one.ids,
-            "loss_mask": one.mask,
-            "rollout_log_probs": one.infer,
-        }
-        for one in samples
-    ]
-    path = folder / "dashboard_columns" / "rollout_7.parquet"
-    path.parent.mkdir(parents=True)
-    pl.DataFrame(rows, schema=schema).write_parquet(path, row_group_size=8)
-    dumped = [slime_sample(one) for one in samples]
-    if own_class:
-        for one in dumped:
-            one["weight_versions"] = [WeightVersion()]
-    saved(folder / "rollout_data" / "7.pt", {"rollout_id": 7, "metadata": {}, "samples": dumped})
-    chats = [
-        {
-            "sample_index": one.index,
-            "sample_occurrence": 0,
-            "group_index": one.group,
-            "status": "truncated" if one.truncated else "completed",
-            "reward": one.reward,
-            "prompt": f"prompt {one.group}",
-            "messages": [{"role": "assistant", "content": "x"}],
-        }
-        for one in samples
-    ]
-    lines(folder / "trajectory" / "7.jsonl", chats)
-    for rank in range(4) if train else ():
-        _miles_shard(folder, samples[rank // 2 :: 2], rank)
-    return path
-
-
-def _miles_shard(folder: Path, samples: list[Sample], rank: int) -> None:
-    columns = {
-        "sample_indices": [one.index for one in samples],
-        "tokens": [torch.tensor(one.ids) for one in samples],
-        "response_lengths": [len(one.tokens) for one in samples],
-        "total_lengths": [len(one.ids) for one in samples],
-        "loss_masks": [torch.tensor(one.mask) for one in samples],
-        "rewards": [0.0 for _ in samples],
-        "log_probs": [torch.tensor(one.old) for one in samples],
-        "ref_log_probs": [torch.tensor(one.ref) for one in samples],
-        "entropy": None,
-    }
-    dump = {
-        "rollout_id": 7, "rank": rank, "rollout_data": columns, "cp_rank": 0, "cp_size": 1,
-        "qkv_format": "thd",
-    }  # fmt: skip
-    saved(folder / "train_data" / f"7_{rank}.pt", dump)
-
-
 # prime-rl: episodes with message graphs, and what the trainer exports
 
 
@@ -429,71 +355,3 @@ def roll_agentic(folder: Path, samples: list[Sample]) -> Path:
         "global_step": [7 for _ in samples],
     }
     return lines(folder / "rollout_dump_data.step_7.jsonl", [columns])
-
-
-# GRAIL: nested Parquet
-
-_ROLLOUT = pa.struct(
-    [
-        ("trajectory", pa.string()),
-        ("total_reward", pa.float64()),
-        ("advantage", pa.float64()),
-        ("success", pa.bool_()),
-        ("token_logprobs", pa.list_(pa.float64())),
-        ("prompt_length", pa.int32()),
-        ("completion_length", pa.int32()),
-        ("satisfied_clauses", pa.int32()),
-        ("assignment", pa.list_(pa.bool_())),
-    ]
-)
-_INFERENCE = pa.schema(
-    [
-        ("window_start", pa.int64()),
-        ("block", pa.int64()),
-        ("nonce", pa.int64()),
-        ("rollout_group", pa.int64()),
-        ("rollout_index", pa.int32()),
-        ("total_in_group", pa.int32()),
-        ("commit", pa.struct([
-            ("tokens", pa.list_(pa.int32())), ("signature", pa.string()), ("rollout", _ROLLOUT)])),
-        ("timestamp", pa.float64()),
-        ("hotkey", pa.string()),
-    ]
-)  # fmt: skip
-
-
-def grail(folder: Path, samples: list[Sample], *, whole=True) -> Path:
-    """`whole`: log-probs of the prompt too, as zeros, before the completion's."""
-    rows = [
-        {
-            "window_start": 7,
-            "block": 7,
-            "nonce": one.index,
-            "rollout_group": one.group,
-            "rollout_index": one.index % 4,
-            "total_in_group": 4,
-            "commit": {
-                "tokens": one.ids,
-                "signature": "",
-                "rollout": {
-                    "trajectory": "[]",
-                    "total_reward": one.reward,
-                    "advantage": one.advantages[0],
-                    "success": one.reward > 0,
-                    "token_logprobs": [*([0.0] * len(one.prompt) if whole else []), *one.infer],
-                    "prompt_length": len(one.prompt),
-                    "completion_length": len(one.tokens),
-                    "satisfied_clauses": 0,
-                    "assignment": [],
-                },
-            },
-            "timestamp": 0.0,
-            "hotkey": "miner",
-        }
-        for one in samples
-    ]
-    path = folder / "window_7.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist(rows, schema=_INFERENCE)
-    pq.write_table(table.replace_schema_metadata({"window_start": "7"}), path, compression="snappy")
-    return path

@@ -146,31 +146,6 @@ def roll_board(path: Path, made: Sequence[Rollout]) -> Path:
     return write_lines(path, records, ensure_ascii=False)
 
 
-def logging_board(path: Path, made: Sequence[Rollout], *, values: bool = True) -> Path:
-    """Response-only lists; `response_tokens` and the texts may end in padding."""
-    records = []
-    for one in made:
-        token_rewards = [0.01 * (ref - old) for old, ref in zip(one.old, one.ref, strict=True)]
-        token_rewards[-1] += one.reward
-        record = {
-            "prompt": f"{PAD}{one.prompt}",
-            "response": f"{one.response}{PAD}",
-            "response_tokens": [*(f"t{token}" for token in one.tokens), PAD],
-            "logprobs": one.old,
-            "ref_logprobs": one.ref,
-            "values": one.values,
-            "token_rewards": token_rewards,
-            "reward": one.reward,
-            "step": one.step,
-            "ref_response": "another",
-            "ref_reward": 0.25,
-        }
-        if not values:
-            del record["values"]
-        records.append(record)
-    return write_lines(path, records, ensure_ascii=False)
-
-
 def verl(path: Path, made: Sequence[Rollout], **extra: Sequence[Any]) -> Path:
     """One file a step; every reward-extra list of the right length becomes a field."""
     columns: dict[str, Sequence[Any]] = {
@@ -241,50 +216,3 @@ def ms_swift(path: Path, made: Sequence[Rollout], *, megatron: bool = False, **e
             }
         )
     return write_lines(path, records, ensure_ascii=False)
-
-
-def areal(top: Path, made: Sequence[Rollout]) -> list[Path]:
-    """One file a task below the policy version that finished it."""
-    paths: list[Path] = []
-    for task in sorted({(one.step, one.group) for one in made}):
-        group = [one for one in made if (one.step, one.group) == task]
-        step, place = task
-        path = top / str(step) / f"{step * 100 + place}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        records = [
-            {
-                "task_id": step * 100 + place,
-                "sample_idx": sample,
-                "seqlen": len(one.prompt_tokens) + one.length,
-                "prompt_len": len(one.prompt_tokens),
-                "head_version": step - 1,
-                "tail_version": step,
-                "reward": one.reward,
-                "prompt": one.prompt,
-                "completion": one.response,
-            }
-            for sample, one in enumerate(group)
-        ]
-        paths.append(write_lines(path, records))
-    return paths
-
-
-def skyrl(top: Path, made: Sequence[Rollout], *, per_token: bool = False) -> Path:
-    """One file a data source, and one of metrics beside it; `score` may be a list a token."""
-    step = made[0].step
-    folder = top / "dumped_evals" / f"global_step_{step}_evals"
-    folder.mkdir(parents=True, exist_ok=True)
-    records = [
-        {
-            "input_prompt": one.prompt,
-            "output_response": one.response,
-            "score": [0.0] * (one.length - 1) + [one.reward] if per_token else one.reward,
-            "stop_reason": "length" if one.length == 9 else None,
-            "env_class": "gsm8k",
-            "env_extras": {"reward_spec": {"ground_truth": str(one.group)}},
-            "data_source": "openai/gsm8k",
-        }
-        for one in made
-    ]
-    write_lines(folder / "aggregated_results.jsonl", [{"eval/all/avg_score": 0.5}])
-    return write_lines(folder / "openai_gsm8k.jsonl", records, ensure_ascii=False)

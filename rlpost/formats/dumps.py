@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath, PathText
 
 
-_WITH_EVALUATION = ("slime-rollout", "miles", "prime-rl", "relax", "xtuner")
+_WITH_EVALUATION = ("slime-rollout", "prime-rl")
 
 
 _BLOCK = 1 << 16

@@ -17,16 +17,15 @@ from rlpost._version import __version__
 from rlpost.display.reporter import SilentReporter
 from rlpost.display.text import counted
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.formats.exported import SUFFIX
 from rlpost.formats.targets import target_named
 from rlpost.formats.targets.base import STDOUT, held_columns
-from rlpost.formats.targets.parts import CHUNK_TOKENS, steps_of, trials_of
+from rlpost.formats.targets.parts import CHUNK_TOKENS, steps_of
 from rlpost.formats.targets.rows import Rows
 from rlpost.io.arrow import is_list
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import check_target, parse_path
-from rlpost.io.publish import StagedFiles, StagedFolder
+from rlpost.io.publish import StagedFiles
 from rlpost.io.staged import StandardOutput, file_errors
 from rlpost.recipe.roles import ROLES
 
@@ -71,23 +70,16 @@ def export(
         raise DataError(f"{source.name}: there are no rows to export")
     held = held_columns(source, target, columns_map or {}, lossy=lossy)
     steps = steps_of(source, held, target)
-    if target.layout == "trials":
-        folder = StagedFolder(_new_folder(path, target, overwrite=overwrite))
-        folders, parts = trials_of(source, held, steps)
-        plan: dict[int, list[AnyPath]] = {i: [path / one] for i, one in enumerate(folders)}
-    else:
-        folder, parts = None, steps
-        plan = _plan(path, target, steps, source, overwrite=overwrite)
+    plan = _plan(path, target, steps, source, overwrite=overwrite)
     texts = _texts(plan, held, target, source, overwrite=overwrite)
-    stale = _stale(path, target, texts, source, overwrite=overwrite)
     lengths = _lengths(held)
-    rows_of = dict(Counter(parts)) or {0: source.rows}
+    rows_of = dict(Counter(steps)) or {0: source.rows}
     reporter.start("export", source.rows)
     counts = Counter[str]()
-    with _Files(plan, texts, rows_of, held, target, stale, folder) as files:
-        for rows, numbers in _read(source, held, parts):
-            for part in np.unique(numbers).tolist():
-                files.add(part, rows.take(np.flatnonzero(numbers == part)))
+    with _Files(plan, texts, rows_of, held, target) as files:
+        for rows, numbers in _read(source, held, steps):
+            for step in np.unique(numbers).tolist():
+                files.add(step, rows.take(np.flatnonzero(numbers == step)))
             counts += _counts(rows, lengths)
             reporter.advance(len(rows))
         source.check_unchanged()
@@ -170,18 +162,6 @@ def _plan(
     return plan
 
 
-def _new_folder(output: AnyPath, target: ExportTarget, *, overwrite: bool) -> Path:
-    """Return OUT; raise UsageError unless it is a local folder that is new or empty."""
-    what = f"--to {target.name} writes a new folder"
-    if overwrite:
-        raise UsageError(f"--overwrite: has no effect, because {what}; remove {output}")
-    if not isinstance(output, Path):
-        raise UsageError(f"{output}: {what} on a local disk; name another")
-    if output.is_dir() and any(output.iterdir()):
-        raise UsageError(f"{output}: has files, and {what}; remove it, or name another")
-    return output
-
-
 def _check_kind(output: AnyPath, target: ExportTarget, *, is_folder: bool, name: str) -> None:
     """Raise UsageError if the target writes a file and OUT is a directory, or the reverse."""
     if target.layout == "file" and is_folder:
@@ -245,39 +225,12 @@ def _texts(
     return texts
 
 
-def _stale(
-    output: AnyPath,
-    target: ExportTarget,
-    texts: Mapping[AnyPath, str],
-    source: Source,
-    *,
-    overwrite: bool,
-) -> Path | None:
-    """Return the types of an earlier export beside OUT, which are not those of the new one.
-
-    Raises:
-        UsageError: it exists and may not be replaced, or is in a store, where rlpost removes none.
-    """
-    if target.layout != "file" or output == STDOUT:
-        return None
-    types = _folder(output) / f"{output.name}{SUFFIX}"
-    if types in texts or not types.is_file():
-        return None
-    _check([types], source, overwrite=overwrite)
-    if not isinstance(types, Path):
-        raise UsageError(
-            f"{types}: has the types of an earlier export, which are wrong for --to {target.name}: "
-            "remove it, or name another OUT"
-        )
-    return types
-
-
 def _read(
-    source: Source, held: ExportColumns, parts: list[int]
+    source: Source, held: ExportColumns, steps: list[int]
 ) -> Iterator[tuple[Rows, np.ndarray[Any, Any]]]:
-    """Yield the rows of the input in pieces of bounded size, and the part of each row."""
+    """Yield the rows of the input in pieces of bounded size, and the step of each row."""
     names = [*dict.fromkeys([*held.columns.values(), *held.others])]
-    of_rows = np.array(parts or [0] * source.rows, np.int64)
+    of_rows = np.array(steps or [0] * source.rows, np.int64)
     for chunk in source.read(names, CHUNK_TOKENS, _largest(source, names)):
         path = str(source.files[chunk.file].path)
         rows = Rows.of(chunk, path, source.first_rows[chunk.file], held.columns)
@@ -353,13 +306,11 @@ class _Files:
     """The files of an export, which appear when the last one is complete.
 
     Args:
-        plan: step, or number of a rollout, -> its files, or its folder.
+        plan: step -> its files.
         texts: other files, and their contents.
-        rows: the number of rows of each part; its files are written after its last row.
+        rows: the number of rows of each step; its files are written after its last row.
         held: the columns.
         target: the target.
-        stale: a file of an earlier export that is removed.
-        folder: the folder that has all of them, if it is new.
     """
 
     def __init__(
@@ -369,16 +320,13 @@ class _Files:
         rows: Mapping[int, int],
         held: ExportColumns,
         target: ExportTarget,
-        stale: Path | None,
-        folder: StagedFolder | None,
     ) -> None:
         self._plan, self._texts, self._rows = plan, texts, dict(rows)
-        self._stale = stale
         self._held, self._target = held, target
         paths = [*chain.from_iterable(plan.values()), *texts]
         self._stdout = StandardOutput()
-        self._staged = folder or StagedFiles(path for path in paths if path != STDOUT)
-        self.outputs: list[AnyPath] = [folder.target] if folder else paths
+        self._staged = StagedFiles(path for path in paths if path != STDOUT)
+        self.outputs: list[AnyPath] = paths
         self._sinks: dict[int, ExportSink] = {}
         self.warnings: list[str] = []
 
@@ -409,15 +357,9 @@ class _Files:
     def publish(self) -> None:
         """Complete the files, and rename them to their targets."""
         for path, text in self._texts.items():
-            assert isinstance(self._staged, StagedFiles)
             with file_errors(path, "cannot be written"):
                 self._staged.stage(path).path.write_text(text, encoding="utf-8")
         if not self._staged.targets:
             self._stdout.flush()
         self._staged.complete()
-        self._staged.publish(self._remove_stale)
-
-    def _remove_stale(self) -> None:
-        if self._stale is not None:
-            with file_errors(self._stale, "cannot be removed"):
-                self._stale.unlink()
+        self._staged.publish()

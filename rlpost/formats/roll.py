@@ -7,6 +7,7 @@ of columns per line.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +18,6 @@ from rlpost.formats.containers import JSON
 from rlpost.formats.fields import no_token_roles, read_number
 from rlpost.formats.keys import SAME_TEXT, step_key_of, text_key
 from rlpost.formats.layout import as_mask, as_vector, response_lists
-from rlpost.formats.logging_board import tokens_of, unpadded
 from rlpost.formats.records import Row, parse_json
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ _TEXTS = {"domain": "domain", "responses": "response", "tag": "tag", "source": "
           "ground_truth": "ground_truth", "exp_name": "exp_name"}  # fmt: skip
 
 
+_SPECIAL = re.compile(r"^(?:<[^<>\s]+>|\[PAD\])+")
 _AGENTIC = {"prompt_id": "env_info.task_name", "reward": "reward_info.episode_reward"}
 
 
@@ -67,15 +68,38 @@ def _board_rows(records: Iterator[Record], options: ReadOptions) -> Iterator[Row
         length = len(lists["response_mask"])
         values: dict[str, Any] = {
             "step": record.integer("step"),
-            "prompt_id": text_key(unpadded(prompt)),
+            "prompt_id": text_key(_unpadded(prompt)),
             "reward": record.number("reward"),
             "response_length": length,
             "prompt": prompt,
             "response": record.text("response"),
-            "response_tokens": tokens_of(record, length),
+            "response_tokens": _tokens_of(record, length),
             **lists,
         }
         yield Row(record, values)
+
+
+def _unpadded(prompt: str) -> str:
+    """Return a prompt's text without its leading special tokens, which include the left padding.
+
+    The padding of a prompt differs from batch to batch, and its responses are still one group.
+    """
+    return _SPECIAL.sub("", prompt)
+
+
+def _tokens_of(record: Record, length: int) -> list[str | None]:
+    """Return the response's tokens as text, without any padding after them.
+
+    Raises:
+        DataError: there are fewer tokens than the `length` entries of the other lists.
+    """
+    tokens = record.array("response_tokens")
+    if len(tokens) < length:
+        raise DataError(
+            f"{record.where}: `response_tokens` has {len(tokens)} entries and `logprobs` has "
+            f"{length}; every log-prob needs its token"
+        )
+    return tokens[:length]
 
 
 def _board_lists(record: Record) -> dict[str, NDArray[Any]]:

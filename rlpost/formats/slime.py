@@ -1,7 +1,4 @@
-"""slime: rollout samples (`rollout_data/{rollout_id}.pt`) and trainer samples (`train_data/`).
-
-miles writes the same samples, so `rlpost.formats.miles` uses these functions too.
-"""
+"""slime: rollout samples (`rollout_data/{rollout_id}.pt`) and trainer samples (`train_data/`)."""
 
 from __future__ import annotations
 

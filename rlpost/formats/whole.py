@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rlpost.errors import DataError
-from rlpost.formats.containers import SQLITE
 from rlpost.formats.containers.streams import is_torn
 from rlpost.io.compressed import codec_of, open_bytes
 from rlpost.io.parquet.footer import EncryptedError, FooterError, read_footer_bytes
@@ -31,7 +30,7 @@ _ZIP, _STOP = b"PK", b"."  # how files of torch.save begin, and how other pickle
 def is_whole(path: AnyPath, *, table: bool) -> bool:
     """Return whether a file is complete; a remote object always is, and an empty file never.
 
-    So is a database. Parquet ends with its footer, a pickle with its directory or its stop mark,
+    Parquet ends with its footer, a pickle with its directory or its stop mark,
     and JSONL with a line break or a line that is JSON. So JSONL that ends between two lines counts
     as complete.
 
@@ -42,8 +41,8 @@ def is_whole(path: AnyPath, *, table: bool) -> bool:
     Raises:
         ReadWriteError: the file cannot be read.
     """
-    if not isinstance(path, Path) or path.suffix in SQLITE.suffixes:
-        return True  # a database's log makes what is there complete
+    if not isinstance(path, Path):
+        return True
     if not table and (whole := _is_decompressed(path)) is not None:
         return whole
     with file_errors(path, "cannot be read"):

@@ -577,8 +577,8 @@ def export(
         inputs: paths or tables, as of `advantages`; together they are one input.
         output: the file to write; for `slime` and `verl`, a directory with a file per step (or the
             file of the only step); for `prime-rl`, a directory, and its index beside it; for
-            `harbor`, a new directory; for `jsonl` and `tinker` also `-`, standard output.
-        to: `jsonl`, `tinker`, `slime`, `verl`, `prime-rl` or `harbor`.
+            `jsonl` also `-`, standard output.
+        to: `jsonl`, `slime`, `verl` or `prime-rl`.
         columns_map: role to column, as with `--map`.
         lossy: leave out columns and values that the target cannot hold; otherwise they are an
             error before anything is written.

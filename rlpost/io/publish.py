@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
-from rlpost.io.locks import FileLock, scratch_folder
+from rlpost.io.locks import FileLock
 from rlpost.io.shutdown import signals_deferred
 from rlpost.io.staged import StagedFile, file_errors
 from rlpost.io.system import sync_folder
@@ -210,54 +210,3 @@ def _remove_folder(folder: Path) -> None:
     unregister_cleanup(folder)
     with suppress(OSError):
         folder.rmdir()
-
-
-class StagedFolder:
-    """A new folder with any number of files, which appears when all are written.
-
-    Its files are written in a temporary folder beside it, which is renamed at the end: an open file
-    and a lock for each of 10,000 files would be too many.
-
-    Args:
-        target: the folder; it does not exist, or is empty.
-
-    Raises:
-        ReadWriteError: it cannot be written.
-    """
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        self.targets = [target]
-        self._undo = ExitStack()
-        self._staged: Path | None = None
-
-    def __enter__(self) -> Self:
-        with ExitStack() as undo, file_errors(self.target, "cannot be written"):
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            scratch = undo.enter_context(scratch_folder(self.target.parent))
-            self._staged = scratch / self.target.name
-            self._staged.mkdir()
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._undo.close()
-
-    def stage(self, path: AnyPath) -> Path:
-        """Create a folder in the target; return its path until the target appears."""
-        assert self._staged is not None
-        assert isinstance(path, Path)
-        folder = self._staged / path.relative_to(self.target)
-        folder.mkdir(parents=True)
-        return folder
-
-    def complete(self) -> None:
-        """All files of a folder are complete."""
-
-    def publish(self, before: Callable[[], None] = lambda: None) -> None:
-        """Rename the folder to its target; `before` is called before that."""
-        assert self._staged is not None
-        with signals_deferred(), file_errors(self.target, "cannot be written"):
-            before()
-            self._staged.replace(self.target)
-            sync_folder(self.target.parent)

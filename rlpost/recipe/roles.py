@@ -178,7 +178,7 @@ FRAMEWORK_ALIASES: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("infer_log_probs", "logprobs", frozenset({"prox_logp", "versions"})),  # AReaL
     ("old_log_probs", "logprobs", frozenset({"ref_logprobs"})),  # logging boards
     ("old_log_probs", "log_probs", frozenset({"loss_masks", "raw_reward"})),  # slime
-    ("truncated", "status", frozenset({"group_index", "rollout_log_probs"})),  # slime, miles
+    ("truncated", "status", frozenset({"group_index", "rollout_log_probs"})),  # slime
     ("group", "task_id", frozenset({"head_version", "tail_version"})),  # AReaL
     ("group", "id", frozenset({"case_type", "test_case_function"})),  # ROLL
     ("domain", "source", frozenset({"case_type", "test_case_function"})),  # ROLL

@@ -585,10 +585,10 @@ def of_dumps() -> list[Case]:
         case(f"convert {name}", convert.format(name, options))
         for name, options in {
             "nemo_rl": "", "nemo_dynamic": "--group-size 4", "slime_rollout/rollout_data": "",
-            "slime_train/train_data": "", "miles/dashboard_columns": "",
-            "prime_rl_traces/traces": "", "prime_rl_tokens/token_exports": "", "grail": "",
+            "slime_train/train_data": "",
+            "prime_rl_traces/traces": "", "prime_rl_tokens/token_exports": "",
             "roll_rollout": "", "roll_agentic": "", "open_instruct": "", "roll_board": "",
-            "logging_board": "", "trl": "", "ms_swift": "", "verl": "", "areal": "", "skyrl": "",
+            "trl": "", "ms_swift": "", "verl": "",
             "mine.jsonl": "--from jsonl --layout padded --map reward=scores.total "
             "--map group=task.id",
         }.items()
@@ -617,9 +617,6 @@ def of_exports() -> list[Case]:
         case("export slime", "convert @dumps/slime_train/train_data dump.parquet -q",
              "advantages dump.parquet in.parquet -q --emit advantages,returns",
              export.format("samples", "slime"), "convert samples back.parquet --format json"),
-        case("export tinker", "convert @dumps/nemo_rl dump.parquet -q",
-             "advantages dump.parquet in.parquet -q --emit advantages,returns",
-             export.format("rows.jsonl", "tinker --lossy")),
     ]  # fmt: skip
 
 

@@ -206,29 +206,24 @@ def dumps(folder: Path, top: Path) -> None:
         sys.path.pop(0)
     made = tokens.made(groups=4, size=4, seed=3)
     for name in (
-        "nemo_rl", "slime_rollout", "slime_train", "miles", "prime_rl_traces", "prime_rl_tokens",
+        "nemo_rl", "slime_rollout", "slime_train", "prime_rl_traces", "prime_rl_tokens",
         "roll_rollout", "roll_agentic",
     ):  # fmt: skip
         getattr(tokens, name)(folder / name, made)
-    tokens.grail(folder / "grail", [one for one in made if 0 not in one.mask])
     tokens.nemo_rl(folder / "nemo_dynamic", made, dynamic=True)
     rolled = texts.rollouts(seed=3)
     for name, file in (
         ("open_instruct", "run_rollouts_000000.jsonl"),
         ("roll_board", "data_20260101_000000_123.jsonl"),
-        ("logging_board", "data.jsonl"),
         ("trl", "completions_00001.parquet"),
         ("ms_swift", "completions.jsonl"),
     ):
         (folder / name).mkdir(parents=True)
         getattr(texts, name)(folder / name / file, rolled)
-    for name in ("verl", "areal", "skyrl"):
-        (folder / name).mkdir()
-    texts.areal(folder / "areal", rolled)
+    (folder / "verl").mkdir()
     for step in sorted({one.step for one in rolled}):
         rows = [one for one in rolled if one.step == step]
         texts.verl(folder / "verl" / f"{step}.jsonl", rows)
-        texts.skyrl(folder / "skyrl", rows)
     generic(folder / "mine.jsonl", made)
 
 

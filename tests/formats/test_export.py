@@ -6,7 +6,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from exported_rows import FLOATS, datum_of, rollouts
+from exported_rows import FLOATS, rollouts
 from exports import load_debug_rollout_data, records
 from forked_runs import run
 
@@ -79,19 +79,6 @@ def test_minus_is_standard_output(source, tmp_path):
         assert text in ran.err
 
 
-def test_a_datum_is_aligned_with_its_targets(source, tmp_path):
-    rlpost.export(source, tmp_path / "o.jsonl", "tinker", lossy=True)
-    for record, row in zip(records(tmp_path / "o.jsonl"), rollouts().to_pylist(), strict=True):
-        (chunk,) = record["model_input"]["chunks"]
-        inputs = record["loss_fn_inputs"]
-        found = {"tokens": chunk["tokens"], **{key: one["data"] for key, one in inputs.items()}}
-        assert found == datum_of(row)
-        assert {one["dtype"] for key, one in inputs.items() if key != "target_tokens"} == {
-            "float32"
-        }
-        assert all(one["shape"] == [len(chunk["tokens"])] for one in inputs.values())
-
-
 @pytest.mark.parametrize(
     ("out", "to", "text"),
     [
@@ -102,8 +89,8 @@ def test_a_datum_is_aligned_with_its_targets(source, tmp_path):
             r"--to slime writes a directory or a .pt file for one step, not",
         ),
         ("o.jsonl", "prime-rl", r"--to prime-rl writes a directory, not .jsonl"),
-        ("", "tinker", r"is a directory; --to tinker writes one file: name it"),
-        ("new/", "tinker", r"new/: is a directory; --to tinker writes one file: name it"),
+        ("", "jsonl", r"is a directory; --to jsonl writes one file: name it"),
+        ("new/", "jsonl", r"new/: is a directory; --to jsonl writes one file: name it"),
     ],
 )
 def test_a_name_of_another_kind_of_file_is_an_error(out, to, text, source, tmp_path):
@@ -115,13 +102,13 @@ def test_weights_outside_the_loss_and_missing_advantages_are_warnings(tmp_path):
     weights = pa.array([[1.0] * len(one) for one in rollouts()["advantages"].to_pylist()], FLOATS)
     table = rollouts().append_column("is_weight", weights)
     table = table.append_column("sample_weight", pa.array([0.5] * 7))
-    found = rlpost.export(table, tmp_path / "o.jsonl", "tinker", lossy=True)
+    found = rlpost.export(table, tmp_path / "o", "slime", lossy=True)
     (warning,) = found.warnings
     assert warning.startswith(
-        "the weights (`sample_weight` and `is_weight`) are not in the loss of tinker; multiply the "
+        "the weights (`sample_weight` and `is_weight`) are not in the loss of slime; multiply the "
     )
     none = rollouts().drop_columns(["advantages"])
-    assert rlpost.export(none, tmp_path / "o", "slime").warnings == [
+    assert rlpost.export(none, tmp_path / "n", "slime").warnings == [
         "no advantages: slime computes its own; `rlpost advantages` writes them"
     ]
     assert rlpost.export(table, tmp_path / "j.jsonl", "jsonl").warnings == []
@@ -152,11 +139,11 @@ def test_pages_wrap_at_columns_and_name_a_field_once(source, tmp_path, monkeypat
     listed = run("export", "--list").out
     lines_of_both = [*ran.err.splitlines()[1:], *listed.splitlines()]
     assert [line for line in lines_of_both if str(tmp_path) not in line and len(line) > 80] == []
-    one = run("export", "--list", "--to", "tinker").out
-    assert "\nneeds          prompt_token_ids, response_token_ids, infer_log_probs," in one
+    one = run("export", "--list", "--to", "slime").out
+    assert "\nneeds          prompt_token_ids, response_token_ids" in one
 
 
-@pytest.mark.parametrize("target", ["jsonl", "tinker", "slime"])
+@pytest.mark.parametrize("target", ["jsonl", "slime"])
 def test_files_do_not_depend_on_chunks(target, source, tmp_path, monkeypatch):
     rlpost.export(source, tmp_path / "a", target, lossy=True)
     monkeypatch.setattr(work, "CHUNK_TOKENS", 4)

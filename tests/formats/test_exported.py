@@ -12,7 +12,7 @@ from exports import records
 from format_writers import lines
 
 import rlpost
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError
 
 
 def every_type():
@@ -67,17 +67,3 @@ def test_fields_that_jsonl_got_since_are_an_error_until_the_types_are_removed(tm
     (tmp_path / "o.jsonl.schema").unlink()
     rlpost.convert(path, back, "jsonl")
     assert "new" in pq.read_schema(back).names
-
-
-def test_types_of_an_earlier_export_do_not_stay_beside_another_target_s_file(source, tmp_path):
-    path = tmp_path / "o.jsonl"
-    rlpost.export(source, path, "jsonl")
-    path.unlink()
-    with pytest.raises(UsageError, match=r"o.jsonl.schema: exists already"):
-        rlpost.export(source, path, "tinker", lossy=True)
-    rlpost.export(source, path, "tinker", lossy=True, overwrite=True)
-    assert [one.name for one in tmp_path.glob("o.*")] == ["o.jsonl"]
-    url = f"memory://{tmp_path}/o.jsonl"
-    rlpost.export(source, url, "jsonl")
-    with pytest.raises(UsageError, match=r"has the types of an earlier export"):
-        rlpost.export(source, url, "tinker", lossy=True, overwrite=True)

@@ -23,7 +23,7 @@ from rlpost.formats.convert import convert
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEXT_ONLY = ("verl", "trl", "ms-swift", "skyrl-eval")
+TEXT_ONLY = ("verl", "trl", "ms-swift")
 
 
 def write(name: str, folder: Path, made: list[writers.Rollout] = MADE) -> Path:
@@ -31,16 +31,10 @@ def write(name: str, folder: Path, made: list[writers.Rollout] = MADE) -> Path:
     if name == "verl":
         for step in sorted({one.step for one in made}):
             writers.verl(folder / f"{step}.jsonl", [one for one in made if one.step == step])
-    elif name == "areal":
-        writers.areal(folder, made)
-    elif name == "skyrl-eval":
-        for step in sorted({one.step for one in made}):
-            writers.skyrl(folder, [one for one in made if one.step == step])
     else:
         writer = {
             "open-instruct": (writers.open_instruct, "run_rollouts_000000.jsonl"),
             "roll-board": (writers.roll_board, "data_20260101_000000_123.jsonl"),
-            "rl-logging-board": (writers.logging_board, "data.jsonl"),
             "trl": (writers.trl, "completions_00001.parquet"),
             "trl-chat": (partial(writers.trl, chat=True), "completions_00001.parquet"),
             "ms-swift": (writers.ms_swift, "completions.jsonl"),
@@ -51,7 +45,7 @@ def write(name: str, folder: Path, made: list[writers.Rollout] = MADE) -> Path:
     return folder
 
 
-WRITTEN = ("open-instruct", "roll-board", "rl-logging-board", "areal", *TEXT_ONLY)
+WRITTEN = ("open-instruct", "roll-board", *TEXT_ONLY)
 
 
 def partition(keys: list[Any]) -> set[frozenset[int]]:
@@ -82,11 +76,7 @@ def test_rewards_groups_texts_and_lengths_come_back(dump):
     (rewards,) = columns(table, "reward")
     assert rewards == [one.reward for one in MADE]
     steps = [one.step for one in MADE]
-    if name == "areal":
-        assert "step" not in table.column_names
-        assert table["tail_version"].to_pylist() == steps
-    else:
-        assert table["step"].to_pylist() == steps
+    assert table["step"].to_pylist() == steps
     keys = zip(steps, table["prompt_id"].to_pylist(), strict=True)
     assert partition(list(keys)) == partition([(one.step, one.group) for one in MADE])
     if name != "open-instruct":
@@ -147,31 +137,12 @@ def test_open_instruct_without_log_probs_has_lengths_still(tmp_path):
     assert "infer_log_probs" not in table.column_names
 
 
-def test_rl_logging_board_gives_policy_reference_and_critic(tmp_path):
-    table = converted(writers.logging_board(tmp_path / "a.jsonl", MADE), tmp_path / "o.parquet")
-    assert table["old_log_probs"].to_pylist() == [one.old for one in MADE]
-    assert table["ref_log_probs"].to_pylist() == [one.ref for one in MADE]
-    assert table["values"].to_pylist() == [one.values for one in MADE]
-    assert "token_rewards" not in table.column_names
-    assert table["response_tokens"][0].as_py() == [f"t{token}" for token in MADE[0].tokens]
-
-
-def test_rl_logging_board_without_a_critic_says_so(tmp_path):
-    path = writers.logging_board(tmp_path / "a.jsonl", MADE, values=False)
-    table = converted(path, tmp_path / "in.parquet")
-    assert "values" not in table.column_names
-    with pytest.raises(DataError, match="no `values`: the trainer has no critic"):
-        rlpost.advantages(
-            tmp_path / "in.parquet", tmp_path / "out.parquet", rlpost.Recipe(estimator="gae")
-        )
-
-
 def test_padding_before_a_prompt_does_not_split_its_group(tmp_path):
     made = [
         replace(one, prompt="<PAD>" * (row % 3) + "<|im_start|>user\n" + one.prompt)
         for row, one in enumerate(MADE)
     ]
-    table = converted(writers.logging_board(tmp_path / "a.jsonl", made), tmp_path / "o.parquet")
+    table = converted(writers.roll_board(tmp_path / "a.jsonl", made), tmp_path / "o.parquet")
     keys = [(one.step, one.group) for one in made]
     got = list(zip(*columns(table, "step", "prompt_id"), strict=True))
     assert partition(got) == partition(keys)
@@ -189,7 +160,7 @@ def reference_grpo(made: list[writers.Rollout]) -> list[float]:
     ]
 
 
-@pytest.mark.parametrize("name", ["open-instruct", "roll-board", "rl-logging-board", "areal"])
+@pytest.mark.parametrize("name", ["open-instruct", "roll-board"])
 def test_what_has_tokens_can_be_enriched(name, tmp_path):
     (tmp_path / "dump").mkdir()
     converted(write(name, tmp_path / "dump"), tmp_path / "in.parquet")
@@ -201,7 +172,7 @@ def test_what_has_tokens_can_be_enriched(name, tmp_path):
         np.testing.assert_allclose(row, [expected] * one.length, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["roll-board", "rl-logging-board"])
+@pytest.mark.parametrize("name", ["roll-board"])
 def test_a_boards_kl_is_that_of_its_log_probs(name, tmp_path):
     converted(write(name, tmp_path), tmp_path / "in.parquet")
     recipe = rlpost.Recipe(estimator="reinforce", kl_coef=0.1, kl_estimator="k1", emit=["kl"])
@@ -210,15 +181,6 @@ def test_a_boards_kl_is_that_of_its_log_probs(name, tmp_path):
         MADE, pq.read_table(tmp_path / "out.parquet")["kl"].to_pylist(), strict=True
     ):
         np.testing.assert_allclose(row, np.array(one.old) - np.array(one.ref), atol=1e-6)
-
-
-def test_the_critics_values_of_rl_logging_board_serve_gae(tmp_path):
-    converted(write("rl-logging-board", tmp_path), tmp_path / "in.parquet")
-    recipe = rlpost.Recipe(estimator="gae", lambda_policy=1.0, lambda_value=1.0)
-    rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet", recipe)
-    got = pq.read_table(tmp_path / "out.parquet")["advantages"].to_pylist()
-    for one, row in zip(MADE, got, strict=True):
-        np.testing.assert_allclose(row, one.reward - np.array(one.values), rtol=1e-4, atol=1e-5)
 
 
 # Formats of texts and scores: one advantage per response, in one command
@@ -426,64 +388,25 @@ def test_old_ms_swift_has_messages_and_one_reward(tmp_path):
     assert len(set(table["prompt_id"].to_pylist())) == 1
 
 
-def test_a_skyrl_score_per_token_is_summed(tmp_path):
-    path = writers.skyrl(tmp_path, MADE[:12], per_token=True)
-    table = converted(path, tmp_path / "o.parquet")
-    assert table["reward"].to_pylist() == [one.reward for one in MADE[:12]]
-    assert table["response_length"].to_pylist() == [one.length for one in MADE[:12]]
-    assert table["domain"].to_pylist() == ["openai/gsm8k"] * 12
-    assert json.loads(table["env_extras"][0].as_py()) == {"reward_spec": {"ground_truth": "0"}}
-
-
-def test_a_skyrl_evaluation_by_itself_has_no_step(tmp_path):
-    path = writers.skyrl(tmp_path, [one for one in MADE if one.length < 9])
-    (tmp_path / "eval_only").mkdir()
-    path = path.rename(tmp_path / "eval_only" / path.name)
-    summary = convert(path, tmp_path / "o.parquet")
-    assert not {"batch", "truncated"} & {*summary["roles"]}
-    assert "global_step_" in summary["missing_roles"]["batch"]
-
-
-def test_skyrls_metrics_beside_the_dump_are_no_dump(tmp_path):
-    folder = writers.skyrl(tmp_path, MADE[:4]).parent
-    assert detect(folder / "aggregated_results.jsonl") is None
-    assert convert(folder, tmp_path / "o.parquet")["responses"] == 4
-
-
-def test_areals_lengths_are_those_of_the_policys_tokens(tmp_path):
-    writers.areal(tmp_path / "rollout", MADE)
-    table = converted(tmp_path / "rollout", tmp_path / "o.parquet")
-    assert table["prompt_length"].to_pylist() == [len(one.prompt_tokens) for one in MADE]
-    assert table["response_mask"].to_pylist() == [[1] * one.length for one in MADE]
-    assert table["head_version"].to_pylist() == [one.step - 1 for one in MADE]
-
-
 # Malformed input: the record is named, exit 3, nothing left behind
 
 
-LINES = ("open-instruct", "roll-board", "rl-logging-board", "verl", "ms-swift", "areal",
-         "skyrl-eval")  # fmt: skip
+LINES = ("open-instruct", "roll-board", "verl", "ms-swift")
 
 
 NEEDED = {
     "open-instruct": "response_tokens",
     "roll-board": "token_rewards",
-    "rl-logging-board": "ref_logprobs",
     "verl": "output",
     "ms-swift": "completion",
-    "areal": "completion",
-    "skyrl-eval": "output_response",
 }
 
 
 NESTED = {
     "open-instruct": ("response_tokens", [[1, 2]]),
     "roll-board": ("logprobs", [[-1.0], [-2.0]]),
-    "rl-logging-board": ("values", {"a": [1.0]}),
     "verl": ("score", {"reward": 1.0}),
     "ms-swift": ("prompt", "a text and no list"),
-    "areal": ("reward", [1.0]),
-    "skyrl-eval": ("score", [[1.0], [2.0]]),
 }
 
 
@@ -533,7 +456,7 @@ def test_wrong_nesting_is_named(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in LINES if name != "ms-swift"])
 def test_a_nan_reward_is_read_as_such_and_refused_with_its_row(name, tmp_path):
-    field = "score" if name in ("verl", "skyrl-eval") else "reward"
+    field = "score" if name == "verl" else "reward"
     (tmp_path / "dump").mkdir()
     file, _ = broken(
         name, tmp_path / "dump", lambda text: json.dumps({**json.loads(text), field: math.nan})
@@ -561,21 +484,6 @@ def test_ms_swift_without_a_reward_function_is_refused(tmp_path):
     line = {"step": ["1"], "prompt": ["a"], "completion": ["b"], "advantages": [0.0]}
     path = writers.write_lines(tmp_path / "c.jsonl", [line])
     assert "no reward column" in refusal(path, tmp_path, "ms-swift")
-
-
-def test_lists_of_different_lengths_are_refused(tmp_path):
-    path = writers.logging_board(tmp_path / "a.jsonl", MADE)
-    record = json.loads(path.read_text().splitlines()[0])
-    record["ref_logprobs"].append(-1.0)
-    writers.write_lines(path, [record])
-    assert "line 1: its token lists differ in length" in refusal(path, tmp_path, "rl-logging-board")
-
-
-def test_an_areal_prompt_beyond_its_sequence_is_refused(tmp_path):
-    path = writers.areal(tmp_path, MADE)[0]
-    record = json.loads(path.read_text().splitlines()[0]) | {"prompt_len": 99}
-    writers.write_lines(path, [record])
-    assert "`prompt_len` is 99" in refusal(path, tmp_path, "areal")
 
 
 def test_trl_files_that_are_none_are_refused(tmp_path):

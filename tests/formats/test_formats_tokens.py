@@ -16,8 +16,6 @@ from token_dumps import (
     edited,
     partition,
     refused,
-    refused_as,
-    samples,
 )
 
 from rlpost import Recipe, enrich
@@ -48,7 +46,7 @@ def directly(given: list[writers.Sample]) -> pa.Table:
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_list_is_the_one_that_was_dumped(writer, tmp_path):
-    given, table = samples(writer), converted(writer, tmp_path)
+    given, table = writers.made(), converted(writer, tmp_path)
     _, columns = WRITERS[writer]
     assert {name for name in table.column_names if name in TOKENS} == columns
     for name in columns:
@@ -57,7 +55,7 @@ def test_every_list_is_the_one_that_was_dumped(writer, tmp_path):
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_keys_lengths_and_rewards_are_those_that_were_dumped(writer, tmp_path):
-    given, table = samples(writer), converted(writer, tmp_path)
+    given, table = writers.made(), converted(writer, tmp_path)
     assert partition(table["prompt_id"].to_pylist()) == partition([one.group for one in given])
     assert table["step"].to_pylist() == [7] * len(given)
     assert table["prompt_length"].to_pylist() == [len(one.prompt) for one in given]
@@ -71,7 +69,7 @@ def test_keys_lengths_and_rewards_are_those_that_were_dumped(writer, tmp_path):
 
 @pytest.mark.parametrize("writer", REWARDED)
 def test_a_converted_dump_is_enriched_as_the_same_rows_are(writer, tmp_path):
-    given, table = samples(writer), converted(writer, tmp_path)
+    given, table = writers.made(), converted(writer, tmp_path)
     there, _ = enrich(table, GRPO)
     here, _ = enrich(directly(given), GRPO)
     assert there["advantages"].to_pylist() == here["advantages"].to_pylist()
@@ -80,7 +78,7 @@ def test_a_converted_dump_is_enriched_as_the_same_rows_are(writer, tmp_path):
 
 @pytest.mark.parametrize("writer", REWARDED)
 def test_advantages_takes_a_dump_directly(writer, tmp_path):
-    given = samples(writer)
+    given = writers.made()
     dump, out = getattr(writers, writer)(tmp_path / "in", given), tmp_path / "out.parquet"
     ran = run("advantages", dump, out, "--estimator", "grpo", "--summary-json", "-")
     assert ran.code == 0, ran.err
@@ -93,7 +91,7 @@ def test_advantages_takes_a_dump_directly(writer, tmp_path):
 
 @pytest.mark.parametrize("writer", [*WRITERS, "roll_rollout", "roll_agentic"])
 def test_a_dump_is_known_by_its_contents_alone(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     name, _ = WRITERS.get(writer, ("roll-rollout", None))
     assert detect(dump) is FORMATS[name]
     knows = [one.name for one in FORMATS.values() if one.fits(dump)]
@@ -106,7 +104,7 @@ CARRIED = {"response_token_ids", "prompt_token_ids", "entropy", "policy_version"
 
 @pytest.mark.parametrize("writer", [*WRITERS, "roll_rollout"])
 def test_a_dump_gives_what_its_format_says(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     summary = convert(dump, tmp_path / "out.parquet")
     one = FORMATS[summary["format"]]
     assert {*summary["roles"]} - CARRIED <= {*one.roles}
@@ -115,20 +113,12 @@ def test_a_dump_gives_what_its_format_says(writer, tmp_path):
     assert summary["missing_roles"].keys().isdisjoint(summary["roles"])
 
 
-def test_grail_log_probs_may_cover_the_completion_alone(tmp_path):
-    table = converted("grail", tmp_path, whole=False)
-    assert table["infer_log_probs"].to_pylist() == [one.infer for one in samples("grail")]
-
-
 JSONL = ["nemo_rl", "prime_rl_traces", "prime_rl_tokens", "roll_rollout"]
-
-
-TABLES = {"miles": "tokens", "grail": "rollout_index"}
 
 
 @pytest.mark.parametrize("writer", JSONL)
 def test_a_line_that_is_cut_off_is_named(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     text = dump.read_text()
     extra = text if text.count("\n") == 1 else ""
     dump.write_text(extra + text[: len(text) - 30])
@@ -138,7 +128,7 @@ def test_a_line_that_is_cut_off_is_named(writer, tmp_path):
 
 @pytest.mark.parametrize("writer", JSONL)
 def test_a_line_that_is_no_object_is_named(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     dump.write_text(dump.read_text() + "[1, 2]\n")
     line = len(dump.read_text().splitlines())
     assert f"{dump}, line {line}: is a list of 2; a JSON object is needed" in refused(
@@ -199,26 +189,3 @@ NAN = {
 def test_a_record_with_a_bad_field_is_named(cases, writer, tmp_path):
     edit, told = cases[writer]
     assert told in refused(edited(writer, tmp_path, edit), tmp_path)
-
-
-@pytest.mark.parametrize("writer", TABLES)
-def test_a_parquet_dump_that_lacks_a_column_or_is_cut_off_is_named(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
-    whole = pq.read_table(dump)
-    pq.write_table(whole.drop_columns([TABLES[writer]]), dump)
-    told = refused_as(WRITERS[writer][0], dump, tmp_path)
-    assert f"{dump}: no column {TABLES[writer]!r}" in told
-    pq.write_table(whole, dump)
-    dump.write_bytes(dump.read_bytes()[:-50])
-    assert f"{dump}: not a Parquet file, or damaged" in refused_as(
-        WRITERS[writer][0], dump, tmp_path
-    )
-
-
-def test_a_grail_rollout_whose_lengths_do_not_add_up_is_named(tmp_path):
-    given = samples("grail")
-    dump = writers.grail(tmp_path / "in", given)
-    rows = pq.read_table(dump).to_pylist()
-    rows[1]["commit"]["rollout"]["completion_length"] += 1
-    pq.write_table(pa.Table.from_pylist(rows, pq.read_schema(dump)), dump)
-    assert f"{dump}, row 1: prompt_length" in refused(dump, tmp_path)

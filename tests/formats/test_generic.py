@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from text_dumps import MADE, converted, refusal
+from text_dumps import converted, refusal
 
 from rlpost.errors import DataError, UsageError
 from rlpost.formats.base import ReadOptions
@@ -160,10 +160,6 @@ def test_a_bad_record_of_ones_own_is_named(record, said, tmp_path):
 
 
 def test_text_that_utf8_has_not_is_refused_with_its_line(tmp_path):
-    path = writers.areal(tmp_path, MADE)[0]
-    record = json.loads(path.read_text().splitlines()[0]) | {"prompt": "half a pair: \ud83d"}
-    writers.write_lines(path, [record])  # escaped, as the writer does
-    assert "line 1: `prompt` is" in refusal(path, tmp_path, "areal")
     verl = {"input": "\ud83d", "output": "a", "score": 1.0, "step": 1}
     path = writers.write_lines(tmp_path / "1.jsonl", [verl])
     assert "line 1: `prompt` is" in refusal(path, tmp_path, "verl")

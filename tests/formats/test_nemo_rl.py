@@ -12,7 +12,6 @@ from runs import run
 from token_dumps import (
     converted,
     edited,
-    samples,
 )
 
 from rlpost.errors import DataError
@@ -22,18 +21,18 @@ from rlpost.formats.convert import convert
 
 def test_nemo_rl_takes_the_filtered_rewards_which_are_in_step_with_the_rows(tmp_path):
     table = converted("nemo_rl", tmp_path, dynamic=True)
-    assert table["reward"].to_pylist() == [one.reward for one in samples("nemo_rl")]
+    assert table["reward"].to_pylist() == [one.reward for one in writers.made()]
 
 
 def test_nemo_rl_log_probs_that_are_all_zero_were_not_computed(tmp_path):
-    dump = writers.nemo_rl(tmp_path / "in", samples("nemo_rl"), on_policy=True)
+    dump = writers.nemo_rl(tmp_path / "in", writers.made(), on_policy=True)
     summary = convert(dump, tmp_path / "out.parquet")
     assert "old_log_probs" not in summary["columns"]
     assert "force_on_policy_ratio" in summary["missing_roles"]["old_log_probs"]
 
 
 def test_nemo_rl_fields_without_the_batch_of_one_are_read_as_well(tmp_path):
-    dump = writers.nemo_rl(tmp_path / "in", samples("nemo_rl"))
+    dump = writers.nemo_rl(tmp_path / "in", writers.made())
     bare = [
         {name: value[0] if isinstance(value, list) else value for name, value in one.items()}
         for one in map(json.loads, dump.read_text().splitlines())
@@ -46,20 +45,20 @@ def test_nemo_rl_fields_without_the_batch_of_one_are_read_as_well(tmp_path):
 
 
 def test_nemo_rl_blocks_are_groups_where_their_size_is_given(tmp_path):
-    dump = writers.nemo_rl(tmp_path / "in", samples("nemo_rl"))
+    dump = writers.nemo_rl(tmp_path / "in", writers.made())
     convert(dump, tmp_path / "out.parquet", options=ReadOptions(group_size=6))
     keys = pq.read_table(tmp_path / "out.parquet")["prompt_id"].to_pylist()
     assert keys == ["0"] * 6 + ["1"] * 6
 
 
 def test_a_nemo_rl_sequence_that_nothing_trains_on_is_an_empty_response(tmp_path):
-    dump = writers.nemo_rl(tmp_path / "in", samples("nemo_rl"))
+    dump = writers.nemo_rl(tmp_path / "in", writers.made())
     records = [json.loads(line) for line in dump.read_text().splitlines()]
     records[0]["token_loss_mask"] = [[0] * len(records[0]["token_loss_mask"][0])]
     convert(writers.lines(dump, records), tmp_path / "out.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
     assert table["response_mask"][0].as_py() == table["infer_log_probs"][0].as_py() == []
-    assert table["infer_log_probs"][1].as_py() == samples("nemo_rl")[1].infer
+    assert table["infer_log_probs"][1].as_py() == writers.made()[1].infer
 
 
 def test_nemo_rl_log_probs_that_begin_late_are_not_taken_for_none(tmp_path):

@@ -10,13 +10,12 @@ from runs import run
 from token_dumps import (
     converted,
     partition,
-    samples,
 )
 
 
 @pytest.mark.parametrize("writer", ["roll_rollout", "roll_agentic"])
 def test_roll_columns_become_rows(writer, tmp_path):
-    given, table = samples(writer), converted(writer, tmp_path)
+    given, table = writers.made(), converted(writer, tmp_path)
     assert table["reward"].to_pylist() == [one.reward for one in given]
     assert table["step"].to_pylist() == [7] * len(given)
     assert partition(table["prompt_id"].to_pylist()) == partition([one.group for one in given])
@@ -26,7 +25,7 @@ def test_roll_columns_become_rows(writer, tmp_path):
 
 
 def test_roll_text_dumps_get_one_advantage_per_response(tmp_path):
-    given = samples("roll_rollout")
+    given = writers.made()
     dump = writers.roll_rollout(tmp_path / "in", given)
     ran = run("advantages", dump, tmp_path / "out.parquet", "--estimator", "dr_grpo")
     assert ran.code == 0, ran.err

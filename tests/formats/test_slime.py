@@ -15,7 +15,6 @@ from token_dumps import (
     converted,
     refused,
     refused_as,
-    samples,
 )
 
 from rlpost import preset, replay
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 def test_slime_rewards_of_the_trainer_are_the_raw_ones_by_position(tmp_path):
     table = converted("slime_train", tmp_path)
-    given = samples("slime_train")
+    given = writers.made()
     assert table["reward"].to_pylist() == [one.reward for one in given]
     assert table["normalised_reward"].to_pylist() == [one.reward / 2 for one in given]
     assert table["data_parallel_rank"].to_pylist() == [i % 2 for i in range(len(given))]
@@ -74,14 +73,14 @@ def test_slime_advantages_are_whitened_over_all_ranks_or_within_each(sets, findi
 
 
 def test_a_dump_whose_end_is_missing_is_damaged(tmp_path):
-    dump = writers.slime_train(tmp_path, samples("slime_train"))
+    dump = writers.slime_train(tmp_path, writers.made())
     dump.write_bytes(dump.read_bytes()[:-500])
     with pytest.raises(DataError, match="damaged: a zip archive whose end is missing"):
         replay(dump, preset("slime", estimator="grpo"))
 
 
 def test_slime_raw_rewards_without_positions_are_not_guessed(tmp_path):
-    dump = writers.slime_train(tmp_path / "in", samples("slime_train"))
+    dump = writers.slime_train(tmp_path / "in", writers.made())
     held = torch.load(dump, weights_only=True)
     for one in held["samples"]:
         del one["rollout_position"]
@@ -134,7 +133,7 @@ SLIME = {
 
 @pytest.mark.parametrize("writer", SLIME)
 def test_a_sample_of_a_pickle_with_a_bad_field_is_named(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     length, _ = SLIME[writer]
     cases = (
         (lambda one: one.pop(length), f"7.pt, sample 1: no field `{length}`"),
@@ -150,12 +149,12 @@ def test_a_sample_of_a_pickle_with_a_bad_field_is_named(writer, tmp_path):
         edit(held["samples"][1])
         writers.saved(dump, held)
         assert told in refused(dump, tmp_path)
-        dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+        dump = getattr(writers, writer)(tmp_path / "in", writers.made())
 
 
 @pytest.mark.parametrize("writer", SLIME)
 def test_a_pickle_that_is_cut_off_is_named(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     dump.write_bytes(dump.read_bytes()[:-200])
     name, _ = WRITERS[writer]
     assert f"{dump}: not a torch.save file, or damaged" in refused_as(name, dump, tmp_path)
@@ -173,7 +172,7 @@ class Harmful:
 
 @pytest.mark.parametrize("writer", SLIME)
 def test_code_in_a_pickle_is_refused_and_never_run(writer, tmp_path):
-    dump = getattr(writers, writer)(tmp_path / "in", samples(writer))
+    dump = getattr(writers, writer)(tmp_path / "in", writers.made())
     held = torch.load(dump, weights_only=True)
     held["samples"][0]["metadata"] = Harmful(tmp_path / "harm")
     writers.saved(dump, held)

@@ -2,32 +2,11 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from exported_rows import MASK, rollouts
 
 import rlpost
-from rlpost.errors import DataError
 from rlpost.formats.targets.rows import Rows, nonfinite
 from rlpost.io.parquet.source import RowChunk
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "text"),
-    [
-        ("advantages", [float("nan")], r"row 3: `advantages` is nan at token 0; a policy token"),
-        ("prompt_token_ids", [], r"row 3: the prompt has no tokens"),
-        ("infer_log_probs", [0.0, 0.0], r"row 3: `infer_log_probs` has 2 values but `response_tok"),
-    ],
-)
-def test_a_row_that_no_datum_holds_is_an_error(column, values, text, tmp_path):
-    rows = rollouts().to_pylist()
-    for name in ("response_token_ids", "response_mask", "infer_log_probs", "advantages"):
-        rows[3][name] = [1]
-    rows[3][column] = values
-    table = pa.Table.from_pylist(rows, rollouts().schema)
-    with pytest.raises(DataError, match=text):
-        rlpost.export(table, tmp_path / "o.jsonl", "tinker", lossy=True)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_rewards_that_are_no_numbers_and_masks_of_nothing_are_warnings(tmp_path):

@@ -43,14 +43,6 @@ def read(source, folder):
                                        "dumped_entropy": [0.1, 0.2, 0.3, 0.4]}),
         ("ms-swift/gkd", "ms-swift", {"reward": [None] * 4}),
         ("ms-swift/ray", "ms-swift", {}),
-        ("areal", "areal", {"step": [None] * 4, "response_mask": [[1]] * 4, "head_version": [4] * 4,
-                            "tail_version": [5] * 4, "prompt_id": ["0", "0", "1", "1"]}),
-        ("relax", "relax", {"finish_reason": ["stop"] * 3 + ["length"], "prompt_length": [7] * 4,
-                            "response_length": [1] * 4, "agent_turns": [1.0] * 4,
-                            "weight_versions": [["5"]] * 4}),
-        ("xtuner", "xtuner", {"domain": ["arithmetic"] * 4, "rollout_id": ["10", "11", "12", "13"],
-                              "finish_reason": ["stop"] * 3 + ["length"], "failure": [None] * 4,
-                              "prompt_length": [7] * 4, "response_length": [1] * 4}),
     ],
 )  # fmt: skip
 def test_dumps_of_texts(name, layout, more, tmp_path):
@@ -67,21 +59,6 @@ def test_dumps_of_texts(name, layout, more, tmp_path):
     assert {key: [row.get(key) for row in rows] for key in expected} == expected
     groups = [row["prompt_id"] for row in rows]
     assert [groups.index(one) for one in groups] == [0, 0, 2, 2]
-
-
-def test_older_trajectories_of_xtuner_have_no_groups(tmp_path):
-    lines = (WRITTEN / "xtuner" / "train_rollout_7.jsonl").read_text().splitlines()
-    objects = [json.loads(line) for line in lines]
-    for one in objects[1:]:
-        for name in ("group_id", "rollout_id", "agent", "data_source", "status"):
-            del one[name]
-    (tmp_path / "train_rollout_7.jsonl").write_text(
-        "\n".join(json.dumps(one, indent=2) for one in objects)
-    )
-    rows, summary = read(tmp_path / "train_rollout_7.jsonl", tmp_path)
-    assert [row["reward"] for row in rows] == [reward for *_, reward in TRUTH["texts"]]
-    assert len({row["prompt_id"] for row in rows}) == 2
-    assert summary["sources"]["prompt_id"] == "prompt (the same text)"
 
 
 def test_rollouts_of_open_instruct_with_the_packs_of_the_trainer(tmp_path):

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from runs import run
@@ -127,58 +126,6 @@ def test_trajectories_alone_of_every_version(minor, tmp_path):
     (tmp_path / "new.json").write_text(text.replace(f"v1.{minor}", "v2.0"))
     with pytest.raises(DataError, match="`schema_version` is"):
         convert(tmp_path / "new.json", tmp_path / "new.parquet")
-
-
-def test_trajectories_of_art(tmp_path):
-    source = WRITTEN / "art" / "trajectories" / "train" / "0007.parquet"
-    assert detect(source).name == "art"
-    rows = rows_of(source, tmp_path)
-    for one in truth_of("art"):
-        own = [row for row in rows if row["rollout_id"] == one["rollout"]]
-        check_calls(own, [call[:4] for call in one["calls"]])
-        assert [row["finish_reason"] for row in own] == [call[4] for call in one["calls"]]
-        keys = {
-            (row["step"], row["prompt_id"], row["reward"], row["policy_version"]) for row in own
-        }
-        assert keys == {(7, one["group"], one["reward"], one["version"])}
-    assert [row["branch"] for row in rows] == ["0", "0", "0", "1", "0", "0", "0"]
-    assert (rows[0]["failure"], rows[0]["error"]) == ("TimeoutError", "no answer")
-    gains = advantages_of(source, tmp_path)
-    half = round(0.5**0.5, 4)
-    assert [round(x[0], 4) if x else 0 for x in gains] == [0, *[half] * 3, -half, half, -half]
-
-
-def test_trajectories_of_art_of_another_version_are_an_error(tmp_path):
-    table = pq.read_table(WRITTEN / "art" / "trajectories" / "train" / "0007.parquet")
-    later = pa.array([3] * len(table), pa.int16())
-    pq.write_table(table.set_column(0, "format_version", later), tmp_path / "in.parquet")
-    with pytest.raises(DataError, match="`format_version` is 3"):
-        convert(tmp_path / "in.parquet", tmp_path / "out.parquet")
-
-
-@pytest.mark.parametrize("name", ["sample.jsonl", "capture.sqlite", "capture.parquet"])
-def test_captures_of_tinker(name, tmp_path):
-    source = WRITTEN / "tinker" / name
-    assert detect(source).name == "tinker-capture"
-    files = {*source.parent.iterdir()}
-    rows = rows_of(source, tmp_path)
-    truth = truth_of("tinker")
-    assert {*source.parent.iterdir()} == files
-    for row, one in zip(rows, truth, strict=True):
-        assert (
-            row["rollout_id"]
-            == f"run/1/train/rollout/{one['step']}/{one['group']}/{one['trajectory']}"
-        )
-        keys = (row["step"], row["prompt_id"], row["finish_reason"], row["policy_version"])
-        assert keys == (one["step"], one["group"], one["stop"], 12)
-        assert (row["run_attempt"], row["split"], row["purpose"]) == (1, "train", "rollout")
-        assert row["prompt_token_ids"] == one["prompt"]
-        assert row["response_token_ids"] == one["tokens"]
-        assert row["infer_log_probs"] == one["log_probs"]
-    places = [(row["branch"], row["turn"]) for row in rows]
-    assert places == [("0", 0), ("0", 0), ("0", 1), ("1", 2), ("0", 0), ("0", 0)]
-    ran = run("advantages", source, tmp_path / "a.parquet", "--estimator", "grpo")
-    assert (ran.code, "the capture has no rewards" in ran.err) == (3, True)
 
 
 def test_rollouts_of_nemo_gym_with_the_failures_beside_them(tmp_path):

@@ -23,11 +23,11 @@ CORPUS = Path(__file__).with_name("corpus.zip")
 MOST = 1 << 16  # bytes of a seed
 
 FORMATS = (
-    ("nemo-rl", ".jsonl"), ("slime-rollout", ".pt"), ("slime-train", ".pt"), ("miles", ".pt"),
+    ("nemo-rl", ".jsonl"), ("slime-rollout", ".pt"), ("slime-train", ".pt"),
     ("prime-rl", ".jsonl"), ("prime-rl-tokens", ".json"), ("open-instruct", ".jsonl"),
-    ("roll-board", ".jsonl"), ("rl-logging-board", ".jsonl"), ("grail", ".parquet"),
+    ("roll-board", ".jsonl"),
     ("roll-rollout", ".jsonl"), ("verl", ".jsonl"), ("trl", ".parquet"), ("ms-swift", ".jsonl"),
-    ("areal", ".jsonl"), ("skyrl-eval", ".jsonl"), ("jsonl", ".jsonl"), ("parquet", ".parquet"),
+    ("jsonl", ".jsonl"), ("parquet", ".parquet"),
 )  # fmt: skip
 """Format and suffix of a dump; the first byte of an input is an index in this list."""
 
@@ -106,24 +106,18 @@ def dump_seeds() -> list[bytes]:
 
 _SAMPLES = tokens.made(2, 2)
 _ROLLOUTS = texts.rollouts(2, 2, 1)
-_FLAT = [one for one in tokens.made(4, 2) if 0 not in one.mask]
 _WRITERS = {
     "nemo-rl": lambda top: tokens.nemo_rl(top, _SAMPLES),
     "slime-rollout": lambda top: tokens.slime_rollout(top, _SAMPLES),
     "slime-train": lambda top: tokens.slime_train(top, _SAMPLES),
-    "miles": lambda top: tokens.miles(top, _SAMPLES),
     "prime-rl": lambda top: tokens.prime_rl_traces(top, _SAMPLES),
     "prime-rl-tokens": lambda top: tokens.prime_rl_tokens(top, _SAMPLES),
-    "grail": lambda top: tokens.grail(top, _FLAT),
     "roll-rollout": lambda top: tokens.roll_rollout(top, _SAMPLES),
     "open-instruct": lambda top: texts.open_instruct(top / "a.jsonl", _ROLLOUTS),
     "roll-board": lambda top: texts.roll_board(top / "a.jsonl", _ROLLOUTS),
-    "rl-logging-board": lambda top: texts.logging_board(top / "a.jsonl", _ROLLOUTS),
     "verl": lambda top: texts.verl(top / "1.jsonl", _ROLLOUTS),
     "trl": lambda top: texts.trl(top / "completions_00001.parquet", _ROLLOUTS),
     "ms-swift": lambda top: texts.ms_swift(top / "a.jsonl", _ROLLOUTS),
-    "areal": lambda top: texts.areal(top, _ROLLOUTS),
-    "skyrl-eval": lambda top: texts.skyrl(top, _ROLLOUTS),
     "jsonl": lambda top: texts.write_lines(top / "a.jsonl", rollout(4).to_pylist()),
     "parquet": lambda top: pq.write_table(rollout(4), top / "a.parquet"),
 }

@@ -1,12 +1,11 @@
-"""Exports are read by the targets themselves: `python -m tests.peers verl tinker`."""
+"""Exports are read by the targets themselves: `python -m tests.peers verl`."""
 
-import json
 from importlib.util import find_spec
 
 import pyarrow as pa
 import pytest
 import torch
-from exported_rows import changed, datum_of, every_column, rollouts
+from exported_rows import changed, every_column, rollouts
 from peers.comparison import quiet
 
 import rlpost
@@ -57,25 +56,6 @@ def test_verl_reads_its_file(target, tmp_path):
             assert data.non_tensor_batch["uid"][i] == row["prompt_id"]
             assert data.non_tensor_batch["parts"][i] == row["parts"]
     assert [len(part) for part in data.chunk(3)] == [1, 1, 1]
-
-
-@case("tinker")
-def test_tinker_reads_its_data(target, tmp_path):
-    import tinker  # noqa: PLC0415
-    from tinker.types._pydantic_types.datum import Datum  # noqa: PLC0415 - what it sends
-
-    rlpost.export(rollouts(), tmp_path / "o.jsonl", target, lossy=True)
-    lines = (tmp_path / "o.jsonl").read_text().splitlines()
-    for line, row in zip(lines, rollouts().to_pylist(), strict=True):
-        record, expected = json.loads(line), datum_of(row)
-        inputs = {name: tinker.TensorData(**one) for name, one in record["loss_fn_inputs"].items()}
-        tokens = record["model_input"]["chunks"][0]["tokens"]
-        datum = tinker.Datum(tinker.ModelInput.from_ints(tokens), inputs)
-        for one in (datum, Datum.model_validate_json(line)):
-            assert one.model_input.to_ints() == expected["tokens"]
-            assert {*one.loss_fn_inputs} == {*expected} - {"tokens"}
-            for name, tensor in one.loss_fn_inputs.items():
-                assert tensor.to_torch().tolist() == expected[name]
 
 
 @case("verl")

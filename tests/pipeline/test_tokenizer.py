@@ -136,12 +136,11 @@ TRAINERS = Path(__file__).parents[1] / "written" / "trainers"
 
 
 @pytest.mark.parametrize(
-    "dump", ["verl", "verl-v1", "ms-swift/grpo", "ms-swift/gkd", "ms-swift/ray", "areal", "xtuner",
-             "relax", "open-instruct"]
-)  # fmt: skip
+    "dump", ["verl", "verl-v1", "ms-swift/grpo", "ms-swift/gkd", "ms-swift/ray", "open-instruct"]
+)
 def test_made_ids_are_marked_and_a_finding_of_every_layout_of_texts(trained, dump, tmp_path):
     out = tmp_path / "in.parquet"
-    if with_lengths := dump in ("areal", "xtuner", "relax", "open-instruct"):
+    if with_lengths := dump == "open-instruct":
         with pytest.raises(UsageError, match=r"--tokenizer \S+: has no effect"):
             rlpost.convert(TRAINERS / dump, out, tokenizer=str(trained))
         rlpost.convert(TRAINERS / dump, out)

@@ -82,19 +82,3 @@ def changed(values):
     if isinstance(first, str):
         return values[::-1] if first == "t:0" else [values[0]] * 2
     return [not x if isinstance(x, bool) else x + 1 for x in values]
-
-
-def datum_of(row):
-    """A Datum by loops over the tokens: entry t predicts token t + 1."""
-    prompt, response = row["prompt_token_ids"], row["response_token_ids"]
-    sequence = prompt + response
-    found = {"tokens": [], "target_tokens": [], "logprobs": [], "advantages": [], "weights": []}
-    for t in range(len(sequence) - 1):
-        at = t + 1 - len(prompt)  # the place of the target in the response
-        trained = at >= 0 and row["response_mask"][at] == 1 and row["sample_mask"]
-        found["tokens"].append(sequence[t])
-        found["target_tokens"].append(sequence[t + 1])
-        found["logprobs"].append(row["infer_log_probs"][at] if trained else 0.0)
-        found["advantages"].append(row["advantages"][at] if trained else 0.0)
-        found["weights"].append(1.0 if trained else 0.0)
-    return found

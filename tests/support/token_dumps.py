@@ -34,21 +34,13 @@ WRITERS = {
     "nemo_rl": ("nemo-rl", BASIC | {"old_log_probs", "dumped_advantages"}),
     "slime_rollout": ("slime-rollout", BASIC),
     "slime_train": ("slime-train", {*TOKENS}),
-    "miles": ("miles", BASIC | {"old_log_probs", "ref_log_probs"}),
     "prime_rl_traces": ("prime-rl", BASIC | {"ref_log_probs", "dumped_advantages"}),
     "prime_rl_tokens": ("prime-rl-tokens", BASIC | {"old_log_probs", "dumped_advantages"}),
-    "grail": ("grail", BASIC),
 }
 
 
-def samples(writer: str) -> list[writers.Sample]:
-    """What a writer is given; GRAIL has one turn alone, so all its tokens are the policy's."""
-    everything = writers.made()
-    return [one for one in everything if 0 not in one.mask] if writer == "grail" else everything
-
-
 def converted(writer: str, folder: Path, **how) -> pa.Table:
-    given = how.pop("given", None) or samples(writer)
+    given = how.pop("given", None) or writers.made()
     dump = getattr(writers, writer)(folder / "in", given, **how)
     convert(dump, folder / "out.parquet")
     return pq.read_table(folder / "out.parquet")
@@ -72,7 +64,7 @@ def refused(dump: Path, folder: Path, *words: str) -> str:
 
 def edited(writer: str, folder: Path, edit) -> Path:
     """A dump whose second record (or only line) is edited, once the first is right."""
-    dump = getattr(writers, writer)(folder / "in", samples(writer))
+    dump = getattr(writers, writer)(folder / "in", writers.made())
     text = dump.read_text()
     text = text if text.count("\n") > 1 else text * 2
     records = [json.loads(line) for line in text.splitlines()]

@@ -1,7 +1,7 @@
-"""Write trainers/: dumps of verl, ms-swift, AReaL, xtuner, Relax, open-instruct by their functions.
+"""Write trainers/: dumps of verl, ms-swift, open-instruct by their functions.
 
-    pip download --no-deps verl==0.9.1 ms_swift==4.6.0 areal==1.0.4, unpacked to FOLDER/NAME
-    xtuner at b934f46, open-instruct at ccb36c5, Relax (2026-11), in FOLDER/NAME
+    pip download --no-deps verl==0.9.1 ms_swift==4.6.0, unpacked to FOLDER/NAME
+    open-instruct at ccb36c5, in FOLDER/NAME
     pip install torch aiofiles && python tests/written/make_trainers.py FOLDER
 
 The packages need GPUs to be imported, so each function that writes a dump is compiled from its
@@ -12,7 +12,6 @@ source, without its branch for latencies. What it is called with is below, in `t
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 import logging
 import os
@@ -24,7 +23,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-import aiofiles.os
 import numpy as np
 import torch
 
@@ -80,76 +78,6 @@ def ms_swift() -> None:
         writer(str(FOLDER / "ms-swift" / name / "completions.jsonl")).append(rows)
 
 
-def areal() -> None:
-    """A task of two samples, padded to one width; ids are characters."""
-    dump = own(
-        "areal/areal/infra/workflow_executor.py",
-        "_dump_trajectory",
-        aiofiles=aiofiles,
-        RTensor=types.SimpleNamespace(localize=lambda value: value),
-    )._dump_trajectory
-    executor = types.SimpleNamespace(
-        _get_dump_dir=lambda is_eval: str(FOLDER / "areal" / ("rollout", "eval-rollout")[is_eval]),
-        _get_tokenizer=lambda: types.SimpleNamespace(
-            decode=lambda ids, **_: "".join(map(chr, ids))
-        ),
-    )
-    for task in range(2):
-        texts = TEXTS[2 * task : 2 * task + 2]
-        width = max(len(prompt + text) for prompt, text, _ in texts) + 1
-        ids, mask, seen = (torch.zeros(2, width, dtype=torch.long) for _ in range(3))
-        for row, (prompt, text, _) in enumerate(texts):
-            ids[row, : len(prompt + text)] = torch.tensor([*map(ord, prompt + text)])
-            mask[row, len(prompt) : len(prompt + text)] = 1
-            seen[row, : len(prompt + text)] = 1
-        rewards = torch.tensor([reward for *_, reward in texts])
-        values = {"input_ids": ids, "rewards": rewards, "loss_mask": mask, "attention_mask": seen,
-                  "versions": torch.tensor([4, 5])}  # fmt: skip
-        asyncio.run(dump(executor, values, task, is_eval=False))
-
-
-def xtuner() -> None:
-    given = {"is_valid_for_training": lambda *_: True}
-    saved = own("xtuner/xtuner/v1/train/rl_trainer.py", "_save_trajectories",
-                "_get_trajectory_response_ids", **given)  # fmt: skip
-    trainer = types.SimpleNamespace(
-        logger=None,
-        _get_trajectory_response_ids=lambda x: saved._get_trajectory_response_ids(None, x),
-    )
-    states = [
-        types.SimpleNamespace(
-            rollout_id=10 + i, group_id=i // 2, task_name="sums", data_source="arithmetic",
-            status="completed", finish_reason=("stop", "length")[i == 3], error_msg=None,
-            message=[{"role": "user", "content": prompt}], reward_model={"ground_truth": "2"},
-            response=text, reward={"score": score, "acc": score}, num_tokens=len(prompt),
-            response_ids=[ord(x) for x in text], extra_fields={},
-        )
-        for i, (prompt, text, score) in enumerate(TEXTS)
-    ]  # fmt: skip
-    (FOLDER / "xtuner").mkdir()
-    for name in (f"train_rollout_{STEP}.jsonl",):
-        saved._save_trajectories(trainer, [states[:2], states[2:]], FOLDER / "xtuner" / name)
-
-
-def relax() -> None:
-    names = ("_sample_to_summary_record", "_compact_latency_trace", "_write_summary_jsonl",
-             "save_rollout_result_jsonl")  # fmt: skip
-    counts = ("image_count", "image_token_count", "multimodal_token_count")
-    given = {"get_sample_multimodal_stats": lambda _: dict.fromkeys(counts, 0), "Path": Path}
-    code = own("relax/relax/utils/training/train_dump_utils.py", *names, **given)
-    samples = [
-        types.SimpleNamespace(
-            tokens=[*map(ord, prompt + text)], response_length=len(text), prompt=prompt,
-            response=text, reward=score, status=("completed", "truncated")[i == 3], label="2",
-            group_index=i // 2, metadata={}, weight_versions=["5"], multimodal_inputs=None,
-            multimodal_train_inputs=None,
-        )
-        for i, (prompt, text, score) in enumerate(TEXTS)
-    ]  # fmt: skip
-    args = types.SimpleNamespace(rollout_result_dir=FOLDER / "relax")
-    code.save_rollout_result_jsonl(args, STEP, samples)
-
-
 def open_instruct() -> list[dict]:
     """Four samples in two packs; the trainer left sample 2 out."""
     names = ("_save_rollouts", "RolloutRecord", "_get_request_info_for_sample", "pack_sequences",
@@ -201,9 +129,6 @@ def main() -> None:
     FOLDER.mkdir()
     verl()
     ms_swift()
-    areal()
-    xtuner()
-    relax()
     truth = {"step": STEP, "texts": TEXTS, "open_instruct": open_instruct()}
     (FOLDER / "truth.json").write_text(json.dumps(truth, indent=1) + "\n")
 

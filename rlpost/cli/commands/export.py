@@ -23,8 +23,6 @@ EPILOG = """Examples:
 
   rlpost export out.parquet out.jsonl --to jsonl
 
-  rlpost export out.parquet data.jsonl --to tinker --lossy
-
   rlpost export out.parquet - --to jsonl > rows.jsonl
 
   rlpost export out.parquet samples/ --to slime
@@ -39,7 +37,7 @@ def export(
         typer.Argument(
             metavar="IN... OUT",
             help="Parquet files, directories or globs; then the file or directory to write (- is "
-            "stdout, of jsonl and tinker).",
+            "stdout, of jsonl).",
         ),
     ] = None,
     target: Annotated[

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlpost.formats.containers import archives, databases, json_text, streams, tables
+from rlpost.formats.containers import archives, json_text, streams, tables
 from rlpost.formats.pickles import first_texts
 from rlpost.io.compressed import COMPRESSED
 from rlpost.io.parquet.column_names import column_names_of
@@ -29,8 +29,7 @@ class Contents:
     """What a layout reads of a container."""
 
     members: str = ""
-    """Glob of the files of a directory, or of the members of an archive, that have records.
-    Or the table of a database."""
+    """Glob of the files of a directory, or of the members of an archive, that have records."""
     columns: tuple[str, ...] = ()
     """Columns of a table, `a.b` for a field of a struct; none: all."""
 
@@ -96,12 +95,6 @@ ZIP = Container(
     lambda path, contents: archives.zip_records(path, contents.members),
     lambda path, contents: archives.zip_fields(path, contents.members),
 )
-SQLITE = Container(
-    "a SQLite database",
-    (".sqlite", ".db"),
-    lambda path, contents: databases.database_records(path, contents.members),
-    lambda path, contents: databases.database_fields(path, contents.members),
-)
 STREAM = Container(
     "a directory of numbered files of JSON lines",
     (),
@@ -111,7 +104,7 @@ STREAM = Container(
 )
 FOLDER = Container("a directory of JSON files", (), _folder_records, _folder_first)
 
-FILES = (JSON, PARQUET, PICKLE, ZIP, SQLITE)
+FILES = (JSON, PARQUET, PICKLE, ZIP)
 
 
 def container_of(path: AnyPath) -> Container | None:

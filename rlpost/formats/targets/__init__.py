@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlpost.errors import UsageError, no_such
-from rlpost.formats.targets import harbor, jsonl, prime_rl, slime, tinker, verl
+from rlpost.formats.targets import jsonl, prime_rl, slime, verl
 
 if TYPE_CHECKING:
     from rlpost.formats.targets.base import ExportTarget
@@ -14,11 +14,9 @@ TARGETS: dict[str, ExportTarget] = {
     target.name: target
     for target in (
         jsonl.TARGET,
-        tinker.TARGET,
         slime.TARGET,
         verl.TARGET,
         prime_rl.TARGET,
-        harbor.TARGET,
     )
 }
 """Every target by its name."""

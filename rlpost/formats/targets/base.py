@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FINAL_MASK = "final_response_mask"
 _NO_PLACE = "no place for it"
-Layout = Literal["file", "steps", "stream", "trials"]
+Layout = Literal["file", "steps", "stream"]
 
 
 Writable = OutputFile | StandardOutput
@@ -94,8 +94,8 @@ class ExportTarget:
 
     `fields` has what the target has a place for: the name of a role, of ids of tokens, or of a
     canonical column, and the target's field. `layout` is `file` (all rows in one file), `steps` (a
-    file for each step in a directory, or one file), `stream` (a directory, and its index beside
-    it) or `trials` (a new directory with one for each rollout).
+    file for each step in a directory, or one file), or `stream` (a directory, and its index
+    beside it).
     """
 
     name: str

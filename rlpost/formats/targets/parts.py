@@ -1,8 +1,7 @@
-"""Which rows of an input are in which file of an export: those of a step, or of a rollout."""
+"""Which rows of an input are in which file of an export: those of a step."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from rlpost.io import arrow as ragged
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 CHUNK_TOKENS = 1 << 16
 """Of the largest column at a time: as Python objects they need 32 bytes each."""
-_LONGEST = 60  # characters of a task in the name of a folder
-_NO_NAME = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 def steps_of(source: Source, held: ExportColumns, target: ExportTarget) -> list[int]:
@@ -26,7 +23,7 @@ def steps_of(source: Source, held: ExportColumns, target: ExportTarget) -> list[
     Raises:
         DataError: a step is not a whole number.
     """
-    if target.layout not in ("steps", "trials") or "batch" not in held.columns:
+    if target.layout != "steps" or "batch" not in held.columns:
         return []
     steps = []
     for location, keys in _keys(source, held.columns["batch"]):
@@ -37,34 +34,6 @@ def steps_of(source: Source, held: ExportColumns, target: ExportTarget) -> list[
                 )
             steps.append(int(key))
     return steps
-
-
-def trials_of(source: Source, held: ExportColumns, steps: list[int]) -> tuple[list[str], list[int]]:
-    """Return the folder of each rollout, in the order of the input, and the number of each row's.
-
-    Args:
-        source: the input.
-        held: its columns; without one of rollouts, each row is a rollout.
-        steps: the step of each row; empty without steps.
-    """
-    columns = [held.columns.get(name) for name in ("group", "rollout")]
-    groups, rollouts = (
-        [key for _, keys in _keys(source, column) for key in keys] if column else []
-        for column in columns
-    )
-    trials: dict[tuple[object, ...], int] = {}
-    folders: list[str] = []
-    numbers = []
-    for row in range(source.rows):
-        step, group = (of[row] if of else None for of in (steps, groups))
-        key = (step, group, rollouts[row] if rollouts else row)
-        if key not in trials:
-            task = _NO_NAME.sub("-", "task" if group is None else str(group))[:_LONGEST]
-            job = "" if step is None else f"step_{step}/"
-            trials[key] = len(folders)
-            folders.append(f"{job}{task}__{len(folders)}")
-        numbers.append(trials[key])
-    return folders, numbers
 
 
 def _keys(source: Source, column: str) -> Iterator[tuple[CellLocation, list[int | str]]]:

@@ -145,10 +145,6 @@ class Rows:
         """Return the mask of the tokens to train on: none of a response that is left out."""
         return [own & kept for own, kept in zip(self.masks(), self.kept(), strict=True)]
 
-    def where_trained(self, item: str) -> list[NDArray[np.float32]]:
-        """Return float32 vectors that are 0 for tokens that are not trained on; as `where`."""
-        return self.where(item, self.trained())
-
     def where(self, item: str, masks: list[NDArray[np.bool_]]) -> list[NDArray[np.float32]]:
         """Return float32 vectors that are 0 outside of a mask.
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath, PathText
 
 _COLUMNS = {"reward", "response_mask"}  # of responses; a dump has neither under these names
-_DUMPED = {"trajectory_json"}  # of ART, whose dumps have a reward, but not for each response
 
 
 def is_canonical(table: AnyPath) -> bool:
@@ -22,8 +21,7 @@ def is_canonical(table: AnyPath) -> bool:
     Raises:
         ReadWriteError: it is remote and cannot be read.
     """
-    names = column_names_of(table)
-    return not _COLUMNS.isdisjoint(names) and _DUMPED.isdisjoint(names)
+    return not _COLUMNS.isdisjoint(column_names_of(table))
 
 
 def first_table(path: PathText) -> Path | None:
