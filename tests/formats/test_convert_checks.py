@@ -377,6 +377,7 @@ def test_several_dumps_are_one_input_of_one_output(tmp_path):
 
 
 def test_other_files_of_a_directory_are_skipped_if_the_format_is_named(tmp_path):
+    (tmp_path / "in").mkdir()
     text_writers.verl(tmp_path / "in" / "1.jsonl", MADE[:4])
     text_writers.write_lines(tmp_path / "in" / "aggregated_results.jsonl", [{"eval/all": 0.5}])
     ran = run("convert", tmp_path / "in", tmp_path / "o.parquet", "--from", "verl")
