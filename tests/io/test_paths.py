@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import format_writers as writers
+import format_writers_text as texts
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -220,10 +220,9 @@ def test_bad_data_names_the_url_and_leaves_nothing(s3, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("where", ["s3://lab/d", "memory://grail"])
+@pytest.mark.parametrize("where", ["s3://lab/d", "memory://trl"])
 def test_a_framework_dump_in_parquet_is_converted(s3, tmp_path, where):  # noqa: ARG001
-    whole = [one for one in writers.made() if 0 not in one.mask]
-    dump = writers.grail(tmp_path / "grail", whole)
+    dump = texts.trl(tmp_path / "completions_00001.parquet", texts.rollouts(seed=3))
     far = parse_path(f"{where}/{dump.name}")
     far.store.put(far.path, dump)
     near = tmp_path / "near.parquet"
@@ -232,7 +231,7 @@ def test_a_framework_dump_in_parquet_is_converted(s3, tmp_path, where):  # noqa:
         far = tmp_path / f"far{number}.parquet"
         ran = run("advantages", path, far)
         assert ran.code == 0, ran.err
-        assert f"{where}/{dump.name}: read as grail" in ran.err
+        assert f"{where}/{dump.name}: read as trl" in ran.err
         assert pq.read_table(far).equals(pq.read_table(near))
     assert run("inspect", f"{where}/{dump.name}", "-q").code == 0
 

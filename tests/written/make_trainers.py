@@ -5,7 +5,8 @@
     pip install torch aiofiles && python tests/written/make_trainers.py FOLDER
 
 The packages need GPUs to be imported, so each function that writes a dump is compiled from its
-source as it is, with the few names that it reads. What it is called with is below, in `truth.json` too.
+source as it is, with the few names that it reads. What it is called with is below, in `truth.json`
+too.
 """
 
 from __future__ import annotations
