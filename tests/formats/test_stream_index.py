@@ -204,17 +204,12 @@ def test_the_newest_attempt_of_a_step_is_kept(tmp_path):
 
 
 def test_attempts_span_the_files_of_a_conversion(tmp_path):
-    call = {
-        "sampling_session_id": "s", "seq_id": 0, "sample_idx": 0, "policy_version": "p/1",
-        "run_id": "r", "split": "train", "purpose": "rollout", "group_idx": 0,
-        "prompt_tokens": [1], "sampled_tokens": [2], "logprobs": [-1.0], "metadata": {},
-    }  # fmt: skip
     for attempt, steps in ((1, (0, 1)), (2, (1, 2))):
-        rows = [{**call, "iteration": step, "traj_idx": attempt, "run_attempt": attempt}
+        rows = [{"prompt_id": "a", "reward": 1.0, "step": step, "run_attempt": attempt}
                 for step in steps]  # fmt: skip
         folder = tmp_path / "in" / str(attempt)
         folder.mkdir(parents=True)
-        (folder / "sample.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     summary = rlpost.convert(tmp_path / "in", tmp_path / "out")
     assert (summary["responses"], summary["attempts"]["left_out"]) == (3, 1)
     steps = {path.parent.name: pq.read_table(path)["step"].to_pylist()
