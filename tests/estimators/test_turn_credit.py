@@ -1,7 +1,12 @@
-"""Credit of turns by hand: MT-GRPO and its bias, turn credit, turn GAE, GAR."""
+"""Credit of turns against plain loops: MT-GRPO and its bias, turn credit, turn GAE, GAR."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import reference_estimators as slow
+import torch
+from functional_rows import CLOSE, ONE_BATCH, F, flat, groups_of, mask_of, numbers, offsets_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,10 +14,11 @@ from rlpost.estimators.agentic_reinforce import agentic_reinforce
 from rlpost.estimators.gae import gae
 from rlpost.estimators.gar import gar
 from rlpost.estimators.mt_grpo import mt_grpo_rewards
-from rlpost.estimators.turn_credit import turn_credit_rewards
 from rlpost.estimators.turn_gae import turn_gae
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
+few = settings(max_examples=30)
+GAMMAS, WEIGHTS = st.sampled_from([1.0, 0.5]), st.sampled_from([1.0, 0.25, 3.0])
 
 NULL = np.nan
 
@@ -25,73 +31,66 @@ def whole(xs):
     return np.array(xs, dtype=np.int64)
 
 
-# MT-GRPO
-
-# Three rollouts of a group: of three turns, of two, and of one.
-TURN, ROLLOUT, GROUP = whole([0, 1, 2, 0, 1, 0]), whole([0, 0, 0, 1, 1, 2]), whole([0] * 6)
-GAINS = double([1.0, 2.0, 4.0, 0.0, 8.0, 3.0])
-
-
-def turns(gains=GAINS, outcome=0.0, **knobs):
-    outcomes = np.broadcast_to(double(outcome), (6,)).copy()
-    options = {"norm_std": "none", **knobs}
-    return mt_grpo_rewards(outcomes, gains, TURN, ROLLOUT, GROUP, TURN, **options).tolist()
-
-
-def test_returns_are_compared_among_the_rollouts_that_reach_a_turn():
-    # G: 7 6 4 | 8 8 | 3, so the means are 6 at turn 0, 7 at turn 1, 4 at turn 2
-    assert turns() == [1, -1, 0, 2, 1, -3]
-    # γ = 1/2: 3 4 4 | 4 8 | 3
-    assert turns(step_gamma=0.5) == pytest.approx([3 - 10 / 3, -2, 0, 4 - 10 / 3, 2, 3 - 10 / 3])
-    # leave-one-out: 7 - (8 + 3)/2, 6 - 8, 4 - 4, ...
-    assert turns(norm_mean="others") == [1.5, -2, 0, 3, 2, -4.5]
+def of_rollouts(rows):
+    """The rows with the mean reward of their rollout; rewards, scores, turns, rollouts, groups."""
+    ids = [f"{row.group}/{row.traj_id}" for row in rows]
+    means = {
+        key: slow.mean([r.reward for r, own in zip(rows, ids, strict=True) if own == key])
+        for key in ids
+    }
+    rows = [replace(row, reward=means[key]) for row, key in zip(rows, ids, strict=True)]
+    scores = [NULL if row.turn_reward is None else row.turn_reward for row in rows]
+    columns = ([row.reward for row in rows], scores, [row.turn for row in rows])
+    return rows, [torch.tensor(column).double() for column in columns], (ids, groups_of(rows))
 
 
-def test_rewards_of_turns_are_summed_after_their_baselines():
-    # means of rewards: 4/3 at turn 0, 5 at turn 1, 4 at turn 2
-    first = 4 / 3
-    want = [7 - first - 9, 6 - 9, 0, 8 - first - 5, 3, 3 - first]
-    assert turns(turn_baseline="reward") == pytest.approx(want)
+@few
+@given(ONE_BATCH, GAMMAS, st.sampled_from(["return", "reward"]), st.tuples(WEIGHTS, WEIGHTS),
+       st.sampled_from(["group", "none"]))  # fmt: skip
+def test_mt_grpo_equals_the_loop(rows, gamma, baseline, weights, norm_std):
+    rows, columns, keys = of_rollouts(rows)
+    options = {"episode_weight": weights[0], "step_weight": weights[1], "norm_std": norm_std}
+    found = F.mt_grpo(*columns, *keys, turn_baseline=baseline, step_gamma=gamma, **options)
+    scale = "std" if norm_std == "group" else "none"
+    loop = slow.mt_grpo_rewards(rows, gamma=gamma, weights=weights, scale=scale, baseline=baseline)
+    torch.testing.assert_close(found, torch.tensor(loop).double(), rtol=1e-6, atol=1e-6)
 
 
-def test_a_turn_without_a_reward_adds_nothing():
-    gains = double([1.0, NULL, 4.0, 0.0, 8.0, 3.0])
-    assert turns(gains) == turns(np.nan_to_num(gains))
-    # The mean reward of turn 1 is then that of the other rollout.
-    assert turns(gains, turn_baseline="reward")[1] == 0
+@few
+@given(ONE_BATCH, GAMMAS, WEIGHTS)
+def test_turn_credit_equals_the_loop(rows, gamma, beta):
+    rows, columns, keys = of_rollouts(rows)
+    tokens = torch.tensor([row.length for row in rows])
+    found = F.turn_credit(*columns, *keys, tokens, step_gamma=gamma, step_weight=beta)
+    loop = slow.turn_credit_rewards(rows, gamma=gamma, beta=beta)
+    torch.testing.assert_close(found, torch.tensor(loop).double(), **CLOSE)
 
 
-def test_outcomes_of_rollouts_count_once():
-    outcome = [3.0, 3.0, 3.0, 0.0, 0.0, 0.0]
-    assert turns(double([0.0] * 6), outcome) == [2, 2, 2, -1, -1, -1]
-    assert turns(double([0.0] * 6), outcome, episode_weight=0.5) == [1, 1, 1, -0.5, -0.5, -0.5]
-    assert turns(outcome=outcome, step_weight=0.0) == [2, 2, 2, -1, -1, -1]
-    both = turns(double([0.0] * 6), outcome, norm_std="group")
-    assert both == pytest.approx(double([2, 2, 2, -1, -1, -1]) / (np.sqrt(3) + 1e-6))
+@few
+@given(ONE_BATCH, GAMMAS, st.sampled_from([0.5, 1.0]), st.sampled_from(["first", "last"]))
+def test_turn_gae_equals_the_loop(rows, gamma, lam, value):
+    rewards = [[x * m for x, m in zip(r.token_rewards, r.mask, strict=True)] for r in rows]
+    options = {"gamma": gamma, "lam": lam, "turn_value": value}
+    values = numbers(rows, "values")
+    found = F.turn_gae(flat(rewards), values, offsets_of(rows), mask_of(rows), **options)
+    bare = [replace(row, behind=0.0) for row in rows]
+    for ours, loop in zip(found, slow.turn_gae(bare, rewards, **options), strict=True):
+        torch.testing.assert_close(ours, flat(loop), **CLOSE)
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 2**32 - 1))
-def test_the_bias_of_summed_baselines_is_the_mean_reward_of_the_turns_that_follow(seed):
-    """T(reward) = G - Σ mₗ over the rollout's own turns: more turns, more is subtracted."""
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(1, 5, 6)
-    turn = np.concatenate([np.arange(n) for n in sizes])
-    rollout = np.repeat(np.arange(6), sizes)
-    gains, zeros = rng.normal(size=len(turn)), np.zeros(len(turn), np.int64)
-    means = [gains[turn == k].mean() for k in range(5) if (turn == k).any()]
-    options = {"norm_std": "none", "episode_weight": 0.0}
-    found, biased = (
-        mt_grpo_rewards(gains, gains, turn, rollout, zeros, turn, turn_baseline=how, **options)
-        for how in ("return", "reward")
-    )
-    for row, (k, own) in enumerate(zip(turn, rollout, strict=True)):
-        rest = (rollout == own) & (turn >= k)
-        returns = gains[rest].sum()
-        reaching = np.flatnonzero(turn == k)
-        each = [gains[(rollout == rollout[i]) & (turn >= k)].sum() for i in reaching]
-        assert biased[row] == pytest.approx(returns - sum(means[later] for later in turn[rest]))
-        assert found[row] == pytest.approx(returns - np.mean(each))
+@few
+@given(ONE_BATCH, st.sampled_from([0.5, 0.25, 0.0]), st.sampled_from([2.0, 1.25]))
+def test_gar_equals_the_loop(rows, floor, cap):
+    rows = [replace(row, mask=[1]) for row in rows]
+    rates = torch.tensor([NULL if row.win_rate is None else row.win_rate for row in rows]).double()
+    rewards = torch.tensor([row.reward for row in rows]).double()
+    hacks = torch.tensor([row.hack for row in rows])
+    found = F.gar(rewards, rates, groups_of(rows), hacks, gar_floor=floor, gar_cap=cap)
+    loop = slow.gar(rows, [[row.reward] for row in rows], floor=floor, cap=cap)[0]
+    torch.testing.assert_close(found, flat(loop), **CLOSE)
+
+
+# Laws
 
 
 def test_the_policy_gradient_is_exact_with_returns_and_biased_by_the_mean_reward_otherwise():
@@ -120,6 +119,14 @@ def test_the_policy_gradient_is_exact_with_returns_and_biased_by_the_mean_reward
     assert gradient("reward") == pytest.approx(mean - mean)
 
 
+def test_the_mean_of_the_others_leaves_a_rollout_out():
+    turn, rollout = whole([0, 1, 2, 0, 1, 0]), whole([0, 0, 0, 1, 1, 2])
+    gains, zeros = double([1.0, 2.0, 4.0, 0.0, 8.0, 3.0]), whole([0] * 6)
+    options = {"norm_std": "none", "norm_mean": "others"}
+    found = mt_grpo_rewards(double([0.0] * 6), gains, turn, rollout, zeros, turn, **options)
+    assert found.tolist() == [1.5, -2, 0, 3, 2, -4.5]
+
+
 def test_turns_of_equal_number_are_joined_in_their_order():
     def made(order):
         return mt_grpo_rewards(
@@ -131,66 +138,10 @@ def test_turns_of_equal_number_are_joined_in_their_order():
     assert made(whole([2, 1, 0])) == [1, 3, 7]
 
 
-# Turn credit
-
-
-def credit(scores, tokens=(1, 1, 1), rewards=0.0, **knobs):
-    rows = len(scores)
-    return turn_credit_rewards(
-        np.full(rows, rewards), double(scores), np.arange(rows), whole([0] * rows),
-        whole([0] * rows), whole(tokens), **knobs,
-    ).tolist()  # fmt: skip
-
-
-def test_progress_is_divided_among_a_turn_and_those_before_it():
-    # progress 0, 1, 3 without discount: 1/2 + 1, 1/2 + 1, 1; the mean is 4/3
-    assert credit([0.0, 1.0, 4.0]) == pytest.approx([1 / 6, 1 / 6, -1 / 3])
-    # γ = 0 leaves it where it was made
-    assert credit([0.0, 1.0, 4.0], step_gamma=0.0) == pytest.approx([-4 / 3, -1 / 3, 5 / 3])
-    # γ = 1/2: z = 1, 3/2, 7/4, so v = 0, 2/3, 12/7
-    values = [0.5 * (2 / 3 + 6 / 7), 2 / 3 + 6 / 7, 12 / 7]
-    want = double(values) - np.mean(values)
-    assert credit([0.0, 1.0, 4.0], step_gamma=0.5) == pytest.approx(want.tolist())
-    assert credit([0.0, 1.0, 4.0], step_gamma=0.5, step_weight=3.0) == pytest.approx(3 * want)
-
-
-def test_a_turn_without_a_score_passes_its_progress_on():
-    assert credit([0.0, NULL, 4.0], step_gamma=0.0) == pytest.approx([-4 / 3, -4 / 3, 8 / 3])
-    assert credit([NULL, NULL, NULL]) == [0, 0, 0]
-
-
-def test_the_shift_sums_to_zero_over_tokens():
-    tokens = double([5, 1, 2])
-    assert float(tokens @ credit([0.0, 1.0, 4.0], tokens=[5, 1, 2])) == pytest.approx(0)
-    assert credit([0.0, 1.0, 4.0], tokens=[0, 0, 0]) == pytest.approx([1.5, 1.5, 1])
-
-
-def test_levels_compare_outcome_and_net_progress_of_rollouts():
-    made = turn_credit_rewards(
-        double([1.0, 1.0, 0.0]), double([0.0, 0.5, NULL]), whole([0, 1, 0]), whole([0, 0, 1]),
-        whole([0, 0, 0]), whole([1, 1, 1]), step_weight=0.0,
-    )  # fmt: skip
-    assert made.tolist() == [0.75, 0.75, -0.75]
-
-
-# Turn GAE
-
 MASK = np.array([1, 1, 0, 1, 0, 1, 1], bool)
 BOUNDS = whole([0, 5, 7])
 REWARDS = double([0.0, 1.0, 9.0, 2.0, 9.0, 0.0, 4.0])
 VALUES = double([0.5, 0.25, 9.0, 1.0, 9.0, 2.0, 3.0])
-
-
-def test_a_turn_is_one_step_from_the_value_at_its_first_token():
-    # second turn: 2 - 1; first: 1 + 1/2·1 - 1/2 + 1/2·1/2·1; the other response: 4 - 2
-    got = turn_gae(REWARDS, VALUES, BOUNDS, MASK, gamma=0.5, lam=0.5)
-    assert got.advantages.tolist() == [1.25, 1.25, 0, 1, 0, 2, 2]
-    assert got.returns.tolist() == [1.75, 1.75, 0, 2, 0, 4, 4]
-
-
-def test_a_turn_may_have_the_value_at_its_last_token():
-    got = turn_gae(REWARDS, VALUES, BOUNDS, MASK, gamma=0.5, lam=0.5, turn_value="last")
-    assert got.advantages.tolist() == [1.5, 1.5, 0, 1, 0, 1, 1]
 
 
 def test_turns_of_one_token_are_steps_of_gae_and_turns_without_values_their_returns():
@@ -203,29 +154,6 @@ def test_turns_of_one_token_are_steps_of_gae_and_turns_without_values_their_retu
     got = turn_gae(REWARDS, zeros, BOUNDS, MASK, gamma=0.5, lam=1.0)
     want = agentic_reinforce(REWARDS, BOUNDS, MASK, gamma=0.5)
     assert got.advantages.tolist() == want.advantages.tolist()
-
-
-# GAR
-
-
-def test_a_ranking_redistributes_the_positive_advantages_of_a_group():
-    rates = double([NULL, 0.0, 1.0, NULL])
-    # A = ±1/2; f = 1/2 and 1, so λ = 1 / (3/4)
-    got = gar(double([0.0, 1.0, 1.0, 0.0]), rates, whole([0, 4])).advantages
-    assert got.tolist() == pytest.approx([-0.5, 1 / 3, 2 / 3, -0.5])
-
-
-def test_the_cap_of_the_factor_is_followed_by_a_new_centre():
-    rates = double([NULL, 0.0, 0.0, NULL])
-    got = gar(double([0.0, 1.0, 1.0, 0.0]), rates, whole([0, 4]), gar_floor=0.25).advantages
-    # λ would be 4, and is 2: 2 · 1/4 · 1/2 = 1/4; the mean of (-1/2, 1/4, 1/4, -1/2) is -1/8
-    assert got.tolist() == [-0.375, 0.375, 0.375, -0.375]
-
-
-def test_a_hack_has_the_smallest_reward_of_its_group():
-    hack = np.array([False, True, False])
-    got = gar(double([0.5, 1.0, 2.0]), double([NULL] * 3), whole([0, 3]), hack).advantages
-    assert got.tolist() == pytest.approx([-0.5, -0.5, 1.0])
 
 
 def test_equal_rewards_and_groups_of_one_get_nothing():
