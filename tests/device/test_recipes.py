@@ -20,12 +20,12 @@ PLAIN = [name for name in estimators() if name.endswith(" plain")]
 CASES = [(name, True) for name in RECIPES]
 CASES += [(name, False) for name in (*PLAIN, *(f"weight {level}" for level in WEIGHTS))]
 SHORT = (
-    "grpo plain", "gae kl", "gae whiten", "turn_gae kl", "vtrace kl", "agentic_reinforce kl",
+    "gae kl", "gae whiten", "turn_gae kl", "vtrace kl", "agentic_reinforce kl",
     "optimal_token_baseline kl", "gigpo plain", "weight segment, masked, normalised",
-    "filter token ratio", "filter sequence k1", "filter token, diverging", "order filter",
-    "order entropy", "filter token age", "weight linear", "filter token, correction first",
+    "filter token ratio", "filter token, diverging", "order filter",
+    "order entropy", "filter token age", "filter token, correction first",
     "observations states", "kl_credit token", "clip_stages response", "cut policy segments",
-    "bootstrap", "adaptive kl", "whiten rewards", "masks", "columns",
+    "adaptive kl", "whiten rewards",
 )  # fmt: skip
 """Recipes of every stage, which README's command runs; the others are run at night."""
 NUMBERS = 48

@@ -59,7 +59,7 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @every_estimator
-@settings(max_examples=20)
+@settings(max_examples=16)
 @given(rows=rollouts(), options=OPTIONS, process=st.booleans())
 def test_an_estimator_equals_its_reference(name, rows, options, process):
     rows = rows if process else without(rows, "token_rewards")

@@ -17,7 +17,7 @@ P = F.padded
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 SINGLE = {"rtol": 2e-5, "atol": 2e-5}
 ONE_BATCH = rollouts(max_batches=1, max_groups=3, max_group_size=4, max_tokens=8)
-few = settings(max_examples=12)
+few = settings(max_examples=8)
 
 
 def numbers(rows, name, dtype=torch.float64):
