@@ -125,9 +125,9 @@ _up_to = cache(partial(st.integers, 1))
 _one_of = cache(st.sampled_from)
 
 
-@cache
-def _lengths(max_tokens: int) -> st.SearchStrategy[int]:
-    return st.sampled_from([0, 1, 1, 2, *range(3, max_tokens + 1)])
+# Mostly few tokens; but also around the 16 of a block of the scan, and more than its 16 blocks.
+LENGTHS = (*2 * (0, 1, 1, *range(2, 13), 15, 16, 17, 33), 261)
+_lengths = cache(lambda most: st.sampled_from([n for n in LENGTHS if n <= most]))
 
 
 def response(draw: st.DrawFn, reward: float, max_tokens: int, *, extreme: bool) -> Response:
@@ -180,7 +180,7 @@ def rollouts(
     *,
     max_groups: int = 4,
     max_group_size: int = 6,
-    max_tokens: int = 12,
+    max_tokens: int = 261,
     max_batches: int = 3,
     domains: Sequence[str] = ("math", "code"),
     extreme: bool = False,
