@@ -107,7 +107,6 @@ RECIPE: dict[str, Declared] = {
     "drop_zero_variance": Declared(MASKS, common=True),
     "drop_single": Declared(MASKS),
     "drop_truncated": Declared(MASKS, common=True),
-    "trained_once": Declared(MASKS),
     "max_len_mask": Declared(MASKS),
     "max_response_length": Declared(MASKS),
     "difficulty_mask": Declared(MASKS),

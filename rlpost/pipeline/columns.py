@@ -64,20 +64,14 @@ def columns_of(source: Source | TableSource, recipe: Recipe, *, results: bool = 
     """
     columns = _with_lengths(source, recipe, _resolved(source, recipe, results=results))
     turns = turn_columns(columns, partial(content_of, source))
-    if recipe.trained_once:
-        turns |= token_id_columns(source, columns, recipe.columns)
     how = {**dict.fromkeys(turns, "name"), **columns.how}
     return replace(columns, columns={**columns.columns, **turns}, how=how)
 
 
-def token_id_columns(
-    source: Source | TableSource, columns: ColumnMap, mapped: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return the columns of token ids by role: as mapped, else lists of integers by their names."""
+def token_id_columns(source: Source | TableSource, columns: ColumnMap) -> dict[str, str]:
+    """Return the columns of token ids by role: as set, else lists of integers by their names."""
     found = {}
     for role, names in TOKEN_IDS.items():
-        if (mapped or {}).get(role) == "none" and "none" not in source.columns:
-            continue
         chosen = columns.columns.get(role)
         lists = (name for name in names if content_of(source, name) == "integers")
         column = next(lists, None) if chosen is None else chosen
@@ -305,11 +299,9 @@ def lost_mask(source: Source, *, final: bool, sample: bool) -> str:
         masked = stored_object(source.metadata, b"rlpost.summary").get("masked", {})
         dropped = masked.get("all", {}).get("responses", 0)
         filters: dict[str, Any] = {
-            name: recipe[name]
-            for name in ("is_filter", "is_filter_where", "trained_once")
-            if name in recipe
+            name: recipe[name] for name in ("is_filter", "is_filter_where") if name in recipe
         }
-        rejects = Recipe.of(filters).masks_tokens
+        rejects = Recipe.of(filters).rejects_tokens
     except (ValueError, AttributeError, TypeError, UsageError):
         return ""
     if not final and (rejects or (dropped and not sample)):

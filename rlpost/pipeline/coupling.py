@@ -50,13 +50,11 @@ def _coupling(resolved: ResolvedRecipe) -> Coupling:
         "--is-filter batch": bool(recipe.batch_filters),
         "--top-entropy-quantile": recipe.top_entropy_quantile is not None,
         "--age-decay": recipe.age_decay is not None,
-        "--trained-once": recipe.trained_once and not resolved.grouped,
         "--attempts newest": resolved.attempts and recipe.attempts == "newest",
     }
     single = recipe.numerics.single
     group = {
         "--emit of a group column": bool({*GROUP_COLUMNS} & {*resolved.written}),
-        "--trained-once": recipe.trained_once and resolved.grouped,
         "--unit rollout": resolved.unit == "rollout",
         "--scan rollout": resolved.joins,
         f"--numerics single={single}": single in ("zero_always", "raw"),

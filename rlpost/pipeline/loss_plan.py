@@ -207,7 +207,7 @@ def _before_losses(
         for stage in plan.stages
     ]
     stages += [version_stage(recipe)] if interpolates and not recipe.reads_versions else []
-    rejects = recipe.masks_tokens
+    rejects = recipe.rejects_tokens
     return _BeforeLosses(resolved, stages, reads, plan.length_role, plan.row_roles, rejects)
 
 

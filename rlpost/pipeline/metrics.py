@@ -51,7 +51,6 @@ from rlpost.pipeline.stages.tokens import (
     partial_mask,
 )
 from rlpost.pipeline.stages.top_entropy import CHOSEN
-from rlpost.pipeline.stages.trained_once import ONCE, REPEATED
 from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
-COUNTED = frozenset({"token_reward_clipped", "accepted", ONCE, CHOSEN})
+COUNTED = frozenset({"token_reward_clipped", "accepted", CHOSEN})
 """Token columns that metrics read besides those that are written, and that `observed` does not."""
 MOST_NATS = 300.0  # float64 can add up exp(2·300)
 
@@ -294,21 +293,6 @@ def _report_clip(
     }
 
 
-def _add_repeated(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
-    rows = batch.table
-    repeated, of = (np.where(rows["kept"], rows[name], 0) for name in (REPEATED, "tokens"))
-    numbers.sums.update({REPEATED: repeated, f"{REPEATED} in": repeated > 0, f"{REPEATED} of": of})
-
-
-def _report_repeated(totals: Totals, _: ResolvedRecipe) -> Json:
-    """Return the policy tokens of kept responses that another row of the rollout trains."""
-    return {
-        "tokens": totals.count(REPEATED),
-        "share": totals.share(REPEATED, f"{REPEATED} of"),
-        "responses": totals.count(f"{REPEATED} in"),
-    }
-
-
 def _add_process(numbers: Numbers, batch: Batch, _: ResolvedRecipe) -> None:
     numbers.add_numbers("process_reward", batch.table["process"], batch.table["valid"])
 
@@ -494,9 +478,6 @@ def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
     if not batch.all_are(name):
         mask = mask & spread(reached, batch.offsets)
     tokens = where(reached, rows["tokens"], 0)
-    if ONCE in batch:
-        mask = mask & batch[ONCE]
-        tokens = count_true(mask, batch.offsets)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}
     counts = {name: count_true(hit & mask, batch.offsets) for name, hit in _hits(batch).items()}
     for number, one in enumerate(recipe.filters):
@@ -664,12 +645,6 @@ METRICS = (
     Metric("tokens", _report_sizes, _add_sizes),
     _of_column("policy_tokens", "tokens", applies=lambda resolved: resolved.lengths != "unknown"),
     Metric("masked", _report_masks, _add_masks),
-    Metric(
-        "repeated",
-        _report_repeated,
-        _add_repeated,
-        lambda resolved: resolved.recipe.trained_once,
-    ),
     Metric(
         "reward",
         partial(_statistic, name="reward"),

@@ -21,14 +21,12 @@ from rlpost.pipeline.columns import (
 from rlpost.pipeline.coupling import coupling_of, group_reasons
 from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
-from rlpost.pipeline.reading import PROMPT_IDS
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
 from rlpost.pipeline.stages.ages import VERSION
 from rlpost.pipeline.stages.off_policy import roles as corrected_roles
 from rlpost.pipeline.stages.tokens import weight_roles
 from rlpost.pipeline.stages.top_entropy import ENTROPY
-from rlpost.pipeline.stages.trained_once import IDS
 from rlpost.pipeline.totals import Counted, ExactTotals
 from rlpost.pipeline.turns import TURN, TURN_ROLES
 from rlpost.recipe.recipe import ROW_COLUMNS
@@ -198,7 +196,6 @@ class Plan:
             "the whole input is one batch": self.resolved.recipe.numerics.batch == "all",
             f"{coupling.why} uses responses of several steps": coupling.scope == "run",
             "the rows of a rollout must be of one step": self.resolved.has_rollouts,
-            "--trained-once compares the rows of a rollout": self.resolved.recipe.trained_once,
             "--is-filter batch orders the tokens of a batch": bool(
                 self.resolved.recipe.batch_filters
             ),
@@ -324,7 +321,6 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *([NEXT_VALUE] if recipe.bootstrap == "column" else []),
         *(["turn"] if recipe.group_length_penalty is not None else []),
         *(["rollout", *PLACE] if resolved.orders_rows else []),
-        *([PROMPT_IDS] if recipe.trained_once else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *(["turn_reward"] if resolved.joins else []),
         *([AGENT_ROLE] if resolved.by_role else []),
@@ -356,14 +352,9 @@ def counts_rows(resolved: ResolvedRecipe) -> bool:
     return bool(group_reasons(resolved)) and not resolved.has_rollouts
 
 
-_WHY_ONCE = "--trained-once compares the token ids of a rollout's rows"
-_WHY_PROMPT = f"{_WHY_ONCE}; {PROMPT_IDS}=none: the responses begin with the prompt"
-
-
 def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
     """Return the roles that a recipe needs, each with the reason."""
     recipe, estimator = resolved.recipe, resolved.estimator
-    columns = recipe.columns
     needed = {
         role: f"estimator {estimator.name}"
         for role in estimator.roles
@@ -401,8 +392,6 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("values", "--bootstrap last", recipe.bootstrap == "last"),
         (NEXT_VALUE, "--bootstrap column", recipe.bootstrap == "column"),
         ("infer_log_probs", "--otb-is-cap", _caps_weights(resolved)),
-        *((role, _WHY_ONCE, recipe.trained_once) for role in ("rollout", IDS)),
-        (PROMPT_IDS, _WHY_PROMPT, recipe.trained_once and columns.get(PROMPT_IDS) != "none"),
         (FAILURE, "--failures zero", recipe.failures == "zero"),
         (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )

@@ -12,7 +12,6 @@ from rlpost.io import arrow as ragged
 from rlpost.io.arrow import CellLocation
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.tokenizer import token_counts
-from rlpost.kernels.prefixes import prefixes_of
 from rlpost.kernels.segments import offsets_of
 from rlpost.pipeline.columns import LENGTH, TEXT
 from rlpost.pipeline.data import (
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from rlpost.io.finish_reasons import Truncations
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import RowChunk
-    from rlpost.kernels.prefixes import Prefixes
     from rlpost.pipeline.data import Column
     from rlpost.pipeline.transfer import Transfers
     from rlpost.recipe.roles import ColumnMap
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 1 << 40  # tokens of a response
 COUNT_ROWS = "--unit row counts rows, and reads no ids of rollouts"
-PROMPT_IDS = "prompt_token_ids"
-PROMPT = ("prompt:tokens", "prompt:first", "prompt:second")
 """The columns of Responses with the length of a prompt, and the halves of the hash of its ids."""
 
 
@@ -266,15 +262,10 @@ class Decoder:
         columns = {
             role: _concatenated([self._row_values(chunk, role) for chunk in chunks])
             for role in sorted(roles)
-            if role not in (LENGTH, TEXT, TRUNCATED, PROMPT_IDS)
+            if role not in (LENGTH, TEXT, TRUNCATED)
         }
         if self.null_rewards and "reward" in roles:
             columns[NO_REWARD] = np.concatenate([self._no_reward(chunk) for chunk in chunks])
-        if PROMPT_IDS in roles:
-            prompts = [self._prompts(chunk) for chunk in chunks]
-            columns |= dict(
-                zip(PROMPT, map(np.concatenate, zip(*prompts, strict=True)), strict=True)
-            )
         if TRUNCATED in roles:
             found = [self._truncations(chunk) for chunk in chunks]
             columns[TRUNCATED] = np.concatenate([one.truncated for one in found])
@@ -284,12 +275,6 @@ class Decoder:
     def _no_reward(self, chunk: RowChunk) -> NDArray[np.bool_]:
         array = chunk.table.column(self.columns.column("reward"))
         return np.asarray(array.is_null().to_numpy(zero_copy_only=False))
-
-    def _prompts(self, chunk: RowChunk) -> Prefixes:
-        column = self.columns.column(PROMPT_IDS)
-        array, location = chunk.table.column(column), self.location_of(chunk, column)
-        offsets, ids = ragged.list_values(array, location)
-        return prefixes_of(ids, offsets)
 
     def _truncations(self, chunk: RowChunk) -> Truncations:
         column = self.columns.column(TRUNCATED)

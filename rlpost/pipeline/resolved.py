@@ -120,7 +120,7 @@ class ResolvedRecipe:
         names += ["sample_mask"] if self.masks else []
         names += ["sample_weight"] if self.weighted else []
         names += ["is_weight"] if recipe.is_weight else []
-        return (*names, *(["final_response_mask"] if recipe.masks_tokens else []))
+        return (*names, *(["final_response_mask"] if recipe.rejects_tokens else []))
 
     @property
     def excuses_failed(self) -> bool:
@@ -157,7 +157,6 @@ class ResolvedRecipe:
         recipe, name = self.recipe, self.estimator.name
         reasons = {
             "--whiten-rewards": recipe.whiten_rewards,
-            "--trained-once": recipe.trained_once,
             "the age of tokens": recipe.reads_versions,
             f"estimator {name} computes one advantage per token": not self.constant
             and not recipe.whiten_rewards,
@@ -193,7 +192,7 @@ class ResolvedRecipe:
     @property
     def orders_rows(self) -> bool:
         """The order of a rollout's rows can change a number."""
-        return self.has_rollouts or self.chains_turns or self.recipe.trained_once
+        return self.has_rollouts or self.chains_turns
 
     @property
     def can_count_rows(self) -> bool:

@@ -54,13 +54,7 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
     recipe = resolved.recipe
     masks = mask_flags(recipe.model_dump())
     words = {
-        "masks": ", ".join(
-            [
-                *masks.values(),
-                *_failures(resolved),
-                *(["--trained-once"] if recipe.trained_once else []),
-            ]
-        ),
+        "masks": ", ".join([*masks.values(), *_failures(resolved)]),
         "rewards": _rewards(resolved),
         "KL": _kl(resolved),
         "advantages": _advantages(resolved),

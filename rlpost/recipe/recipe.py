@@ -422,8 +422,6 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Drop prompt groups of one response."""
     drop_truncated: bool = False
     """Drop responses that stopped at the length limit."""
-    trained_once: bool = False
-    """Mask policy tokens that an earlier row of the rollout trains, too."""
     mask_before_norm: bool = False
     """Leave dropped responses out of reward statistics."""
 
@@ -489,11 +487,6 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     def reads_versions(self) -> bool:
         """Whether anything reads policy versions."""
         return self.reads_ages or self.age_decay is not None
-
-    @property
-    def masks_tokens(self) -> bool:
-        """Whether single policy tokens of a response are masked."""
-        return self.rejects_tokens or self.trained_once
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

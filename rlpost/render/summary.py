@@ -340,8 +340,7 @@ def _funnel(summary: Json) -> list[TextTable]:
         for name, facts in masked.items()
         if name != "all" and (name in flags or facts["responses"])
     }
-    repeated = summary.get("repeated")
-    if not (masks or repeated) or not responses:
+    if not masks or not responses:
         return []
     left, rows = responses, [("read", f"{responses:,}", "", bar(1, 1, _BAR))]
     for name, facts in masks.items():
@@ -350,9 +349,6 @@ def _funnel(summary: Json) -> list[TextTable]:
         label = f"failed {_reasons(summary)}" if name == "failure" else label
         taken = f"-{facts['new']:,}" if facts["new"] else "0"
         rows.append((label, taken, f"{facts['responses']:,}", bar(left, responses, _BAR)))
-    if repeated:
-        of = f"-{counted(repeated['tokens'], 'token')} ({percent(repeated['share'])})"
-        rows.append(("--trained-once", "0", f"{repeated['responses']:,}", of))
     kept = responses - masked["all"]["responses"]
     tokens = ""
     if summary["tokens"] is not None and reads_tokens(summary):

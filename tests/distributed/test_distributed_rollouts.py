@@ -16,7 +16,6 @@ OF_ROLLOUTS = {
     "returns": {"estimator": "agentic_reinforce", "scan": "rollout", "rollout_reward": "last"},
     "mt_grpo": {"estimator": "mt_grpo"},
     "turn_credit": {"estimator": "turn_credit", "attempts": "newest"},
-    "trained once": {"trained_once": True, "drop_zero_variance": True},
 }
 OF_ROWS = {
     "dropped": {"failures": "drop", "attempts": "newest"},

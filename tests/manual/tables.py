@@ -59,8 +59,8 @@ USES = {
     "entropy": "the policy's entropy per token; `--top-entropy-quantile`",
     "failure": "a rollout that failed without an answer: a reason, or a bool",
     "next_value": "`--bootstrap column`: the value after the last token of a truncated response",
-    "response_token_ids": "`--trained-once`; findings and browse of rows that share a prefix",
-    "prompt_token_ids": "`--trained-once`; findings and browse of rows that share a prefix",
+    "response_token_ids": "findings and browse of rows that share a prefix",
+    "prompt_token_ids": "findings and browse of rows that share a prefix",
     "run_attempt": "the restart of a run that wrote a row",
 }
 """What uses a role, beside the estimators that need it."""

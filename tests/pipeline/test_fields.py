@@ -100,7 +100,6 @@ VALUES = {
     "drop_zero_variance": (True,),
     "drop_single": (True,),
     "drop_truncated": (True,),
-    "trained_once": (True,),
     "mask_before_norm": (True,),
     "kl_coef": (0.1, 2.0),
     "kl_estimator": ("abs", "k2", "k3", "k4"),

@@ -74,7 +74,6 @@ CASES = {
     "tokenizer": ("--tokenizer Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
     "attempts": ("--attempts newest", "newest", ""),
     "failures": ("--failures keep", "keep", ""),
-    "trained_once": ("--trained-once", True, ""),
     "unit": ("--unit rollout", "rollout", ""),
     "rollout_reward": ("--rollout-reward last", "last", "--map rollout=traj"),
     "nonfinite": ("--nonfinite mask", "mask", ""),

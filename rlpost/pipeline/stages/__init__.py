@@ -22,7 +22,6 @@ from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
 from rlpost.pipeline.stages import rollouts as on_rollouts
 from rlpost.pipeline.stages import tokens as on_tokens
-from rlpost.pipeline.stages import trained_once as once
 from rlpost.pipeline.stages import units as on_units
 from rlpost.pipeline.stages.batch_order import order_parts
 from rlpost.pipeline.stages.units import per_unit
@@ -96,7 +95,6 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             ),
         ),
         *_mask_stages(resolved),
-        *_once_stages(resolved),
         *([version_stage(recipe)] if recipe.reads_versions else []),
         *_cut_stages(recipe),
         *_stages_to_rewards(resolved, state),
@@ -306,31 +304,6 @@ def _mask_stages(resolved: ResolvedRecipe) -> list[Stage]:
 def _order_stages(resolved: ResolvedRecipe) -> list[Stage]:
     order = partial(add_order, grouped=resolved.grouped)
     return [Stage("order of rollouts", reduce=order)] if resolved.orders_rows else []
-
-
-def _once_stages(resolved: ResolvedRecipe) -> list[Stage]:
-    """Return the stages that mask policy tokens which another row of the rollout trains."""
-    masks = Stage(
-        "trained once",
-        fields=frozenset({"trained_once"}),
-        changes=_ADVANTAGES | {"final_response_mask", "is_weight"},
-        after="sample_mask",
-    )
-    if not resolved.recipe.trained_once:
-        return [masks]
-    segments = Stage(
-        "shared prefixes",
-        frozenset({once.IDS}),
-        map=once.map_segments,
-        gather=partial(once.gather_segments, grouped=resolved.grouped),
-        changes=masks.changes,
-        after=masks.after,
-    )
-    return [
-        Stage("row numbers", reduce=once.number_rows, changes=masks.changes, after=masks.after),
-        segments,
-        replace(masks, apply=once.mask_repeated, makes=frozenset({"accepted", once.ONCE})),
-    ]
 
 
 def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
@@ -645,8 +618,7 @@ def _advantage_stages(resolved: ResolvedRecipe) -> list[Stage]:
         stages.append(whitening)
     elif resolved.constant:
         reduce = partial(on_responses.whiten, recipe=recipe, returns=resolved.whitened_returns)
-        count = once.map_trained if recipe.trained_once else None
-        stages.append(replace(whitening, map=count, reduce=reduce))
+        stages.append(replace(whitening, reduce=reduce))
     else:
         own = _whitening(recipe, "advantages")
         stages.append(replace(own, fields=fields, changes=whitening.changes))

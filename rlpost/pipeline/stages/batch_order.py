@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.kernels.segments import spread
 from rlpost.kernels.trimming import LEADING, Boundary, Tally, leading_codes, trailing_codes
-from rlpost.pipeline.stages.trained_once import ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +54,6 @@ def _map(batch: Batch, *, ordered: Ordered, trailing: bool = False) -> dict[str,
     """Return the codes of the values that are ordered, [T] int64 each."""
     codes = _on_tokens(batch, "batch")
     competes = batch.mask & _on_tokens(batch, "kept")
-    competes = competes & batch[ONCE] if ONCE in batch else competes
     mapped: dict[str, Array] = {}
     for name, (values_of, _) in ordered.items():
         values = values_of(batch)

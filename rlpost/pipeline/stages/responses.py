@@ -36,9 +36,6 @@ from rlpost.pipeline.stages.rewards import (
 from rlpost.pipeline.stages.units import combine, per_unit
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
-TRAINED = "trained tokens"
-"""The column with the number of policy tokens that are trained, if some rows train one alone."""
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -379,8 +376,7 @@ def whitening_fields(recipe: Recipe) -> frozenset[str]:
 def whiten(responses: Responses, *, recipe: Recipe, returns: bool) -> Responses:
     """Whiten `credit` over the kept policy tokens of each batch; `credit_returns` if `returns`."""
     credit = responses["credit"]
-    count = np.where(responses["kept"], responses["tokens"], 0)
-    count = responses.columns.get(TRAINED, count).astype(np.float64)
+    count = np.where(responses["kept"], responses["tokens"], 0).astype(np.float64)
     parts = TokenMoments(count, count * credit, np.zeros_like(credit))
     mean, scale, lone = _scales(responses, parts, recipe)
     whitened = (credit - mean) * scale

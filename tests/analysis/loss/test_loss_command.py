@@ -210,13 +210,16 @@ def test_tokens_that_another_row_trains_count_in_no_mean(tmp_path):
             row |= {"response_token_ids": ids[:first] + [9] * turn + ids[first:size]}
             old = -rng.exponential(0.7, len(mask))
             row |= {"old_log_probs": old, "log_probs": old + 0.3 * rng.standard_normal(len(mask))}
+            kept = np.array(own[:first] + [True] * turn + own[first:])  # filters reject the others
+            row |= {"infer_log_probs": np.where(kept, old, old - 9)}
             row |= {"response_mask": mask, "own": own[:first] + [False] * turn + own[first:]}
             rows.append(row)
     own = [row.pop("own") for row in rows]
     path = tmp_path / "in.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     words = ("--map", "rollout=rollout_id", "--aggregation")
-    assert run("advantages", path, tmp_path / "adv.parquet", *words[:2], "--trained-once").code == 0
+    reject = ("--is-filter", "token:ratio:0.5:2")
+    assert run("advantages", path, tmp_path / "adv.parquet", *words[:2], *reject).code == 0
     written = pl.read_parquet(tmp_path / "adv.parquet")
     assert [[bool(x) for x in mask] for mask in written["final_response_mask"]] == own
     names = ("step", "prompt_id", "rollout_id", "log_probs", "old_log_probs", "advantages")
@@ -229,7 +232,7 @@ def test_tokens_that_another_row_trains_count_in_no_mean(tmp_path):
     tokens = ppo(pl.DataFrame(every))
     of = {"rollout-mean": "rollout_id", "prompt-mean": "prompt_id", "seq-mean-token-mean": "row"}
     for how in ("token-mean", "token-mean-by-sign", "seq-mean-token-sum", *of):
-        (computed,) = summary_of(path, *words, how, "--trained-once")["settings"]
+        (computed,) = summary_of(path, *words, how, *reject)["settings"]
         (read,) = summary_of(tmp_path / "adv.parquet", *words, how)["settings"]
         assert computed == read
         if how in of or how == "token-mean":

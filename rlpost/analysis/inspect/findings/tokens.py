@@ -273,8 +273,8 @@ def shared_prefixes(data: CheckInput) -> Result:
     """Several rows of a rollout train the same policy tokens: forks, and turns with their history.
 
     A segment of policy tokens counts as the same if all token ids are equal from the start of the
-    prompt to its end. Each row that has it adds its gradient, so early turns weigh more. Mask all
-    but the first with --trained-once.
+    prompt to its end. Each row that has it adds its gradient, so early turns weigh more. Set
+    the mask of all but one of them to 0, or write one row for each rollout.
     """
     assert data.repeated is not None
     repeated, tokens = data.repeated
@@ -289,8 +289,8 @@ def shared_prefixes(data: CheckInput) -> Result:
         f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
         f"{counted(rows, 'response')}, are trained by another row of their "
         f"`{data.reading.selection.rollout}`, too: token ids are equal up to them",
-        "mask all but the first with --trained-once of `rlpost advantages`; a dump with one row "
-        "for each rollout has them once",
+        "set the mask of these tokens to 0 in all rows but one; a dump with one row for each rollout "
+        "has them once",
         count, tokens, data.examples(flags, "turn", "tokens"),
     )  # fmt: skip
 

@@ -1,0 +1,68 @@
+"""Policy segments with equal prefixes: against plain loops over token ids; hashes of prefixes."""
+
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+from rlpost.kernels.prefixes import (
+    prefix_ends,
+    prefixes_of,
+    repeated_tokens,
+    segments_with_prefixes,
+    trained_tokens,
+)
+from rlpost.kernels.segments import offsets_of
+
+
+def trained(rollouts, order, prompts, ids, masks):
+    """Whether each token is trained, by loops that compare token ids one by one."""
+    trains = [[bool(x) for x in mask] for mask in masks]
+    longest = {}  # by rollout and prefix: tokens of the longest segment that ends it
+    for number in np.argsort(order):
+        at = 0
+        for policy, run in groupby(masks[number]):
+            start, at = at, at + len([*run])
+            if policy:
+                prefix = (rollouts[number], *prompts[number], *ids[number][:at])
+                common = min(longest.get(prefix, 0), at - start)
+                longest[prefix] = max(longest.get(prefix, 0), at - start)
+                trains[number][at - common : at] = [False] * common
+    return [x for row in trains for x in row]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_tokens_that_an_earlier_row_trains_are_those_of_the_loops(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 30))
+    rollouts, order = rng.integers(0, 4, count), rng.permutation(count)
+    prompts = [rng.integers(1, 4, rng.integers(0, 3)).tolist() for _ in range(count)]
+    ids = [rng.integers(1, 3, rng.integers(0, 9)).tolist() for _ in range(count)]
+    masks = [(rng.random(len(row)) < 0.7).tolist() for row in ids]
+
+    def flat(rows, kind):
+        return np.array([x for row in rows for x in row], kind)
+
+    offsets = offsets_of(np.array([*map(len, ids)]))
+    before = prefixes_of(flat(prompts, np.int64), offsets_of(np.array([*map(len, prompts)])))
+    mask = flat(masks, np.bool_)
+    segments = segments_with_prefixes(flat(ids, np.int64), mask, offsets, before, 0)
+    repeated = repeated_tokens(segments, rollouts, order, np.ones(count, np.bool_))
+    found = trained_tokens(mask, offsets, segments.size - repeated)
+    assert found.tolist() == trained(rollouts, order, prompts, ids, masks)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int64, np.float64])
+def test_hashes_of_prefixes_depend_on_ids_and_places_alone(kind):
+    rng = np.random.default_rng(5)
+    ids = rng.integers(0, 100, 40).astype(kind)
+    before = prefixes_of(np.concatenate([ids[:5], ids[12:20]]), np.array([0, 5, 5, 13]))
+    rest = np.concatenate([ids[5:12], ids[20:]])
+    ends = prefix_ends(rest, np.array([0, 7, 7, 27]), before)
+    offsets = np.array([0, 12, 12, 40])
+    whole = prefix_ends(ids.astype(np.int64), offsets)
+    for part, values in zip(ends, whole, strict=True):
+        assert np.array_equal(part, np.concatenate([values[5:12], values[20:]]))
+    assert before.tokens.tolist() == [5, 0, 8]
+    swapped = prefix_ends(ids[::-1].astype(np.int64), offsets)
+    assert not any(np.isin(part, other).any() for part, other in zip(whole, swapped, strict=True))
