@@ -69,7 +69,6 @@ class Declared:
 
 RECIPE: dict[str, Declared] = {
     "estimator": Declared(ESTIMATOR, "NAME", common=True, complete=completion.estimators),
-    "estimator_for": Declared(ESTIMATOR, "ROLE=NAME"),
     "options": Declared(ESTIMATOR, "NAME=VALUE"),
     "gamma": Declared(ESTIMATOR),
     "lam": Declared(ESTIMATOR),

@@ -19,11 +19,9 @@ from rlpost.distributed.executor import BatchRef, Call
 from rlpost.distributed.partition import Partition, TablePartition, TaskContext, partition_files
 from rlpost.io.keys import step_order
 from rlpost.io.memory_limit import memory_limit
-from rlpost.pipeline.data import AGENT_ROLE
 from rlpost.pipeline.device_choice import DeviceChoice, choose_device
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import bind, check_clash, run_metadata
-from rlpost.pipeline.stages.agent_roles import check_roles
 from rlpost.pipeline.stages.responses import nothing_left
 from rlpost.pipeline.stages.units import RowsDiffer
 from rlpost.pipeline.summary import ResponseFacts, run_summary, summary_of
@@ -137,9 +135,6 @@ def reduce_responses(
     labels, own = _labels([result.note for result in results])
     tables = _reduce(context, executor, 0, layout, results, [()] * len(layout.buckets))
     _check_rollouts(context, partitions, layout, [table.note for table in tables])
-    if context.recipe.estimator_for:
-        roles = [role for table in tables for role in table.note[AGENT_ROLE]]
-        check_roles(context.recipe.estimator_for, roles)
     for number, phase in enumerate(phases[1:], 1):
         calls = [
             Call(

@@ -33,7 +33,7 @@ from rlpost.io.clock import Clock
 from rlpost.io.keys import KeyColumn
 from rlpost.io.parquet.encode import EncodedWriter, read_encoded
 from rlpost.io.parquet.indexes import indexed_row_groups_of
-from rlpost.pipeline.data import AGENT_ROLE, Collector
+from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import reduced, response_table, with_mapped
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.run import (
@@ -146,7 +146,6 @@ def reduce(context: TaskContext, number: int, batches: Iterable[LoadedBatch]) ->
     note = {
         "nothing_left": responses.notes.get("nothing_left", {}),
         "rows": len(responses),
-        AGENT_ROLE: [*map(str, responses.labels.get(AGENT_ROLE, []))],
         "after": {key: notes[key] for key in ("running", "kl_coef") if key in notes},
         "rows_differ": _located(responses, sizes),
     }

@@ -28,11 +28,6 @@ class Coupling(NamedTuple):
 
 def coupling_of(resolved: ResolvedRecipe) -> Coupling:
     """Return what a resolved recipe couples; when in doubt, more."""
-    every = [_coupling(own) for own in (resolved, *resolved.by_role.values())]
-    return max(every, key=lambda one: SCOPES.index(one.scope))
-
-
-def _coupling(resolved: ResolvedRecipe) -> Coupling:
     recipe, estimator = resolved.recipe, resolved.estimator
     name = f"estimator {estimator.name}"
     of_batch = {"batch", "cohort"} & {*estimator.needs}

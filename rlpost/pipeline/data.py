@@ -64,7 +64,6 @@ def table_fields(recipe: Recipe, *, rows_only: bool, coupled: bool) -> frozenset
     return frozenset(
         {
             "columns",
-            "estimator_for",
             "reward_components",
             *(["numerics.batch"] if coupled else ()),
             *(components if recipe.reward_components else ()),
@@ -241,7 +240,7 @@ def concat_columns(parts: Iterable[Mapping[str, Column]], rows: int) -> dict[str
 Label = str | int
 
 
-_LABELLED = ("batch", "domain", "branch", AGENT_ROLE, UNKNOWN_REASON, FAILURE)
+_LABELLED = ("batch", "domain", "branch", UNKNOWN_REASON, FAILURE)
 """Keys whose labels are kept; there may be millions of groups and rollouts."""
 
 
@@ -295,7 +294,6 @@ class Collector:
         by_rollout = unit == "rollout" and "rollout" in codes  # no statistic may need them
         alone = codes["rollout"] if by_rollout else np.arange(count)
         own = codes.get("group", alone)
-        roles = [codes[AGENT_ROLE]] if recipe.estimator_for else []
         finite = _finite(columns, count, skip=recipe.numerics.missing_components == "skip")
         left_out = np.zeros(count, np.int8)
         if "sample_mask" in columns:
@@ -309,7 +307,7 @@ class Collector:
             "step": step,
             "batch": batch,
             "domain": domain,
-            "group": joint_codes(batch, own, *roles),
+            "group": joint_codes(batch, own),
         }
         cells, columns["cell"] = SummaryCells.of(step, steps, domain, domains)
         if "branch" in codes:  # in the order of their names
@@ -320,8 +318,7 @@ class Collector:
             columns["prompt"] = own
         if by_rollout:
             columns["unit"] = joint_codes(columns["group"], codes["rollout"])
-        kept = (AGENT_ROLE, UNKNOWN_REASON, FAILURE)
-        others = {name: labels[name] for name in kept if name in labels}
+        others = {name: labels[name] for name in (UNKNOWN_REASON, FAILURE) if name in labels}
         labels = {"step": steps, "batch": batches, "domain": domains} | others
         rollout, turn = codes.get(ROLLOUT), columns.pop(TURN, None)
         if rollout is not None or turn is not None:

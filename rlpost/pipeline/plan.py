@@ -19,7 +19,7 @@ from rlpost.pipeline.columns import (
     lacks_of,
 )
 from rlpost.pipeline.coupling import coupling_of, group_reasons
-from rlpost.pipeline.data import AGENT_ROLE, ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
+from rlpost.pipeline.data import ATTEMPT, FAILURE, NEXT_VALUE, TRUNCATED
 from rlpost.pipeline.metrics import COUNTED, count_advantages, observed
 from rlpost.pipeline.rollout_order import PLACE
 from rlpost.pipeline.stages import RATIO_ROLES, Stage, stages_of, token_roles
@@ -323,8 +323,6 @@ def _optional_rows(resolved: ResolvedRecipe) -> list[str]:
         *(["rollout", *PLACE] if resolved.orders_rows else []),
         *(TURN_ROLES if counts_rows(resolved) else []),
         *(["turn_reward"] if resolved.joins else []),
-        *([AGENT_ROLE] if resolved.by_role else []),
-        *(role for own in resolved.by_role.values() for role in _optional_rows(own)),
         *[f"component:{name}" for name in recipe.reward_components or ()],
         *(role for role in RECORDED_ROWS if role.removeprefix(RECORDED) in resolved.recorded),
         *(role for role in estimator.needs if kind_of(role) != "tokens" and _is_column(role)),
@@ -380,7 +378,6 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         ("batch", "the age of a token is its step minus its version", recipe.reads_versions),
         (ENTROPY, "--top-entropy-quantile", recipe.top_entropy_quantile is not None),
         *((role, "--emit engine_log_ratio", resolved.log_ratio) for role in RATIO_ROLES),
-        (AGENT_ROLE, "--estimator-for", bool(resolved.by_role)),
         ("turn", f"estimator {estimator.name}", "turn" in estimator.roles),
         ("turn", "--scan rollout", resolved.joins),
         ("rollout", "--scan rollout", resolved.joins),
@@ -395,6 +392,4 @@ def _needed_roles(resolved: ResolvedRecipe) -> dict[str, str]:
         (FAILURE, "--failures zero", recipe.failures == "zero"),
         (ATTEMPT, "--attempts newest", recipe.attempts == "newest"),
     )
-    for own in resolved.by_role.values():
-        needed |= _needed_roles(own)
     return needed | {role: why for role, why, needs in asked if needs}

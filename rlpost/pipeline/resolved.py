@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import UsageError
@@ -13,8 +13,6 @@ from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
 from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rlpost.estimators import Estimator
     from rlpost.recipe.recipe import Recipe, Scope
     from rlpost.recipe.roles import ColumnMap, Unit
@@ -57,8 +55,6 @@ class ResolvedRecipe:
     """The input has prompt groups."""
     rewarded: bool = True
     """The input has rewards, or components of them."""
-    by_role: Mapping[str, ResolvedRecipe] = field(default_factory=dict)
-    """The recipes of agent roles that have an estimator of their own."""
     unit: Unit = "row"
     """What statistics of responses count."""
     unit_reason: str = ""
@@ -234,8 +230,6 @@ class ResolvedRecipe:
     @property
     def same_returns(self) -> bool:
         """Written returns equal written advantages, so that both share one encoding."""
-        if not all(own.same_returns for own in self.by_role.values()):
-            return False
         recipe, returns = self.recipe, self.estimator.returns
         changed = recipe.advantage_clip is not None or bool(recipe.teachers)
         changed |= self.whiten and not self.whitened_returns
@@ -328,7 +322,7 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
     unread = bool(kl_reads) and rows_alone and plain and not charged and recipe.kl_coef == 0
     lengths: Lengths = "column" if "response_length" in columns else "unknown"
     lengths = lengths if recipe.tokenizer is None else "texts"
-    resolved = ResolvedRecipe(
+    return ResolvedRecipe(
         recipe=recipe,
         estimator=estimator,
         kl_reads=frozenset() if unread else kl_reads,
@@ -351,33 +345,6 @@ def resolve_recipe(recipe: Recipe, columns: ColumnMap) -> ResolvedRecipe:
         turn_rewards="turn_reward" in columns,
         recorded=recorded,
     )
-    return _with_roles(resolved, columns) if recipe.estimator_for else resolved
-
-
-def _with_roles(resolved: ResolvedRecipe, columns: ColumnMap) -> ResolvedRecipe:
-    """Return the recipe with those of agent roles that have an estimator of their own."""
-    shared: dict[str, object] = {"estimator_for": {}, "estimator_name": None}
-    by_role = {
-        role: resolve_recipe(
-            resolved.recipe.model_copy(update={**shared, "estimator": name}), columns
-        )
-        for role, name in resolved.recipe.estimator_for.items()
-    }
-    for one in (resolved, *by_role.values()):
-        if not one.constant:
-            raise UsageError(
-                f"--estimator-for: estimator {one.estimator.name} computes one advantage per token "
-                "here, and agent roles need one per response: no critic, no discount, no KL penalty"
-            )
-        if "running" in one.norm:
-            raise UsageError("--estimator-for excludes running reward statistics")
-        if one.process != resolved.process:
-            raise UsageError(
-                f"--estimator-for: estimators {resolved.estimator.name} and {one.estimator.name} "
-                "use process rewards in different ways; set --numerics process_rewards, or leave "
-                "them out with --map token_rewards=none"
-            )
-    return replace(resolved, by_role=by_role)
 
 
 def estimator_of(recipe: Recipe) -> Estimator:

@@ -58,7 +58,6 @@ def recipe_words(resolved: ResolvedRecipe) -> dict[str, str]:
         "rewards": _rewards(resolved),
         "KL": _kl(resolved),
         "advantages": _advantages(resolved),
-        **{f"agent role {role}": _role(own) for role, own in resolved.by_role.items()},
         "distillation": ", ".join(f"{w:g} × KL from `{x}`" for x, w in recipe.teachers.items()),
         "whitening": _whitening(resolved),
         "clip": ""
@@ -152,12 +151,6 @@ def _advantages(resolved: ResolvedRecipe) -> str:
     if recipe.bootstrap is not None:
         parts.append(f"truncated responses end with {behind[recipe.bootstrap]}")
     return ", ".join(parts)
-
-
-def _role(resolved: ResolvedRecipe) -> str:
-    """Return how the advantages of an agent role differ: estimator, and normalised rewards."""
-    normalised = [] if resolved.estimator.normalises else _normalisation(resolved)
-    return ": ".join([_advantages(resolved), *normalised])
 
 
 def _whitening(resolved: ResolvedRecipe) -> str:

@@ -70,7 +70,7 @@ ROW_COLUMNS = frozenset(
 )
 """Columns with one value per response; the others are lists of tokens."""
 
-TABLES = ("columns", "estimator_for", "options", "teachers", "numerics")
+TABLES = ("columns", "options", "teachers", "numerics")
 """Fields that are tables of a recipe file, and NAME=VALUE on the command line."""
 
 
@@ -79,10 +79,6 @@ class EstimatorOptions(OptionModel):
 
     estimator: Annotated[str, AfterValidator(check_name)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
-    estimator_for: dict[str, Annotated[str, AfterValidator(check_name)]] = Field(
-        default_factory=dict
-    )
-    """Estimator of the responses of an agent role; each role then has its own statistics."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
     """Options of your own estimator: its keyword-only parameters."""
     estimator_name: str | None = None

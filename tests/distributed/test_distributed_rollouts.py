@@ -11,7 +11,7 @@ pytestmark = pytest.mark.nightly
 
 OF_ROLLOUTS = {
     "grpo": {},
-    "by role": {"estimator_for": {"search": "rloo"}, "failures": "zero"},
+    "zero": {"failures": "zero"},
     "gae": {"estimator": "gae", "scan": "rollout", "bootstrap": "column"},
     "returns": {"estimator": "agentic_reinforce", "scan": "rollout", "rollout_reward": "last"},
     "mt_grpo": {"estimator": "mt_grpo"},
@@ -21,7 +21,6 @@ OF_ROWS = {
     "dropped": {"failures": "drop", "attempts": "newest"},
     "zero": {"failures": "zero", "drop_zero_variance": True},
     "kept": {"failures": "keep", "norm_std": "batch"},
-    "by role": {"estimator_for": {"search": "rloo"}},
     "bootstrap": {"estimator": "gae", "bootstrap": "column"},
 }
 

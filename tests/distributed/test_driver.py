@@ -77,15 +77,6 @@ def test_rows_of_a_rollout_that_differ_are_named_as_in_one_process(rows_a_bucket
     check(table, recipe, files=2, rows_a_bucket=rows_a_bucket, divide=True)
 
 
-@pytest.mark.parametrize("role", ["judge", "jugde"])
-def test_agent_roles_of_all_buckets_are_compared_with_those_of_the_recipe(role):
-    steps = np.array(steps_table()["step"])
-    roles = pa.array(np.where(steps == "3", "judge", "solver"))
-    table = steps_table().append_column("agent_role", roles)
-    recipe = rlpost.Recipe(estimator="grpo", estimator_for={role: "rloo"})
-    check(table, recipe, files=2, rows_a_bucket=1)
-
-
 def test_the_cpu_time_of_a_driver_is_added_to_that_of_its_tasks():
     note = {"busy": {"compute": 3.0}, "cpu": {"total": 2.0, "start_up": 0.5, "compute": 1.0}}
     found = driver.work_seconds([note, note], {"total": 7.0, "start_up": 6.0})

@@ -41,7 +41,6 @@ SCOPES = (None, "group", "others", "batch", "running", "none")
 SOME = 0.3
 VALUES = {
     "estimator": tuple(ESTIMATORS),
-    "estimator_for": ({"judge": "raw"}, {"judge": "rloo", "solver": "raw"}),
     "estimator_name": ("mine",),
     "gamma": (0.9, 0.0),
     "lam": (0.5, 1.0),

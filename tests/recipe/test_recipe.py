@@ -35,7 +35,6 @@ DEFAULTS = {
     "vtrace_c_cap": 1.0,
     "episode_domains": (),
     "options": {},
-    "estimator_for": {},
     "teachers": {},
     "estimator": "grpo",
     "gamma": 1.0,

@@ -20,7 +20,6 @@ CASES = {
     "lambda_policy": ("--lambda-policy 0.5", 0.5, "--estimator gae"),
     "lambda_value": ("--lambda-value 1", 1.0, "--estimator gae"),
     "length_adaptive_alpha": ("--length-adaptive-alpha 0.05", 0.05, "--estimator gae"),
-    "estimator_for": ("--estimator-for judge=raw", {"judge": "raw"}, ""),
     "scan": ("--scan rollout", "rollout", "--estimator gae"),
     "step_gamma": ("--step-gamma 0.9", 0.9, "--estimator gigpo"),
     "episode_weight": ("--episode-weight 2", 2.0, "--estimator gigpo"),

@@ -16,7 +16,7 @@ from rlpost.pipeline.coupling import coupling_of
 from rlpost.pipeline.data import table_fields
 from rlpost.pipeline.resolved import scans
 from rlpost.pipeline.rollout_order import add_order
-from rlpost.pipeline.stages import agent_roles, ages, recorded, top_entropy
+from rlpost.pipeline.stages import ages, recorded, top_entropy
 from rlpost.pipeline.stages import off_policy as correction
 from rlpost.pipeline.stages import responses as on_responses
 from rlpost.pipeline.stages import rewards as on_rewards
@@ -98,7 +98,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         *([version_stage(recipe)] if recipe.reads_versions else []),
         *_cut_stages(recipe),
         *_stages_to_rewards(resolved, state),
-        *_credit_stages(resolved, state),
+        *_credit_stages(resolved),
         Stage(
             "weights",
             reduce=per_unit(on_responses.weights, recipe=recipe),
@@ -187,13 +187,13 @@ def _cut_stages(recipe: Recipe) -> list[Stage]:
     ]
 
 
-def _credit_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
+def _credit_stages(resolved: ResolvedRecipe) -> list[Stage]:
     """Return the stages from token rewards to advantages, of tokens that filters accept or of all.
 
     If the filters come first, they get a mask without the tokens that filters reject.
     """
     recipe = resolved.recipe
-    stages = [_role_stage(resolved, state)] if resolved.by_role else _advantage_parts(resolved)
+    stages = _advantage_parts(resolved)
     if recipe.numerics.correction == "first":
         accepted = [_of_accepted(stage) for stage in stages] if recipe.is_filter else stages
         return [*_filter_stages(recipe), *accepted]
@@ -208,32 +208,6 @@ def _advantage_parts(resolved: ResolvedRecipe) -> list[Stage]:
         *_estimator_stages(resolved),
         *_advantage_stages(resolved),
     ]
-
-
-def _role_stage(resolved: ResolvedRecipe, state: RunState) -> Stage:
-    """Return the stage that computes rewards and advantages of each agent role by its recipe."""
-    made = "response_level_rewards" in resolved.recorded
-
-    def stages_for(own: ResolvedRecipe) -> list[Stage]:
-        return [*([] if made else _reward_stages(own, state)), *_advantage_parts(own)]
-
-    stages = {role: stages_for(own) for role, own in resolved.by_role.items()}
-    others = stages_for(resolved)
-    every = [*others, *(stage for own in stages.values() for stage in own)]
-    reduces = {
-        role: [stage.reduce for stage in own if stage.reduce] for role, own in stages.items()
-    }
-    reduce = partial(
-        agent_roles.reduce_by_role,
-        parts=reduces,
-        others=[stage.reduce for stage in others if stage.reduce],
-    )
-    return Stage(
-        "estimators of agent roles",
-        reduce=reduce,
-        fields=fields_of(every) | {"estimator_for"},
-        changes=frozenset(name for stage in every for name in stage.changes),
-    )
 
 
 def _of_accepted(stage: Stage) -> Stage:
@@ -326,8 +300,7 @@ def _stages_to_rewards(resolved: ResolvedRecipe, state: RunState) -> list[Stage]
                 reduce=partial(recorded.use_sums, column=column),
             )
         ]
-    rewards = [] if resolved.by_role else _reward_stages(resolved, state)
-    return [*made, *rewards, *([] if early else kl)]
+    return [*made, *_reward_stages(resolved, state), *([] if early else kl)]
 
 
 def _early_kl_switch(resolved: ResolvedRecipe) -> list[Stage]:
