@@ -16,7 +16,6 @@ from rlpost.functional.arguments import (
     per_response,
     ragged,
 )
-from rlpost.functional.masks import filter_of, inside_bounds
 from rlpost.kernels.arrays import namespace
 from rlpost.kernels.corrections import Weights, log_weights
 from rlpost.kernels.corrections import importance_weights as _importance_weights
@@ -293,7 +292,6 @@ def importance_weights(
     cap: float = math.inf,
     floor: float = 0.0,
     bounds: tuple[float, float] = (0.0, math.inf),
-    cap_where: str | None = None,
     clamp: float = 40.0,
 ) -> Weights:
     """Return importance weights of the trainer's over the rollout engine's probabilities.
@@ -317,9 +315,7 @@ def importance_weights(
         cap: largest weight.
         floor: smallest weight.
         bounds: smallest and largest ratio whose weight is not 0, inclusive.
-        cap_where: LEVEL:MEASURE:LOW:HIGH; cap and floor apply only outside these bounds, such as
-            `geometric:k2::0.1`. None: everywhere.
-        clamp: bound on the absolute log ratio at the level, in nats; of a token in `cap_where`.
+        clamp: bound on the absolute log ratio at the level, in nats.
 
     Returns:
         Weights: `values`, and whether they were `truncated` or `masked`, [T] each; 0 and false on
@@ -343,10 +339,7 @@ def importance_weights(
     both = (xp.where(kept, xp.constant(x), 0.0) for x in (old, infer))
     old, infer = (xp.astype(x, xp.float64) for x in both)
     logs = log_weights(old, infer, kept, responses.offsets, level=level, clamp=clamp)
-    only = None
-    if cap_where is not None:
-        only = ~inside_bounds(filter_of(cap_where, "cap_where"), old, infer, responses, clamp)
-    weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds, only=only)
+    weights = _importance_weights(logs, cap=cap, floor=floor, bounds=bounds)
     values = xp.astype(xp.where(kept, weights.values, 0.0), old_log_probs.dtype)
     return Weights(values, weights.truncated & kept, weights.masked & kept)
 

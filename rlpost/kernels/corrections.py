@@ -192,7 +192,6 @@ def importance_weights(
     cap: float = math.inf,
     floor: float = 0.0,
     bounds: tuple[float, float] = (0.0, math.inf),
-    only: Array | None = None,
 ) -> Weights:
     """Return min(max(exp(log), floor), cap), and 0 if exp(log) is outside the inclusive bounds.
 
@@ -204,7 +203,6 @@ def importance_weights(
         cap: largest weight.
         floor: smallest weight.
         bounds: smallest and largest ratio whose weight is not 0.
-        only: [T] bool, where cap and floor apply; None: everywhere.
 
     >>> logs = np.log([0.5, 2.0, 8.0])
     >>> importance_weights(logs, cap=4.0).values.round(3).tolist()
@@ -216,10 +214,7 @@ def importance_weights(
     ratios = xp.exp(logs.clip(max=MAX_LOG_WEIGHT))
     masked = (ratios < bounds[0]) | (ratios > bounds[1])
     truncated = ((ratios > cap) | (ratios < floor)) & ~masked
-    values = ratios.clip(floor, cap)
-    if only is not None:
-        values, truncated = xp.where(only, values, ratios), truncated & only
-    return Weights(xp.where(masked, 0.0, values), truncated, masked)
+    return Weights(xp.where(masked, 0.0, ratios.clip(floor, cap)), truncated, masked)
 
 
 def divergence(

@@ -198,7 +198,7 @@ def _before_losses(
         reads |= {role for role in ("advantages", "is_weight") if role in columns}
         final, masks = FINAL_MASK in columns, recipe.nonfinite == "mask"
         stages = stages_before_loss(reads, mask_nonfinite=masks, final_mask=final)
-        stages += [version_stage(recipe)] if interpolates else []
+        stages += [version_stage()] if interpolates else []
         length_role = "mask" if "mask" in columns else "log_probs"
         return _BeforeLosses(resolved, stages, reads, length_role, _LOSS_ROWS, final)
     plan = plan_of(source, columns, resolved, RunState())
@@ -206,7 +206,7 @@ def _before_losses(
         replace(stage, reads=stage.reads | reads) if stage.name == "finite" else stage
         for stage in plan.stages
     ]
-    stages += [version_stage(recipe)] if interpolates and not recipe.reads_versions else []
+    stages += [version_stage()] if interpolates and not recipe.reads_versions else []
     rejects = recipe.rejects_tokens
     return _BeforeLosses(resolved, stages, reads, plan.length_role, plan.row_roles, rejects)
 

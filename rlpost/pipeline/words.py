@@ -171,7 +171,6 @@ def _importance(resolved: ResolvedRecipe) -> str:
     if recipe.is_mask is not None:
         limits.append(f"0 outside {recipe.is_mask[0]:g} to {recipe.is_mask[1]:g}")
     limits += ["divided by their mean"] if recipe.is_normalise else []
-    limits += [] if recipe.is_cap_where is None else [f"if outside {recipe.is_cap_where}"]
     return ", ".join([f"{recipe.is_policy} / engine per {recipe.is_weight}", *limits])
 
 

@@ -217,9 +217,9 @@ class Filter:
     """Largest measure that is kept."""
 
     @classmethod
-    def of(cls, text: str, flag: str = "--is-filter") -> Filter:
-        """Parse the filter of a flag; raises ValueError."""
-        parts, named = [part.strip() for part in text.split(":")], f"{flag} {text!r}"
+    def of(cls, text: str) -> Filter:
+        """Parse a value of --is-filter; raises ValueError."""
+        parts, named = [part.strip() for part in text.split(":")], f"--is-filter {text!r}"
         if len(parts) != len(FILTER_SYNTAX.split(":")):
             raise ValueError(f"{named}: write it {FILTER_SYNTAX}; a bound may be left out")
         level, measure, low, high = parts
@@ -269,13 +269,6 @@ def _normal_text(text: str) -> str:
     return str(Filter.of(text))
 
 
-def _normal_bounds(text: str) -> str:
-    parsed = Filter.of(text, "--is-cap-where")
-    if parsed.of_batch:
-        raise ValueError(f"--is-cap-where {text!r}: level batch has no bounds of a token")
-    return str(parsed)
-
-
 class CorrectionOptions(OptionModel):
     """Off-policy correction between the rollout engine and the trainer."""
 
@@ -287,8 +280,6 @@ class CorrectionOptions(OptionModel):
     """Smallest importance weight; smaller ones are raised to it."""
     is_mask: tuple[float, float] | None = None
     """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
-    is_cap_where: Annotated[str, AfterValidator(_normal_bounds)] | None = None
-    """Apply --is-cap and --is-floor only outside these bounds, e.g. geometric:k2::0.1."""
     is_normalise: bool = False
     """Divide importance weights by their mean over the batch."""
     is_filter: tuple[Annotated[str, AfterValidator(_normal_text)], ...] = ()
@@ -316,9 +307,7 @@ class CorrectionOptions(OptionModel):
     @property
     def reads_ages(self) -> bool:
         """Whether weights or filters read the age of tokens, in versions."""
-        capped = self.is_weight is not None and self.is_cap_where is not None
-        bounds = (Filter.of(str(self.is_cap_where)),) if capped else ()
-        by_age = any(one.measure == "age" for one in (*self.filters, *bounds))
+        by_age = any(one.measure == "age" for one in self.filters)
         return by_age or (self.compares_engine and self.is_policy in PROXIMAL)
 
     @property
@@ -365,10 +354,6 @@ class CorrectionOptions(OptionModel):
             (
                 mask is not None and not mask[0] < mask[1],
                 f"--is-mask: LOW must be under HIGH, not {mask}",
-            ),
-            (
-                self.is_cap_where is not None and cap is None and floor is None,
-                f"--is-cap-where {self.is_cap_where} needs --is-cap or --is-floor to apply",
             ),
             (
                 self.is_policy != "old" and not self.compares_engine,
@@ -461,8 +446,6 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
     attempts: Literal["all", "newest"] = "all"
     """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
-    version_offset: int = 0
-    """Version of the policy that step 0 trains: the age of a token is step + this - version."""
     nonfinite: Literal["error", "mask"] = "error"
     """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None

@@ -51,7 +51,7 @@ def rollouts(*, observations: bool) -> pa.Table:
     numbers["policy_version"] = row % 5
     keys = {
         "prompt_id": [f"p{one}" for one in group],
-        "step": group // (GROUPS // 2),
+        "step": 4 + group // (GROUPS // 2),
         "domain": [("add", "mul")[one % 2] for one in group],
         "finish_reason": ["length" if one % 9 == 0 else "stop" for one in row],
         "trajectory": [f"t{one}" for one in row // 2],

@@ -74,9 +74,9 @@ def corrections() -> dict[str, Recipe]:
         "order entropy": {"top_entropy_quantile": 0.2},
     }
     ages = {
-        "filter token age": {"is_filter": ("token:age::6",), "version_offset": 4},
-        "filter max age": {"is_filter": ("max:age::6",), "version_offset": 4},
-        "weight linear": {"is_weight": "token", "is_policy": "linear", "version_offset": 4},
+        "filter token age": {"is_filter": ("token:age::6",)},
+        "filter max age": {"is_filter": ("max:age::6",)},
+        "weight linear": {"is_weight": "token", "is_policy": "linear"},
     }
     both = {**weights, **filters, **where, **first, **order, **ages}
     return {name: Recipe(estimator="reinforce", **options) for name, options in both.items()}

@@ -101,6 +101,7 @@ REMOVED = {
     "settings.layout",  # of a loss: weights of tokens under micro-batches and ranks
     "settings.gradient.against",  # of a sweep: all settings are compared with the first
     "settings.gradient.groups",  # the prompt groups of the largest gradients
+    *("recipe.is_cap_where", "recipe.version_offset"),  # caps outside bounds; shifted ages
     "recipe.estimator_for",  # estimators of agents in one file
     "recipe.trained_once",  # a mask of tokens of several rows
     *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps

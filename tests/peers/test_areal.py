@@ -342,14 +342,6 @@ CORRECTIONS = {
         {**GEOMETRIC, "is_cap": 1.1, "is_floor": 0.95},
         ("sequence", "clamp", "ratio", 0.95, 1.1),
     ),
-    "largest clamped": (
-        {**GEOMETRIC, "is_cap": 1.05, "is_cap_where": "max:ratio::1.05"},
-        ("sequence", "clamp", "ratio", None, 1.05, "max"),
-    ),
-    "products clamped": (
-        {**GEOMETRIC, "is_cap": 1.1, "is_floor": 0.9, "is_cap_where": "sequence:ratio:0.9:1.1"},
-        ("sequence", "clamp", "ratio", 0.9, 1.1, "sum"),
-    ),
     "ratio": (
         {**TOKEN, "is_filter": ("token:ratio:0.8:1.2",)},
         ("token", "mask", "ratio", 0.8, 1.2),

@@ -89,14 +89,6 @@ def test_a_decay_weighs_responses_by_their_mean_age():
         assert found["sample_weight"].to_pylist()[rows] == pytest.approx(want, rel=1e-6)
 
 
-def test_an_offset_shifts_all_ages():
-    data = table(3)
-    shifted, _ = rlpost.enrich(
-        data, Recipe(is_filter=("token:age::5",), version_offset=3, emit=("final_response_mask",))
-    )
-    assert shifted["final_response_mask"].to_pylist() == accepted(data, "token", 2)
-
-
 def interpolated(data, how):
     """Log-probs of the policy before the current one, as areal 1.0.4 has them:
     areal/trainer/ppo/actor.py:604, in float64."""
@@ -146,7 +138,7 @@ def test_a_loss_of_stored_advantages_and_a_sweep_interpolate_too():
 
 
 BAD = [
-    ({"version_offset": -4}, "policy version .* is newer"),
+    ({"columns": {"batch": "early"}}, "policy version .* is newer"),
     ({"columns": {"batch": "prompt"}}, "steps are no integers"),
     ({"columns": {"batch": "none"}}, "no column for batch"),
     ({"columns": {"policy_version": "none"}}, "no column for policy_version"),
@@ -157,7 +149,7 @@ BAD = [
 @pytest.mark.parametrize("by", [{"age_decay": 0.5}, {"is_filter": ("token:age::4",)}])
 def test_ages_that_cannot_be_are_errors(by, options, text):
     names = pa.array([f"p{i // 3}" for i in range(ROWS)])
-    data = table(6).append_column("prompt", names)
+    data = table(6).append_column("prompt", names).append_column("early", pa.array([1] * ROWS))
     with pytest.raises(DataError, match=text):
         rlpost.enrich(data, Recipe(**by, **options))
 

@@ -85,11 +85,9 @@ VALUES = {
         ("geometric:age::1.5",),
     ),
     "is_filter_where": ("negative", "diverging"),
-    "is_cap_where": ("geometric:k2::0.05", "token:ratio:0.7:1.4"),
     "is_policy": ("current", "loglinear", "linear"),
     "top_entropy_quantile": (0.5, 0.1),
     "age_decay": (0.5, 0.9),
-    "version_offset": (4, 5),
     "max_len_mask": (True,),
     "max_response_length": (3, 5),
     "difficulty_mask": (True,),
@@ -187,11 +185,9 @@ NEEDS = {
     "difficulty_weight": {"length_weight": True},  # so that both recipes have weights
     "length_weight": {"difficulty_weight": True},
     "age_decay": {"difficulty_weight": True},
-    "version_offset": {"is_filter": ("token:age::3",)},
 }
 """What a field needs to be valid, or to have an effect."""
 NEEDS |= dict.fromkeys(("is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"), _WEIGHTED)
-NEEDS["is_cap_where"] = {**_WEIGHTED, "is_cap": 1.1}
 NEEDS |= {f"{DETAIL}{name}": _PENALTY for name in ("penalty_length", "penalty_floor")}
 NEEDS |= {name: _WHITENED for name in VALUES if name.startswith(f"{DETAIL}whiten_")}
 NEEDS |= {name: _KL for name in VALUES if name.startswith((f"{DETAIL}kl_", f"{DETAIL}log_"))}

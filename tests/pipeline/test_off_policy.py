@@ -107,24 +107,6 @@ def test_a_filter_of_a_batch_rejects_its_largest_tokens(rows, order, of):
 
 
 @settings(max_examples=20)
-@given(rollouts(), st.sampled_from(LEVELS), st.sampled_from(FILTERS))
-def test_caps_may_apply_outside_bounds_alone(rows, level, where):
-    table, _ = enriched(
-        rows, is_weight=level, is_cap=1.21, is_floor=0.9, is_cap_where=written(where)
-    )
-    plain, capped = slow.weights(rows, level), slow.weights(rows, level, cap=1.21, floor=0.9)
-    inside = [
-        [where[2] <= x <= where[3] for x in slow.divergences(one, where[1], where[0])]
-        for one in rows
-    ]
-    want = [
-        [a if within else b for a, b, within in zip(*own, strict=True)]
-        for own in zip(plain, capped, inside, strict=True)
-    ]
-    close(lists(table, "is_weight"), want)
-
-
-@settings(max_examples=20)
 @given(rollouts())
 def test_the_summary_says_how_far_the_policies_are_apart(rows):
     _, summary = enriched(rows, is_weight="token")
@@ -226,7 +208,6 @@ def test_equal_log_probs_are_warned_of():
         ({"is_filter": ["token:ratio::"]}, "LOW or HIGH is needed"),
         ({"is_filter": ["token:ratio:a:"]}, "'a' is no number"),
         ({"is_filter": ["batch:k1::1"]}, "level batch needs HIGH"),
-        ({"is_cap_where": "max:k2::1", "is_weight": "token"}, "--is-cap-where max:k2::1.0 needs"),
         ({"is_policy": "current"}, "--is-policy current needs"),
     ],
 )

@@ -47,7 +47,6 @@ DEFAULTS = {
     "rollout_reward": "equal",
     "failures": "drop",
     "attempts": "all",
-    "version_offset": 0,
     "nonfinite": "error",
     "pass_threshold": 1.0,
     "is_filter": (),

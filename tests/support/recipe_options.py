@@ -91,14 +91,8 @@ CASES = {
         "",
     ),
     "is_filter_where": ("--is-filter-where negative", "negative", "--is-filter max:k3::0.3"),
-    "is_cap_where": (
-        "--is-cap-where max:k2::0.3",
-        "max:k2::0.3",
-        "--is-weight token --is-cap 2",
-    ),
     "is_policy": ("--is-policy current", "current", "--is-weight token"),
     "top_entropy_quantile": ("--top-entropy-quantile 0.2", 0.2, ""),
     "age_decay": ("--age-decay 0.9", 0.9, ""),
-    "version_offset": ("--version-offset 2", 2, "--age-decay 0.9"),
     "numerics": ("--numerics single=raw", Numerics(single="raw"), ""),
 }

@@ -95,7 +95,7 @@ def stages_of(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
             ),
         ),
         *_mask_stages(resolved),
-        *([version_stage(recipe)] if recipe.reads_versions else []),
+        *([version_stage()] if recipe.reads_versions else []),
         *_cut_stages(recipe),
         *_stages_to_rewards(resolved, state),
         *_credit_stages(resolved),
@@ -156,15 +156,14 @@ def _filter_stages(recipe: Recipe) -> list[Stage]:
     ]
 
 
-def version_stage(recipe: Recipe) -> Stage:
+def version_stage() -> Stage:
     """Return the stage that computes how old responses are."""
     return Stage(
         "policy versions",
         frozenset({ages.VERSION}),
         map=ages.map_versions,
         in_first_pass=True,
-        reduce=partial(ages.add_ages, recipe=recipe),
-        fields=frozenset({"version_offset"}),
+        reduce=ages.add_ages,
         changes=_ADVANTAGES | _CORRECTED | {"sample_weight"},
         after="sample_mask",
     )

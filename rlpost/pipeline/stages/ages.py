@@ -1,6 +1,6 @@
 """The age of tokens: how many versions the policy that sampled them is behind the one that trains.
 
-The policy that trains at step s has version s, or s + `version_offset` of the recipe.
+The policy that trains at step s has version s.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from rlpost.kernels.segments import spread
 if TYPE_CHECKING:
     from rlpost.kernels.arrays import Array
     from rlpost.pipeline.data import Batch, Column, Responses
-    from rlpost.recipe.recipe import Recipe
 
 VERSION = "policy_version"
 """The role: of a response, or of each of its tokens."""
@@ -24,7 +23,7 @@ MEAN_AGE = "age"
 """The column of responses with the mean age of their policy tokens."""
 _TRAINED = "version:trained"
 _NEWEST, _OLDEST, _MEAN = "version:newest", "version:oldest", "version:mean"
-_TIP = "--version-offset N, the version of the policy that step 0 trains"
+_TIP = "--map batch=COLUMN names the steps that these versions count"
 
 
 def map_versions(batch: Batch) -> dict[str, Array]:
@@ -37,7 +36,7 @@ def map_versions(batch: Batch) -> dict[str, Array]:
     }
 
 
-def add_ages(responses: Responses, *, recipe: Recipe) -> Responses:
+def add_ages(responses: Responses) -> Responses:
     """Add the version that each response trains, and `MEAN_AGE`.
 
     Raises:
@@ -47,7 +46,7 @@ def add_ages(responses: Responses, *, recipe: Recipe) -> Responses:
     if not all(isinstance(step, int) for step in steps):
         text = "the age of a token is the step minus its policy version, and steps are no integers"
         raise DataError(text, tip="--map batch=COLUMN names a column of integers")
-    trained = np.array(steps, np.float64)[responses["step"]] + recipe.version_offset
+    trained = np.array(steps, np.float64)[responses["step"]]
     counted = responses["valid"] & (responses["tokens"] > 0)
     newest, oldest = responses[_NEWEST], responses[_OLDEST]
     _check(newest, counted & (newest > trained), "is newer than the policy that its step trains")

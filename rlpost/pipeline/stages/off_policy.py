@@ -104,9 +104,6 @@ def weight_fields(recipe: Recipe) -> frozenset[str]:
     names, numerics = {"is_weight"}, recipe.numerics
     if recipe.is_weight is not None:
         names |= {"is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"}
-        names |= {"is_cap_where"} if recipe.is_cap is not None or recipe.is_floor else set()
-        if recipe.is_cap_where and Filter.of(recipe.is_cap_where).measure not in UNCLAMPED:
-            names |= {"numerics.is_filter_clamp"}
         names |= {"numerics.is_clamp", "numerics.is_observations"}
         if recipe.is_weight != "token" and numerics.is_clamp < math.inf:
             names.add("numerics.is_clamp_at")
@@ -322,15 +319,6 @@ def _values(batch: Batch, one: Filter, recipe: Recipe) -> Array:
     )
 
 
-def _outside(batch: Batch, recipe: Recipe) -> Array | None:
-    """Return the tokens on which cap and floor apply, [T] bool; None for all."""
-    if recipe.is_cap_where is None:
-        return None
-    one = Filter.of(recipe.is_cap_where)
-    inside = _inside(batch, one, recipe)
-    return ~(spread(inside, batch.offsets) if one.by_response else inside)
-
-
 def _weights(batch: Batch, recipe: Recipe) -> Weights:
     """Return the weights of all tokens, before they are divided by a mean."""
     assert recipe.is_weight is not None
@@ -351,5 +339,4 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
         cap=math.inf if recipe.is_cap is None else recipe.is_cap,
         floor=recipe.is_floor or 0.0,
         bounds=recipe.is_mask or (0.0, math.inf),
-        only=_outside(batch, recipe),
     )

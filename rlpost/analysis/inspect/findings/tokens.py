@@ -289,8 +289,8 @@ def shared_prefixes(data: CheckInput) -> Result:
         f"{count:,} of {tokens:,} policy tokens ({share(count, tokens)}), in "
         f"{counted(rows, 'response')}, are trained by another row of their "
         f"`{data.reading.selection.rollout}`, too: token ids are equal up to them",
-        "set the mask of these tokens to 0 in all rows but one; a dump with one row for each rollout "
-        "has them once",
+        "set the mask of these tokens to 0 in all rows but one; a dump with one row for each "
+        "rollout has them once",
         count, tokens, data.examples(flags, "turn", "tokens"),
     )  # fmt: skip
 
