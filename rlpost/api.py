@@ -39,7 +39,6 @@ from rlpost.io.ranges import arrow_file
 from rlpost.io.shutdown import installed
 from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
-from rlpost.pipeline.expectations import expectations_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.files import Outputs, targets_of
 from rlpost.pipeline.output.journal import journal_of
@@ -109,7 +108,6 @@ def advantages(
     With `options.update`, the inputs may be dumps, about which the reporter gets a note.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
-    expectations_of(options.expect)
     if options.ray_address is not None and options.engine == "local":
         raise UsageError(
             f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
@@ -271,7 +269,6 @@ def enrich(
 ) -> tuple[Any, Json]:
     """Run `rlpost.enrich`; return the table or stream, and the summary as a plain mapping."""
     recipe, options = recipe or Recipe(), options or Options()
-    expectations_of(options.expect)
     if is_table(table):
         from rlpost.pipeline import run  # noqa: PLC0415
 

@@ -7,7 +7,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import UsageError, no_such
-from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.loss import LossOptions, is_own
@@ -362,13 +361,6 @@ class Settings:
         except UsageError as error:
             raise error.after(f"{words}: ") from None
         return settings
-
-
-def expected(words: Sequence[str] | None) -> dict[str, str]:
-    """Return the values of --expect by name; raises UsageError for wrong ones."""
-    facts = name_values(words or [], "--expect")
-    expectations_of(facts)
-    return facts
 
 
 def name_values(words: Sequence[str], flag: str) -> dict[str, str]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, get_args, get_origin
 import typer  # noqa: TC002 - typer reads annotations
 
 from rlpost import manual
-from rlpost.pipeline.expectations import FACTS
 from rlpost.recipe import presets as framework_presets
 from rlpost.recipe.loss import ABOUT, LossOptions
 from rlpost.recipe.numerics import Numerics
@@ -122,11 +121,6 @@ def numerics(incomplete: str) -> Offers:
         return [(f"{info.default:g}", "the default")]
 
     return _pairs(incomplete, about, values)
-
-
-def expectations(incomplete: str) -> Offers:
-    """Return NAME= of the facts of an input."""
-    return _pairs(incomplete, {name: one.meaning for name, one in FACTS.items()}, lambda _: [])
 
 
 def checks() -> Offers:

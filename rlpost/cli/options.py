@@ -366,15 +366,6 @@ FailOn = Annotated[
     FindingSeverity | None,
     option("--fail-on", help="Exit with code 1 if there are such findings."),
 ]
-Expect = Annotated[
-    list[str] | None,
-    option(
-        "--expect",
-        metavar="NAME=VALUE",
-        complete=completion.expectations,
-        help="Fact of IN that must hold, as group_size=8.",
-    ),
-]
 
 
 def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:

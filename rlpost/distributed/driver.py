@@ -10,7 +10,6 @@ import functools
 import operator
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -151,18 +150,9 @@ def reduce_responses(
         tables = _reduce(context, executor, number, layout, results, before)
     batches = [layout.of_partition(index, tables) for index in range(len(partitions))]
     notes = [table.note for table in tables]
-    facts = (
-        ResponseFacts.from_json(note["facts"]).located(partial(_in_partition, layout, number))
-        for number, note in enumerate(notes)
-    )
+    facts = (ResponseFacts.from_json(note["facts"]) for note in notes)
     total = functools.reduce(operator.add, facts)
     return Reduced(batches, labels, own, total, notes[0]["after"])
-
-
-def _in_partition(layout: _Layout, number: int, row: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the partition of a row of a bucket, and its number there; both from its batch."""
-    batch, row_number = row
-    return layout.partitions_of(number)[batch], row_number
 
 
 class _Layout:
@@ -385,17 +375,6 @@ def whole_summary(
         **run_summary(plan, inputs, choice, targets, rewritten, sorted(devices), splits),
         "new_columns": list(plan.resolved.written),
     }
-
-
-def group_row(partitions: Sequence[Partition], reduced: Reduced) -> Callable[[int], str]:
-    """Return a function that names the first row of the first group of a size."""
-
-    def name(size: int) -> str:
-        assert reduced.facts.groups is not None
-        partition, row = reduced.facts.groups.first_rows[size]
-        return partitions[partition].row_name(row)
-
-    return name
 
 
 def written_files(notes: Sequence[Json]) -> list[Json]:

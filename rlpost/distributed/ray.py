@@ -24,7 +24,6 @@ from rlpost._version import __version__
 from rlpost.display.text import counted
 from rlpost.distributed.driver import (
     bucket_count,
-    group_row,
     last_pass,
     prepare,
     reduce_responses,
@@ -51,11 +50,10 @@ from rlpost.io.shutdown import TERMINATED, keep_handlers, received_exit_code
 from rlpost.io.system import cores
 from rlpost.pipeline.device import CPU
 from rlpost.pipeline.device_choice import AUTO, ON_CPU, choose_device
-from rlpost.pipeline.expectations import check_findings
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.columns import emitted
 from rlpost.pipeline.output.files import check_writable
-from rlpost.pipeline.run import bind, check_clash
+from rlpost.pipeline.run import bind, check_clash, check_findings
 from rlpost.pipeline.running_state import load_state, save_state
 from rlpost.recipe.recipe import Recipe
 
@@ -482,8 +480,7 @@ def advantages(
             notes, _ = last_pass(run.context, run.partitions, reduced, executor)
             inputs = [file.path for file in files]
             summary = whole_summary(run.plan, reduced, notes, inputs, run.context.device, targets)
-            row = group_row(run.partitions, reduced)
-            check_findings(summary, options.expect, options.fail_on, row)
+            check_findings(summary, options.fail_on)
             with clock.publishing():
                 then = "since the run began; run again when no process writes it"
                 check_inputs(run.partitions, then)

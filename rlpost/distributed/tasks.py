@@ -150,9 +150,7 @@ def reduce(context: TaskContext, number: int, batches: Iterable[LoadedBatch]) ->
         "rows_differ": _located(responses, sizes),
     }
     if number == len(phases) - 1:
-        ends = list(accumulate(sizes))
-        facts = response_facts(plan, responses)
-        note["facts"] = facts.located(lambda row: _in_batch(responses, ends, *row)).to_json()
+        note["facts"] = response_facts(plan, responses).to_json()
     return TaskOutput(note, responses_block(responses, sizes, notes))
 
 
@@ -167,19 +165,8 @@ def _located(responses: Responses, sizes: Sequence[int]) -> Json | None:
     if differ is None:
         return None
     ends = list(accumulate(sizes))
-    own = [_in_batch(responses, ends, row) for row in differ.rows]
+    own = [(bisect_right(ends, row), int(responses[ROW][row])) for row in differ.rows]
     return {"own": own, "values": differ.values, "column": differ.column}
-
-
-def _in_batch(responses: Responses, ends: Sequence[int], row: int) -> tuple[int, int]:
-    """Return the batch of a row of a bucket, and its number in the partition.
-
-    Args:
-        responses: of the bucket.
-        ends: the number of rows up to the end of each of its batches.
-        row: number in the bucket.
-    """
-    return bisect_right(ends, row), int(responses[ROW][row])
 
 
 def _plain(state: RunningMoments | Json) -> Json:

@@ -85,7 +85,7 @@ def advantages(
         DataError: the data is bad: file, row and column are named.
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is missing.
-        FindingsError: `fail_on` or `expect` of the options fails the run; it has the summary.
+        FindingsError: `fail_on` of the options fails the run; it has the summary.
     """
     from rlpost import api  # noqa: PLC0415 - slow to import
 
@@ -184,7 +184,6 @@ def inspect(
     rollout_reward: RolloutReward = "equal",
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
-    expect: Mapping[str, object] | None = None,
     evidence: int = 5,
     progress: Progress = None,
 ) -> Inspection:
@@ -204,8 +203,6 @@ def inspect(
         reward_components: columns whose sum is the reward, in place of a reward column; a mapping
             has the weight of each.
         ignore: names of checks that are not run.
-        expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`; one
-            that is not met is part of the finding `unmet_expectations`.
         evidence: rows to list for each finding, at most.
         progress: show a progress bar, as of `advantages`.
 
@@ -213,8 +210,8 @@ def inspect(
         A tree of plain dataclasses; `.to_dict()` returns it as JSON data.
 
     Raises:
-        UsageError: `columns_map` names an unknown role, `ignore` an unknown check, `expect` an
-            unknown fact; or `rollout_reward` is set, but rows count.
+        UsageError: `columns_map` names an unknown role, `ignore` an unknown check;
+            or `rollout_reward` is set, but rows count.
         DataError: a file is not Parquet, or an argument names a column that does not exist.
         ReadWriteError: an input can't be read, or a glob matches nothing.
     """
@@ -231,7 +228,6 @@ def inspect(
             rollout_reward=rollout_reward,
             reward_components=_weights(reward_components),
             ignore=ignore,
-            expect=expect,
             evidence=evidence,
             partial=kept is not None,
             reporter=run.reporter,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlpost.display.reporter import Reporter, SilentReporter
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rlpost.pipeline.expectations import FailOn
+FailOn = Literal["error", "warning"]
+"""The least severity of findings that fail a run."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,6 @@ class Options:
         delete: with `update`, delete the outputs whose input no longer exists.
         fail_on: publish nothing and raise FindingsError if the run has errors; with `warning`, also
             if it has warnings.
-        expect: facts that the input must have, such as `{"group_size": 8, "rewards": "0..1"}`, of
-            `rlpost.pipeline.expectations.FACTS`; one that is not met is an error, and fails the run
-            in any case.
         cpu_started: CPU seconds that the process had used by `started`; 0 if it began then.
     """
 
@@ -64,7 +62,6 @@ class Options:
     update: bool = False
     delete: bool = False
     fail_on: FailOn | None = None
-    expect: Mapping[str, object] = field(default_factory=dict)
     cpu_started: float = 0.0
     max_memory: str | int | None = None
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rlpost.errors import UsageError
+from rlpost.display.text import counted
+from rlpost.errors import FindingsError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.parquet.sink import encoder_for, open_sink
 from rlpost.io.parquet.source import TableSource
@@ -22,8 +23,7 @@ from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
 from rlpost.pipeline.device import single_threaded
 from rlpost.pipeline.device_choice import DeviceChoice, choose_device, devices_of
-from rlpost.pipeline.engine import Engine, row_name
-from rlpost.pipeline.expectations import check_findings
+from rlpost.pipeline.engine import Engine
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.output.files import check_writable
 from rlpost.pipeline.output.journal import run_identity
@@ -33,7 +33,7 @@ from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.reading import COUNT_ROWS, Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
-from rlpost.pipeline.summary import response_facts, run_summary, summarise
+from rlpost.pipeline.summary import run_summary, summarise
 from rlpost.pipeline.turns import TURN_ROLES
 from rlpost.pipeline.update.run import UpdateRun
 from rlpost.recipe.recipe import EXTRA, WRITTEN
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.io.uploads import OutputFile
     from rlpost.pipeline.data import Responses
-    from rlpost.pipeline.options import Options
+    from rlpost.pipeline.options import FailOn, Options
     from rlpost.pipeline.output.files import Outputs
     from rlpost.pipeline.totals import ExactTotals
     from rlpost.pipeline.update.files import Update
@@ -102,7 +102,7 @@ def advantages(
         def check(totals: ExactTotals) -> None:
             summary.update(summaries[0] if summaries else summarise(plan, responses, totals))
             summary.update(about([], [], engine.devices.names, engine.splits))
-            check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
+            check_findings(summary, options.fail_on)
 
         _, rewritten = write_files(
             engine, responses, outputs, names, metadata, verify=options.verify, check=check
@@ -134,21 +134,25 @@ def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table,
     summary["recipe"] = plan.resolved.recipe.model_dump(mode="json")
     summary["device"] = choice.facts()
     summary["new_columns"] = [*names]
-    check_findings(summary, options.expect, options.fail_on, group_row(plan, responses))
+    check_findings(summary, options.fail_on)
     if options.state is not None:
         save_state(options.state, state.after(responses.notes))
     return enriched, summary
 
 
-def group_row(plan: Plan, responses: Responses) -> Callable[[int], str]:
-    """Return a function that names the first row of the first group of a size."""
+def check_findings(summary: Json, fail_on: FailOn | None) -> None:
+    """Raise FindingsError before a run publishes its files, if it has findings that fail it.
 
-    def name(size: int) -> str:
-        groups, source = response_facts(plan, responses).groups, plan.source
-        assert groups is not None
-        return row_name(source.files, source.first_rows, groups.first_rows[size][0])
-
-    return name
+    Args:
+        summary: of the whole run.
+        fail_on: the least severity of findings that fail a run; None: none does.
+    """
+    errors = summary["errors"] if fail_on else []
+    warnings = summary["warnings"] if fail_on == "warning" else []
+    if errors or warnings:
+        findings = counted(len(errors) + len(warnings), "finding")
+        last = f"nothing was published because of {findings}"
+        raise FindingsError(*errors, *warnings, last, summary=summary | {"outputs": []})
 
 
 def enrich_table(

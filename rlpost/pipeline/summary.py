@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -61,8 +61,6 @@ _FEW_GROUPS = 4  # of a step, too few for a warning
 _MOSTLY = 0.75  # share of groups without signal that is warned of
 _OPTIONAL = (*ROW_ROLES, "mask", "token_rewards", "old_log_probs", "ref_log_probs")
 """Roles without which an input is processed, to other numbers."""
-Position = tuple[int, ...]
-"""Of a row: its number, after that of its partition in distributed runs."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +73,12 @@ class GroupFacts:
     """Groups with a signal, and with equal rewards, by step and domain."""
     equal_components: Counter[str] = field(default_factory=Counter)
     """Reward component -> groups of several responses in which its values are equal."""
-    first_rows: Mapping[int, Position] = field(default_factory=dict)
-    """Size -> the first row of the first group of this size."""
 
     def __add__(self, other: GroupFacts) -> GroupFacts:
-        both = (self.first_rows, other.first_rows)
-        first = {
-            size: min(one[size] for one in both if size in one) for size in {**both[0], **both[1]}
-        }
         return GroupFacts(
             self.sizes + other.sizes,
             add_signals([self.signal, other.signal]),
             self.equal_components + other.equal_components,
-            first,
         )
 
     def to_json(self) -> Json:
@@ -100,16 +91,9 @@ class GroupFacts:
     @classmethod
     def from_json(cls, table: Json) -> GroupFacts:
         """Return the statistics from what `to_json` returned."""
-        first = {size: tuple(row) for size, row in table["first_rows"]}
         sizes, equal = (Counter(dict(table[name])) for name in ("sizes", "equal_components"))
         signal = {tuple(cell): GroupSignal(*counts) for cell, counts in table["signal"]}
-        return cls(sizes, signal, equal, first)
-
-    def located(self, position: Callable[[Position], Position]) -> GroupFacts:
-        """Return the same statistics with other positions of rows."""
-        return replace(
-            self, first_rows={size: position(row) for size, row in self.first_rows.items()}
-        )
+        return cls(sizes, signal, equal)
 
     def summary(self, columns: list[str]) -> Json:
         """Return the entry of the summary.
@@ -197,10 +181,6 @@ class ResponseFacts:
         own = {"unknown_reasons": reasons, "failures": failures}
         return cls(**{**table, "groups": groups, "turns": turns, **own})
 
-    def located(self, position: Callable[[Position], Position]) -> ResponseFacts:
-        """Return the same facts with other positions of rows."""
-        return replace(self, groups=self.groups and self.groups.located(position))
-
 
 def nonfinite(responses: Responses) -> int:
     """Return how many responses are left out because a number is not finite."""
@@ -255,23 +235,18 @@ def _forked(resolved: ResolvedRecipe, responses: Responses) -> int:
 
 def _groups(plan: Plan, responses: Responses) -> GroupFacts:
     recipe = plan.resolved.recipe
-    units = unit_table(responses)
-    responses = units.table
+    responses = unit_table(responses).table
     rows, total = countable(responses, recipe), total_rewards(responses)
     moments, constant = group_statistics(responses, total, rows=rows)
     members, offsets = _by_code(responses["group"], rows)
     first = members[offsets[:-1]]
     size = moments.number[first].astype(np.int64)
     equal, passing = constant[first] & (size > 1), total[first] >= recipe.pass_threshold
-    values, index, counts = np.unique(size, return_inverse=True, return_counts=True)
-    earliest = np.full(values.shape, len(units.unit))
-    np.minimum.at(earliest, index, units.rows[first])
-    sizes = values.tolist()
+    sizes, counts = (x.tolist() for x in np.unique(size, return_counts=True))
     return GroupFacts(
-        Counter(dict(zip(sizes, counts.tolist(), strict=True))),
+        Counter(dict(zip(sizes, counts, strict=True))),
         group_signal(responses, members, offsets, equal, passing),
         _equal_components(plan, responses, rows),
-        {size: (row,) for size, row in zip(sizes, earliest.tolist(), strict=True)},
     )
 
 

@@ -69,7 +69,6 @@ def errors(enriched, plain, out):
         (("report", enriched, "-o", plain), 4),
         (("config", "show", "--config", enriched), 4),
         ((enriched,), 2),
-        (("inspect", "--expect", enriched, plain), 2),
     ]
 
 

@@ -23,7 +23,6 @@ from rlpost.formats import FORMATS
 from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
-from rlpost.pipeline.expectations import FACTS
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
 from rlpost.recipe.presets import correction_named
 from rlpost.recipe.presets import corrections as every_correction
@@ -248,11 +247,6 @@ def _reasons(heading: str, lacks: dict[str, str]) -> str:
     return f"{heading}\n\n{lines}\n" if lines else ""
 
 
-def expectations() -> str:
-    rows = [(code(name), one.meaning) for name, one in FACTS.items()]
-    return table(("name", "fact"), rows)
-
-
 def findings() -> str:
     rows = [
         (code(one.name), one.severity, ", ".join(one.needs), one.meaning)
@@ -354,7 +348,6 @@ TABLES = {
     "export": export,
     "recorded": recorded,
     "format-notes": format_notes,
-    "expectations": expectations,
     "findings": findings,
     "replay-findings": replay_findings,
     "functional": functions,

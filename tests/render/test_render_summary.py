@@ -64,11 +64,10 @@ def test_no_signal_is_the_last_word_in_red():
 
 
 def test_findings_that_fail_a_run_are_on_its_page_and_nothing_is_written(tmp_path):
+    recipe = Recipe(max_len_mask=True, max_response_length=20)  # warns of longer responses
     with pytest.raises(FindingsError) as caught:
-        rlpost.advantages(
-            SAMPLE, tmp_path / "o.parquet", Recipe(), rlpost.Options(expect={"files": 2})
-        )
+        rlpost.advantages(SAMPLE, tmp_path / "o.parquet", recipe, rlpost.Options(fail_on="warning"))
     page = summary_page(caught.value.summary)
     assert page.verdict is None
-    assert [one.severity for one in page.notices] == ["error"]
-    assert "--expect files=2" in page.notices[0].text
+    assert [one.severity for one in page.notices] == ["warning", "warning"]
+    assert not (tmp_path / "o.parquet").exists()

@@ -19,7 +19,7 @@ from rlpost.analysis.inspect.failures import failure_facts
 from rlpost.analysis.inspect.findings import FINDINGS, CheckInput, run_checks
 from rlpost.analysis.inspect.footers import input_facts, role_facts, stored_shares
 from rlpost.analysis.inspect.mismatch import with_causes
-from rlpost.analysis.inspect.model import UNMET, Facts, Mismatch, TokenFacts
+from rlpost.analysis.inspect.model import Facts, Mismatch, TokenFacts
 from rlpost.analysis.inspect.prefixes import SegmentReader
 from rlpost.analysis.inspect.reading import read
 from rlpost.analysis.inspect.responses import (
@@ -48,7 +48,6 @@ from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.paths import PathText, location_of
 from rlpost.pipeline.columns import LENGTH, absent, lacks_of, without_effect
-from rlpost.pipeline.expectations import expectations_of
 from rlpost.recipe.input_columns import resolve_input
 
 if TYPE_CHECKING:
@@ -88,7 +87,6 @@ def inspect(
     rollout_reward: RolloutReward = "equal",
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
-    expect: Mapping[str, object] | None = None,
     evidence: int = 5,
     partial: bool = False,
     reporter: Reporter | None = None,
@@ -109,7 +107,6 @@ def inspect(
         rollout_reward=rollout_reward,
         reward_components=reward_components,
         ignore=ignore,
-        expect=expect or {},
         evidence=evidence,
         partial=partial,
         reporter=reporter,
@@ -127,7 +124,6 @@ def inspect_source(
     tokens: bool = True,
     reward_components: Mapping[str, float] = MappingProxyType({}),
     ignore: Sequence[str] = (),
-    expect: Mapping[str, object] = MappingProxyType({}),
     evidence: int = 5,
     partial: bool = False,
     beside: Sequence[ChunkUser] = (),
@@ -145,7 +141,6 @@ def inspect_source(
         tokens: as in `inspect`.
         reward_components: columns whose weighted sum is the reward, with their weights.
         ignore: as in `inspect`.
-        expect: as in `inspect`.
         evidence: as in `inspect`.
         partial: the source has the rows of a condition alone, so its groups may lack some.
         beside: get the chunks of the same pass.
@@ -155,8 +150,7 @@ def inspect_source(
         UsageError, DataError, ReadWriteError: as `inspect`.
     """
     start = time.perf_counter()
-    expectations = expectations_of(expect)
-    _check_names(ignore, expects=bool(expectations))
+    _check_names(ignore)
     columns = _columns(source, columns_map, reward_components)
     chosen = unit or ("rollout" if columns.is_mapped("rollout") else None)
     unit = _unit(source, columns, unit, rollout_reward)
@@ -182,7 +176,6 @@ def inspect_source(
         rollout_reward=rollout_reward,
         chosen_unit=chosen,
         failures=failure_facts(reading, pass_threshold, of_rollout),
-        expectations=expectations,
         evidence=evidence,
         partial=partial,
     )
@@ -238,10 +231,8 @@ def _named_evidence(one: FindingEvidence, made_of: InputPaths) -> FindingEvidenc
     return replace(one, file=made_of.named(one.file), row=row)
 
 
-def _check_names(ignore: Sequence[str], *, expects: bool) -> None:
-    """Raise UsageError if there is no check of a name, or if the user expects its result."""
-    if expects and UNMET in ignore:
-        raise UsageError(f"--ignore {UNMET}: leaves --expect unchecked; leave one of them out")
+def _check_names(ignore: Sequence[str]) -> None:
+    """Raise UsageError if there is no check of a name."""
     for name in ignore:
         if name not in FINDINGS:
             every = "`rlpost inspect --about checks` lists the checks"

@@ -20,7 +20,6 @@ SCHEMA_VERSION = 1
 Json = dict[str, Any]
 Label = str | int
 Severity = Literal["error", "warning"]
-UNMET = "unmet_expectations"
 """The finding that fails a command in any case."""
 
 
@@ -606,12 +605,9 @@ class Facts:
         return [self.where["line"]] if self.where else []
 
     def failing(self, fail_on: Severity | None) -> list[InputFinding]:
-        """Return the findings that fail `rlpost inspect --fail-on`: of this severity, or worse.
-
-        An expectation that is not met is one of them in any case.
-        """
+        """Return the findings that fail `rlpost inspect --fail-on`: of this severity, or worse."""
         of = {None: (), "error": ("error",), "warning": ("error", "warning")}[fail_on]
-        return [one for one in self.findings if one.severity in of or one.name == UNMET]
+        return [one for one in self.findings if one.severity in of]
 
     def as_json(self) -> Json:
         """Return plain lists, dicts, numbers and strings; numbers that are not finite are null."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings, expected
+from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import EXECUTION, RAY, command
 from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import check_summary, echo, reporting, write_json
@@ -58,7 +58,6 @@ def advantages(
             help="Steps to compute, whole and without END (default: all).",
         ),
     ] = None,
-    where: Annotated[str | None, option("--where", help="", metavar="EXPR", hidden=True)] = None,
     overwrite: declared.Overwrite = False,
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
@@ -105,7 +104,6 @@ def advantages(
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
     fail_on: declared.FailOn = None,
-    expect: declared.Expect = None,
     quiet: declared.Quiet = False,
     verbose: declared.Verbose = False,
     engine: Annotated[
@@ -134,13 +132,10 @@ def advantages(
 
     OUT has all columns of IN, unchanged, and the new ones.
     """
-    if where is not None:
-        text = f"--where {where}: a baseline of chosen responses is biased, so groups stay whole"
-        raise UsageError(text, tip="--steps FIRST:END computes some steps, with all their rows")
     paths = paths or []
     if len(paths) < (1 if show_plan and not update else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
-    recipe, names, facts = settings.recipe, settings.requested, expected(expect)
+    recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.interface import functions  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
@@ -149,7 +144,7 @@ def advantages(
         device, chunk_tokens, workers, overwrite, state, resume=resume, verify=verify,
         engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
         started=context.obj, update=update, delete=delete,
-        fail_on=None if fail_on is None else fail_on.value, expect=facts,
+        fail_on=None if fail_on is None else fail_on.value,
     )  # fmt: skip
     if show_plan:
         _show_plan(paths, recipe, run, steps, quiet=quiet, verbose=verbose)

@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import Settings, expected, name_values
+from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import SINGLE, command, usage_of
 from rlpost.cli.options import (
     OutputFormat,
@@ -84,7 +84,6 @@ def inspect(
             help="Do not run this check; repeatable.",
         ),
     ] = None,
-    expect: declared.Expect = None,
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
@@ -146,11 +145,11 @@ def inspect(
             raise UsageError("IN... is missing", tip=usage_of(context))
         _show_about(about, None, how.value)
         return
-    columns_map, facts = name_values(roles or [], "--map"), expected(expect)
+    columns_map = name_values(roles or [], "--map")
     components = settings.components
     screens: dict[str, object] = {"about": about, "verbose": verbose, "quiet": quiet}
     checked: dict[str, object] = {
-        "fail_on": fail_on, "ignore": ignore, "expect": facts, "reward_components": components,
+        "fail_on": fail_on, "ignore": ignore, "reward_components": components,
     }  # fmt: skip
     if prompt is not None or row is not None or top is not None or worst:
         _check_unset(
@@ -188,7 +187,6 @@ def inspect(
             rollout_reward=rollout_reward.value,
             reward_components=components,
             ignore=ignore or [],
-            expect=facts,
             evidence=EVIDENCE if about is None else MOST_EVIDENCE,
             progress=reporter,
         )

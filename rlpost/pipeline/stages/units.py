@@ -39,8 +39,6 @@ class UnitTable(NamedTuple):
     table: Responses
     unit: Integers
     """[N] the number of each row's unit in the table."""
-    rows: Integers
-    """[U] the row that stands for each unit: its last turn."""
     lost: Mask
     """[N] true for rows that are left out, though others of their rollout are not."""
 
@@ -61,7 +59,7 @@ def unit_table(responses: Responses) -> UnitTable:
     """
     if "unit" not in responses:
         every = np.arange(len(responses))
-        return UnitTable(responses, every, every, np.zeros(len(responses), np.bool_))
+        return UnitTable(responses, every, np.zeros(len(responses), np.bool_))
     unit, valid = joint_codes(responses["unit"]), responses["valid"]
     rows = np.empty(int(unit.max(initial=-1)) + 1, np.int64)
     for chosen in (np.arange(len(unit)), np.flatnonzero(valid), np.flatnonzero(responses["last"])):
@@ -92,7 +90,7 @@ def unit_table(responses: Responses) -> UnitTable:
         for name, values in responses.columns.items()
         if name not in ("unit", "last")
     }
-    return UnitTable(replace(responses, columns=columns), unit, rows, lost)
+    return UnitTable(replace(responses, columns=columns), unit, lost)
 
 
 def per_unit(reduce: Callable[..., Responses], **options: Any) -> Callable[[Responses], Responses]:

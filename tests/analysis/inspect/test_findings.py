@@ -317,7 +317,6 @@ CASES = {
     "differing_rollout_rewards": (with_turns(BASE), with_outcome(with_turns(BASE))),
     "repeated_steps": (again(BASE), again(BASE, reward=1.0)),
     "vanishing_signal": (in_steps(BASE, 0.75), in_steps(BASE, 0.25)),
-    "unmet_expectations": (BASE | {"prompt_id": [*BASE["prompt_id"][1:], "prompt-0"]}, BASE),
     "many_failures": (failing(BASE, 1 / 2), failing(BASE, 1 / 8)),
     "zeros_without_answers": (crashed(BASE, 0.0), crashed(BASE, 1.0)),
     "superseded_attempts": (
@@ -338,7 +337,6 @@ CASES = {
 
 OPTIONS = {
     "differing_rollout_rewards": {"columns_map": {"rollout": "traj_id"}},
-    "unmet_expectations": {"expect": {"group_size": SIZE}},
 }
 """Options with which checks run."""
 
@@ -530,7 +528,7 @@ def full_of(name):
 
 def test_checks_without_their_columns_did_not_run(tmp_path):
     """Each check runs with all columns of its needs, and not where one of them is gone."""
-    asked_for = {"columns_map": {"rollout": "traj_id"}, "expect": {"group_size": SIZE}}
+    asked_for = {"columns_map": {"rollout": "traj_id"}}
     unlike = ("many_failures", "vanishing_signal", "shared_prefixes")
     for names_ in (FINDINGS.keys() - {*unlike}, *({name} for name in unlike)):
         full = full_of(next(iter(names_)))

@@ -136,7 +136,6 @@ OPTIONS = {
     "--colour kl": "--colour",
     "--fail-on error --footer": "--fail-on",
     "--ignore no_rows --row 0": "--ignore",
-    "--expect steps=2 --row 0": "--expect",
     "--ignore truncated_many": "--ignore truncated_many: ",
     "--rollout-reward last --unit row": "--map rollout=COLUMN",
     "--unit rollout --row 0": "--unit",

@@ -10,7 +10,6 @@ from __future__ import annotations
 # Importing a module adds its checks to FINDINGS.
 from rlpost.analysis.inspect.findings import (  # noqa: F401
     columns,
-    expected,
     failures,
     responses,
     steps,

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         TokenFacts,
     )
     from rlpost.analysis.inspect.selection import PassResult
-    from rlpost.pipeline.expectations import Expectation
     from rlpost.recipe.recipe import RolloutReward
     from rlpost.recipe.roles import Unit
 
@@ -160,7 +159,6 @@ class CheckInput:
     failures: FailureFacts | None = None
     repeated: tuple[NDArray[np.int64], int] | None = None
     """The policy tokens of each row that another row of its rollout trains too, [n], and of all."""
-    expectations: Sequence[Expectation] = ()
     """What the user expects of the input."""
     evidence: int = 5
     """Rows to list for each finding, at most."""
