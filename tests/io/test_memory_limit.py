@@ -20,12 +20,11 @@ import pytest
 import torch
 from runs import rollout, run, save
 
-import rlpost
 from rlpost.errors import NotEnoughMemoryError, UsageError
 from rlpost.formats.layout import as_vector
 from rlpost.io import memory_limit as limits
-from rlpost.io.memory_limit import KeptMemory, MemoryGate, MemoryLimit, limited_memory, memory_limit
-from rlpost.io.parquet.decoded_size import decoded_size, dense_bytes
+from rlpost.io.memory_limit import KeptMemory, MemoryGate, MemoryLimit, limited_memory
+from rlpost.io.parquet.decoded_size import decoded_size
 from rlpost.io.parquet.footer import (
     ColumnChunk,
     ColumnMeta,
@@ -107,30 +106,6 @@ def test_the_flag_and_the_variable_are_named(small_file, monkeypatch):
     assert "no option reads it" not in run("config", "show").err
 
 
-def test_a_limit_holds_in_the_threads_of_its_run_alone(small_file, tmp_path):
-    seen = {}
-    barrier = threading.Barrier(2)
-
-    def one(size: str) -> None:
-        with limited_memory(size):
-            barrier.wait()
-            seen[size] = memory_limit().size
-            barrier.wait()
-
-    threads = [threading.Thread(target=one, args=(size,)) for size in ("1GB", "2GB")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == {"1GB": 10**9, "2GB": 2 * 10**9}
-    assert memory_limit().text == ""
-    with pytest.raises(NotEnoughMemoryError, match=r"row group 0, row 0"):
-        rlpost.advantages(
-            small_file, tmp_path / "o.parquet", rlpost.Recipe(estimator="raw"),
-            rlpost.Options(max_memory=beyond_now(500 << 20), overwrite=True),
-        )  # fmt: skip
-
-
 # Columns of Parquet
 
 
@@ -174,19 +149,6 @@ def test_a_row_that_does_not_fit_is_not_decoded(small_file, tmp_path, monkeypatc
     assert pa.default_memory_pool().max_memory() - before < 100 << 20
 
 
-def test_rows_of_other_files_and_row_groups_are_numbered_in_their_file(tmp_path):
-    table = pa.table(
-        {"x": pa.array([[1.0], [2.0], [0.5] * 3_000_000, [1.0]], pa.list_(pa.float32()))}
-    )
-    path = tmp_path / "in.parquet"
-    pq.write_table(table, path, row_group_size=2)
-    with room(60 << 20):
-        reader = ParquetReader(path)
-        assert [len(one) for one in reader.batches(10, 0, ["x"])] == [2]
-        with pytest.raises(NotEnoughMemoryError, match="row group 1, row 2: "):
-            list(reader.batches(10, 1, ["x"]))
-
-
 def test_large_rows_are_read_a_few_at_a_time(tmp_path):
     table = pa.table(
         {"x": pa.array([[float(i)] * 100_000 for i in range(40)], pa.list_(pa.float32()))}
@@ -220,15 +182,6 @@ def test_texts_that_a_dictionary_repeats_are_checked_batch_by_batch(tmp_path, co
     assert pa.Table.from_batches(batches).equals(whole)
     if whole.nbytes > 60 << 20:
         assert max(batch.nbytes for batch in batches) < 4 << 20
-
-
-def test_bytes_of_dictionaries_are_those_of_their_texts():
-    texts = pa.array(["a" * 100, "b" * 50, None, "a" * 100])
-    dense = texts.nbytes
-    assert abs(dense_bytes(texts.dictionary_encode()) - dense) < 200
-    lists = pa.ListArray.from_arrays(pa.array([0, 4]), texts.dictionary_encode())
-    assert dense_bytes(lists) >= 250
-    assert dense_bytes(pa.array([1.0, 2.0])) == 16
 
 
 def test_keys_that_are_kept_of_all_responses_are_counted():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from runs import long_rollout, rollout, run, save
-from store_runs import error_of, local_run
+from store_runs import local_run
 
 import rlpost
 from rlpost import Options, Recipe
@@ -134,26 +134,6 @@ def test_the_output_of_several_files_mirrors_their_directory(s3, tmp_path):
 
 
 @pytest.mark.nightly
-def test_local_and_remote_inputs_mix(s3, tmp_path):
-    table = rollout(12)
-    save(table.slice(0, 6), tmp_path / "a.parquet")
-    far = save(table.slice(6), tmp_path / "b" / "b.parquet")
-    url = s3.put("b.parquet", far.read_bytes())
-    ran = run("advantages", tmp_path / "a.parquet", url, "s3://lab/out", "-q")
-    assert ran.code == 0
-    whole, _ = rlpost.enrich(table)
-    for name, rows in (("a", whole.slice(0, 6)), ("b", whole.slice(6))):
-        assert pq.read_table(pa.BufferReader(s3.get(f"out/{name}.parquet"))).equals(rows)
-
-
-@pytest.mark.nightly
-def test_a_url_that_ends_in_a_slash_is_a_directory(s3, tmp_path):
-    source = save(rollout(), tmp_path / "in.parquet")
-    assert run("advantages", source, "s3://lab/new/", "-q").code == 0
-    assert s3.keys() == ["new/in.parquet"]
-
-
-@pytest.mark.nightly
 def test_an_output_is_replaced_only_with_overwrite(s3, tmp_path):
     source = save(rollout(), tmp_path / "in.parquet")
     url = s3.put("out.parquet", b"kept")
@@ -165,21 +145,6 @@ def test_an_output_is_replaced_only_with_overwrite(s3, tmp_path):
     assert ran.code == 3  # it is no Parquet file
     s3.put("out.parquet", source.read_bytes())
     assert "same file" in run("advantages", url, url, "-q", "--overwrite").err
-
-
-@pytest.mark.nightly
-def test_other_commands_read_urls(s3, tmp_path):
-    table = rollout().append_column("log_probs", rollout()["old_log_probs"])
-    source = save(table, tmp_path / "in.parquet")
-    url = s3.put("in.parquet", source.read_bytes())
-    for words in (["inspect"], ["loss"]):
-        near, far = (json.loads(run(*words, at, "--format", "json").out) for at in (source, url))
-        for one in (near, far):
-            one.pop("seconds", None)
-        assert json.dumps(near).replace(str(source), url) == json.dumps(far), words
-    assert run("loss", url, "s3://lab/loss.parquet", "-q").code == 0
-    assert run("advantages", url, "--plan").code == 0
-    assert run("compare", "s3://lab/loss.parquet", "s3://lab/loss.parquet").code == 0
 
 
 @pytest.mark.nightly
@@ -209,14 +174,6 @@ def test_dumps_at_urls_are_converted_to_urls(s3, tmp_path):
     assert ran.code == 3
     assert ran.err.startswith("error: s3://lab/d/a.jsonl")
     assert s3.keys() == ["d/a.jsonl", "e/a.parquet", "far.parquet"]
-
-
-@pytest.mark.nightly
-def test_bad_data_names_the_url_and_leaves_nothing(s3, tmp_path):
-    table = rollout().set_column(1, "reward", [[float("nan")] * 12])
-    url = s3.put("in.parquet", save(table, tmp_path / "in.parquet").read_bytes())
-    assert error_of(3, url, "s3://lab/out.parquet").startswith(f"{url}, row 0: `reward` is nan")
-    assert s3.keys() == ["in.parquet"]
 
 
 @pytest.mark.nightly

@@ -15,7 +15,6 @@ import subprocess
 import time
 from pathlib import PureWindowsPath
 
-import pyarrow as pa
 import pytest
 from prepared import Prepared
 from runs import rollout, save
@@ -152,17 +151,6 @@ def untimed(out):
     return [line for line in out.splitlines() if not re.search(r"seconds|[\d.]+ s\b", line)]
 
 
-@pytest.mark.nightly
-def test_convert_loss_and_report_write_the_same_files(platform, inputs, tmp_path):
-    for name in ("linux", platform):
-        out = tmp_path / name
-        out.mkdir()
-        run(name, "convert", "0.jsonl", out / "c.parquet", "--from", "jsonl", "-q", cwd=inputs)
-        run(name, "loss", "0.parquet", out / "loss.parquet", cwd=inputs)
-        run(name, "report", "0.parquet", "-o", out / "report.html", cwd=inputs)
-    assert contents(tmp_path / "linux") == contents(tmp_path / platform)
-
-
 # Locks, kills and signals
 
 
@@ -250,21 +238,6 @@ def test_a_stream_of_another_encoding_gets_signs_that_it_has(inputs, words):
     narrow, plain = texts
     assert "Traceback" not in narrow
     assert narrow.count("?") == plain.count("?")
-
-
-def test_json_keeps_what_a_stream_cannot_encode(tmp_path):
-    table = rollout().append_column("Δ✓", pa.array(range(12)))
-    source = save(table, tmp_path / "in.parquet")
-    words = ("inspect", source, "--format", "json")
-    plain, narrow = (
-        run("linux", *words, env={**os.environ, "PYTHONIOENCODING": encoding})
-        for encoding in ("utf-8", "cp1252")
-    )
-    assert "Δ✓" in plain
-    assert r"\u0394\u2713" in narrow
-    assert untimed(json.dumps(json.loads(narrow), indent=1)) == untimed(
-        json.dumps(json.loads(plain), indent=1)
-    )
 
 
 def test_lines_of_text_may_end_as_on_windows(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 import rlpost
 from rlpost import LossOptions, Recipe
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError
 
 ROWS = 12
 
@@ -159,8 +159,3 @@ def test_a_negative_version_of_a_policy_token_is_an_error():
                      "response_mask": [[1], [1]], "policy_version": [[2], [-1]]})  # fmt: skip
     with pytest.raises(DataError, match=r"^row 1 of the input: policy version -1 is below 0"):
         rlpost.enrich(data, Recipe(age_decay=0.5))
-
-
-def test_a_policy_to_compare_needs_something_that_compares():
-    with pytest.raises(UsageError, match="--is-policy loglinear needs"):
-        Recipe(is_policy="loglinear", is_filter=("token:age::4",))

@@ -6,7 +6,6 @@ import pytest
 from runs import run, save
 
 import rlpost
-from rlpost.errors import UsageError
 
 NAMES = ("correct", "style", "format")
 WEIGHTS = (1.0, -0.5, 2.0)
@@ -129,23 +128,6 @@ def test_missing_components_are_left_out_of_their_own_numbers(tmp_path):
     assert "nonfinite_rewards" in [one.name for one in facts.findings]
 
 
-def test_advantages_that_do_not_follow_the_reward_have_no_shares():
-    equal = TABLE
-    for place, name in enumerate(NAMES, 2):
-        equal = equal.set_column(place, name, pa.array([0.5] * ROWS))
-    found = rlpost.enrich(equal, recipe())[1]["components"]
-    assert {one["advantage_share"] for one in found.values()} == {None}
-    assert {one["reward_correlation"] for one in found.values()} == {None}
-    assert (
-        "components"
-        not in rlpost.enrich(
-            TABLE.rename_columns(
-                ["prompt_id", "step", "reward", "style", "format", "response_mask"]
-            )
-        )[1]
-    )
-
-
 def test_a_component_may_have_the_name_of_a_role(tmp_path):
     named = TABLE.rename_columns(["prompt_id", "step", "reward", "a/b", "b", "response_mask"])
     path = save(named, tmp_path / "a.parquet")
@@ -175,8 +157,3 @@ WORDS = ["--reward-components", ",".join(NAMES), "--component-weights", "1,-0.5,
 def test_wrong_options_of_components_are_errors(words, code, said, tmp_path):
     ran = run("inspect", save(TABLE, tmp_path / "a.parquet"), *words)
     assert (ran.code, said in ran.err) == (code, True)
-
-
-def test_a_text_is_no_list_of_components(tmp_path):
-    with pytest.raises(UsageError, match="a list of columns"):
-        rlpost.inspect(save(TABLE, tmp_path / "a.parquet"), reward_components="correct")

@@ -1,9 +1,6 @@
 """Responses that failed do not vote, and rows that a later attempt replaced can be left out."""
 
-import json
-
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -56,19 +53,6 @@ def test_other_treatments_count_it(options, last, kept):
     assert kept is None or got["sample_mask"].to_pylist() == kept
     assert ("sample_mask" in got.column_names) == (kept is not None)
     assert advantages == [-0.5, 1.5, 0.5, last]
-
-
-def test_zero_replaces_what_is_recorded():
-    advantages, *_ = centred(table([None, None, None, "x"], [1.0, 3.0, 2.0, 8.0]), failures="zero")
-    assert advantages == [-0.5, 1.5, 0.5, -1.5]
-    parts = {"right": [1.0, 1.0, 0.0, 1.0], "form": [0.0, 2.0, 2.0, 7.0]}
-    components = table([None, None, None, "x"], [1.0, 3.0, 2.0, 8.0], **parts)
-    recipe = rlpost.Recipe(estimator="gdpo", reward_components=("right", "form"), failures="zero")
-    got, _ = rlpost.enrich(components, recipe)
-    zeroed = {name: [*values[:3], 0.0] for name, values in parts.items()}
-    want, _ = rlpost.enrich(table(None, [1.0, 3.0, 2.0, 0.0], **zeroed), recipe.model_copy(
-        update={"failures": "drop"}))  # fmt: skip
-    assert credit(got) == credit(want)
 
 
 @pytest.mark.parametrize(
@@ -174,33 +158,6 @@ def test_rows_of_an_older_attempt_count_with_a_warning_or_are_left_out():
     assert not any("--attempts" in one for one in summary["warnings"])
 
 
-def test_each_file_counts_its_rows_that_another_file_replaced(tmp_path):
-    rows = attempts_table()
-    for name, part in (("a", rows.slice(0, 4)), ("b", rows.slice(4))):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        pq.write_table(part, tmp_path / "in" / f"{name}.parquet")
-    rlpost.advantages(tmp_path / "in", tmp_path / "out", rlpost.Recipe())
-    for name, count in (("a", 2), ("b", 0)):
-        metadata = pq.read_schema(tmp_path / "out" / f"{name}.parquet").metadata
-        assert json.loads(metadata[b"rlpost.summary"])["attempts"]["superseded"] == count
-
-
-def test_what_is_printed(tmp_path):
-    generated = agentic_run(3, prompts=6)
-    source = generated.write(tmp_path / "run")
-    options = ["--attempts", "newest", "--summary-json", tmp_path / "s.json"]
-    ran = run("advantages", source, tmp_path / "out.parquet", *options)
-    summary = json.loads((tmp_path / "s.json").read_text())
-    for name in ("failure", "superseded"):
-        assert f"-{summary['masked'][name]['new']:,}" in ran.err
-    assert "browser crash" in ran.err
-    counts = generated.counts()
-    assert summary["attempts"]["superseded"] == counts["superseded rows"]
-    assert pl.read_parquet(tmp_path / "out.parquet")["sample_mask"].sum() == (
-        summary["responses"] - summary["masked"]["all"]["responses"]
-    )
-
-
 def test_the_right_advantages_of_an_agentic_run():
     """Each rollout that is an answer counts once; the naive reading has other numbers."""
     generated = agentic_run()
@@ -232,19 +189,3 @@ def test_a_rollout_fails_with_its_last_turn_alone():
     without_turns = {"rollout_id": rows["rollout_id"]}
     with pytest.raises(DataError, match="every response failed"):
         centred(table(failure, rewards, **without_turns), unit="rollout")
-
-
-@pytest.mark.parametrize("attempts", ["all", "newest"])
-def test_reasons_count_rollouts_of_the_rows_that_failures_drop(attempts):
-    generated = agentic_run(1)
-    recipe = rlpost.Recipe(estimator="grpo", columns={"rollout": "rollout_id"}, attempts=attempts)
-    _, summary = rlpost.enrich(generated.table, recipe)
-    truth = pl.from_arrow(generated.truth)
-    rows = pl.from_arrow(generated.table).with_columns(truth["superseded"])
-    if attempts == "newest":
-        rows = rows.filter(~pl.col("superseded"))
-    failed = rows.filter(pl.col("failure").is_not_null())
-    rollouts = failed.unique(["step", "prompt_id", "rollout_id"])
-    assert summary["failures"]["reasons"] == dict(rollouts["failure"].value_counts().iter_rows())
-    dropped = rows.join(rollouts, on=["step", "prompt_id", "rollout_id"], how="semi")
-    assert summary["masked"]["failure"]["new"] == len(dropped)

@@ -2,7 +2,6 @@
 
 import math
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reference_corrections as slow
@@ -124,23 +123,6 @@ def test_the_summary_says_how_far_the_policies_are_apart(rows):
     assert facts["tokens"] == len(own)
 
 
-def test_zeroed_token_credit_is_the_same_on_every_path():
-    """gae makes credit per token, raw per response; both lose what a filter rejects."""
-    rows = [row([-1.0, -1.0, -3.0], [-1.0, -3.0, -3.0], values=[0.1, 0.2, 0.3])] * 2
-    for estimator in ("gae", "raw"):
-        recipe = Recipe(
-            estimator=estimator,
-            is_filter=("token:ratio:0.5:2",),
-            advantage_clip=5,
-            emit=("advantages", "returns", "raw_advantages", "final_response_mask"),
-        )
-        table, summary = rlpost.enrich(to_table(rows), recipe)
-        for name in recipe.emit:
-            assert [x[1] for x in lists(table, name)] == [0, 0]
-            assert all(x[0] and x[2] for x in lists(table, name))
-        assert summary["masked"]["all"]["responses"] == 0
-
-
 @pytest.mark.parametrize(
     ("kind", "observation"), [("zero", [0.0, 0.0]), ("one", [1.0, 1.0]), ("ratio", [2.0, 1.0])]
 )
@@ -174,11 +156,6 @@ def test_a_filter_that_drops_everything_is_an_error():
     rows = [row([-1.0], [-3.0])]
     with pytest.raises(DataError, match=r"no response is left of 1: max:k2::0.1 keeps 0"):
         rlpost.enrich(to_table(rows), Recipe(is_filter=("max:k2::0.1",)))
-
-
-def test_a_filter_that_rejects_every_token_is_an_error():
-    _, summary = enriched([row([-1.0], [-3.0])], is_filter=["token:ratio::2"])
-    assert any("--is-filter" in text for text in summary["errors"])
 
 
 def test_equal_log_probs_are_warned_of():
@@ -222,27 +199,6 @@ def test_what_is_missing_is_named():
         rlpost.enrich(table, Recipe(is_weight="token"))
     with pytest.raises(UsageError, match="--emit is_weight needs --is-weight"):
         rlpost.enrich(table, Recipe(emit=("is_weight",)))
-
-
-def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
-    rows = [row([-1.0, -1.0], [-1.5, -1.25]), row([-1.0], [-1.5])]
-    table = to_table(rows)
-    bad = pa.array([[-1.5, math.nan], [-1.5]], pa.list_(pa.float32()))
-    table = table.set_column(table.column_names.index("infer_log_probs"), "infer_log_probs", bad)
-    recipe = Recipe(
-        is_weight="token", is_normalise=True, nonfinite="mask", is_filter=("max:k2::9",)
-    )
-    out, summary = rlpost.enrich(table, recipe)
-    assert lists(out, "is_weight") == [[0.0, 0.0], [1.0]]
-    assert summary["correction"]["tokens"] == 1
-
-
-def test_a_filter_of_tokens_beside_a_response_that_is_left_out():
-    rows = [row([-1.0, -1.0], [-1.0, -9.0]), row([-1.0], [-1.0])]
-    table = to_table(rows).append_column("sample_mask", pa.array([True, False]))
-    recipe = Recipe(estimator="raw", is_filter=("token:ratio:0.5:2",))
-    enriched, _ = rlpost.enrich(table, recipe)
-    assert lists(enriched, "advantages") == [[1.0, 0.0], [0.0]]
 
 
 def columns_of_passes(tmp_path, **options):
@@ -298,18 +254,6 @@ def test_tokens_that_are_rejected_first_count_as_observations(
     want, _ = rlpost.enrich(without, plain)
     for name in ("advantages", "returns"):
         close(lists(got, name), lists(want, name), rtol=1e-5, atol=1e-5)
-
-
-def test_rejection_first_moves_whitening_and_rejection_last_does_not():
-    rows = [row([-1.0, -1.0], [-1.0, -3.0], values=[0.5, -2.0]), row([-1.0], [-1.0], values=[2.0])]
-    options = {"estimator": "gae", "whiten_advantages": True, "is_filter": ["token:k2::0.5"]}
-    table = to_table(rows)
-    last = rlpost.enrich(table, Recipe(**options))[0]["advantages"].to_pylist()
-    first = Recipe(**options, numerics={"correction": "first"})
-    first = rlpost.enrich(table, first)[0]["advantages"].to_pylist()
-    # Two tokens are left, with advantages 1 - 0.5 and 1 - 2.
-    close(first, [[math.sqrt(0.5), 0.0], [-math.sqrt(0.5)]], atol=1e-6, rtol=1e-6)
-    assert abs(last[0][0] + last[1][0]) > 0.01
 
 
 def test_rejection_by_advantage_cannot_come_first():

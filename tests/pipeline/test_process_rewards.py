@@ -68,14 +68,6 @@ def test_grpo_sums_process_rewards_before_it_normalises(rows):
     close(advantages(rows), on_policy_tokens(rows, normalised(rows)))
 
 
-def test_verl_sums_them_too():
-    """Its scores are token rewards summed over all tokens; a lone response keeps its score."""
-    rows = [*ROWS, Response(group="r", reward=2.0, mask=[1], token_rewards=[0.25])]
-    got, _ = rlpost.enrich(to_table(rows), rlpost.preset("verl"))
-    want = [*normalised(rows)[:-1], 2.25]
-    close(got.column("advantages").to_pylist(), on_policy_tokens(rows, want))
-
-
 @pytest.mark.parametrize("estimator", GROUPED)
 def test_process_rewards_count_as_if_the_reward_had_them(estimator):
     within = [
@@ -101,29 +93,6 @@ def test_estimators_without_a_baseline_per_response_keep_them_on_their_tokens(es
         assert got[0] == [0.875, 0.0, 1.75]
 
 
-@pytest.mark.parametrize("estimator", ["reinforce", "reinforce_pp", "agentic_reinforce"])
-def test_a_normalisation_gives_them_a_baseline(estimator):
-    options = {"estimator": estimator, "norm_mean": "group", "whiten_advantages": False}
-    table, summary = enriched(ROWS, **options)
-    assert summary["process_reward"]["added_per"] == "response"
-    assert table.column("advantages").to_pylist() == advantages(ROWS, estimator="dr_grpo")
-
-
-def test_token_is_the_way_of_earlier_versions():
-    way = {"process_rewards": "token"}
-    table, summary = enriched(ROWS, numerics=way)
-    bare = [replace(r, token_rewards=None) for r in ROWS]
-    outcome = [max(row, key=abs) for row in advantages(bare)]
-    want = []
-    for row, credit in zip(ROWS, outcome, strict=True):
-        later = [math.fsum(x * m for x, m in zip(row.token_rewards[t:], row.mask[t:], strict=True))
-                 for t in range(len(row.mask))]  # fmt: skip
-        want.append([(credit + x) * m for x, m in zip(later, row.mask, strict=True)])
-    close(table.column("advantages").to_pylist(), want)
-    assert summary["process_reward"]["added_per"] == "token"
-    assert any(text.startswith("process rewards of 2 responses") for text in summary["warnings"])
-
-
 def test_the_summary_has_their_statistics():
     _, summary = enriched(ROWS)
     sums = [math.fsum(r.token_rewards) for r in ROWS]
@@ -133,13 +102,6 @@ def test_the_summary_has_their_statistics():
     assert (facts["min"], facts["max"]) == (min(sums), max(sums))
     assert summary["reward"]["mean"] == pytest.approx(0.8)  # the raw reward is the file's
     assert "process_reward" not in enriched([replace(r, token_rewards=None) for r in ROWS])[1]
-
-
-def test_response_level_rewards_have_them_and_token_level_rewards_are_one_terminal_reward():
-    emit = ("response_level_rewards", "token_level_rewards")
-    table, _ = enriched(ROWS, estimator="raw", emit=emit)
-    assert table.column("response_level_rewards").to_pylist() == totals(ROWS)
-    assert table.column("token_level_rewards").to_pylist()[0] == [0.0, 0.0, 1.75]
 
 
 def test_the_reward_clip_and_penalties_see_the_sum():
@@ -184,15 +146,6 @@ def test_estimators_without_rewards_warn_that_they_are_not_used():
     _, summary = enriched(rows, estimator="gdpo", reward_components=("a", "b"))
     assert "process rewards are not used: gdpo reads no reward" in summary["warnings"]
     assert "process_reward" not in summary
-
-
-def test_a_row_with_a_bad_process_reward_is_left_out():
-    rows = [*ROWS, replace(ROWS[0], token_rewards=[math.nan, 0.0, 0.0])]
-    table, summary = rlpost.enrich(to_table(rows), rlpost.Recipe(nonfinite="mask"))
-    assert summary["masked"]["nonfinite"]["responses"] == 1
-    assert table.column("advantages").to_pylist()[:5] == advantages(ROWS)
-    with pytest.raises(rlpost.errors.DataError, match="row 5: `token_rewards`"):
-        enriched(rows)
 
 
 def test_every_estimator_says_how_it_adds_them():

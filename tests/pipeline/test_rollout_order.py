@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -75,11 +74,6 @@ def test_the_last_turn_is_that_of_the_main_agent():
     assert credit(columns={"agent_role": "none"})[0] == [7.0] * 3 + [9.0] * 3
 
 
-def test_a_called_agent_needs_no_reward():
-    rows = CALLED | {"reward": [None, 1.0, None, None, 0.5, None]}
-    assert credit(rows)[0] == [1.0] * 3 + [0.5] * 3
-
-
 def test_a_called_agent_that_fails_is_no_failure_of_the_rollout():
     rows = CALLED | {"failure": [None, None, "timeout", None, "crash", None]}
     found, summary = credit(rows)
@@ -96,12 +90,6 @@ def test_a_scan_ends_with_the_main_agent():
     values = {"values": [[0.0]] * 6, "next_value": [8.0] * 6}
     options = {"estimator": "gae", "scan": "rollout", "gamma": 0.5, "bootstrap": "column"}
     assert credit(CALLED | kinds | values, **options)[0][1] == 1 + 0.5 * 8
-
-
-def test_inspect_has_the_rewards_of_advantages():
-    frame = pl.DataFrame(CALLED)
-    found = rlpost.inspect(frame, unit="rollout", rollout_reward="last")
-    assert found.groups.pass_rate == 0.5
 
 
 # A turn is one row.

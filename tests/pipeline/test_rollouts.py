@@ -16,7 +16,7 @@ from strategies import rollouts, to_table
 from test_left_out import close, flat, written
 
 import rlpost
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError
 
 
 @st.composite
@@ -82,28 +82,6 @@ def test_rows_that_agree_need_no_rule_and_others_are_an_error(case, estimator):
         f"{one}, but {other}; both rows are one rollout by `rollout`"
     )
     assert "--rollout-reward" in str(error.value)
-
-
-def test_a_rollout_in_three_rows_by_hand():
-    rows = [Response(group="p", reward=x, mask=[1]) for x in (1.0, 1.0, 1.0, 0.0)]
-    table = to_table(rows).append_column("fork", [["a", "a", "a", "b"]])
-    for name, want in (("dr_grpo", [0.5] * 3 + [-0.5]), ("rloo", [1.0] * 3 + [-1.0])):
-        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, columns={"rollout": "fork"}))
-        assert flat(written(got, "advantages")) == want
-    # Of two rollouts, of three tokens and of one, the long one earns.
-    for name, want in (("opo", [0.25] * 3 + [-0.75]), ("gpg", [1.0] * 3 + [-1.0])):
-        got, _ = rlpost.enrich(table, rlpost.Recipe(estimator=name, columns={"rollout": "fork"}))
-        assert flat(written(got, "advantages")) == want
-    plain, _ = rlpost.enrich(table, rlpost.Recipe(estimator="dr_grpo"))
-    assert flat(written(plain, "advantages")) == [0.25] * 3 + [-0.75]
-
-
-def test_the_rollout_column_has_to_be_there():
-    with pytest.raises(DataError, match=r"--map rollout=rolout: no column 'rolout'"):
-        rlpost.enrich(
-            to_table([Response(group="p", reward=1.0, mask=[1])]),
-            rlpost.Recipe(columns={"rollout": "rolout"}),
-        )
 
 
 def turns(rewards, ids, steps=None, **columns):
@@ -189,25 +167,6 @@ def test_the_summary_has_the_rule_and_the_unit_of_groups(tmp_path, rule, text):
     assert "reward of a rollout" not in alone
 
 
-@pytest.mark.parametrize("rule", ["last", "sum"])
-def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
-    table = turns([2.0, math.nan, 0.0, 1.0], ["a", "a", "b", "b"])
-    options = {"columns": {"rollout": "traj"}, "rollout_reward": rule, "nonfinite": "mask"}
-    got, summary = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
-    assert written(got, "response_level_rewards") == [0, 0, 1, 1]
-    assert summary["masked"]["nonfinite"]["responses"] == 2
-
-
-def test_masks_and_group_columns_look_at_rewards_of_rollouts():
-    table = turns([1.0, 1.0, 0.0, 2.0], ["a", "a", "b", "b"])
-    options = {"columns": {"rollout": "traj"}, "rollout_reward": "sum", "estimator": "raw"}
-    with pytest.raises(DataError, match="no response is left"):
-        rlpost.enrich(table, rlpost.Recipe(drop_zero_variance=True, **options))
-    emit = ("group_mean", "group_size", "group_pass_rate")
-    got, _ = rlpost.enrich(table, rlpost.Recipe(emit=emit, pass_threshold=2, **options))
-    assert [written(got, name)[0] for name in emit] == [2.0, 2, 1.0]
-
-
 def test_process_rewards_of_rows_must_agree_too_or_follow_the_rule():
     tokens = pa.array([[0.5], [1.5], [0.0], [0.0]])
     table = turns([1.0, 1.0, 0.0, 0.0], ["a", "a", "b", "b"], token_rewards=tokens)
@@ -217,23 +176,3 @@ def test_process_rewards_of_rows_must_agree_too_or_follow_the_rule():
         recipe = rlpost.Recipe(estimator="raw", columns={"rollout": "traj"}, rollout_reward=rule)
         got, _ = rlpost.enrich(table, recipe)
         assert written(got, "response_level_rewards")[:2] == [reward, reward]
-
-
-def test_estimators_of_steps_reject_rollouts():
-    recipe = rlpost.Recipe(estimator="step_reinforce", unit="rollout")
-    with pytest.raises(UsageError, match="compares rows itself"):
-        rlpost.enrich(turns([1.0], ["a"]), recipe)
-
-
-def test_verl_takes_the_last_row_with_its_own_kl():
-    """verl's advantage of GRPO is that of a rollout's last output, on all outputs."""
-    rows = [
-        Response(group="p", reward=x, mask=[1], old=[-1.0], ref=[-1.0 - kl], turn=i % 2)
-        for i, (x, kl) in enumerate(((0.0, 5.0), (1.0, 0.5), (9.0, 7.0), (0.0, 0.25)))
-    ]
-    table = to_table(rows).append_column("traj", [["a", "a", "b", "b"]])
-    recipe = rlpost.preset("verl", columns={"rollout": "traj"}, kl_coef=1.0)
-    got, _ = rlpost.enrich(table, recipe)
-    last, _ = rlpost.enrich(to_table(rows[1::2]), rlpost.preset("verl", kl_coef=1.0))
-    want = flat(written(last, "advantages"))
-    close(flat(written(got, "advantages")), [want[0], want[0], want[1], want[1]])

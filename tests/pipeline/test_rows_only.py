@@ -127,13 +127,6 @@ def test_the_output_of_a_table_of_texts() -> None:
     assert summary.advantage["max"] == pytest.approx(half)
 
 
-def test_lengths_count_as_tokens_in_the_summary() -> None:
-    out, summary = rlpost.enrich(table(LENGTHS))
-    assert summary.tokens == {"all": LENGTHS.sum(), "policy": LENGTHS.sum()}
-    mean = np.average(out["response_advantage"].to_numpy(), weights=LENGTHS)
-    assert summary.advantage["mean"] == pytest.approx(mean, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("options", "columns", "text"),
     [
@@ -171,16 +164,3 @@ def test_what_needs_tokens_is_an_error(
     with pytest.raises((DataError, UsageError)) as error:
         rlpost.enrich(rows, Recipe.of({"emit": None, **options}))
     assert text in str(error.value)
-
-
-def test_emit_of_responses_needs_no_role_of_tokens() -> None:
-    rows = table(LENGTHS).append_column("ids", pa.array([[1, 2]] * ROWS))
-    recipe = Recipe.of({"emit": ("response_advantage",)})
-    assert rlpost.enrich(rows, recipe)[0]["response_advantage"].null_count == 0
-
-
-def test_a_scalar_of_a_token_role_is_no_token_column() -> None:
-    rows = table(LENGTHS).append_column("values", pa.array(np.ones(ROWS)))
-    out, summary = rlpost.enrich(rows)
-    assert "response_advantage" in out.column_names
-    assert "values" not in summary["roles"]

@@ -65,14 +65,6 @@ def test_the_written_mask_combines_both():
         "sample_mask": 1, "max_len": 2, "nonfinite": 0, "all": 3}  # fmt: skip
 
 
-def test_none_ignores_it():
-    table = masked(to_table(responses()), [True, False, True, True])
-    got, summary = rlpost.enrich(table, rlpost.Recipe(columns={"sample_mask": "none"}))
-    want, _ = rlpost.enrich(to_table(responses()), rlpost.Recipe())
-    assert written(got, "advantages") == written(want, "advantages")
-    assert "sample_mask" not in summary["masked"]
-
-
 def test_a_weight_is_no_mask_and_a_null_is_an_error():
     with pytest.raises(DataError, match=r"row 1: `sample_mask` is 0.25; .*--map sample_mask=none"):
         rlpost.enrich(masked(to_table(responses()), [1.0, 0.25, 1.0, 1.0]))
@@ -113,22 +105,6 @@ def test_the_same_recipe_gives_the_same_file_again(tmp_path):
     assert verify([tmp_path / "two.parquet"])["ok"]
 
 
-def test_a_second_recipe_without_masks_removes_those_of_the_first(tmp_path):
-    _, two, _ = twice(tmp_path, to_table(responses()), OWN, {})
-    assert two["sample_mask"].to_list() == [True] * 4
-    want, _ = rlpost.enrich(to_table(responses()))
-    assert two["advantages"].to_list() == written(want, "advantages")
-    assert verify([tmp_path / "two.parquet"])["ok"]
-
-
-def test_the_mask_of_the_first_run_can_be_used(tmp_path):
-    chosen = {"columns": {"sample_mask": "sample_mask"}}
-    _, two, _ = twice(tmp_path, to_table(responses()), OWN, chosen)
-    want, _ = rlpost.enrich(to_table(responses()[:3]))
-    close(flat(two["advantages"].to_list()[:3]), flat(written(want, "advantages")))
-    assert two["sample_mask"].to_list() == [True, True, True, False]
-
-
 def test_masks_that_cannot_be_separated_are_an_error(tmp_path):
     table = masked(to_table(responses()), [True, False, True, True])
     with pytest.raises(UsageError, match=r"--map sample_mask=sample_mask .*--map sample_mask=none"):
@@ -164,12 +140,6 @@ def test_a_length_limit_without_its_mask_is_warned_of():
     assert text in rlpost.enrich(to_table(responses()), rlpost.Recipe(**options))[1]["warnings"]
     masked_too = rlpost.Recipe(**options, max_len_mask=True)
     assert text not in rlpost.enrich(to_table(responses()), masked_too)[1]["warnings"]
-
-
-def test_in_memory_it_is_the_same():
-    one, _ = rlpost.enrich(to_table(responses()), rlpost.Recipe(**OWN))
-    two, _ = rlpost.enrich(one, rlpost.Recipe(**OWN, replace=True))
-    assert one.select(sorted(one.column_names)).equals(two.select(sorted(two.column_names)))
 
 
 def test_the_loss_uses_the_mask_beside_the_advantages(tmp_path):

@@ -130,12 +130,6 @@ def by_hand():
     )
 
 
-def test_session_gae_by_hand():
-    # x: 1 - 1/4; 1/4 - 1/2 + .75/2; then 1/2 - 1/2 + ...   y: 2 - 0; 0 - 1 + 2/2
-    got = written([], by_hand(), estimator="gae", lam=0.5)
-    assert got.tolist() == [0.125, 0, 0.75, 0.03125, 0.0625, 0, 0, 2]
-
-
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
@@ -202,11 +196,6 @@ def test_rollouts_with_alternatives_of_one_turn_are_counted(options):
     assert text.startswith("1 rollout ")
     with pytest.raises(DataError, match=r"row 1, has `turn` 1, and table, row 2, .*--map branch="):
         warnings(**options, columns={"branch": "none"})
-
-
-def test_truncated_rows_that_continue_are_not_counted():
-    (text,) = [one for one in warnings(estimator="gae", scan="rollout") if "truncated" in one]
-    assert text.startswith("2 truncated")
 
 
 def test_the_summary_names_the_scan_and_the_turn_rewards_that_it_adds():

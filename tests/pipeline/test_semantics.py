@@ -104,18 +104,6 @@ def test_a_column_of_other_semantics_may_differ(enriched):
     assert verdicts["advantages"] == "other semantics"
 
 
-def test_a_recipe_of_other_semantics_may_not_fit_its_file_any_more(enriched):
-    of_other_semantics(enriched)
-    table = pq.read_table(enriched)
-    recipe = json.loads(table.schema.metadata[b"rlpost.recipe"]) | {"kl_coef": 0.1}
-    table = table.drop_columns(["ref_log_probs"])
-    metadata = {**table.schema.metadata, b"rlpost.recipe": json.dumps(recipe).encode()}
-    pq.write_table(table.replace_schema_metadata(metadata), enriched)
-    ran = run("verify", enriched)
-    assert ran.code == 0
-    assert "its columns were not recomputed" in one_line(ran.out)
-
-
 def test_loss_prints_the_semantics_of_the_advantages_that_it_reads(source, enriched, tmp_path):
     of_other_semantics(enriched)
     out = tmp_path / "loss.parquet"
@@ -126,19 +114,6 @@ def test_loss_prints_the_semantics_of_the_advantages_that_it_reads(source, enric
     summary = strict_json(run("loss", source, out, "--overwrite", *words).out)
     assert not any("semantics" in text for text in summary["warnings"])
     assert stored(out) == str(SEMANTICS).encode()
-
-
-def test_compare_prints_the_semantics_of_each_side(source, enriched, tmp_path):
-    new = tmp_path / "new.parquet"
-    assert run("advantages", source, new, "-q").code == 0
-    of_other_semantics(enriched)
-    words = ("compare", enriched, new)
-    warning = f"out.parquet: the advantages have {NUMBERS}"
-    assert strict_json(run(*words, "--format", "json").out)["warnings"] == [warning]
-    for how in ("table", "markdown"):
-        assert f"! {warning}" in one_line(run(*words, "--format", how).out)
-    again = strict_json(run("compare", new, new, "--format", "json").out)
-    assert again["warnings"] == []
 
 
 def test_running_statistics_of_two_definitions_of_the_reward_are_not_mixed(source, tmp_path):

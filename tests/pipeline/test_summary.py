@@ -11,8 +11,6 @@ import pytest
 from runs import rollout, run, save
 
 import rlpost
-from rlpost.errors import DataError
-from rlpost.io.clock import Clock
 
 L = 12  # the longest response
 EMIT = (
@@ -232,25 +230,6 @@ def test_the_summary_is_what_the_columns_say(name, tmp_path):
             same(part, facts(out.filter(pl.col(column) == part[column]), recipe), part[column])
 
 
-def test_groups_are_counted(tmp_path):
-    data = frame().filter(pl.int_range(pl.len()) % 80 < 77)
-    data = data.with_columns(
-        prompt_id=pl.when(pl.int_range(pl.len()) == 0).then(pl.lit("alone")).otherwise("prompt_id")
-    )
-    _, summary = processed(tmp_path, data)
-    groups = data.group_by("step", "prompt_id").agg(
-        pl.len(), pl.col("reward").n_unique().alias("kinds")
-    )
-    sizes = groups["len"].value_counts().sort("len")
-    assert summary["groups"] == {
-        "count": groups.height,
-        "single": 1,
-        "size": {"min": 1, "median": groups["len"].median(), "max": 8},
-        "sizes": dict(sizes.iter_rows()),
-        "by": ["step", "prompt_id"],
-    }
-
-
 def test_roles_and_settings_are_said(tmp_path):
     data = frame().rename({"reward": "score"}).rename({"prompt_id": "question"})
     _, summary = processed(
@@ -316,13 +295,6 @@ def test_a_column_that_could_serve_a_role_is_named(tmp_path):
     assert roles["reward"] == {"column": "score", "found_by": "alias", "ignored": ["scores"]}
     unread = small().with_columns(value_preds=pl.lit([0.0]), values=pl.lit([0.0]))
     assert warnings(unread) == []
-
-
-def test_a_file_tells_of_its_own_rows(tmp_path):
-    out, _ = processed(tmp_path, frame(), advantage_clip=0.7)
-    first = tmp_path / "out" / "000.parquet"
-    own = json.loads(pl.read_parquet_metadata(first)["rlpost.summary"])
-    same(own, facts(out[:70], rlpost.Recipe(advantage_clip=0.7)))
 
 
 # Warnings
@@ -451,20 +423,6 @@ def test_half_a_cause_is_none(columns):
     assert warnings(small(**columns)) == []
 
 
-def test_a_filter_that_drops_everything_is_an_error():
-    with pytest.raises(DataError, match="no response is left of 4: truncated keeps 0"):
-        warnings(small(finish_reason=["length"] * 4), drop_truncated=True)
-    assert (
-        warnings(small(finish_reason=["length", "stop", "stop", "stop"]), drop_truncated=True) == []
-    )
-
-
-def test_a_kl_coefficient_without_reference_log_probs_is_an_error():
-    with pytest.raises(DataError, match="no column for ref_log_probs"):
-        warnings(small(ref_log_probs=None), kl_coef=0.1)
-    assert warnings(small(ref_log_probs=None)) == []
-
-
 @pytest.mark.parametrize("estimator", ["grpo", "reinforce_pp"])
 def test_a_batch_of_one_token_is_not_whitened_and_that_is_said(estimator):
     recipe = rlpost.Recipe(estimator=estimator, whiten_advantages=True)
@@ -501,35 +459,3 @@ def test_the_seconds_of_a_run_are_start_up_passes_and_publishing(tmp_path):
     assert summary["bytes"]["decoded"] > 0
     own = {name: value for name, value in seconds["cpu"].items() if name != "total"}
     assert 0 < own["compute"] < sum(own.values()) <= seconds["cpu"]["total"]
-
-
-def test_the_cpu_time_of_a_function_begins_with_its_call(tmp_path):
-    files = tmp_path / "in.parquet", tmp_path / "out.parquet"
-    small().write_parquet(files[0])
-    began = time.process_time()
-    cpu = rlpost.advantages(*files)["seconds"]["cpu"]
-    assert 0 < cpu["start_up"] < cpu["total"] <= time.process_time() - began < began
-
-
-def test_the_time_of_a_pass_is_divided_by_what_its_results_wait_for():
-    """One reads for 0.2 s, one computes for 0.1 s, and the thread that takes results 0.05 s."""
-    clock = Clock()
-
-    def read():
-        time.sleep(0.2)
-        yield "a chunk"
-
-    def compute(chunks):
-        for chunk in clock.waited("read", chunks):
-            with clock.busy("compute"):
-                time.sleep(0.1)
-            yield chunk
-
-    with clock.wall("write"):
-        for _ in clock.waited("results", compute(clock.timed("read", read()))):
-            time.sleep(0.05)
-    seconds = clock.seconds
-    assert sum(seconds["limits"].values()) == pytest.approx(seconds["passes"]["write"])
-    limits = seconds["limits"]
-    assert limits["read"] > limits["compute"] > limits["write"] >= 0.05 > limits["encode"] == 0
-    assert seconds["busy"]["compute"] >= 0.1 > seconds["cpu"]["compute"]  # sleeping is no CPU time

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import rlpost
-from rlpost.errors import DataError, ReadWriteError, UnavailableError, UsageError
+from rlpost.errors import DataError, ReadWriteError, UsageError
 from rlpost.io import tokenizer as module
 from rlpost.recipe.recipe import Recipe
 
@@ -75,14 +75,6 @@ def test_a_tokenizer_without_a_token_for_unknown_words_is_an_error(model, tmp_pa
         rlpost.enrich(table(), recipe)
 
 
-def test_a_tokenizer_that_stops_the_library_is_an_error(trained, tmp_path):
-    document = json.loads((trained / "tokenizer.json").read_text())
-    document["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match=f"--tokenizer {tmp_path}: is no tokenizer.json"):
-        rlpost.enrich(table(), Recipe(estimator="opo", tokenizer=str(tmp_path)))
-
-
 @pytest.mark.parametrize("options", [{"estimator": "opo"}, {"length_weight": True}], ids=str)
 def test_lengths_are_those_of_the_texts(trained, options, tmp_path):
     lengths = reference(trained)
@@ -101,14 +93,6 @@ def test_lengths_are_those_of_the_texts(trained, options, tmp_path):
     assert summary.tokens == of_column.tokens == {"all": sum(lengths), "policy": sum(lengths)}
     assert summary.roles["response"]["column"] == "completion"
     assert rlpost.verify(tmp_path / "out.parquet", tokenizer=str(trained)).ok
-
-
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_any_arrow_type_of_text_is_read_and_a_file_serves_as_its_folder(trained, kind):
-    rows = table().drop_columns(["completion"]).append_column("mine", pa.array(TEXTS).cast(kind))
-    recipe = Recipe(tokenizer=str(trained / "tokenizer.json"), columns={"response": "mine"})
-    _, summary = rlpost.enrich(rows, recipe)
-    assert summary.tokens["all"] == sum(reference(trained))
 
 
 def test_a_conversion_makes_ids_and_lengths_and_a_run_counts_by_them(trained, tmp_path):
@@ -184,12 +168,6 @@ def test_options_without_effect_and_bad_texts_are_errors(trained, columns, optio
     with pytest.raises(kind) as error:
         rlpost.enrich(rows, Recipe.of({"tokenizer": str(trained), **options}))
     assert text in str(error.value)
-
-
-def test_without_the_library_the_error_has_the_pip_command(trained, monkeypatch):
-    monkeypatch.setattr("rlpost.optional.find_spec", lambda _: None)
-    with pytest.raises(UnavailableError, match=r"pip install 'rlpost\[tokenizers\]'"):
-        rlpost.enrich(table(), Recipe(tokenizer=str(trained)))
 
 
 def test_texts_are_encoded_in_batches_of_bounded_size(monkeypatch):

@@ -155,42 +155,7 @@ def test_a_reward_arrives_or_a_warning_counts_it(estimator, how, terminal):
         assert not lost
 
 
-@pytest.mark.parametrize(("how", "terminal"), [*product(OBSERVATIONS, TERMINAL)])
-def test_a_lone_response_is_its_own_position_baseline(how, terminal):
-    """Returns and the baseline of optimal_token_baseline come from the same scan."""
-    (row,) = rows_of("")[:1]
-    numerics = {"observations": how, "terminal_reward": terminal, "otb_eps": 0}
-    recipe = rlpost.Recipe(estimator="optimal_token_baseline", gamma=GAMMA, numerics=numerics)
-    table, _ = rlpost.enrich(to_table([row]), recipe)
-    np.testing.assert_allclose(table.column("advantages").to_pylist()[0], 0.0, atol=1e-6)
-
-
 LONG = Response(group="p", reward=1.0, mask=[1, 1, 1, 0], values=[0.0] * 4)
-
-
-def credited(row, preset, estimator, **options):
-    recipe = rlpost.preset(preset, estimator=estimator, gamma=1.0, **options)
-    table, summary = rlpost.enrich(to_table([row, row]), recipe)
-    return table.column("advantages").to_pylist()[0], summary["warnings"]
-
-
-def test_open_instruct_credits_the_reward_of_a_trailing_observation():
-    advantages, warnings = credited(LONG, "open-instruct", "gae", lam=1.0)
-    assert advantages == [1.0, 1.0, 1.0, 0.0]
-    assert not [text for text in warnings if "dropped" in text]
-
-
-@pytest.mark.parametrize("preset", ["verl", "roll"])
-def test_verl_and_roll_lose_it_and_the_warning_says_so(preset):
-    advantages, warnings = credited(LONG, preset, "gae", lam=1.0, whiten_advantages=False)
-    assert advantages == [0.0] * 4
-    assert counted(warnings, "the reward") == 2
-    kept, warnings = credited(
-        LONG, preset, "gae", lam=1.0, whiten_advantages=False,
-        numerics={"terminal_reward": "last_policy_token"},
-    )  # fmt: skip
-    assert kept == [1.0, 1.0, 1.0, 0.0]
-    assert counted(warnings, "the reward") == 0
 
 
 def test_reward_whitening_loses_a_reward_on_an_observation_and_says_so():
@@ -212,11 +177,3 @@ def test_dropped_responses_and_rewards_of_zero_lose_nothing():
     )
     _, summary = rlpost.enrich(table, recipe)
     assert counted(summary["warnings"], "the reward") == 0
-
-
-def test_a_segment_that_reads_its_last_token_only_loses_other_process_rewards():
-    row = Response(group="p", reward=1.0, mask=[1, 1, 0, 1], token_rewards=[0.5, 0.0, 0.0, 2.0])
-    recipe = rlpost.Recipe(estimator="agentic_reinforce", numerics={"segment_reward": "last"})
-    table, summary = rlpost.enrich(to_table([row]), recipe)
-    assert table.column("advantages").to_pylist()[0] == [3.0, 3.0, 0.0, 3.0]
-    assert counted(summary["warnings"], "process rewards") == 1

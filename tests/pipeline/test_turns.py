@@ -85,15 +85,6 @@ def test_counts_of_parts_with_whole_groups_add_up_to_those_of_the_whole(
     assert set(found[found > 0]) <= {kind}
 
 
-@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=4))
-def test_dialogues_are_found_by_their_turns_alone(groups):
-    """Groups of rollouts with so many turns each; one-turn groups are no turns."""
-    rows = [(g, t) for g, turns in enumerate(groups) for n in turns for t in range(n)]
-    group, turn = (np.array(column) for column in zip(*rows, strict=True))
-    wanted = [BY_TURN * (max(groups[g]) > 1) for g, _ in rows]
-    assert turn_rows(group, None, turn).tolist() == wanted
-
-
 GROUPS, ROLLOUTS, STEPS = 6, 4, 3
 
 
@@ -176,35 +167,6 @@ def test_rows_that_are_no_turns_are_not_warned_of(columns, tmp_path):
     assert warned(tmp_path, dialogues(**columns), estimator="grpo") == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"estimator": "reinforce"},
-        {"estimator": "grpo", "columns": {"rollout": "traj_id"}},
-        {"estimator": "rloo", "columns": {"rollout": "traj_id"}},
-        {"estimator": "gigpo"},
-        {"estimator": "step_reinforce"},
-    ],
-)
-def test_recipes_that_count_rollouts_or_no_groups_are_not_warned(options, tmp_path):
-    table = dialogues(traj_id="traj_id", turn="turn")
-    table |= {"state_id": table["prompt_id"], "step_score": table["reward"]}
-    table |= {"episode_score": table["reward"]}
-    assert warned(tmp_path, table, **options) == []
-
-
-def test_masks_of_groups_are_warned_of_and_estimators_that_reject_the_option_name_no_option(
-    tmp_path,
-):
-    masked = {"estimator": "reinforce", "drop_zero_variance": True}
-    (text,) = warned(tmp_path, dialogues(turn="turn"), **masked)
-    assert "--map rollout=COLUMN" in text
-    table = dialogues(traj_id="traj_id")
-    (text,) = warned(tmp_path, table | {"domain": ["a"] * 72}, estimator="rae")
-    assert "--map rollout" not in text
-    assert "estimator rae needs one row of each rollout" in text
-
-
 def test_nulls_in_the_ids_are_an_error_unless_rows_count(tmp_path):
     table = dialogues(traj_id="traj_id", turn="turn")
     odd = table | {
@@ -223,21 +185,3 @@ def test_nulls_in_the_ids_are_an_error_unless_rows_count(tmp_path):
         assert ("--unit row" in raised.value.parts[0].tip) == counts
     assert warned(tmp_path, dialogues(), estimator="grpo") == []
     assert got.equals(pl.read_parquet(tmp_path / "out.parquet")["advantages"])
-
-
-def test_the_ids_are_a_role_and_a_kept_key(tmp_path):
-    table = dialogues(rollout_id="traj_id")
-    assert warned(tmp_path, table, estimator="grpo", unit="row", emit_only=True) == []
-    assert "rollout_id" in pl.read_parquet(tmp_path / "out.parquet").columns
-    summary = rlpost.advantages(
-        tmp_path / "in.parquet", tmp_path / "o2.parquet", Recipe(estimator="grpo", unit="row")
-    )
-    assert "turns" not in str(summary["roles"])
-
-
-def test_files_of_which_one_lacks_the_ids_are_read(tmp_path):
-    (tmp_path / "in").mkdir()
-    pq.write_table(pa.table(dialogues(traj_id="traj_id")), tmp_path / "in/a.parquet")
-    pq.write_table(pa.table(dialogues()), tmp_path / "in/b.parquet")
-    summary = rlpost.advantages(tmp_path / "in", tmp_path / "out", Recipe(estimator="grpo"))
-    assert [text for text in summary["warnings"] if any(sign in text for sign in TURNS)] == []

@@ -76,13 +76,6 @@ def test_a_rollout_in_several_rows_has_the_numbers_of_the_same_in_one_row(option
     assert numbers(rows, **options) == numbers(joined(rows), **options)
 
 
-@pytest.mark.parametrize("options", [{"length_weight": True}, {"drop_truncated": True}], ids=str)
-def test_weights_and_masks_of_rollouts_are_those_of_one_row(options):
-    emit = ("sample_weight",) if "length_weight" in options else ("sample_mask",)
-    rows = shuffled(table())
-    assert numbers(rows, emit=emit, **options) == numbers(joined(rows), emit=emit, **options)
-
-
 def test_gdpo_normalises_over_rollouts():
     rows = table(x=ROWS["reward"], y=[0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 3.0])
     options = {"estimator": "gdpo", "reward_components": ("x", "y")}
@@ -121,10 +114,3 @@ def test_null_in_the_last_turn_is_an_error_and_a_mask_leaves_the_rollout_out():
     kept = dict(zip(got["id"].to_pylist(), got["sample_mask"].to_pylist(), strict=True))
     assert kept == {"a": False, "b": True, "c": True, "d": True, "e": True}
     assert got["response_level_rewards"].to_pylist()[3:6] == [0.0, 0.0, 0.5]
-
-
-def test_rows_without_groups_are_rollouts_by_their_id():
-    rows = table().drop_columns("prompt_id")
-    options = {"norm_mean": "batch", "norm_std": "none", "emit": ("response_advantage",)}
-    found = numbers(rows, estimator="reinforce", **options)
-    assert found == pytest.approx({"a": 0.3, "b": -0.7, "c": -0.2, "d": 1.3, "e": -0.7})

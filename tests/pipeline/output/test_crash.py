@@ -18,7 +18,7 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 from forked_runs import ForkedRuns
-from runs import PROGRAM, rollout, run, save, start
+from runs import rollout, run, save, start
 
 import rlpost
 from rlpost.errors import DataError, ReadWriteError
@@ -177,17 +177,6 @@ def test_writes_that_take_half_of_what_they_are_given_change_nothing(
         assert contents(tmp_path) == wanted["grpo"]
 
 
-def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
-    source = save(rollout(), tmp_path / "in.parquet")
-    mine, other = ".o.parquet.rlpost-1-0123abcd.tmp", ".p.parquet.rlpost-1-0123abcd.tmp"
-    for name in (mine, other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp"):
-        (tmp_path / name).write_text("x")
-    assert run("advantages", source, tmp_path / "o.parquet", "-q").code == 0
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "in.parquet", "o.parquet", other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp",
-    }  # fmt: skip
-
-
 @pytest.mark.nightly
 def test_many_runs_on_one_output_at_once_are_safe(inputs, wanted, tmp_path):
     """Each either does all of it or is refused."""
@@ -329,18 +318,6 @@ def test_a_read_that_fails_is_an_error_with_the_files_name(monkeypatch, tmp_path
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_a_copy_that_fails_is_an_error(monkeypatch, tmp_path):
-    source = save(rollout(), tmp_path / "a.parquet")
-
-    def failing(*_):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "preadv", failing)
-    ran = run("advantages", source, tmp_path / "out.parquet", "-q")
-    assert (ran.code, "Input/output error" in ran.err) == (4, True)
-    assert list(tmp_path.iterdir()) == [source]
-
-
 # Signals
 
 
@@ -403,13 +380,6 @@ def test_code_that_swallows_the_interrupt_is_ended_all_the_same(tmp_path, number
     assert time.monotonic() - begun < WITHIN
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.nightly
-def test_a_job_in_the_background_keeps_ignoring_the_interrupt(inputs, tmp_path):
-    words = " ".join(map(str, command(inputs, tmp_path)))
-    shell = f"trap '' INT; {PROGRAM} {words} & pid=$!; sleep 0.7; kill -INT $pid; wait $pid"
-    assert subprocess.run(["bash", "-c", shell], check=False).returncode == 0
 
 
 # Threads
