@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import time
@@ -144,11 +143,6 @@ def test_advantages_writes_the_same_bytes(platform, inputs, expected, tmp_path):
     assert contents(tmp_path) == expected
     run(platform, *advantages(inputs, tmp_path, "--overwrite"))
     assert contents(tmp_path) == expected
-
-
-def untimed(out):
-    """The lines that print no times."""
-    return [line for line in out.splitlines() if not re.search(r"seconds|[\d.]+ s\b", line)]
 
 
 # Locks, kills and signals
