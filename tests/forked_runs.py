@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -71,8 +70,7 @@ class ForkedRuns:
         Args:
             words: the command line.
             how: `signal` and `after`, seconds: it is sent then; `call` and `fault`: at this call
-                it is killed ("kill") or the call fails (an errno) or writes half ("short");
-                `memory`: bytes that it may have beyond those it starts with.
+                it is killed ("kill") or the call fails (an errno) or writes half ("short").
         """
         request = {"words": [*map(str, words)], **how}
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -108,13 +106,13 @@ def warm_up() -> None:
         run("advantages", source, Path(folder) / "out.parquet", "-q", "--workers", "1")
 
 
-def run_child(folder, words, *, after=None, signal=9, call=None, fault=None, memory=None) -> Ended:
+def run_child(folder, words, *, after=None, signal=9, call=None, fault=None) -> Ended:
     """Fork a child that runs a command, and wait until it ends."""
     told, counted = folder / "told", folder / "calls"
     told.touch()
     pid = os.fork()
     if not pid:
-        be_child(words, told, counted if call is not None else None, call, fault, memory)
+        be_child(words, told, counted if call is not None else None, call, fault)
     begun = time.monotonic()
     if after is not None:
         time.sleep(after)
@@ -132,7 +130,7 @@ def run_child(folder, words, *, after=None, signal=9, call=None, fault=None, mem
     return Ended(os.waitstatus_to_exitcode(status), err, seconds, calls)
 
 
-def be_child(words, told, counted, call, fault, memory) -> None:
+def be_child(words, told, counted, call, fault) -> None:
     """What the child does; it does not return."""
     try:
         atexit._clear()  # what the parent does at its end is not the child's to do
@@ -143,9 +141,6 @@ def be_child(words, told, counted, call, fault, memory) -> None:
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         sys.argv = ["rlpost", *words]
         random.seed(os.getpid())
-        if memory is not None:
-            now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
         if counted is not None:
             watch_calls(counted, call, fault)
         leave()

@@ -85,12 +85,6 @@ def test_emit_only_drops_the_other_columns():
     assert reader.schema.names == ["prompt_id", "advantages"]
 
 
-def test_a_single_batch_is_enriched_like_a_table():
-    (batch,) = TABLE.to_batches()
-    enriched = rlpost.enrich(batch, RECIPE)[0]
-    assert pa.Table.from_batches([enriched]).equals(rlpost.enrich(TABLE, RECIPE)[0])
-
-
 def test_no_temporary_files_remain(folder):
     reader, _ = rlpost.enrich(batches(), RECIPE)
     assert [*folder.iterdir()] == []

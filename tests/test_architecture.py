@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PACKAGE = Path(rlpost.__file__).parent
-MOST_BODY_LINES = 60  # from 40 on, look twice
 
 # The rooms, from the top floor down. A room imports from the rooms below its own, and within its
 # own. A part is a file or a folder at the top of the package.
@@ -406,20 +405,3 @@ def test_a_class_name_is_used_once():
             if isinstance(node, ast.ClassDef):
                 modules_of.setdefault(node.name.lstrip("_"), []).append(module.name)
     assert {name: own for name, own in modules_of.items() if len(own) > 1} == {}
-
-
-def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function from behind its docstring to its end."""
-    body = node.body[1:] if ast.get_docstring(node) else node.body
-    return int(node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-def test_functions_are_short():
-    long = {
-        f"{module.name}.{node.name}": body_lines(node)
-        for module in modules()
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and body_lines(node) > MOST_BODY_LINES
-    }
-    assert long == {}

@@ -104,27 +104,6 @@ def seconds_of(work):
 # Killed
 
 
-@pytest.mark.nightly
-def test_a_run_that_is_killed_at_any_moment_leaves_no_torn_file(
-    forked_runs, inputs, wanted, tmp_path
-):
-    """Each kill is followed by a run with another recipe, killed at another moment."""
-    chance = chances(7)
-    whole = min(seconds_of(lambda: forked_runs.run(*command(inputs, tmp_path))) for _ in range(3))
-    killed = 0
-    for number in range(KILLS):
-        words = command(inputs, tmp_path, ("grpo", "rloo")[number % 2])
-        ended = forked_runs.run(
-            *words, signal=signal.SIGKILL, after=chance.uniform(0, 1.05 * whole)
-        )
-        assert ended.code in (0, -signal.SIGKILL), ended.err
-        killed += ended.code != 0
-        check_intact(tmp_path, wanted)
-    assert killed > KILLS / 4
-    assert forked_runs.run(*command(inputs, tmp_path)).code == 0
-    assert contents(tmp_path) == wanted["grpo"]
-
-
 @pytest.fixture(scope="module")
 def calls(forked_runs, inputs, tmp_path_factory):
     """How many calls that touch files a run makes."""
@@ -231,21 +210,6 @@ def test_a_full_disk_ends_a_run_with_4_and_leaves_nothing(forked_runs, inputs, w
             assert "Traceback" not in ended.err
             assert list(top.iterdir()) == []
     assert codes == [4, 4, 4, 4, 4, 0]
-
-
-@pytest.mark.nightly
-def test_a_run_that_gets_no_memory_leaves_no_torn_file(forked_runs, inputs, wanted, tmp_path):
-    codes = []
-    for megabytes in (1, 4, 16, 40, 64, 100, 150, 250, 400, 2_000):
-        ended = forked_runs.run(*command(inputs, tmp_path), memory=megabytes << 20)
-        codes.append(ended.code)
-        # Libraries end the process, too, where they find none: by abort, and glibc with 127.
-        assert ended.code in (0, 4, 5, 127) or ended.code < 0, ended.err
-        assert "Traceback" not in ended.err or ended.code < 0
-        check_intact(tmp_path, wanted)
-    # How many of them fail depends on what the process holds already; the next test's always does.
-    assert codes[-1] == 0
-    check_clean(tmp_path, wanted)
 
 
 # Inputs that change or fail
