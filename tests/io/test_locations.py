@@ -114,6 +114,7 @@ def test_python_results_name_urls_without_secrets(signed, tmp_path):
     assert_no_secrets("path", repr(parse_path(enriched)) + str([parse_path(plain)]))
 
 
+@pytest.mark.nightly
 def test_a_traceback_has_no_secrets(signed):
     ran = subprocess.run(
         [sys.executable, "-m", "rlpost", "inspect", signed[0].replace("token=1", "x=1"), "--debug"],

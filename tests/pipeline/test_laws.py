@@ -147,7 +147,7 @@ def check_order(table, recipe, want, order, same, device="cpu"):
 
 def check_files(table, recipe, want, summary, cuts, row_groups, top, device="cpu"):
     files_of(table, [cut % (table.num_rows + 1) for cut in cuts], row_groups, top / "in")
-    options = rlpost.Options(device, chunk_tokens=30, workers=2)
+    options = rlpost.Options(device, chunk_tokens=100, workers=2)
     facts = rlpost.advantages(top / "in", top / "out", recipe, options)
     parts = [pq.read_table(path) for path in sorted((top / "out").glob("*.parquet"))]
     assert len(parts) == len(cuts) + 1

@@ -32,7 +32,11 @@ COMMANDS = {
     "export to slime": ("export", "{top}/{n}.parquet", "{out}", "--to", "slime", "-q"),
     "report": ("report", "{top}/{n}.parquet", "-o", "{out}/report.html", "-q"),
 }  # fmt: skip
-AT_NIGHT = ("export to slime", "report")  # each process imports torch, or altair
+AT_NIGHT = (
+    "export to slime",
+    "report",
+    "loss of a folder",
+)  # processes that import torch or altair
 KILLS = int(os.environ.get("RLPOST_KILLS", "2"))
 
 
