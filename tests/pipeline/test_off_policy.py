@@ -262,3 +262,16 @@ def test_rejection_by_advantage_cannot_come_first():
     )
     with pytest.raises(UsageError, match="--is-filter-where negative: needs advantages"):
         rlpost.enrich(to_table([row([-1.0], [-1.0])]), recipe)
+
+
+def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
+    rows = [row([-1.0, -1.0], [-1.5, -1.25]), row([-1.0], [-1.5])]
+    table = to_table(rows)
+    bad = pa.array([[-1.5, math.nan], [-1.5]], pa.list_(pa.float32()))
+    table = table.set_column(table.column_names.index("infer_log_probs"), "infer_log_probs", bad)
+    recipe = Recipe(
+        is_weight="token", is_normalise=True, nonfinite="mask", is_filter=("max:k2::9",)
+    )
+    out, summary = rlpost.enrich(table, recipe)
+    assert lists(out, "is_weight") == [[0.0, 0.0], [1.0]]
+    assert summary["correction"]["tokens"] == 1

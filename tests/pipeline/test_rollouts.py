@@ -176,3 +176,12 @@ def test_process_rewards_of_rows_must_agree_too_or_follow_the_rule():
         recipe = rlpost.Recipe(estimator="raw", columns={"rollout": "traj"}, rollout_reward=rule)
         got, _ = rlpost.enrich(table, recipe)
         assert written(got, "response_level_rewards")[:2] == [reward, reward]
+
+
+@pytest.mark.parametrize("rule", ["last", "sum"])
+def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
+    table = turns([2.0, math.nan, 0.0, 1.0], ["a", "a", "b", "b"])
+    options = {"columns": {"rollout": "traj"}, "rollout_reward": rule, "nonfinite": "mask"}
+    got, summary = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
+    assert written(got, "response_level_rewards") == [0, 0, 1, 1]
+    assert summary["masked"]["nonfinite"]["responses"] == 2

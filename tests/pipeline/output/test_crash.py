@@ -381,3 +381,14 @@ def test_delays_in_any_thread_change_no_byte(monkeypatch, inputs, wanted, tmp_pa
     assert run(*words).code == 0
     assert contents(tmp_path) == wanted["grpo"]
     assert pq.read_metadata(tmp_path / "0.parquet").num_rows == 2_000
+
+
+def test_what_a_killed_run_left_of_other_outputs_stays(tmp_path):
+    source = save(rollout(), tmp_path / "in.parquet")
+    mine, other = ".o.parquet.rlpost-1-0123abcd.tmp", ".p.parquet.rlpost-1-0123abcd.tmp"
+    for name in (mine, other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp"):
+        (tmp_path / name).write_text("x")
+    assert run("advantages", source, tmp_path / "o.parquet", "-q").code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "in.parquet", "o.parquet", other, ".o.parquet.rlpost-1-0123abcd.tmp.bak", ".o.parquet.swp",
+    }  # fmt: skip
