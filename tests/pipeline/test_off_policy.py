@@ -2,6 +2,7 @@
 
 import math
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reference_corrections as slow
