@@ -185,3 +185,16 @@ def test_a_row_that_is_left_out_leaves_its_rollout_without_a_reward(rule):
     got, summary = rlpost.enrich(table, rlpost.Recipe(estimator="raw", **options))
     assert written(got, "response_level_rewards") == [0, 0, 1, 1]
     assert summary["masked"]["nonfinite"]["responses"] == 2
+
+
+def test_rows_that_differ_are_named_by_their_files(tmp_path):
+    table = turns([0.0] * 6 + [1.0, 0.0], [str(i % 5) for i in range(8)])
+    files = [tmp_path / f"{name}.parquet" for name in "ab"]
+    for path, first in zip(files, (0, 4), strict=True):
+        pq.write_table(table.slice(first, 4), path)
+    recipe = rlpost.Recipe(columns={"rollout": "traj"})
+    with pytest.raises(DataError) as error:
+        rlpost.advantages(files, tmp_path / "out", recipe)
+    assert str(error.value).startswith(
+        f"{files[0]}, row 1, has a reward of 0.0, but {files[1]}, row 2, has a reward of 1.0"
+    )
