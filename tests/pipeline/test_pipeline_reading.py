@@ -67,6 +67,13 @@ def test_no_finish_reason_at_all_is_no_truncation():
     assert summary["masked"]["truncated"]["responses"] == 0
 
 
+def test_finish_reasons_of_another_type_are_read_only_where_they_are_needed():
+    rows = table(finish_reason=[[1.5]] * 4)
+    rlpost.enrich(rows, rlpost.Recipe(columns={"reward": "right"}))
+    with pytest.raises(DataError, match="finish_reason"):
+        rlpost.enrich(rows, rlpost.Recipe(drop_truncated=True, columns={"reward": "right"}))
+
+
 def test_lists_without_a_type_are_empty_or_null():
     mask = pa.array([[], [], [], []], pa.list_(pa.null()))
     recipe = rlpost.Recipe(columns={"reward": "right"})
