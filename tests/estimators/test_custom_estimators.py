@@ -63,6 +63,7 @@ def test_a_custom_estimator_needs_its_columns_and_has_its_first_line_as_formula(
     estimator = estimator_named(f"{file}:centred")
     assert (estimator.columns, estimator.level) == (("rewards",), "response")
     assert estimator.formula == "2(r - mean of the batch)"
+    assert estimator.source == str(file)
     table = to_table(responses([1.0]), without=("values",))
     with pytest.raises(rlpost.errors.DataError, match="values"):
         rlpost.enrich(table, rlpost.Recipe(estimator=f"{file}:returns"))

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -208,10 +209,13 @@ def test_the_entries_of_the_table_are_complete(name):
     fields = {*rlpost.Recipe.model_fields, *rlpost.Numerics.model_fields, "component_weights"}
     assert set(estimator.options) <= fields
     assert estimator_named(name) is estimator
-    for option, one in inspect.signature(estimator.function).parameters.items():
-        settable = {**rlpost.Recipe.model_fields, **rlpost.Numerics.model_fields}.get(option)
-        if one.default is not one.empty and settable and settable.default is not None:
-            assert one.default == settable.default, option
+    module = sys.modules.get(f"rlpost.estimators.{name}")
+    steps = getattr(module, f"{name}_rewards", estimator.function)
+    for function in (estimator.function, steps):
+        for option, one in inspect.signature(function).parameters.items():
+            settable = {**rlpost.Recipe.model_fields, **rlpost.Numerics.model_fields}.get(option)
+            if one.default is not one.empty and settable and settable.default is not None:
+                assert one.default == settable.default, option
 
 
 def test_a_wrong_name_is_answered_with_the_closest():
