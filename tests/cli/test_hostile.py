@@ -254,37 +254,6 @@ def test_what_has_a_line_of_its_own_is_in_one_line():
     assert printable_line("plain ümläut 漢字 👍🏽") == "plain ümläut 漢字 👍🏽"
 
 
-BREAKS = "x\ny\r\tz\x07\u200b"
-BROKEN = "x␊y␍␉z␇\ufffd"
-
-
-@pytest.fixture
-def breaking(tmp_path):
-    """A file whose names would break the rows of tables."""
-    table = rollout().append_column("domain", pa.array([BREAKS, "other"] * 6))
-    table = table.append_column("step", pa.array([0] * 12))
-    table = table.append_column("note", pa.array([BREAKS] * 12))
-    table = table.append_column(f"{BREAKS}name", pa.array(range(12)))
-    table = table.append_column("response", pa.array([f"{BREAKS}\n\nlast"] * 12))
-    table = table.set_column(0, "prompt_id", pa.array([f"{BREAKS}{i // 4}" for i in range(12)]))
-    return save(table, tmp_path / "in.parquet")
-
-
-@pytest.mark.parametrize("how", ["table", "markdown"])
-def test_names_break_no_row_of_a_table(breaking, how):
-    ran = run("inspect", breaking, "--about", "domains", "--format", how)
-    assert ran.code == 0
-    begins = (BROKEN, f"| {BROKEN}")
-    rows = [line for line in ran.out.splitlines() if line.startswith(begins)]
-    assert [line for line in rows if "name" not in line and " 6 " in line], rows
-    assert f"{BROKEN}name" in run("inspect", breaking, "--footer", "--format", how).out
-    ran = run("inspect", breaking, "--row", "1", "--format", how)
-    assert f"{BROKEN}0" in ran.out
-    if how == "table":
-        assert f"note={BROKEN}" in ran.out
-        assert re.search("\nx\ny␍ +z␇\u200b\n\nlast\n", ran.out)  # a text keeps its lines
-
-
 # Paths
 
 

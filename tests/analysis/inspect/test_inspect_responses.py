@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from inspected_files import RUN, SAMPLES, spread
+from inspected_files import SAMPLES, spread
 
 import rlpost
 from rlpost import Recipe
 from rlpost.analysis.inspect.facts import inspect
-from rlpost.cli.commands.inspect import app
 
 
 def test_responses_and_rewards_equal_those_of_the_summary(facts, summary):
@@ -127,13 +126,3 @@ def test_groups_of_rollouts_equal_those_of_the_summary(rule, tmp_path):
     groups = summary["groups"]
     assert {name: getattr(found.groups, name) for name in groups} == groups
     assert spread(found.rewards.spread) == pytest.approx(summary["reward"])
-
-
-def test_the_screen_of_groups_counts_rollouts():
-    chosen = ["--rollout-reward", "last"]
-    shown = RUN.invoke(app, [str(CALCULATOR), *chosen, "--about", "groups"]).stdout
-    assert "32 groups of 8 rollouts" in shown
-    shown = RUN.invoke(app, [str(CALCULATOR), *chosen]).stdout
-    assert "919 rows of 256 rollouts, 8,624 tokens (63.5 % policy), 32 groups of 8," in shown
-    assert "turns_as_responses" not in shown
-    assert "differing_rollout_rewards" in RUN.invoke(app, [str(CALCULATOR)]).stdout

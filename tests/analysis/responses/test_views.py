@@ -245,23 +245,6 @@ def test_a_strip_shows_what_cannot_be_seen_and_where_it_begins(tmp_path):
     assert spans == {"dim italic", "reverse bold"}
 
 
-def test_control_characters_are_shown_alone_and_among_others(capsys, tmp_path):
-    hostile = "a\x1b[2J\x07\r\x9b\u202eb"
-    path = tmp_path / "a.parquet"
-    columns = {
-        "prompt_id": [hostile, hostile], "prompt": [hostile, hostile], "reward": [0.0, 1.0],
-        "response": [hostile, "c\r\nd"], "finish_reason": [hostile, "stop"],
-    }  # fmt: skip
-    pq.write_table(pa.table(columns), path)
-    for choice in ({"row": 0}, {"row": 1}, {"top": "reward"}, {"prompt": hostile}):
-        for how in ("table", "markdown", "json"):
-            text = visible_text(capsys, path, format=how, **choice)
-            assert not {*"\x1b\x07\r\x9b\u202e"} & {*text}
-            if how == "table":
-                assert "a␛[2J␇␍\ufffd\ufffdb" in text
-    assert "c␍\nd" in visible_text(capsys, path, row=1)
-
-
 def test_nulls_are_shown_as_null_and_nan_as_nan(capsys, tmp_path):
     table = pl.read_parquet(ARITHMETIC).head(8)
     old = table["old_log_probs"].to_list()
