@@ -12,8 +12,6 @@ from rlpost import Recipe
 from rlpost.errors import FindingsError
 from rlpost.render.summary import summary_page
 
-FILTERS = ("token:ratio:0.5:1.5", "geometric:k3::0.03125")
-
 
 def lines_of(page, width=80):
     out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
