@@ -23,9 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rlpost.errors import (
-    BlockedError,
     DataError,
-    ErrorPart,
     ReadWriteError,
     RlpostError,
     UsageError,
@@ -41,7 +39,6 @@ from rlpost.optional import need
 from rlpost.pipeline.columns import ROW_ROLES, columns_of
 from rlpost.pipeline.options import Options
 from rlpost.pipeline.output.files import Outputs, targets_of
-from rlpost.pipeline.output.journal import journal_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
 
 if TYPE_CHECKING:
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.running_state import RunState
-    from rlpost.pipeline.update.files import Update
-    from rlpost.pipeline.update.inputs import UpdateInputs
 
 
 Json = dict[str, Any]
@@ -103,123 +98,25 @@ def advantages(
     recipe: Recipe | None = None,
     options: Options | None = None,
 ) -> Json:
-    """Run `rlpost.advantages` on Parquet files; return the summary as a plain mapping.
-
-    With `options.update`, the inputs may be dumps, about which the reporter gets a note.
-    """
+    """Run `rlpost.advantages` on Parquet files; return the summary as a plain mapping."""
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     if options.ray_address is not None and options.engine == "local":
         raise UsageError(
             f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
         )
     paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
-    if options.update:
-        return _update(paths, parse_path(output), recipe, options)
-    if options.delete:
-        raise UsageError("--delete: needs --update, which finds the outputs of vanished inputs")
     files = find_inputs(paths)
     if options.engine != "local":
         return _on_other_engine(files, paths, parse_path(output), recipe, options)
     source = Source(files, keep_footers=True)
-    journal = journal_of(
-        parse_path(output),
-        resume=options.resume,
-        overwrite=options.overwrite,
-        verify=options.verify,
-    )
-    overwrite = options.overwrite or (journal is not None and journal.entries.published)
-    targets = targets_of(source.files, paths, parse_path(output), overwrite=overwrite)
-    if overwrite:
+    targets = targets_of(source.files, paths, parse_path(output), overwrite=options.overwrite)
+    if options.overwrite:
         check_overwritable(targets)
-    several = targets != [parse_path(output)]
-    with closing(source), Outputs(targets, journal if several else None) as outputs:
+    with closing(source), Outputs(targets) as outputs:
         _begin(source, outputs, recipe)
         from rlpost.pipeline import run  # noqa: PLC0415
 
         return run.advantages(source, outputs, recipe, options)
-
-
-def _update(
-    paths: Sequence[PathText],
-    output: AnyPath,
-    recipe: Recipe,
-    options: Options,
-) -> Json:
-    """Run `advantages` on the files of an input that are new or were changed."""
-    from rlpost.pipeline.update.files import updating  # noqa: PLC0415 - imports the dump formats
-    from rlpost.pipeline.update.inputs import UpdateInputs  # noqa: PLC0415
-
-    lists: Json = {
-        name: [] for name in ("inputs", "outputs", "steps", "domains", "errors", "warnings")
-    }
-    summary: Json = {"responses": 0, **lists, "recipe": recipe.model_dump(mode="json")}
-    with updating(paths, output, recipe, options) as update:
-        while update.chosen:
-            try:
-                with UpdateInputs.of(update, options.reporter.note) as inputs:
-                    if inputs.files():
-                        summary |= _write_update(update, inputs, recipe, options)
-                        summary["inputs"] = [str(found.path) for found in update.chosen]
-                break
-            except (DataError, ReadWriteError):
-                if not update.leave_out_changed():
-                    raise
-        if options.delete:
-            update.delete()
-        summary["update"] = update.facts()
-        if update.blocked:
-            raise _blocked(update, summary)
-        return summary
-
-
-def _blocked(update: Update, summary: Json) -> BlockedError:
-    """Return the error of an update that did not write all files."""
-    first, *others = map(update.target, update.blocked)
-    more = f" and {len(others):,} more" if others else ""
-    text = (
-        f"{first}{more}: exists already, and `rlpost advantages` did not write it, or it is "
-        "damaged, so --update does not replace it"
-    )
-    part = ErrorPart(text, tip="remove it, or choose another OUT")
-    return BlockedError(part, summary=summary)
-
-
-def _write_update(update: Update, inputs: UpdateInputs, recipe: Recipe, options: Options) -> Json:
-    """Write the chosen files of an update, and those that must be computed with them."""
-    source = Source(inputs.files(), keep_footers=True)
-    if not source.rows:
-        update.leave_out_empty()
-        return {}
-    while update.kept or update.vanished or update.incomplete:
-        from rlpost.pipeline import run  # noqa: PLC0415
-        from rlpost.pipeline.update import checks  # noqa: PLC0415
-
-        plan = run.bind(source, recipe)
-        if checks.is_carried(plan) and update.wait():
-            if not update.chosen:
-                return {}
-            source = Source(inputs.files(), keep_footers=True)
-            continue
-        found = checks.coupled(update, plan)
-        if not found:
-            break
-        why = next(iter(found.values()))
-        if why and not options.overwrite:
-            raise UsageError(
-                f"{why}: add --overwrite, which writes what is up to date, "
-                "too, as far as that is needed"
-            )
-        update.choose(dict.fromkeys(found, "coupled" if why else "damaged"))
-        source = Source(inputs.files(), keep_footers=True)
-    targets: list[AnyPath] = [update.target(found) for found in update.chosen]
-    journal = journal_of(
-        update.output, resume=False, overwrite=options.overwrite, verify=options.verify
-    )
-    with closing(source), Outputs(targets, journal) as outputs:
-        _begin(source, outputs, recipe)
-        from rlpost.pipeline import run  # noqa: PLC0415
-
-        return run.advantages(source, outputs, recipe, options, update)
 
 
 def _on_other_engine(
@@ -232,10 +129,6 @@ def _on_other_engine(
     """Run `advantages` on another engine."""
     if options.engine != "ray":
         raise UsageError(f"--engine {options.engine}: local or ray is needed")
-    if options.resume:
-        raise UsageError(
-            "--resume: needs --engine local; Ray repeats the tasks of lost workers by itself"
-        )
     need("--engine ray", "ray", "ray")
     targets = targets_of(files, paths, output, overwrite=options.overwrite)
     if options.overwrite:
@@ -286,9 +179,7 @@ def _begin(source: Source, outputs: Outputs, recipe: Recipe) -> None:
     """Begin to copy the kept columns, and to read the columns that all recipes need."""
     names = {*source.schemas[0].names}
     if not recipe.emit_only and not (recipe.replace and names & {*WRITTEN, *EXTRA}):
-        first = next(i for i in range(len(source.files) + 1) if i not in outputs.finished)
-        if first < len(source.files):
-            outputs.copy_ahead(first, source.files[first].path, source.footers[first])
+        outputs.copy_ahead(0, source.files[0].path)
     try:
         columns = columns_of(source, recipe)
     except RlpostError:

@@ -201,10 +201,6 @@ class FindingsError(SummaryError):
     exit_code = 1
 
 
-class BlockedError(SummaryError, UsageError):
-    """An update wrote what it could, and must not replace some files of OUT (exit code 2)."""
-
-
 class DataError(RlpostError):
     """The data is bad: a missing column, a wrong type, ragged rows, NaN (exit code 3)."""
 

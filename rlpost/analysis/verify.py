@@ -2,8 +2,7 @@
 
 An enriched file has the columns of its input and, in its metadata, the recipe, so the new columns
 and the summary can be recomputed and compared. All columns are decoded: those that are recomputed,
-or that this needs, while it runs, and the others beside it. Their bytes are compared with the
-checksums that were computed when they were written or copied.
+or that this needs, while it runs, and the others beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import pyarrow as pa
 from rlpost._version import __version__
 from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import is_list
-from rlpost.io.parquet.checksums import changed_chunks
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.reader import damaged_columns
 from rlpost.io.parquet.source import Source
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rlpost.io.parquet.checksums import ChangedChunk
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import PathText
     from rlpost.pipeline.data import Responses
@@ -221,7 +218,6 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
     paths = [enriched.file.path for enriched in run]
     with ThreadPoolExecutor(1, thread_name_prefix="rlpost-check") as pool:
         context = copy_context()  # it has the memory limit of the run
-        changes = pool.map(lambda path: context.run(changed_chunks, path), paths)
         try:
             with _plan_of(run) as plan:
                 compared = {column for step in plan.passes() for column in step.columns}
@@ -229,32 +225,24 @@ def _verify_run(run: list[EnrichedFile], options: Options) -> list[Json]:
                 damage_of = partial(damaged_columns, without=compared)
                 others = pool.map(lambda path: context.run(damage_of, path), paths)
                 verdicts = _compare(plan, run, [()] * len(run), options)
-            damage, changed = list(others), list(changes)
+            damage = list(others)
         except DataError:
             options.reporter.start("decode", sum(enriched.rows for enriched in run))
             damage = [damaged_columns(path, options.reporter.advance) for path in paths]
-            changed = list(changes)
-            verdicts = _compare_undamaged(run, damage, options, found=any(damage) or any(changed))
-    return [
-        _with_chunks(_with_damage(verdict, own), chunks)
-        for verdict, own, chunks in zip(verdicts, damage, changed, strict=True)
-    ]
+            verdicts = _compare_undamaged(run, damage, options)
+    return [_with_damage(*pair) for pair in zip(verdicts, damage, strict=True)]
 
 
 def _compare_undamaged(
-    run: list[EnrichedFile],
-    damage: Sequence[Collection[str]],
-    options: Options,
-    *,
-    found: bool,
+    run: list[EnrichedFile], damage: Sequence[Collection[str]], options: Options
 ) -> list[Json]:
-    """Recompute the columns of a run; DataError if that fails, and no damage was `found`."""
+    """Recompute the columns of a run; DataError if that fails, and nothing is damaged."""
     try:
         with _plan_of(run) as plan:
             return _compare(plan, run, damage, options)
     except DataError as error:
         comparable = run[0].metadata.comparable
-        if comparable and not found:
+        if comparable and not any(damage):
             raise
         note = f"its columns were not recomputed: {error}"
         return [_not_recomputed(enriched, note, ok=not comparable) for enriched in run]
@@ -346,33 +334,6 @@ def _with_damage(verdict: Json, damage: Mapping[str, str]) -> Json:
         **verdict,
         "ok": verdict["ok"] and not damaged,
         "columns": [*verdict["columns"], *damaged],
-    }
-
-
-UNCHECKED = "kept columns are unverified: no checksums in this file (another program wrote it)"
-
-
-def _with_chunks(verdict: Json, changed: Sequence[ChangedChunk] | None) -> Json:
-    """Add the columns that differ from their checksums to the verdict on a file."""
-    if changed is None:
-        notes = [*verdict["notes"], *([UNCHECKED] if verdict["kept_columns"] != 0 else [])]
-        return {**verdict, "checksums": None, "notes": notes}
-    columns: dict[str, list[Json]] = {}
-    for chunk in changed:
-        own = {"row_group": chunk.row_group, "begin": chunk.begin, "end": chunk.end}
-        columns.setdefault(chunk.column, []).append(own)
-    damaged = {one["column"] for one in verdict["columns"] if one["verdict"] == "damaged"}
-    nothing = {"rows": None, "first_row": None, "largest_difference": None}
-    added = [
-        {"column": name, "verdict": "changed", **nothing, "chunks": chunks}
-        for name, chunks in columns.items()
-        if name not in damaged
-    ]
-    return {
-        **verdict,
-        "ok": verdict["ok"] and not columns,
-        "checksums": not columns,
-        "columns": [*verdict["columns"], *added],
     }
 
 

@@ -89,7 +89,6 @@ def prepare(
         options.chunk_tokens,
         options.workers or 1,
         str(Path.cwd()),
-        options.verify,
         memory_limit().text or None,
     )
     return Prepared(plan, context, partition_files(survey, targets, slots(choice)))

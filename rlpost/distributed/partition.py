@@ -83,8 +83,6 @@ class TaskContext:
     workers: int = 1
     folder: str = ""
     """The start of relative paths; see `change_to`."""
-    verify: bool = False
-    """Read each file again when it is complete."""
     max_memory: str | None = None
     """The memory that the process of a task may use."""
 

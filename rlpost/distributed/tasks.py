@@ -32,7 +32,6 @@ from rlpost.distributed.staging import digest_of
 from rlpost.io.clock import Clock
 from rlpost.io.keys import KeyColumn
 from rlpost.io.parquet.encode import EncodedWriter, read_encoded
-from rlpost.io.parquet.indexes import indexed_row_groups_of
 from rlpost.pipeline.data import Collector
 from rlpost.pipeline.engine import reduced, response_table, with_mapped
 from rlpost.pipeline.output.columns import emitted
@@ -204,14 +203,13 @@ def write(
         names = emitted(plan.resolved)
         for index, target in enumerate(partition.targets):
             fill = partial(fill_file, engine, index, responses, names, metadata)
-            totals, file = _written(context, plan, index, target, engine.clock, fill)
+            totals, file = _written(plan, index, target, engine.clock, fill)
             total += totals
             files.append(file)
     return TaskOutput(_note(engine.clock, total, responses, engine, files))
 
 
 def _written(
-    context: TaskContext,
     plan: Plan,
     index: int,
     target: AnyPath,
@@ -223,9 +221,9 @@ def _written(
     The facts are a digest of its footer, and the reason if it was not spliced.
     """
     names = emitted(plan.resolved)
-    sink = sink_of(plan, index, target, names=names, verify=context.verify)
+    sink = sink_of(plan, index, target, names=names)
     try:
-        totals = complete_file(plan, names, clock, fill(sink), verify=context.verify).totals
+        totals = complete_file(clock, fill(sink)).totals
         sink.publish()
     except BaseException:
         sink.abort()
@@ -270,11 +268,9 @@ def encode(
     assert partition.part is not None
     responses, _ = assemble_responses(labels, batches, empty=partition.rows == 0)
     totals, packer = ExactTotals(), EncodedWriter()
-    source = partition.source()
-    indexed = any(indexed_row_groups_of(footer) for footer in source.footers)
-    with context.engine(source) as engine:
+    with context.engine(partition.source()) as engine:
         names = emitted(engine.plan.resolved)
-        encoder = encoder_of(engine.plan, names, indexed=indexed)
+        encoder = encoder_of(engine.plan, names)
         for chunk in engine.last_pass(0, responses, names, encoder.encode):
             for row_group, columns in chunk.parts:
                 packer.add(partition.part.first + row_group, columns)
@@ -318,7 +314,7 @@ def join(
                     sink.append(row_group, encoded)
         return FilledFile(0, sink, totals, metadata.entries)
 
-    _, file = _written(context, plan, 0, partition.targets[0], clock, fill)
+    _, file = _written(plan, 0, partition.targets[0], clock, fill)
     source.check_unchanged()
     return TaskOutput(_note(clock, ExactTotals(), responses, files=[file]))
 

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from rlpost.formats.where import Where
     from rlpost.interface.inspection import Inspection, Report
     from rlpost.io.memory import ArrowStream
-    from rlpost.io.paths import RemotePath
 
     T = TypeVar("T", bound=ArrowStream)
 RolloutReward = Literal["equal", "last", "sum", "mean"]
@@ -72,7 +71,7 @@ def advantages(
             dumps that `rlpost convert` reads; or tables in memory (see `enrich`).
         output: the enriched file; with several input files, a directory.
         recipe: what is computed; the default is plain GRPO.
-        options: how it is computed; with `update=True`, only files that are new or were changed.
+        options: how it is computed.
         steps: which steps are computed, `FIRST:END` without END, whole; None: all.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
             terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
@@ -92,14 +91,9 @@ def advantages(
     _check_recipe(recipe)
     options = options or Options()
     kept = of_steps(steps, recipe or Recipe(), options)
-    if options.update:
-        with _reporting(options, progress=progress) as run:
-            return Summary(api.advantages(_files_of_update(inputs), output, recipe, run))
     with _opened(inputs, output, options, where=kept, progress=progress) as (own, run):
         if kept is not None:
             api.check_steps(own.paths, recipe or Recipe(), run, kept.matches.condition)
-        if options.resume and own.names:
-            raise UsageError("--resume needs Parquet files: rlpost convert makes them of dumps")
         summary = own.result(api.advantages(own.paths, output, recipe, run))
         selected = {} if kept is None else {"steps_read": kept.matches.as_json()}
         return Summary(summary | selected)
@@ -627,10 +621,8 @@ def verify(
 
     Returns:
         `ok`: no file differs. `files`: for each file the verdict on every column (`damaged`: it
-        does not decode; `changed`: it differs from its checksums, in these `chunks` of the file;
-        `other semantics`: it differs, as it may after a change of defaults); `checksums`: whether
-        all columns agree with theirs, None without any; differences of the summary; and `notes`
-        of what was not compared.
+        does not decode; `other semantics`: it differs, as it may after a change of defaults);
+        differences of the summary; and `notes` of what was not compared.
 
     Raises:
         UsageError: files of a run are missing; the metadata names code or a tokenizer, and
@@ -653,11 +645,6 @@ def _weights(components: Mapping[str, float] | Sequence[str]) -> dict[str, float
         raise UsageError(f"reward_components={components!r}: a list of columns is needed")
     names = components.items() if hasattr(components, "items") else ((x, 1.0) for x in components)
     return {name: float(weight) for name, weight in names}
-
-
-def _files_of_update(inputs: Inputs) -> list[str | RemotePath]:
-    """Return the paths of the inputs of an update; raises UsageError for a table."""
-    return path_names(inputs, "update=True", "files with a size and a time of change")
 
 
 @contextmanager

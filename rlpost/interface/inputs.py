@@ -109,8 +109,6 @@ def of_steps(text: str | None, recipe: Recipe, options: Options) -> Where | None
     if text is None:
         return None
     unfit = {
-        "--update": (options.update, "compares whole files"),
-        "--resume": (options.resume, "continues whole files"),
         f"--engine {options.engine}": (options.engine != "local", "reads files where they are"),
     }
     for flag, (is_set, why) in unfit.items():

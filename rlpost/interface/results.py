@@ -79,12 +79,6 @@ class Summary(Result):
     warnings: list[str]
     recipe: Json
 
-    def __getattribute__(self, name: str) -> Any:
-        """Return an attribute; `update` is the key of a run with `update=True`, not the method."""
-        if name == "update" and name in self:
-            return self[name]
-        return super().__getattribute__(name)
-
     def __getattr__(self, name: str) -> Any:
         """Return the value of a key; None for what an update with nothing to write has not."""
         if name in Summary.__annotations__ and name not in self:

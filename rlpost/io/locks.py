@@ -26,7 +26,7 @@ from rlpost.errors import ReadWriteError
 from rlpost.io.system import LOCK_OFFSETS, NO_FOLLOW, close_locked, is_same_file, lock_byte
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 LOCK_NAME = ".rlpost-lock"
@@ -67,14 +67,11 @@ class FileLock:
             self.release()
             raise
 
-    def clean(self, keep: Collection[Path] = ()) -> None:
-        """Remove what killed runs left of these outputs, except `keep`; never raises."""
+    def __enter__(self) -> Self:
+        """Remove what killed runs left of these outputs."""
         for lock in self._locks:
             if lock.locked:
-                lock.clean({path.name for path in keep})
-
-    def __enter__(self) -> Self:
-        self.clean()
+                lock.clean()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -84,19 +81,6 @@ class FileLock:
         """Release the locks; never raises."""
         while self._locks:
             self._locks.pop().release()
-
-
-def remove_leftovers(targets: Iterable[Path]) -> None:
-    """Remove what killed runs left of outputs, except of those that a run writes; never raises."""
-    names: dict[Path, set[str]] = {}
-    for target in targets:
-        names.setdefault(target.parent, set()).add(target.name)
-    for folder, own in names.items():
-        with suppress(OSError):
-            temporary = [_TEMPORARY.fullmatch(path.name) for path in folder.iterdir()]
-            for name in own & {match["name"] for match in temporary if match}:
-                with suppress(ReadWriteError), FileLock([folder / name]):
-                    pass
 
 
 class _FolderLock:
@@ -131,13 +115,13 @@ class _FolderLock:
         """Whether the names are locked."""
         return self._file is not None
 
-    def clean(self, keep: Collection[str]) -> None:
+    def clean(self) -> None:
         """Remove temporary files of the locked names."""
         with suppress(OSError):
             for entry in os.scandir(self.path.parent):
                 if entry.name.startswith(STAGING_PREFIX) and entry.is_dir(follow_symlinks=False):
                     self._clean_staging(Path(entry.path))
-                elif self._is_temporary(entry.name) and entry.name not in keep:
+                elif self._is_temporary(entry.name):
                     with suppress(OSError):
                         Path(entry.path).unlink()
 
@@ -205,12 +189,6 @@ def temporary_name(name: str, token: str) -> str:
 
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.rlpost-\d+-[0-9a-f]{8}\.tmp", re.DOTALL)
-
-
-def is_temporary(name: str, of: str) -> bool:
-    """Return whether a name is a temporary one of an output of this name."""
-    match = _TEMPORARY.fullmatch(name)
-    return match is not None and match["name"] == of
 
 
 @contextmanager

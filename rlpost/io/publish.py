@@ -20,7 +20,7 @@ from rlpost.io.threads import map_ordered
 from rlpost.io.uploads import OutputFile, Upload, stage_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from rlpost.io.paths import AnyPath
 
@@ -46,7 +46,7 @@ class CompleteFile(NamedTuple):
 
 
 Publishable = OutputFile | CompleteFile
-F = TypeVar("F", bound=Publishable)
+F = TypeVar("F", bound=OutputFile)
 
 
 def publish_files(
@@ -83,20 +83,13 @@ def publish_files(
                 sync_folder(folder)
 
 
-def write_file(
-    target: Path,
-    data: bytes | memoryview,
-    *,
-    lock: bool = True,
-    before: Callable[[], None] | None = None,
-) -> None:
+def write_file(target: Path, data: bytes | memoryview, *, lock: bool = True) -> None:
     """Write a local file as a whole, or leave it as it is.
 
     Args:
         target: the file, in an existing folder.
         data: its content.
         lock: whether to lock it; False if the caller has it locked.
-        before: is called when the content is on the disk, before it is published.
 
     Raises:
         BusyError: another run writes the file.
@@ -105,7 +98,7 @@ def write_file(
     with FileLock([target]) if lock else nullcontext(), StagedFile(target) as staged:
         staged.write(0, data)
         staged.complete()
-        publish_files([staged], before)
+        publish_files([staged])
 
 
 class StagedFiles:
@@ -116,23 +109,15 @@ class StagedFiles:
 
     Args:
         targets: in the order in which they are published.
-        locked: other local files that no other run may write.
-        complete: returns the targets that a stopped run left complete; called when all are locked.
 
     Raises:
         ReadWriteError: on entering: a folder cannot be created or written.
         BusyError: on entering: another run writes a file.
     """
 
-    def __init__(
-        self,
-        targets: Iterable[AnyPath],
-        locked: Sequence[Path] = (),
-        complete: Callable[[], Sequence[CompleteFile]] = tuple,
-    ) -> None:
+    def __init__(self, targets: Iterable[AnyPath]) -> None:
         self.targets = [*targets]
-        self._locked, self._complete = locked, complete
-        self._files: dict[AnyPath, Publishable] = {}
+        self._files: dict[AnyPath, OutputFile] = {}
         self._created: list[Path] = []
         self._undo = ExitStack()
 
@@ -140,12 +125,7 @@ class StagedFiles:
         with ExitStack() as undo:
             for target in self.targets:
                 self._create_folders(target, undo)
-            local = [target for target in self.targets if isinstance(target, Path)]
-            locks = FileLock([*local, *self._locked])
-            undo.callback(locks.release)
-            complete = self._complete()
-            locks.clean([file.path for file in complete])
-            self._files |= {file.target: file for file in complete}
+            undo.enter_context(FileLock([one for one in self.targets if isinstance(one, Path)]))
             self._undo = undo.pop_all()
         return self
 
@@ -175,15 +155,12 @@ class StagedFiles:
     def add(self, file: F) -> F:
         """Add a file that was opened already; it takes the place of an earlier one, if any."""
         self._files[file.target] = file
-        if not isinstance(file, CompleteFile):
-            self._undo.callback(file.discard)
+        self._undo.callback(file.discard)
         return file
 
     def drop(self, target: AnyPath) -> None:
         """Discard the file of a target, which then stays as it is."""
-        file = self._files.pop(target)
-        assert not isinstance(file, CompleteFile)
-        file.discard()
+        self._files.pop(target).discard()
 
     def complete(self) -> None:
         """Sync and close the files.
@@ -192,8 +169,7 @@ class StagedFiles:
             ReadWriteError: one cannot be written.
         """
         for file in self._files.values():
-            if not isinstance(file, CompleteFile):
-                file.complete()
+            file.complete()
 
     def publish(self, before: Callable[[], None] | None = None) -> None:
         """Publish the complete files; see `publish_files`.

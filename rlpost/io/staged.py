@@ -7,8 +7,7 @@ import secrets
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
-from zlib import crc32
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rlpost.cleanups import register_cleanup, unregister_cleanup
 from rlpost.errors import ReadWriteError
@@ -32,16 +31,6 @@ READ_BYTES = 8 << 20  # of a request to a remote source at a time
 COPY_BYTES = 1 << 20
 _REQUESTS = 4  # at a time
 _SHORTER = "the source became shorter during the copy; run again when no other process writes it"
-
-
-class CopyChecksums(Protocol):
-    """Checksums of extents of a file that is copied; see `rlpost.io.parquet.checksums`."""
-
-    extents: list[tuple[int, int]]
-    values: list[int]
-
-    def add(self, begin: int, block: bytes | memoryview) -> None:
-        """Add a block that begins at an offset of the source."""
 
 
 class ByteRange(NamedTuple):
@@ -93,8 +82,6 @@ class StagedFile:
         self._stopped = False
         self.ranges: list[ByteRange] = []
         """What `copy` copies."""
-        self.copied: CopyChecksums | None = None
-        """Checksums of what `copy` copies, complete after `wait_for_copy`."""
         self._source: OpenFile | None = None
         self._copying: Future[None] | None = None
         self._copied = False
@@ -106,10 +93,6 @@ class StagedFile:
         with self._errors():
             self._file: int | None = os.open(self.path, flags, 0o666)
         self._exists = True
-        self.checksumming = False
-        """Whether `write` computes `checksums`, which takes time."""
-        self.checksums: list[tuple[int, int, int]] = []
-        """Offset, size and CRC-32 of each write, to verify the file by reading it again."""
 
     def __enter__(self) -> Self:
         return self
@@ -122,19 +105,15 @@ class StagedFile:
         assert self._file is not None
         with self._errors():
             done = write_all(self._file, data, at)
-        if self.checksumming:
-            self.checksums.append((at, done, crc32(data)))
         return at + done
 
-    def copy(
-        self, source: OpenFile, ranges: list[ByteRange], copied: CopyChecksums | None = None
-    ) -> None:
+    def copy(self, source: OpenFile, ranges: list[ByteRange]) -> None:
         """Copy ranges of an open file, in a thread unless they are small; call it at most once.
 
         The source is closed by this object. The thread syncs the copied bytes, so that `complete`
         has little left to sync. Small ranges of a local file are copied by `wait_for_copy`.
         """
-        self._source, self.ranges, self.copied = source, ranges, copied
+        self._source, self.ranges = source, ranges
         if isinstance(source, int) and sum(span.size for span in ranges) <= COPY_BYTES:
             return
         pool = ThreadPoolExecutor(1, thread_name_prefix="rlpost-copy")
@@ -155,8 +134,6 @@ class StagedFile:
                 while done < size and not self._stopped:
                     block = buffer[: min(len(buffer), size - done)]
                     block = _copy_block(source, self._file, begin + done, block, at + done)
-                    if self.copied is not None:
-                        self.copied.add(begin + done, block)
                     done += len(block)
             if sync and not self._stopped:
                 sync_data(self._file)
@@ -169,8 +146,6 @@ class StagedFile:
 
         for span, data in map_ordered(fetch, split_ranges(ranges), _REQUESTS):
             if not self._stopped:
-                if self.copied is not None:
-                    self.copied.add(span.begin, data)
                 self.write(span.at, data)
 
     def wait_for_copy(self) -> None:
@@ -180,11 +155,6 @@ class StagedFile:
         elif self._source is not None and not self._copied:
             self._copy(self._source, self.ranges, sync=False)
             self._copied = True
-
-    def read_source(self, span: ByteRange) -> bytes:
-        """Read bytes of the file that `copy` copies from."""
-        assert self._source is not None
-        return read_range(self._source, span, self.target)
 
     def complete(self) -> None:
         """Wait for the copy, then sync and close the file; it still has its temporary name."""
@@ -270,10 +240,7 @@ def write_all(file: int, data: bytes | memoryview, at: int) -> int:
 
 
 def _copy_block(source: int, target: int, begin: int, block: memoryview, at: int) -> memoryview:
-    """Copy at most a block between files; return its bytes, at least one. Raises OSError.
-
-    They are in memory only for their checksum, which costs less than to read them once more.
-    """
+    """Copy at most a block between files; return its bytes, at least one. Raises OSError."""
     count = read_into(source, block, begin)
     if not count:
         raise OSError(_SHORTER)

@@ -104,12 +104,6 @@ def sync_folder(folder: Path) -> None:
         os.close(file)
 
 
-def drop_cache(file: int) -> None:
-    """Drop a file from the system's cache, so that it is read from the disk; raises OSError."""
-    if sys.platform == "linux" and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 # Locks of single bytes. They belong to the open file, not to the process: two runs in one process
 # exclude each other, too, and closing another descriptor of the file releases nothing.
 

@@ -15,7 +15,6 @@ from rlpost.io.ranges import close_file, read_at
 from rlpost.io.staged import (
     READ_BYTES,
     ByteRange,
-    CopyChecksums,
     StagedFile,
     file_errors,
     read_range,
@@ -53,7 +52,6 @@ class Upload:
     def __init__(self, target: RemotePath) -> None:
         self.target = target
         self.ranges: list[ByteRange] = []
-        self.copied: CopyChecksums | None = None
         self._source: OpenFile | None = None
         self._transfer = transfer_to(target)
         self._published = False
@@ -92,14 +90,12 @@ class Upload:
         self._start()
         return at + done
 
-    def copy(
-        self, source: OpenFile, ranges: list[ByteRange], copied: CopyChecksums | None = None
-    ) -> None:
+    def copy(self, source: OpenFile, ranges: list[ByteRange]) -> None:
         """Start a thread that sends ranges of an open file; call it at most once.
 
         The source is closed by this object.
         """
-        self._source, self.ranges, self.copied = source, ranges, copied
+        self._source, self.ranges = source, ranges
         self._start()
 
     def wait_for_copy(self) -> None:
@@ -111,11 +107,6 @@ class Upload:
             self._changed.wait_for(lambda: self._all_copied or self._stopped or sending.done())
         if sending.done():
             sending.result()  # raises: the thread only ends before `complete` if it fails
-
-    def read_source(self, span: ByteRange) -> bytes:
-        """Read bytes of the file that `copy` copies from."""
-        assert self._source is not None
-        return read_range(self._source, span, self.target)
 
     def complete(self) -> None:
         """Wait until everything is sent; the object does not exist yet."""
@@ -166,10 +157,7 @@ class Upload:
         """Yield all bytes, in order, as soon as they are available."""
         yield self._head
         if self._source is not None:
-            for begin, data in map_ordered(self._fetch, split_ranges(self.ranges), _REQUESTS):
-                if self.copied is not None:
-                    self.copied.add(begin, data)
-                yield data
+            yield from map_ordered(self._fetch, split_ranges(self.ranges), _REQUESTS)
         with self._changed:
             self._all_copied = True
             self._changed.notify_all()
@@ -189,9 +177,10 @@ class Upload:
             )
             return self._written, self._ended or self._stopped
 
-    def _fetch(self, span: ByteRange) -> tuple[int, bytes]:
-        """Read bytes of the source, with their offset; none after `discard`."""
-        return span.begin, b"" if self._stopped else self.read_source(span)
+    def _fetch(self, span: ByteRange) -> bytes:
+        """Read bytes of the source; none after `discard`."""
+        assert self._source is not None
+        return b"" if self._stopped else read_range(self._source, span, self.target)
 
     def _release(self) -> None:
         if self._source is not None:

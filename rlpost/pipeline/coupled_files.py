@@ -1,11 +1,10 @@
-"""Which files of a run share coupled responses, so that they must be computed in one run."""
+"""Which files share coupled responses, so that they must be written by one run."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlpost.io.parquet.source import Source
-    from rlpost.pipeline.coupling import Coupling
-    from rlpost.pipeline.data import Responses
     from rlpost.pipeline.plan import Plan
 
 
@@ -34,7 +31,6 @@ class Keys:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.source = cast("Source", plan.source)
         self.columns = plan.columns
         self.scope = plan.resolved.recipe.numerics.batch
 
@@ -106,34 +102,3 @@ def _only_value(source: Source, index: int, column: str) -> str | None:
             return None
         found |= {statistics.min, statistics.max}
     return str(found.pop()) if len(found) == 1 else None
-
-
-def joined_files(coupling: Coupling, responses: Responses, first_rows: Sequence[int]) -> list[int]:
-    """Return for each file of a run the first file with which it must be computed in one run.
-
-    Args:
-        coupling: of the recipe.
-        responses: of the run; they have the codes of groups and batches.
-        first_rows: the row number of each file's first row, and the number of all rows.
-    """
-    files = len(first_rows) - 1
-    parent = [*range(files)]
-    if coupling.scope == "response":
-        return parent
-    if coupling.scope == "run":
-        return [0] * files
-
-    def root(file: int) -> int:
-        while parent[file] != file:
-            file = parent[file]
-        return file
-
-    codes = responses[coupling.scope]
-    seen = np.full(int(codes.max(initial=-1)) + 1, -1, dtype=np.int64)
-    for file in range(files):
-        own = np.unique(codes[first_rows[file] : first_rows[file + 1]])
-        for other in np.unique(seen[own]).tolist():
-            if other >= 0 and (found := root(other)) != (mine := root(file)):
-                parent[max(found, mine)] = min(found, mine)
-        seen[own] = file
-    return [root(file) for file in range(files)]

@@ -33,15 +33,11 @@ class Options:
         state: file of the running reward statistics and of the adaptive KL coefficient: read at the
             start, written at the end.
         reporter: receives the progress; mostly `progress=True` of a function is enough.
-        resume: continue a stopped run, and keep complete files if this run stops.
-        verify: read each written file again and compare it with the input before it is published.
         engine: `local`, or `ray` for tasks on a Ray cluster; the result is the same.
         ray_address: address of the cluster; None: RAY_ADDRESS, else a new cluster on this machine.
         asked: what the user requested: `preset`, and `requested_estimator` by the framework's name;
             stored in the metadata of the files.
         started: when the run began, by `time.perf_counter`; None: when the function is called.
-        update: write only the files of a directory OUT whose input is new or was changed.
-        delete: with `update`, delete the outputs whose input no longer exists.
         fail_on: publish nothing and raise FindingsError if the run has errors; with `warning`, also
             if it has warnings.
         cpu_started: CPU seconds that the process had used by `started`; 0 if it began then.
@@ -53,14 +49,10 @@ class Options:
     overwrite: bool = False
     state: Path | None = None
     reporter: Reporter = field(default_factory=SilentReporter)
-    resume: bool = False
-    verify: bool = False
     engine: str = "local"
     ray_address: str | None = None
     asked: Mapping[str, str] = field(default_factory=dict)
     started: float | None = None
-    update: bool = False
-    delete: bool = False
     fail_on: FailOn | None = None
     cpu_started: float = 0.0
     max_memory: str | int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from rlpost.io.clock import Clock
 from rlpost.io.parquet.sink import encoder_for, open_sink
 from rlpost.io.parquet.source import TableSource
 from rlpost.io.parquet.splice_plan import join_table_metadata
-from rlpost.io.staged import COPY_BYTES, StagedFile
+from rlpost.io.staged import COPY_BYTES
 from rlpost.io.system import cores, keep_freed_memory
 from rlpost.io.threads import MOST_WORKERS
 from rlpost.pipeline.columns import columns_of_rows
@@ -26,16 +27,13 @@ from rlpost.pipeline.device_choice import DeviceChoice, choose_device, devices_o
 from rlpost.pipeline.engine import Engine
 from rlpost.pipeline.output.columns import constant_per_response, emitted, mask_metadata, schema_of
 from rlpost.pipeline.output.files import check_writable
-from rlpost.pipeline.output.journal import run_identity
 from rlpost.pipeline.output.metadata import FileMetadata
-from rlpost.pipeline.output.readback import check_written
 from rlpost.pipeline.plan import Plan, plan_of
 from rlpost.pipeline.reading import COUNT_ROWS, Decoder
 from rlpost.pipeline.resolved import resolve_recipe
 from rlpost.pipeline.running_state import RunState, load_state, save_state
-from rlpost.pipeline.summary import run_summary, summarise
+from rlpost.pipeline.summary import SummaryPart, response_facts, run_summary, summarise
 from rlpost.pipeline.turns import TURN_ROLES
-from rlpost.pipeline.update.run import UpdateRun
 from rlpost.recipe.recipe import EXTRA, WRITTEN
 from rlpost.recipe.roles import is_read_by_name, kind_of
 
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from rlpost.pipeline.options import FailOn, Options
     from rlpost.pipeline.output.files import Outputs
     from rlpost.pipeline.totals import ExactTotals
-    from rlpost.pipeline.update.files import Update
     from rlpost.recipe.recipe import Recipe
 
 
@@ -62,40 +59,43 @@ MetadataOf = Callable[[Plan, int, "Responses", Any], dict[str, str]]
 _COMPLETING = 4  # files that are completed and synced at a time, while the next one is computed
 
 
-def advantages(
+def advantages(source: Source, outputs: Outputs, recipe: Recipe, options: Options) -> Json:
+    """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`."""
+    return write(source, outputs, recipe, options)[0]
+
+
+def write(
     source: Source,
     outputs: Outputs,
     recipe: Recipe,
     options: Options,
-    update: Update | None = None,
-) -> Json:
-    """Write every file of the source, enriched; raises and returns as `rlpost.api.advantages`.
+    entries: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> tuple[Json, SummaryPart]:
+    """Write every file of the source, enriched; return the summary, and what it is made of.
 
     Args:
         source: the input.
         outputs: one for each file.
         recipe: what is computed.
         options: how it is computed.
-        update: the source has its chosen files; None: the run is no update.
+        entries: more key-value metadata of each file.
+        clock: of several calls.
     """
     state = load_state(options.state)
     check_writable(options.state)
     plan = bind(source, recipe, state)
     names = emitted(plan.resolved)
     check_clash(plan, names)
-    own = None if update is None else UpdateRun(update, plan, state, options)
-    choice = choose_device(options.device, plan.token_bytes) if own is None else own.device
-    engine = engine_for(plan, options, choice)
-    if outputs.journal is not None:
-        outputs.journal.start(run_identity(engine, names, options.state))
+    choice = choose_device(options.device, plan.token_bytes)
+    engine = engine_for(plan, options, choice, clock)
     with single_threaded():
         responses = engine.responses(names)
         run = run_metadata(plan, source, state, options)
         summaries: list[Json] | None = [] if len(source.files) == 1 else None
-        metadata: MetadataOf = partial(enriched_metadata, run=run, summaries=summaries)
-        if own is not None:
-            metadata = own.metadata(responses, run, partial(enriched_metadata, summaries=summaries))
-            outputs.before_publishing = own.before_publishing(responses)
+        metadata: MetadataOf = partial(
+            enriched_metadata, run=run, summaries=summaries, entries=entries or {}
+        )
         summary: Json = {}
         about = partial(run_summary, plan, [file.path for file in source.files], choice)
 
@@ -104,17 +104,14 @@ def advantages(
             summary.update(about([], [], engine.devices.names, engine.splits))
             check_findings(summary, options.fail_on)
 
-        _, rewritten = write_files(
-            engine, responses, outputs, names, metadata, verify=options.verify, check=check
-        )
+        totals, rewritten = write_files(engine, responses, outputs, names, metadata, check=check)
         summary |= about(outputs.targets, rewritten, engine.devices.names, engine.splits)
         summary["new_columns"] = [*names]
-    if own is not None:
-        own.published()
-    elif options.state is not None:
+    if options.state is not None:
         save_state(options.state, state.after(responses.notes))
     clock = engine.clock
-    return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}
+    part = SummaryPart(responses.cells, response_facts(plan, responses), totals)
+    return {**summary, "bytes": clock.bytes, "seconds": clock.seconds}, part
 
 
 def enrich(table: pa.Table, recipe: Recipe, options: Options) -> tuple[pa.Table, Json]:
@@ -205,6 +202,7 @@ def engine_for(
     plan: Plan,
     options: Options,
     choice: DeviceChoice | None = None,
+    clock: Clock | None = None,
 ) -> Engine:
     """Return an engine that runs a plan.
 
@@ -212,6 +210,7 @@ def engine_for(
         plan: of the run.
         options: of the run.
         choice: the device; None: that of the options, by the token columns of the plan.
+        clock: of several engines; None: of this one.
 
     Raises:
         UsageError: the options name no device.
@@ -220,7 +219,7 @@ def engine_for(
     devices = devices_of(choice or choose_device(options.device, plan.token_bytes))
     workers = options.workers or max(min(cores(), MOST_WORKERS), len(devices.all))
     keep_freed_memory()
-    recipe, clock = plan.resolved.recipe, Clock(options.started, options.cpu_started)
+    recipe, clock = plan.resolved.recipe, clock or Clock(options.started, options.cpu_started)
     decoder = Decoder(
         plan.source.files,
         plan.columns,
@@ -265,11 +264,10 @@ def write_files(
     names: tuple[str, ...],
     metadata: MetadataOf,
     *,
-    verify: bool = False,
     purpose: str = "write",
     check: Callable[[Any], None] = lambda _: None,
 ) -> tuple[Any, list[str]]:
-    """Run the last pass over every file that is not finished, and publish all files at the end.
+    """Run the last pass over every file, and publish all files at the end.
 
     Args:
         engine: of the plan.
@@ -277,7 +275,6 @@ def write_files(
         outputs: one for each file; without any, the pass only computes totals.
         names: the columns to write.
         metadata: the key-value metadata of a file.
-        verify: read each file again before it is published.
         purpose: the name of the pass.
         check: gets the totals; if it raises, no file is published.
 
@@ -289,11 +286,7 @@ def write_files(
 
     def filled() -> Iterator[FilledFile]:
         for index in range(len(plan.source.files)):
-            first, last = plan.source.first_rows[index : index + 2]
-            if index in outputs.finished:
-                engine.reporter.advance(last - first)
-                continue
-            sink = outputs.open(index, partial(sink_of, plan, index, names=names, verify=verify))
+            sink = outputs.open(index, partial(sink_of, plan, index, names=names))
             yield fill_file(engine, index, responses, names, metadata, sink)
 
     engine.reporter.start(purpose, plan.source.rows)
@@ -302,11 +295,8 @@ def write_files(
             for index in range(len(plan.source.files)):
                 for chunk in engine.last_pass(index, responses, (), lambda columns: columns):
                     total += chunk.totals
-        for finished in outputs.finished.values():
-            total += finished.totals
         if outputs.targets:
-            complete = partial(complete_file, plan, names, clock, verify=verify)
-            for totals in _complete_files(filled(), complete, outputs):
+            for totals in _complete_files(filled(), partial(complete_file, clock)):
                 total += totals
     check(total)
     with clock.publishing():
@@ -316,32 +306,20 @@ def write_files(
 
 
 def _complete_files(
-    files: Iterator[FilledFile], complete: Callable[[FilledFile], FilledFile], outputs: Outputs
-) -> list[Any]:
-    """Complete files in order and return their totals; small ones while the next are computed.
-
-    If the run stops, the small ones whose columns were written are completed, for the journal.
-    """
-    totals: list[Any] = []
+    files: Iterator[FilledFile], complete: Callable[[FilledFile], FilledFile]
+) -> Iterator[Any]:
+    """Complete files in order and yield their totals; small ones while the next are computed."""
     pending: deque[Future[FilledFile]] = deque()
-
-    def record(file: FilledFile) -> None:
-        outputs.complete(file.number, file.totals)
-        totals.append(file.totals)
-
     with ThreadPoolExecutor(_COMPLETING, thread_name_prefix="rlpost-complete") as pool:
-        try:
-            for file in files:
-                if small := file.is_small:
-                    pending.append(pool.submit(copy_context().run, complete, file))
-                while len(pending) > _COMPLETING * small:
-                    record(pending.popleft().result())
-                if not small:
-                    record(complete(file))
-        finally:
-            while pending:
-                record(pending.popleft().result())
-    return totals
+        for file in files:
+            if small := file.is_small:
+                pending.append(pool.submit(copy_context().run, complete, file))
+            while len(pending) > _COMPLETING * small:
+                yield pending.popleft().result().totals
+            if not small:
+                yield complete(file).totals
+        while pending:
+            yield pending.popleft().result().totals
 
 
 class FilledFile(NamedTuple):
@@ -390,28 +368,20 @@ def fill_file(
     return FilledFile(index, sink, totals, entries)
 
 
-def complete_file(
-    plan: Plan, names: tuple[str, ...], clock: Clock, file: FilledFile, *, verify: bool
-) -> FilledFile:
+def complete_file(clock: Clock, file: FilledFile) -> FilledFile:
     """Complete a file, which is not published; return it.
 
     Args:
-        plan: of a source that has the file.
-        names: the written columns.
         clock: measures the work.
         file: to complete.
-        verify: read the file again and compare it with its input and with the totals.
 
     Raises:
-        ReadWriteError: the file cannot be written, or differs from what was written.
+        ReadWriteError: the file cannot be written.
     """
     with clock.busy("copy"):
         file.sink.complete(file.metadata)
     copied = sum(span.size for span in file.sink.output.ranges)
     clock.count_bytes(written=file.sink.size, copied=copied)
-    if verify:
-        with clock.busy("verify"):
-            check_written(plan, file.number, file.sink, names, file.totals)
     return file
 
 
@@ -422,14 +392,10 @@ def sink_of(
     begun: OutputFile | None = None,
     *,
     names: tuple[str, ...],
-    verify: bool = False,
 ) -> Sink:
-    """Return the sink of one input file: its kept columns and the new ones go to the target.
-
-    `verify`: the output keeps checksums of what is written, for `complete_file`.
-    """
+    """Return the sink of one input file: its kept columns and the new ones go to the target."""
     recipe = plan.resolved.recipe
-    sink = open_sink(
+    return open_sink(
         plan.source.files[index].path,
         target,
         schema_of(names),
@@ -440,21 +406,17 @@ def sink_of(
         begun=begun,
         decoded=plan.source.take_footer(index),
     )
-    if isinstance(sink.output, StagedFile):
-        sink.output.checksumming = verify
-    return sink
 
 
-def encoder_of(plan: Plan, names: tuple[str, ...], *, indexed: bool) -> Encoder:
+def encoder_of(plan: Plan, names: tuple[str, ...]) -> Encoder:
     """Return the encoder of new columns that a sink from `sink_of` uses if it copies the others.
 
     Args:
         plan: of the source.
         names: the new columns.
-        indexed: whether the source has page indexes.
     """
     constant, aliases = constant_per_response(plan.resolved), _aliases(plan, names)
-    return encoder_for(schema_of(names), constant=constant, aliases=aliases, indexed=indexed)
+    return encoder_for(schema_of(names), constant=constant, aliases=aliases)
 
 
 def _aliases(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
@@ -499,6 +461,7 @@ def enriched_metadata(
     run: FileMetadata,
     first: int = 0,
     summaries: list[Json] | None = None,
+    entries: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return the metadata of an enriched file; the same bytes for the same input and recipe.
 
@@ -510,9 +473,10 @@ def enriched_metadata(
         run: the metadata of the run.
         first: the number that the source's first file has in the run.
         summaries: gets the summary of the file, which is that of the run if it has no other file.
+        entries: more metadata.
     """
     path = plan.source.files[index].path
     summary = summarise(plan, responses, totals)
     if summaries is not None:
         summaries.append(summary)
-    return run.of_file(first + index, path, summary).entries
+    return {**run.of_file(first + index, path, summary).entries, **entries}

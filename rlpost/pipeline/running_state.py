@@ -34,8 +34,6 @@ class RunState:
     """Running reward statistics, by domain."""
     kl_coef: float | None = None
     """The KL coefficient of the next batch, if it adapts; None: that of the recipe."""
-    step: str | None = None
-    """The step of the last batch; None if the last run had no --update."""
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
@@ -44,22 +42,17 @@ class RunState:
         Raises:
             TypeError, ValueError, AttributeError, OverflowError: it is none.
         """
-        moments, step = table.get("running", {}).items(), table.get("step")
-        coefficient = table.get("kl_coef")
-        if not isinstance(step, str | None):
-            raise TypeError(f"step {step!r}")
+        moments, coefficient = table.get("running", {}).items(), table.get("kl_coef")
         return cls(
             {name: RunningMoments(**_floats(values)) for name, values in moments},
             None if coefficient is None else float(coefficient),
-            step,
         )
 
     def to_json(self) -> Json:
         """Return the state as plain data, without what it has none of."""
         running = {name: asdict(moments) for name, moments in self.running.items()}
         coefficient = {} if self.kl_coef is None else {"kl_coef": self.kl_coef}
-        step = {} if self.step is None else {"step": self.step}
-        return {"running": running, **coefficient, **step}
+        return {"running": running, **coefficient}
 
     def after(self, notes: Mapping[str, Any]) -> RunState:
         """Return the state after the batches of some responses, from their notes."""
@@ -105,17 +98,12 @@ def load_state(path: Path | None) -> RunState:
     return state
 
 
-def state_text(state: RunState) -> str:
-    """Return the text of a state file."""
-    table = {"version": _VERSION, "semantics": SEMANTICS, **state.to_json()}
-    return json.dumps(table, indent=1) + "\n"
-
-
 def save_state(path: Path, state: RunState) -> None:
     """Write the state after a run; the old file stays until the new one is complete.
 
     Raises:
         ReadWriteError: the file cannot be written.
     """
+    table = {"version": _VERSION, "semantics": SEMANTICS, **state.to_json()}
     with file_errors(path, "cannot be written"):
-        write_file(path, state_text(state).encode())
+        write_file(path, f"{json.dumps(table, indent=1)}\n".encode())

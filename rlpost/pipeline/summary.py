@@ -8,14 +8,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from itertools import accumulate, chain
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rlpost._version import __version__
 from rlpost.display.text import counted, most_frequent, percent, value_list
 from rlpost.estimators.raw import raw
+from rlpost.io.keys import step_order
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram
 from rlpost.kernels.segments import offsets_of
@@ -35,12 +38,13 @@ from rlpost.pipeline.stages.rewards import (
 )
 from rlpost.pipeline.stages.tokens import reads_segment_ends
 from rlpost.pipeline.stages.units import unit_table
+from rlpost.pipeline.totals import ExactTotals, SummaryCells
 from rlpost.pipeline.turns import BY_ID, NO_TURNS, ROLLOUT, TURN, TurnCounts, one_id
 from rlpost.pipeline.words import recipe_words
 from rlpost.recipe.roles import LOG_PROBS, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -50,7 +54,7 @@ if TYPE_CHECKING:
     from rlpost.pipeline.plan import Plan
     from rlpost.pipeline.resolved import ResolvedRecipe
     from rlpost.pipeline.signal import Cell
-    from rlpost.pipeline.totals import ExactTotals, SummaryCells, Totals
+    from rlpost.pipeline.totals import Label, Totals
     from rlpost.recipe.recipe import Recipe
 
 
@@ -300,6 +304,41 @@ def summarise(plan: Plan, responses: Responses, totals: ExactTotals) -> Json:
         totals: by cell.
     """
     return summary_of(plan, responses.cells, response_facts(plan, responses), totals)
+
+
+class SummaryPart(NamedTuple):
+    """What the summary of some files is made of."""
+
+    cells: SummaryCells
+    facts: ResponseFacts
+    totals: ExactTotals
+
+
+def joint_summary(plan: Plan, parts: Sequence[SummaryPart]) -> Json:
+    """Return the summary of files whose groups and batches are separate.
+
+    Args:
+        plan: of all files.
+        parts: of each file.
+    """
+    steps = _distinct(part.cells.steps for part in parts)
+    steps = [steps[number] for number in step_order(steps)]
+    domains = _distinct(part.cells.domains for part in parts)
+    step_of, domain_of = ({str(x): n for n, x in enumerate(own)} for own in (steps, domains))
+    names = (cells.names(range(len(cells.pairs))) for cells, _, _ in parts)
+    pairs = [[(step_of[step], domain_of[domain]) for step, domain in own] for own in names]
+    cells = SummaryCells(steps, domains, sorted({*chain.from_iterable(pairs)}))
+    number, total = {pair: n for n, pair in enumerate(cells.pairs)}, ExactTotals()
+    for own, (_, _, totals) in zip(pairs, parts, strict=True):
+        total += totals.with_keys([number[own[key]] for key in totals.keys])
+    return summary_of(plan, cells, reduce(add, [part.facts for part in parts]), total)
+
+
+def _distinct(labels: Iterable[Sequence[Label]]) -> list[Label]:
+    """Return labels in the order of their first appearance, all as texts if one is a text."""
+    every = [*chain.from_iterable(labels)]
+    texts = any(isinstance(label, str) for label in every)
+    return [*dict.fromkeys(str(label) if texts else label for label in every)]
 
 
 def run_summary(

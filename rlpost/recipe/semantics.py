@@ -1,7 +1,7 @@
 """The number of the present defaults and formulas, raised when one changes a number of an output.
 
-Outputs, journals of stopped runs and state files have the number of the
-version that wrote them. Numbers of two semantics are not comparable.
+Outputs and state files have the number of the version that wrote them. Numbers of two semantics
+are not comparable.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from rlpost.display.trends import Trend, trend_blocks, trend_table
 from rlpost.pipeline.device import CPU
 from rlpost.pipeline.summary import NO_SIGNAL
 from rlpost.pipeline.words import mask_flags
-from rlpost.render.update import update_line, update_notices, update_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,11 +57,6 @@ def show_summary(summary: Json, out: Console | None = None, *, verbose: bool = F
     summary_page(summary, verbose=verbose).show(out or console(sys.stderr))
 
 
-def _is_idle(summary: Json) -> bool:
-    """Return whether a run is an update that has nothing to write."""
-    return "update" in summary and not summary["update"]["written"]
-
-
 def summary_page(summary: Json, *, verbose: bool = False) -> Page:
     """Return the page of a run.
 
@@ -70,13 +64,9 @@ def summary_page(summary: Json, *, verbose: bool = False) -> Page:
         summary: from a run.
         verbose: with all domains and steps, columns, times and bytes.
     """
-    if _is_idle(summary):
-        return update_page(summary["update"])
     dead = summary["signal"]["no_signal"]
     errors = [Notice("error", text) for text in summary["errors"] if text != NO_SIGNAL or not dead]
     warnings = [Notice("warning", text) for text in summary["warnings"]]
-    if "update" in summary:
-        warnings += update_notices(summary["update"])
     parts = [
         _signal(summary),
         _numbers(summary, verbose=verbose),
@@ -137,8 +127,6 @@ def _overview(summary: Json) -> list[str]:
     lines += mapped_columns(summary["roles"])
     if "device" in summary and summary["device"]["name"] != CPU:
         lines.append("computed on {name}: {reason}".format(**summary["device"]))
-    if "update" in summary:
-        lines.append(update_line(summary["update"]))
     return lines
 
 

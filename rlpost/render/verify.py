@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 EQUAL = "equal"
 OTHER_SEMANTICS = "other semantics"
-_WRONG = ("DIFFERS", "DAMAGED", "CHANGED")
+_WRONG = ("DIFFERS", "DAMAGED")
 
 
 def show(result: Json, how: str, out: Console | None = None) -> None:
@@ -75,9 +75,7 @@ def _verdict_of(file: Json) -> str:
     """Return the verdict on a file."""
     if file["ok"]:
         return _equal(file)
-    verdicts = {one["verdict"] for one in file["columns"]} - {"identical", "equal to rounding"}
-    changed = verdicts == {"changed"} and not file["summary"]
-    return "changed since it was written" if changed else "differs from its recomputation"
+    return "differs from its recomputation"
 
 
 def _equal(file: Json) -> str:
@@ -86,12 +84,12 @@ def _equal(file: Json) -> str:
     equal = [one for one in file["columns"] if one["verdict"] != OTHER_SEMANTICS]
     largest = max((one["largest_difference"] or 0.0 for one in equal), default=0.0)
     precision = f"to within {largest:.1e}" if largest else "bit for bit"
-    kept, checked = file["kept_columns"], file["checksums"] is not None
+    kept = file["kept_columns"]
     texts = [
         (equal, f"{counted(len(equal), 'column')} {EQUAL} {precision}"),
         (other, f"other values under semantics {file['semantics']}: {', '.join(other)}"),
         (not file["columns"], "not recomputed"),
-        (kept, f"{counted(kept or 0, 'kept column')} {'as written' if checked else 'decoded'}"),
+        (kept, f"{counted(kept or 0, 'kept column')} decoded"),
     ]
     return "; ".join(text for applies, text in texts if applies)
 
@@ -111,8 +109,6 @@ def _verdict(column: Json) -> str:
         return "DIFFERS: the column is missing"
     if column["verdict"] == "damaged":
         return f"DAMAGED: it does not decode: {column['reason']}"
-    if column["verdict"] == "changed":
-        return _changed(column["chunks"])
     if column["verdict"] not in ("differs", OTHER_SEMANTICS):
         return str(column["verdict"])
     word = "DIFFERS" if column["verdict"] == "differs" else OTHER_SEMANTICS
@@ -122,13 +118,3 @@ def _verdict(column: Json) -> str:
     if "types" in column:
         text += f": the type is {column['types'][0]}, and should be {column['types'][1]}"
     return text
-
-
-def _changed(chunks: list[Json]) -> str:
-    """Return where the bytes of a column differ from what was written."""
-    first = chunks[0]
-    more = f", and {counted(len(chunks) - 1, 'more row group')}" if chunks[1:] else ""
-    return (
-        f"CHANGED since it was written: row group {first['row_group']}, bytes "
-        f"{first['begin']:,} to {first['end'] - 1:,}{more}"
-    )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 
 from rlpost.errors import UsageError, no_such, warn_caller
-from rlpost.io.parquet.checksums import CHECKSUMS_KEY
 from rlpost.io.parquet.fingerprint import fingerprint_of
 from rlpost.pipeline.columns import FINAL_MASK, lost_mask
 from rlpost.training.order import UNITS
@@ -21,8 +20,6 @@ from rlpost.training.order import UNITS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rlpost.io.parquet.fingerprint import FileFingerprint
-    from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.parquet.source import Source
     from rlpost.training.columns import TrainingColumns
 
@@ -141,8 +138,7 @@ def rollout_steps(steps: object) -> range | list[int | str] | None:
 def file_facts(source: Source) -> list[list[Any]]:
     """Return the name, the rows and a digest of the identity of each file.
 
-    The identity is the size and the footer, which has rlpost's checksums of all columns. Of a file
-    without them it is the time of change, too, or the ETag.
+    The identity is the size, the footer and the time of change or the ETag.
 
     Many files are one entry after the first ones, since each batch has a state.
     """
@@ -150,7 +146,7 @@ def file_facts(source: Source) -> list[list[Any]]:
         [
             str(file.relative),
             footer.num_rows,
-            _digest([digest, *_version_of(file, fingerprint, footer.metadata or {})]),
+            _digest([digest, *(fingerprint or fingerprint_of(file.path) or ())]),
         ]
         for file, footer, digest, fingerprint in zip(
             source.files, source.footers, source.footer_digests, source.fingerprints, strict=True
@@ -160,15 +156,6 @@ def file_facts(source: Source) -> list[list[Any]]:
     if rest:
         shown.append([f"{len(rest)} more files", sum(one[1] for one in rest), _digest(rest)])
     return shown
-
-
-def _version_of(
-    file: InputFile, fingerprint: FileFingerprint | None, metadata: Mapping[bytes, bytes]
-) -> list[Any]:
-    """Return what identifies the content of a file, beside its footer."""
-    if CHECKSUMS_KEY.encode() in metadata:
-        return [] if fingerprint is None else [fingerprint.size]
-    return [*(fingerprint or fingerprint_of(file.path) or ())]
 
 
 def _digest(numbers: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""`--verify` and `rlpost verify`: what is wrong with a file is found, and a good one is let be."""
+"""`rlpost verify`: what is wrong with a file is found, and a good one is let be."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from runs import rollout, run, save, strict_json
 from strategies import recipes, rollouts, to_table
-from verified_files import PLAIN, chunk, found, harmed, rewritten, with_kept
+from verified_files import found, harmed, rewritten, with_kept
 
 import rlpost
-from rlpost.analysis import verify
 from rlpost.errors import ReadWriteError, RlpostError
 from rlpost.estimators import ESTIMATORS
 from rlpost.io.parquet import reader
@@ -48,11 +47,10 @@ def with_column(name, change):
 @settings(max_examples=12)
 @given(rows=rollouts(), options=recipes(tuple(ESTIMATORS)))
 def test_what_any_recipe_writes_is_what_it_claims(rows, options):
-    """And `--verify` finds nothing wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "in.parquet", Path(folder) / "out.parquet"
         pq.write_table(to_table(rows), source, row_group_size=5)
-        run_options = rlpost.Options(verify=True, chunk_tokens=40)
+        run_options = rlpost.Options(chunk_tokens=40)
         try:
             rlpost.advantages(source, target, rlpost.Recipe(**options), run_options)
         except ReadWriteError:
@@ -70,7 +68,7 @@ def test_what_presets_write_is_what_it_claims(tmp_path, preset, estimator):
     table = table.append_column("values", pa.array(values, pa.list_(pa.float32())))
     source, target = save(table, tmp_path / "in.parquet"), tmp_path / "out.parquet"
     recipe = rlpost.preset(preset, estimator=estimator)
-    rlpost.advantages(source, target, recipe, rlpost.Options(verify=True))
+    rlpost.advantages(source, target, recipe)
     assert found(target)["ok"]
 
 
@@ -175,8 +173,7 @@ def test_what_could_not_be_compared_is_told(enriched):
     assert ran.code == 0
     assert "it has no summary to compare" in ran.out
     notes = ["it has no summary to compare",
-             f"it was written by rlpost 0.0.1, this is {rlpost.__version__}",
-             verify.UNCHECKED]  # fmt: skip
+             f"it was written by rlpost 0.0.1, this is {rlpost.__version__}"]  # fmt: skip
     assert strict_json(run("verify", enriched, "--format", "json").out)["files"][0]["notes"] == (
         notes
     )
@@ -211,26 +208,6 @@ def test_each_column_is_decoded_and_none_by_itself_that_the_recomputation_reads(
     assert {*alone} == {"kept", "words"}
 
 
-def test_a_changed_number_of_a_kept_column_is_found_although_it_decodes(tmp_path):
-    """Plain numbers without a checksum of their page decode whatever their bits are."""
-    path = with_kept(tmp_path / "out.parquet", tmp_path / "in.parquet", **PLAIN)
-    assert "7 kept columns as written" in run("verify", path).out
-    harmed(path, "kept", -3)
-    harmed(path, "kept", -3, 4)
-    assert pq.read_table(path)["kept"].to_pylist() != (np.arange(48) * 0.37).tolist()
-    ran = run("verify", path)
-    begin, size = chunk(path, "kept")
-    where = f"row group 2, bytes {begin:,} to {begin + size - 1:,}, and 1 more row group"
-    assert ran.code == 1
-    assert "48 responses, grpo: changed since it was written" in ran.out
-    assert f"kept CHANGED since it was written: {where}" in " ".join(ran.out.split())
-    (file,) = strict_json(run("verify", path, "--format", "json").out)["files"]
-    assert file["checksums"] is False
-    verdicts = {one["column"]: one for one in file["columns"]}
-    assert verdicts["kept"]["chunks"][0] == {"row_group": 2, "begin": begin, "end": begin + size}
-    assert {name for name, one in verdicts.items() if one["verdict"] != "identical"} == {"kept"}
-
-
 def test_a_file_that_lacks_what_it_was_made_of_is_an_error(tmp_path):
     source, target = save(rollout(), tmp_path / "in.parquet"), tmp_path / "out.parquet"
     assert run("advantages", source, target, "-q", "--emit-only").code == 0
@@ -245,7 +222,7 @@ def several(tmp_path):
     table = rollout(48).append_column("step", [[i // 16 for i in range(48)]])
     for index in range(3):
         save(table.slice(index * 16, 16), tmp_path / "in" / f"step={index}" / "a.parquet", rows=5)
-    assert run("advantages", tmp_path / "in", tmp_path / "out", "-q", "--verify").code == 0
+    assert run("advantages", tmp_path / "in", tmp_path / "out", "-q").code == 0
     return tmp_path / "out"
 
 

@@ -44,12 +44,6 @@ def test_every_estimator_gives_the_same_in_buckets(estimator):
     check(steps_table(36), recipe, files=3, rows_a_bucket=9, divide=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"emit_only": True}, {"estimator": "gae"}], ids=str)
-def test_page_indexes_are_the_same_where_a_file_is_divided(options):
-    recipe = rlpost.Recipe(**options)
-    check(steps_table(36), recipe, files=2, rows_a_bucket=9, divide=True, indexed=True)
-
-
 @pytest.mark.parametrize("name", ["sample_mask", "loss_multiplier"])
 @pytest.mark.parametrize("options", [{}, {"drop_zero_variance": True, "replace": True}], ids=str)
 def test_a_sample_mask_of_the_input_gives_the_same(name, options):

@@ -1,7 +1,6 @@
 """Partitions: a large file is written in parts, which are joined."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from distributed_runs import LOCAL, in_tasks, same_files, steps_table, write_files
@@ -27,7 +26,7 @@ def test_a_large_file_is_written_in_parts_and_joined(tmp_path, options):
         table = table.append_column("advantages", [[0.5]] * 36)
     write_files(table, tmp_path / "in", 1)
     recipe = rlpost.Recipe(estimator="gae", length_weight=True, **options)
-    summary = in_tasks(tmp_path / "in", tmp_path / "out", recipe, replace(LOCAL, verify=True))
+    summary = in_tasks(tmp_path / "in", tmp_path / "out", recipe, LOCAL)
     assert summary["engine"]["partitions"] > 9
     rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
     same_files(tmp_path / "out", tmp_path / "local")

@@ -211,10 +211,7 @@ def test_each_task_on_tokens_has_a_card_and_a_process_of_its_own():
 @pytest.mark.usefixtures("cluster")
 def test_what_does_not_go_together_is_said(tmp_path):
     write_files(steps_table(20), tmp_path / "in", 2)
-    for options, told in (
-        (rlpost.Options(engine="spark"), "local or ray is needed"),
-        (rlpost.Options(engine="ray", resume=True), "needs --engine local"),
-    ):
+    for options, told in ((rlpost.Options(engine="spark"), "local or ray is needed"),):
         with pytest.raises(UsageError, match=told):
             rlpost.advantages(tmp_path / "in", tmp_path / "out", None, options)
     for more in ({"device": "mtia"}, {"workers": 9}):

@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
-CHECKED = replace(RAY, verify=True)
 
 
 def hidden(folder):
@@ -51,46 +50,11 @@ def test_files_of_a_run_on_ray_are_what_they_claim(tmp_path, options):
     write_files(steps_table(), tmp_path / "in", 3)
     recipe = rlpost.Recipe(**options)
     rlpost.advantages(tmp_path / "in", tmp_path / "local", recipe, LOCAL)
-    got = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, CHECKED)
-    assert got["seconds"]["busy"]["verify"] > 0
+    rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, RAY)
     told = verify([tmp_path / "out"])
     assert told["ok"], told
     assert len(told["files"]) == 4
     same_files(tmp_path / "out", tmp_path / "local")
-
-
-HARMFUL = '''
-from rlpost.io.staged import StagedFile
-
-def harmful(token_rewards, offsets):
-    """The rewards; a bit of the file that is written flips, once in a process."""
-    complete = StagedFile.complete
-    if complete.__name__ == "harmed":
-        return token_rewards
-
-    def harmed(self):
-        complete(self)
-        with self.path.open("rb+") as file:
-            file.seek(40)
-            byte = file.read(1)[0]
-            file.seek(40)
-            file.write(bytes([byte ^ 1]))
-        StagedFile.complete = complete
-
-    StagedFile.complete = harmed
-    return token_rewards
-'''
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_bit_that_flips_on_a_workers_disk_is_found_before_anything_is_published(tmp_path):
-    write_files(steps_table(), tmp_path / "in", 1)
-    (tmp_path / "own.py").write_text(HARMFUL)
-    recipe = rlpost.Recipe(estimator=f"{tmp_path / 'own.py'}:harmful")
-    options = rlpost.Options(engine="ray", verify=True)
-    with pytest.raises(ReadWriteError, match="reads back wrong"):
-        rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("cluster")
@@ -184,7 +148,7 @@ def test_one_large_file_is_spread_over_workers(tmp_path, monkeypatch, kill):
     write_files(steps_table(120), tmp_path / "in", 1)
     own, harmless = recipes_of(tmp_path, kill=True)
     rlpost.advantages(tmp_path / "in", tmp_path / "local", harmless, LOCAL)
-    options = replace(CHECKED, chunk_tokens=30)
+    options = replace(RAY, chunk_tokens=30)
     recipe = own if kill else harmless
     got = rlpost.advantages(tmp_path / "in", tmp_path / "out", recipe, options)
     assert got["engine"]["partitions"] > 4  # of up to 8 row groups each

@@ -201,7 +201,7 @@ def all_cases(estimators: list[str]) -> list[Case]:
     return [
         *of_estimators(estimators), *of_presets(), *of_recipes(), *of_corrections(),
         *of_numerics(), *of_inputs(), *of_losses(), *of_reading(), *of_replays(), *of_dumps(),
-        *of_exports(), *of_lists(), *of_updates(), *of_python(),
+        *of_exports(), *of_lists(), *of_python(),
         *of_ray(),
     ]  # fmt: skip
 
@@ -324,7 +324,6 @@ def of_recipes() -> list[Case]:
         advantages("replace", "steps.parquet", "", "advantages out.parquet again.parquet -q "
                    "--estimator rloo --replace --summary-json again.json"),
         advantages("small chunks", "arithmetic.parquet", f"{GAE} --chunk-tokens 500 --workers 2"),
-        advantages("verified while written", "arithmetic.parquet", f"{GAE} --verify"),
     ]  # fmt: skip
     return made
 
@@ -358,35 +357,6 @@ def of_corrections() -> list[Case]:
     ]  # fmt: skip
     return made
 
-
-def of_updates() -> list[Case]:
-    """Two of four files at first; then all, again without a change, and without the last."""
-    made = []
-    for name, options in (
-        ("grpo", ""), ("gae", "--estimator gae --kl-coef 0.1 --length-weight"),
-        ("whitened", GAE), ("preset", "--preset verl --estimator rloo_vectorized"),
-        ("running norm", "--norm-mean running --norm-std running --state state.json"),
-    ):  # fmt: skip
-        update = "advantages '{}' out --update -q --summary-json {}.json " + options
-        made.append(
-            case(
-                f"update: {name}",
-                update.format("@hive/step=[01]/rows.parquet", "first"),
-                update.format("@hive", "second"),
-                update.format("@hive", "third"),
-                "verify out --format json",
-            )
-        )
-    update = "advantages '@hive{}' out --update -q --summary-json {}.json --estimator {} {}"
-    all_files, three_files = "/*/rows.parquet", "/step=[012]/rows.parquet"
-    made += [
-        case("update: a missing input", update.format(all_files, "first", "grpo", ""),
-             update.format(three_files, "second", "grpo", ""),
-             update.format(three_files, "third", "grpo", "--delete")),
-        case("update: another recipe", update.format(all_files, "first", "grpo", ""),
-             update.format(all_files, "second", "rloo", "--overwrite"),
-             update.format(all_files, "third", "grpo", "")),
-    ]  # fmt: skip
     return made
 
 
@@ -433,7 +403,6 @@ def of_inputs() -> list[Case]:
         case("a folder", f"advantages @parts out {several}", "verify out --format json"),
         case("partitions", f"advantages @hive out {several}"),
         case("a glob", f"advantages '@parts/part-[12].parquet' out {several}"),
-        case("resume", f"advantages @parts out {several} --resume --verify"),
         advantages("KL and whitening beside the output", "steps.parquet", GAE),
         case("columns of responses alone", "advantages @steps.parquet out.parquet -q --emit "
              "response_advantage,response_level_rewards --summary-json summary.json"),

@@ -113,6 +113,8 @@ REMOVED = {
     "estimate.step",  # of a failed sync: `estimate.labels`
     "search.median_relative",  # of `replay`: `share_equal` and `largest`
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
+    "rlpost.checksums",  # of all column chunks, in the footer
+    "files.checksums",  # of `verify`: whether they agree
 }
 
 # Values that may differ between two runs of the same code. Their keys are still compared.

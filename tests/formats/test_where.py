@@ -192,8 +192,6 @@ def test_steps_of_another_form_are_an_error(text):
 @pytest.mark.parametrize(
     "options",
     [
-        {"options": rlpost.Options(update=True)},
-        {"options": rlpost.Options(resume=True)},
         {"options": rlpost.Options(engine="ray")},
         {"recipe": rlpost.Recipe(estimator="gae", norm_std="running")},
     ],

@@ -45,12 +45,10 @@ def commands(top):
         ("inspect", rows), ("inspect", one, *as_json), ("inspect", rows, "--footer"),
         ("inspect", one, "--row", "1"), ("inspect", top / "parts", "--format", "markdown"),
         ("advantages", rows, "--plan"), ("advantages", rows, out, "--summary-json", "-"),
-        ("advantages", rows, out, "--overwrite", "--verify", "--summary-json", named(top, b"\xff")),
-        ("advantages", rows, top / "res", "--resume"), ("advantages", top / "parts", top / "p"),
+        ("advantages", rows, out, "--overwrite", "--summary-json", named(top, b"\xff")),
+        ("advantages", top / "parts", top / "p"),
         ("advantages", one, named(top, b"one\xff.parquet")),
-        ("advantages", rows, top / "upd", "--update"), ("advantages", dumps, top / "d.parquet"),
-        ("advantages", rows, top / "upd", "--update", "--delete"),
-        ("advantages", dumps, top / "dumps-out", "--update"),
+        ("advantages", dumps, top / "d.parquet"),
         ("verify", out, *as_json), ("verify", top / "p"), ("compare", out, out, *as_json),
         ("replay", out), ("report", out, "-o", named(top, b"r\xff.html")),
         ("loss", rows, top / "loss", *loss), ("loss", one, *loss, *as_json),
@@ -67,7 +65,7 @@ def test_every_command_reads_and_writes_such_names(folder):
     written = named(folder / "out", b"b\xff\xfe.parquet")
     metadata = pq.read_metadata(arrow_file(written)).metadata
     assert metadata[b"rlpost.input"] == rb"b\xff\xfe.parquet"
-    for name in ("out", "res", "upd", "loss"):
+    for name in ("out", "loss"):
         assert named(folder / name, b"b\xff\xfe.parquet").is_file()
     (row, *_) = [
         json.loads(line)

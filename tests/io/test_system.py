@@ -126,7 +126,7 @@ def contents(folder):
 
 def advantages(inputs, out, *words):
     return ("advantages", inputs, out, "-q", "--estimator", "grpo", "--chunk-tokens", 2000,
-            "--workers", 2, "--resume", *words)  # fmt: skip
+            "--workers", 2, *words)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def expected(inputs, tmp_path_factory):
 
 @pytest.mark.nightly
 def test_advantages_writes_the_same_bytes(platform, inputs, expected, tmp_path):
-    run(platform, *advantages(inputs, tmp_path, "--verify"))
+    run(platform, *advantages(inputs, tmp_path))
     assert contents(tmp_path) == expected
     run(platform, *advantages(inputs, tmp_path, "--overwrite"))
     assert contents(tmp_path) == expected
@@ -162,7 +162,7 @@ def staged(out):
 @pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_run_in_order(platform, inputs, tmp_path, number, code):
-    process = start(platform, *advantages(inputs, tmp_path, "--verify"))
+    process = start(platform, *advantages(inputs, tmp_path))
     wait_until(lambda: staged(tmp_path), process)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)

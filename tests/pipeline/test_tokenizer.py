@@ -82,7 +82,7 @@ def test_lengths_are_those_of_the_texts(trained, options, tmp_path):
     assert max(lengths) > 20
     path = tmp_path / "in.parquet"
     pq.write_table(table(), path, row_group_size=5)
-    run = rlpost.Options(chunk_tokens=7, verify=True)
+    run = rlpost.Options(chunk_tokens=7)
     recipe = Recipe.of({**options, "tokenizer": str(trained)})
     summary = rlpost.advantages(path, tmp_path / "out.parquet", recipe, run)
     expected, of_column = rlpost.enrich(table(response_length=lengths), Recipe.of(options))

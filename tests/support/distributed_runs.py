@@ -138,12 +138,12 @@ def attempt(run):
         return type(error), str(error)
 
 
-def check(table, recipe, files, rows_a_bucket, *, divide=False, indexed=False):
+def check(table, recipe, files, rows_a_bucket, *, divide=False):
     """A run in tasks leaves the bytes that a local run leaves, or fails as it does."""
     least = 1 if divide else partitions.PART_BYTES
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
-        write_files(table, top / "in", files, write_page_index=indexed)
+        write_files(table, top / "in", files)
         want = attempt(lambda: rlpost.advantages(top / "in", top / "local", recipe, LOCAL))
         with (
             mock.patch.object(driver, "ROWS_A_BUCKET", rows_a_bucket),
@@ -155,20 +155,6 @@ def check(table, recipe, files, rows_a_bucket, *, divide=False, indexed=False):
             return
         assert facts(got) == facts(want)
         same_files(top / "out", top / "local")
-        for path in (top / "local").iterdir():
-            assert have_indexes(path) == (indexed and pq.read_metadata(path).num_rows > 0)
-
-
-def have_indexes(path):
-    """Whether all columns have page indexes."""
-    metadata = pq.read_metadata(path)
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    chunks = [group.column(place) for group in groups for place in range(metadata.num_columns)]
-    known = {
-        chunk.has_offset_index and chunk.has_column_index for chunk in chunks if chunk.num_values
-    }
-    assert len(known) < 2
-    return known == {True}
 
 
 def hidden(top):

@@ -39,9 +39,6 @@ def harmed(path, column, at, group=2):
         file.write(bytes([byte ^ 0xFF]))
 
 
-PLAIN = {"compression": "none", "column_encoding": {"kept": "PLAIN"}}
-
-
 def chunk(path, column, group=2):
     """Where a column chunk lies."""
     row_group = pq.read_metadata(path).row_group(group)

@@ -97,13 +97,6 @@ def test_an_object_that_is_written_again_during_an_epoch_is_named(tmp_path: Path
         rlpost.load(url, batch_size=100, window=1000).load_state_dict(state)
 
 
-def test_a_state_of_an_output_fits_a_copy_of_it(enriched: Path, tmp_path: Path) -> None:
-    """It has checksums of all columns, so its time of change does not matter."""
-    state = rlpost.load(enriched, batch_size=4).state_dict()
-    shutil.copy(enriched, tmp_path / enriched.name)
-    rlpost.load(tmp_path / enriched.name, batch_size=4).load_state_dict(state)
-
-
 def test_integers_and_bools_stay_what_they_are(tmp_path: Path) -> None:
     table = pl.DataFrame(
         {"response_mask": [[1], [1]], "id": [2**40, 2**40 + 1], "ok": [True, False]}

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import EXECUTION, RAY, command
+from rlpost.cli.help_screen import RAY, command
 from rlpost.cli.options import option, reads_data, with_recipe_options
-from rlpost.cli.output import check_summary, echo, reporting, write_json
-from rlpost.errors import ReadWriteError, SummaryError, UsageError
+from rlpost.cli.output import check_summary, reporting, write_json
+from rlpost.errors import SummaryError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rlpost.pipeline.options import Options
     from rlpost.recipe.recipe import Recipe
 
@@ -64,42 +60,6 @@ def advantages(
     show_plan: Annotated[
         bool, option("--plan", help="Print what would be computed; write nothing.")
     ] = False,
-    resume: Annotated[
-        bool,
-        option(
-            "--resume",
-            panel=EXECUTION,
-            common=False,
-            help="Continue a stopped run; keep the files it completed.",
-        ),
-    ] = False,
-    update: Annotated[
-        bool,
-        option(
-            "--update",
-            panel=EXECUTION,
-            common=False,
-            help="Write only files that are new or changed since.",
-        ),
-    ] = False,
-    delete: Annotated[
-        bool,
-        option(
-            "--delete",
-            panel=EXECUTION,
-            common=False,
-            help="With --update: delete outputs of vanished inputs.",
-        ),
-    ] = False,
-    verify: Annotated[
-        bool,
-        option(
-            "--verify",
-            panel=EXECUTION,
-            common=False,
-            help="Read the output back and compare it before publishing.",
-        ),
-    ] = False,
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
@@ -133,7 +93,7 @@ def advantages(
     OUT has all columns of IN, unchanged, and the new ones.
     """
     paths = paths or []
-    if len(paths) < (1 if show_plan and not update else 2):
+    if len(paths) < (1 if show_plan else 2):
         raise UsageError("IN and OUT are needed: rlpost advantages IN... OUT")
     recipe, names = settings.recipe, settings.requested
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
@@ -141,9 +101,9 @@ def advantages(
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
     run = Options(
-        device, chunk_tokens, workers, overwrite, state, resume=resume, verify=verify,
+        device, chunk_tokens, workers, overwrite, state,
         engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
-        started=context.obj, update=update, delete=delete,
+        started=context.obj,
         fail_on=None if fail_on is None else fail_on.value,
     )  # fmt: skip
     if show_plan:
@@ -153,7 +113,7 @@ def advantages(
     show = partial(_show, summary_json=summary_json, quiet=quiet, verbose=verbose)
     try:
         *inputs, output = paths
-        with reporting(quiet=quiet) as reporter, _with_hint_to_resume(output, resume=resume):
+        with reporting(quiet=quiet) as reporter:
             summary = functions.advantages(
                 inputs, output, recipe, run, steps=steps, progress=reporter
             )
@@ -167,7 +127,7 @@ def _show_plan(
     paths: list[str], recipe: Recipe, run: Options, steps: str | None,
     *, quiet: bool, verbose: bool,
 ) -> None:  # fmt: skip
-    """Print what a run would compute, or the files that an update would write."""
+    """Print what a run would compute."""
     from rlpost import api  # noqa: PLC0415 - pyarrow
     from rlpost.display.page import show_page  # noqa: PLC0415
     from rlpost.interface.inputs import of_steps, open_inputs  # noqa: PLC0415
@@ -175,13 +135,6 @@ def _show_plan(
     from rlpost.render.plan import plan_page  # noqa: PLC0415
 
     kept = of_steps(steps, recipe, run)
-    if run.update:
-        from rlpost.pipeline.update.files import planned  # noqa: PLC0415 - imports the formats
-        from rlpost.render.update import update_page  # noqa: PLC0415
-
-        update = planned(paths[:-1], parse_path(paths[-1]), recipe, run)
-        show_page(update_page(update.facts()), "table")
-        return
     from rlpost.pipeline.device_choice import AUTO, check_device, choose_device  # noqa: PLC0415
 
     if run.engine == "local":
@@ -197,21 +150,6 @@ def _show_plan(
         choice = choose_device(run.device, plan.token_bytes, on_cluster)
         page = plan_page(plan, target, choice.facts(), overwrite=run.overwrite, verbose=verbose)
     show_page(replace(page, title=own.named(page.title)), "table")
-
-
-@contextmanager
-def _with_hint_to_resume(output: str, *, resume: bool) -> Iterator[None]:
-    """If a run with --resume stops, print how to continue it."""
-    from rlpost.io.paths import parse_path  # noqa: PLC0415
-    from rlpost.pipeline.output.journal import JOURNAL  # noqa: PLC0415
-
-    folder = parse_path(output)
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit, ReadWriteError):
-        if resume and isinstance(folder, Path) and (folder / JOURNAL).is_file():
-            echo(f"rlpost: completed files are kept in {output}; the same command continues")
-        raise
 
 
 def _show(summary: dict[str, Any], *, summary_json: str | None, quiet: bool, verbose: bool) -> None:

@@ -33,7 +33,6 @@ from rlpost.io.parquet.footer import (
     encode,
     statistics,
 )
-from rlpost.io.parquet.indexes import PageStats, page_stats, read_page_stats
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -129,8 +128,6 @@ class ColumnPages:
 
     meta: Struct
     pages: list[Any]
-    index: list[PageStats]
-    """The pages' entries in page indexes; empty if the file gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,6 @@ class Encoder:
         aliases: name -> name of a column with the same values; encoded once, stored twice.
         codec: a compression codec of pyarrow, or "none".
         level: the compression level, None for the codec's default.
-        indexed: compute the entries of page indexes.
     """
 
     def __init__(
@@ -162,10 +158,8 @@ class Encoder:
         aliases: Mapping[str, str] | None = None,
         codec: str = "zstd",
         level: int | None = 1,
-        indexed: bool = False,
     ) -> None:
         self.fields = fields
-        self._indexed = indexed
         self._aliases = dict(aliases or {})
         self._encoded_fields = [field for field in fields if field.name not in self._aliases]
         self._options: dict[str, Any] = {
@@ -173,7 +167,6 @@ class Encoder:
             "compression_level": level,
             "use_dictionary": False,
             "store_schema": False,
-            "write_page_index": indexed,
         }
         _, self.footer = self._write(pa.Table.from_batches([], schema=fields))
         bare = [
@@ -190,7 +183,7 @@ class Encoder:
         scalars = [_dotted(metas[0]) for metas in self._leaves.values() if _is_scalar(metas)]
         self._options |= {
             "column_encoding": dict.fromkeys(split - {*scalars}, "BYTE_STREAM_SPLIT"),
-            "write_statistics": indexed or scalars,  # pyarrow needs them for the bounds of pages
+            "write_statistics": scalars,
         }
         self._split = split
 
@@ -245,8 +238,7 @@ class Encoder:
         columns: dict[str, list[ColumnPages]] = {}
         for chunk in _chunks(footer):
             meta = chunk.struct(ColumnChunk.META)
-            index = read_page_stats(chunk, table.num_rows, data)
-            pages = ColumnPages(meta, [_bytes_of(meta, data)], index)
+            pages = ColumnPages(meta, [_bytes_of(meta, data)])
             columns.setdefault(_path(meta)[0].decode(), []).append(pages)
         return columns
 
@@ -257,7 +249,7 @@ class Encoder:
         split = _dotted(leaf) in self._split
         empty = int(field.nullable)
         deepest = empty + 1 + int(field.type.value_field.nullable)
-        pages, index, sizes = [], [], [0, 0]
+        pages, sizes = [], [0, 0]
         for rows in split_pages(offsets):
             lengths = np.diff(rows)
             floats = values[rows[0] : rows[-1]]
@@ -272,9 +264,6 @@ class Encoder:
             count = int(np.maximum(lengths, 1).sum())
             header = page_header(len(body), len(packed), count, _SPLIT if split else _PLAIN)
             pages += [header, packed]
-            if self._indexed:
-                size, nulls = len(header) + len(packed), count - len(floats)
-                index.append(page_stats(size, len(lengths), nulls, min_max(floats)))
             sizes = [sizes[0] + len(header) + len(body), sizes[1] + len(header) + len(packed)]
         levels = int(np.maximum(np.diff(offsets), 1).sum())
         meta = Struct(leaf).put(ColumnMeta.VALUES, Wire.I64, levels)
@@ -282,7 +271,7 @@ class Encoder:
         meta.put(ColumnMeta.UNCOMPRESSED, Wire.I64, sizes[0]).put(
             ColumnMeta.COMPRESSED, Wire.I64, sizes[1]
         )
-        return ColumnPages(meta, pages, index)
+        return ColumnPages(meta, pages)
 
     def _scalars(self, array: pa.Array, field: pa.Field, leaf: Struct) -> ColumnPages:
         """Encode a column of floats or bools without nulls, as one page."""
@@ -296,11 +285,8 @@ class Encoder:
         meta.put_list(ColumnMeta.ENCODINGS, Wire.I32, [_PLAIN, _RLE])
         meta.put(ColumnMeta.UNCOMPRESSED, Wire.I64, len(header) + len(body))
         meta.put(ColumnMeta.COMPRESSED, Wire.I64, len(header) + len(packed))
-        bounds = min_max(values)
-        meta.put(ColumnMeta.STATISTICS, Wire.STRUCT, statistics(0, bounds))
-        size = len(header) + len(packed)
-        index = [page_stats(size, len(values), 0, bounds)] if self._indexed else []
-        return ColumnPages(meta, [header, packed], index)
+        meta.put(ColumnMeta.STATISTICS, Wire.STRUCT, statistics(0, min_max(values)))
+        return ColumnPages(meta, [header, packed])
 
 
 def _chunks(footer: Struct) -> list[Struct]:
@@ -375,23 +361,12 @@ def _renamed(leaf: ColumnPages, name: str) -> ColumnPages:
     return replace(leaf, meta=Struct(leaf.meta).put_list(ColumnMeta.PATH, Wire.BINARY, path))
 
 
-_PAGE_STATS = pa.struct(
-    {
-        "size": pa.int64(),
-        "rows": pa.int64(),
-        "nulls": pa.int64(),
-        "empty": pa.bool_(),
-        "low": pa.binary(),
-        "high": pa.binary(),
-    }
-)
 _SCHEMA = pa.schema(
     {
         "row_group": pa.int64(),
         "rows": pa.int64(),
         "meta": pa.binary(),
         "pages": pa.large_binary(),
-        "index": pa.list_(_PAGE_STATS),
     }
 )
 
@@ -406,13 +381,11 @@ class EncodedWriter:
     def add(self, row_group: int, encoded: EncodedRows) -> None:
         """Add the next rows of a row group."""
         leaves = encoded.columns
-        indexes = [[page._asdict() for page in leaf.index] for leaf in leaves]
         columns = [
             pa.array([row_group] * len(leaves), pa.int64()),
             pa.array([encoded.rows] * len(leaves), pa.int64()),
             pa.array([encode(leaf.meta) for leaf in leaves], pa.binary()),
             pa.array([b"".join(leaf.pages) for leaf in leaves], pa.large_binary()),
-            pa.array(indexes, pa.list_(_PAGE_STATS)),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
 
@@ -427,13 +400,9 @@ def read_encoded(data: pa.Buffer) -> Iterator[tuple[int, EncodedRows]]:
     reader = pa.ipc.open_file(data)
     for number in range(reader.num_record_batches):
         batch = reader.get_batch(number)
-        groups, rows, metas, pages, indexes = batch.columns
+        groups, rows, metas, pages = batch.columns
         leaves = [
-            ColumnPages(
-                decode(meta.as_py())[0],
-                [memoryview(page.as_buffer())],
-                [PageStats(**page) for page in index.as_py()],
-            )
-            for meta, page, index in zip(metas, pages, indexes, strict=True)
+            ColumnPages(decode(meta.as_py())[0], [memoryview(page.as_buffer())])
+            for meta, page in zip(metas, pages, strict=True)
         ]
         yield groups[0].as_py(), EncodedRows(rows[0].as_py(), leaves)

@@ -96,18 +96,9 @@ def last_entry(path: AnyPath, key: bytes) -> bytes | None:
     Raises:
         OSError, ReadWriteError: the file cannot be read.
     """
-    file, size = open_file(path)
-    try:
-        data, _ = read_footer_bytes(file, size)
-    except FooterError:
-        return None
-    finally:
-        close_file(file)
-    begin = b"\x18" + bytes([len(key)]) + key + b"\x18"  # two binary fields of a Thrift struct
-    at = data.rfind(begin)
+    data, at = _found(path, key)
     if at < 0:
         return None
-    at += len(begin)
     length = shift = 0
     for byte in data[at : at + _LONGEST_LENGTH]:
         at += 1
@@ -116,6 +107,20 @@ def last_entry(path: AnyPath, key: bytes) -> bytes | None:
         if byte < 128:  # noqa: PLR2004 - the last byte of a varint
             return data[at : at + length]
     return None
+
+
+def _found(path: AnyPath, key: bytes) -> tuple[bytes, int]:
+    """Return the footer of a file, and where the length of a key's value is in it; -1 without."""
+    file, size = open_file(path)
+    try:
+        data, _ = read_footer_bytes(file, size)
+    except FooterError:
+        return b"", -1
+    finally:
+        close_file(file)
+    begin = b"\x18" + bytes([len(key)]) + key + b"\x18"  # two binary fields of a Thrift struct
+    at = data.rfind(begin)
+    return data, at + len(begin) if at >= 0 else -1
 
 
 def check_overwritable(targets: Sequence[AnyPath]) -> None:
@@ -135,7 +140,10 @@ def check_overwritable(targets: Sequence[AnyPath]) -> None:
 
 
 def _is_foreign(path: AnyPath) -> bool:
+    """Return whether a file is Parquet without rlpost's metadata; its footer is rarely decoded."""
     try:
+        if any(_found(path, key)[1] >= 0 for key in OUTPUT_KEYS):
+            return False
         metadata = read_metadata(path).metadata or {}
     except (DataError, ReadWriteError, OSError, ValueError):  # Arrow's errors are of the last two
         return False

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from rlpost.errors import DataError, ReadWriteError, UsageError
-from rlpost.io.parquet.checksums import ExtentChecksums, extents_of
 from rlpost.io.parquet.encode import Encoder
 from rlpost.io.parquet.footer import (
     MAGIC,
@@ -28,7 +27,6 @@ from rlpost.io.parquet.footer import (
     Wire,
     read_footer,
 )
-from rlpost.io.parquet.indexes import indexed_row_groups, indexed_row_groups_of
 from rlpost.io.parquet.reader import ParquetReader
 from rlpost.io.parquet.splice import SpliceSink, compact, data_range
 from rlpost.io.parquet.splice_plan import plan_splice
@@ -37,12 +35,10 @@ from rlpost.io.staged import file_errors
 from rlpost.io.uploads import stage_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from rlpost.io.parquet.footer import DecodedFooter
-    from rlpost.io.parquet.indexes import NewIndex
     from rlpost.io.paths import AnyPath
-    from rlpost.io.staged import ByteRange
     from rlpost.io.uploads import OutputFile
 
 
@@ -64,8 +60,6 @@ class SourceReader:
             schema = self._file.schema_arrow
         kept = [f for f in schema if (keep is None or f.name in keep) and f.name not in drop]
         self.fields = pa.schema(kept)
-        self.indexed = indexed_row_groups_of(self._file.metadata)
-        """The row groups with page indexes."""
         self._group = -1
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._batch: pa.RecordBatch | None = None  # None after a row group's last rows
@@ -232,15 +226,11 @@ def encoder_for(
     aliases: Mapping[str, str] | None = None,
     codec: str = "zstd",
     level: int | None = None,
-    indexed: bool = False,
 ) -> Encoder:
-    """Return the encoder of a sink that `open_sink` opens with the same arguments.
-
-    `indexed`: the source has page indexes, in any of the row groups to encode.
-    """
+    """Return the encoder of a sink that `open_sink` opens with the same arguments."""
     level = 1 if codec == "zstd" and level is None else level
     pairs = frozenset((aliases or {}).items())
-    return _encoder(fields, frozenset(constant), pairs, codec, level, indexed)
+    return _encoder(fields, frozenset(constant), pairs, codec, level)
 
 
 @lru_cache(8)
@@ -250,7 +240,6 @@ def _encoder(
     aliases: frozenset[tuple[str, str]],
     codec: str,
     level: int | None,
-    indexed: bool,  # noqa: FBT001
 ) -> Encoder:
     """Return an encoder, which all files with the same new columns share."""
     return Encoder(
@@ -259,7 +248,6 @@ def _encoder(
         aliases=dict(sorted(aliases)),
         codec=codec,
         level=level,
-        indexed=indexed,
     )
 
 
@@ -308,22 +296,22 @@ def open_sink(
         if begun is not None:
             undo.callback(begun.discard)
         if not force_rewrite:
-            spliced = _splice(source, target, partial(encoder, fields), keep, drop, begun, decoded)
+            spliced = _splice(source, target, encoder(fields), keep, drop, begun, decoded)
         if not isinstance(spliced, str):
             undo.pop_all()
             return spliced
     reader = SourceReader(source, keep, drop)
     _check_names(source, reader.fields.names, fields)
-    joined = encoder(pa.schema([*reader.fields, *fields]), indexed=bool(reader.indexed))
+    joined = encoder(pa.schema([*reader.fields, *fields]))
     footer = reader.footer_without_columns(joined)
-    inner = SpliceSink(footer, joined, stage_file(target), len(MAGIC), reader.indexed)
+    inner = SpliceSink(footer, joined, stage_file(target), len(MAGIC))
     return RewriteSink(reader, inner, spliced)
 
 
 def _splice(
     source: AnyPath,
     target: AnyPath,
-    encoder_of: Callable[..., Encoder],
+    encoder: Encoder,
     keep: Collection[str] | None,
     drop: Collection[str],
     begun: OutputFile | None,
@@ -335,8 +323,7 @@ def _splice(
         opened.callback(close_file, file)
         try:
             footer, end = read_footer(file, size, decoded)
-            encoder = encoder_of(indexed=bool(indexed_row_groups(footer)))
-            names, all_kept, indexed = plan_splice(footer, end, encoder, keep, drop)
+            names, all_kept = plan_splice(footer, end, encoder, keep, drop)
         except EncryptedError as error:
             raise ReadWriteError(f"{source}: {error}; decrypt the file first") from None
         except DamagedError as error:
@@ -344,25 +331,19 @@ def _splice(
         except FooterError as error:
             return str(error)
         _check_names(source, names, encoder.fields)
-        extents = extents_of(footer.structs(FileMeta.ROW_GROUPS))
-        ranges: list[ByteRange] = data_range(end)
-        moved: list[NewIndex] | None = []
-        if not all_kept:
-            ranges, moved = compact(file, footer.structs(FileMeta.ROW_GROUPS))
+        groups = footer.structs(FileMeta.ROW_GROUPS)
+        ranges = data_range(end) if all_kept else compact(groups)
         kept = max((span.at + span.size for span in ranges), default=len(MAGIC))
-        indexes = () if moved is None else (indexed, moved)
         if begun is not None:
             if begun.ranges != ranges:
                 raise ReadWriteError(
                     f"{source}: changed during the run; run again when no other process writes it"
                 )
-            if begun.copied is not None and begun.copied.extents != extents:
-                begun.copied = None  # pyarrow reads the footer in another way
-            return SpliceSink(footer, encoder, begun, kept, *indexes)
+            return SpliceSink(footer, encoder, begun, kept)
         staged = stage_file(target)
-        sink = SpliceSink(footer, encoder, staged, kept, *indexes)
+        sink = SpliceSink(footer, encoder, staged, kept)
         opened.pop_all()
-        staged.copy(file, ranges, ExtentChecksums(extents))
+        staged.copy(file, ranges)
         return sink
 
 

@@ -3,9 +3,8 @@
 Kept columns are not decoded. The output is the source's data, byte for byte, then the new columns'
 chunks, row group by row group, and one footer with both schemas. If all columns are kept, their
 offsets do not change, so the copy can start before anything else. If some are dropped, the kept
-chunks, Bloom filters and page indexes are compacted. If the source has page indexes, the new
-columns get them, too. New pages are spooled until their row group is full: the pages of a column
-chunk must be contiguous.
+chunks and Bloom filters are compacted. The output has no page indexes. New pages are spooled until
+their row group is full: the pages of a column chunk must be contiguous.
 """
 
 from __future__ import annotations
@@ -13,59 +12,40 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
 
-from rlpost.io.parquet.checksums import (
-    CHECKSUMS_KEY,
-    ExtentChecksums,
-    encode_checksums,
-    extents_of,
-)
 from rlpost.io.parquet.footer import (
     MAGIC,
     TAIL,
     ColumnChunk,
     ColumnMeta,
     FileMeta,
-    FooterError,
     RowGroup,
     Struct,
     Wire,
     file_end,
-)
-from rlpost.io.parquet.indexes import (
-    NewIndex,
-    drop_indexes,
-    existing_indexes,
-    new_indexes,
-    shifted_offset_indexes,
 )
 from rlpost.io.parquet.splice_plan import (
     add_key_values,
     chunk_extent,
     column_metas,
     merge_chunks,
-    set_key_value,
     shift_offsets,
 )
 from rlpost.io.ranges import close_file, open_file, read_at
-from rlpost.io.staged import READ_BYTES, ByteRange, file_errors, split_ranges, write_all
-from rlpost.io.threads import map_ordered
+from rlpost.io.staged import READ_BYTES, ByteRange, file_errors, write_all
 from rlpost.io.uploads import OutputFile, stage_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import IO
 
     import pyarrow as pa
 
-    from rlpost.io.parquet.checksums import Extent
     from rlpost.io.parquet.encode import ColumnPages, EncodedRows, Encoder
     from rlpost.io.paths import AnyPath
-    from rlpost.io.ranges import OpenFile
 
 
 SPOOL_BYTES = 64 << 20  # bytes of pages in memory, before they go to a file
@@ -158,13 +138,12 @@ def _distinct(encoded: EncodedRows) -> list[list[bytes | memoryview]]:
     return list({id(column.pages): column.pages for column in encoded.columns}.values())
 
 
-def start_copy(source: AnyPath, target: AnyPath, extents: Sequence[Extent]) -> OutputFile | None:
+def start_copy(source: AnyPath, target: AnyPath) -> OutputFile | None:
     """Start to copy all data of a Parquet file to a staged output that keeps all columns.
 
     Args:
         source: the file.
         target: the output.
-        extents: of the source's column chunks, whose checksums are computed.
 
     Returns:
         The staged file, for `open_sink`; None if the source is no Parquet file.
@@ -186,7 +165,7 @@ def start_copy(source: AnyPath, target: AnyPath, extents: Sequence[Extent]) -> O
         undo.callback(staged.discard)
         staged.write(0, MAGIC)  # before the copied data
         undo.pop_all()
-    staged.copy(file, data_range(end), ExtentChecksums(extents))
+    staged.copy(file, data_range(end))
     return staged
 
 
@@ -195,37 +174,12 @@ def data_range(end: int) -> list[ByteRange]:
     return [ByteRange(len(MAGIC), end - len(MAGIC), len(MAGIC))]
 
 
-def compact(file: OpenFile, groups: list[Struct]) -> tuple[list[ByteRange], list[NewIndex] | None]:
-    """Move the data of kept columns together, without gaps.
+def compact(groups: list[Struct]) -> list[ByteRange]:
+    """Move chunks, then Bloom filters, to the beginning of the file; return the ranges to copy.
 
     Args:
-        file: the source.
-        groups: its row groups, with the kept chunks; changed in place.
-
-    Returns:
-        The ranges to copy; and the OffsetIndexes with new offsets, or None if one is damaged and
-        the output gets no page indexes. ColumnIndexes are not moved.
-
-    Raises:
-        OSError, ReadWriteError: the source cannot be read.
+        groups: the source's row groups, with the kept chunks; changed in place.
     """
-    chunks = [(chunk, group) for group in groups for chunk in group.structs(RowGroup.COLUMNS)]
-    before = [chunk_extent(chunk.struct(ColumnChunk.META))[0] for chunk, _ in chunks]
-    ranges = _move_chunks(groups)
-    moved = []
-    for (chunk, group), begin in zip(chunks, before, strict=True):
-        after = chunk_extent(chunk.struct(ColumnChunk.META))
-        moved.append((chunk, after[0] - begin, after, group.integer(RowGroup.ROWS)))
-    try:
-        offsets = shifted_offset_indexes(file, moved)
-    except FooterError:
-        drop_indexes(groups)
-        return _merge_adjacent(ranges), None
-    return _merge_adjacent(ranges), offsets
-
-
-def _move_chunks(groups: list[Struct]) -> list[ByteRange]:
-    """Move chunks, then Bloom filters, to the beginning of the file; return the ranges to copy."""
     end = len(MAGIC)
     ranges: list[ByteRange] = []
     for group in groups:
@@ -241,7 +195,7 @@ def _move_chunks(groups: list[Struct]) -> list[ByteRange]:
         ranges.append(ByteRange(meta.integer(ColumnMeta.BLOOM), size, end))
         meta.put(ColumnMeta.BLOOM, Wire.I64, end)
         end += size
-    return ranges
+    return _merge_adjacent(ranges)
 
 
 def _merge_adjacent(ranges: list[ByteRange]) -> list[ByteRange]:
@@ -255,13 +209,10 @@ def _merge_adjacent(ranges: list[ByteRange]) -> list[ByteRange]:
     return merged
 
 
-_READERS = 4  # threads that read page indexes
-
-
 class SpliceSink:
     """Appends the chunks of new columns to copied ones; see `Sink`.
 
-    Pages are spooled until their row group is full. Page indexes stay in memory until the end.
+    Pages are spooled until their row group is full.
 
     Args:
         footer: the footer from `plan_splice`, with kept chunks at their offsets in the output.
@@ -269,9 +220,6 @@ class SpliceSink:
         output: the file to write, whose copy of the kept data was started; published or discarded
             by this object.
         end: the end of the kept data.
-        indexed: the row groups in which new columns get page indexes; `encoder` must compute them.
-        moved: kept columns' OffsetIndexes with new offsets. Other indexes that kept chunks point to
-            are copied from the source.
     """
 
     def __init__(
@@ -280,17 +228,11 @@ class SpliceSink:
         encoder: Encoder,
         output: OutputFile,
         end: int,
-        indexed: Collection[int] = (),
-        moved: Collection[NewIndex] = (),
     ) -> None:
         self.reason: str | None = None
         self._footer = footer
         self._groups = footer.structs(FileMeta.ROW_GROUPS)
         self._encoder = encoder
-        self._indexed = indexed
-        self._indexes = list(moved)
-        self._checksums: list[list[int]] = []  # of the new chunks of each row group
-        self._kept = [len(group.structs(RowGroup.COLUMNS)) for group in self._groups]
         self._output = output
         self.size = 0
         try:
@@ -340,25 +282,9 @@ class SpliceSink:
         """Write the footer with additional key-value entries, and sync the file."""
         while self._current < len(self._groups):
             self._finish_group()
-        self._write_indexes()
         add_key_values(self._footer, metadata)
-        self._add_checksums()
         self.size = self._output.write(self._end, file_end(self._footer))
         self._output.complete()
-
-    def _add_checksums(self) -> None:
-        """Add the checksums of all chunks to the footer, if the copied chunks have checksums."""
-        self._output.wait_for_copy()
-        copied = iter(self._output.copied.values if self._output.copied is not None else ())
-        values = [
-            value
-            for kept, new in zip(self._kept, self._checksums, strict=True)
-            for value in (*islice(copied, kept), *new)
-        ]
-        extents = extents_of(self._groups)
-        complete = len(values) == len(extents)
-        text = encode_checksums(extents, values) if complete else None
-        set_key_value(self._footer, CHECKSUMS_KEY, text)
 
     def abort(self) -> None:
         """Remove the unfinished file; does nothing after `close`, or when called again."""
@@ -371,26 +297,6 @@ class SpliceSink:
             return 0
         return self._groups[self._current].integer(RowGroup.ROWS) - self._spool.rows
 
-    def _write_indexes(self) -> None:
-        """Write all page indexes contiguously: some readers read everything between them.
-
-        If the copy of the source contains its indexes, the file has those bytes twice.
-        """
-        ranges = []
-        at = self._end
-        for chunk, field, begin, size in existing_indexes(self._groups):
-            ranges.append(ByteRange(begin, size, at))
-            chunk.put(field, Wire.I64, at)
-            at += size
-        for data in map_ordered(
-            self._output.read_source, split_ranges(_merge_adjacent(ranges)), _READERS
-        ):
-            self._end = self._output.write(self._end, data)
-        for field in (ColumnChunk.COLUMN_INDEX, ColumnChunk.OFFSET_INDEX):
-            for chunk, _, data in (index for index in self._indexes if index.field == field):
-                chunk.put(field, Wire.I64, self._end).put(field + 1, Wire.I32, len(data))
-                self._end = self._output.write(self._end, data)
-
     def _finish_group(self) -> None:
         """Write the new chunks of the current row group, which has all of its rows."""
         if self._missing():
@@ -398,13 +304,9 @@ class SpliceSink:
         encoded = self._spool.take() or [self._encoder.encode(self._encoder.empty_batch)]
         group = self._begin_group()
         for parts in zip(*(rows.columns for rows in encoded), strict=True):
-            begin = self._end
             meta = merge_chunks([part.meta for part in parts])
-            meta.put(ColumnMeta.DATA_PAGE, Wire.I64, begin)
-            chunk = self._add_chunk(meta, chain.from_iterable(map(self._spool.bytes_of, parts)))
-            if self._current in self._indexed:
-                pages = [page for part in parts for page in part.index]
-                self._indexes += new_indexes(chunk, begin, pages)
+            meta.put(ColumnMeta.DATA_PAGE, Wire.I64, self._end)
+            self._add_chunk(meta, chain.from_iterable(map(self._spool.bytes_of, parts)))
         self._end_group(group)
         self._spool.clear()
 
@@ -414,19 +316,14 @@ class SpliceSink:
         group.put_list(RowGroup.COLUMNS, Wire.STRUCT, group.structs(RowGroup.COLUMNS))
         begins = [begin for begin, stop in map(chunk_extent, column_metas(group)) if stop > begin]
         group.put(RowGroup.OFFSET, Wire.I64, min(begins, default=self._end))
-        self._checksums.append([])
         return group
 
-    def _add_chunk(self, meta: Struct, pages: Iterable[bytes | memoryview]) -> Struct:
-        """Write a chunk of the current row group, whose offsets are set; return its ColumnChunk."""
+    def _add_chunk(self, meta: Struct, pages: Iterable[bytes | memoryview]) -> None:
+        """Write a chunk of the current row group, whose offsets are set."""
         chunk = Struct({ColumnChunk.META: (Wire.STRUCT, meta)}).put(ColumnChunk.OFFSET, Wire.I64, 0)
         self._groups[self._current].structs(RowGroup.COLUMNS).append(chunk)
-        checksum = 0
         for page in pages:
             self._end = self._output.write(self._end, page)
-            checksum = crc32(page, checksum)
-        self._checksums[-1].append(checksum)
-        return chunk
 
     def _end_group(self, group: Struct) -> None:
         """Set the sizes of the current row group, which has all of its chunks."""

@@ -27,7 +27,6 @@ from rlpost.io.parquet.footer import (
     Wire,
     merge_statistics,
 )
-from rlpost.io.parquet.indexes import POINTERS, drop_indexes, index_extents, indexed_row_groups
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -46,7 +45,7 @@ class NewColumns(Protocol):
 
 
 ARROW_SCHEMA = b"ARROW:schema"
-SOURCE_KEY = b"rlpost.source"  # the input of an output of --update
+SOURCE_KEY = b"rlpost.source"  # the input of an output of --skip-existing
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_TYPES = {
     pa.bool_(): "boolean",
@@ -124,7 +123,6 @@ def _spark_type(kind: pa.DataType) -> str | dict[str, Any]:
 
 _ORDERED = {0: "<?", 4: "<f", 5: "<d"}  # integers may be unsigned, or not numbers
 _OFFSETS = (ColumnMeta.DATA_PAGE, ColumnMeta.INDEX_PAGE, ColumnMeta.DICTIONARY_PAGE)
-_KEPT_FIELDS = (ColumnChunk.META, *POINTERS)
 
 
 class SplicePlan(NamedTuple):
@@ -134,8 +132,6 @@ class SplicePlan(NamedTuple):
     """The kept columns."""
     all_kept: bool
     """Whether these are all columns."""
-    indexed: frozenset[int]
-    """The row groups that keep their page indexes."""
 
 
 def plan_splice(
@@ -143,7 +139,8 @@ def plan_splice(
 ) -> SplicePlan:
     """Check a footer against its file, remove dropped columns, and add new ones to its schema.
 
-    The row groups get the chunks of the kept columns; `SpliceSink` adds the others.
+    The row groups get the chunks of the kept columns; `SpliceSink` adds the others. Page indexes
+    are left out: some readers need them for all columns of a row group, or for none.
 
     Args:
         footer: FileMetaData; changed in place.
@@ -165,7 +162,6 @@ def plan_splice(
     groups = footer.structs(FileMeta.ROW_GROUPS)
     extents = [extent for group in groups for extent in _extents(group, count, end)]
     _check_overlap(extents)
-    indexed = _check_indexes(footer, extents, end)
     for group in groups:
         _select_columns(group, leaves)
     added = new.footer.structs(FileMeta.SCHEMA)[1:]
@@ -180,7 +176,7 @@ def plan_splice(
         footer.put_list(FileMeta.COLUMN_ORDERS, Wire.STRUCT, orders)
     names = [column.name for column in kept]
     _join_kept_schemas(footer, names, new.fields)
-    return SplicePlan(names, len(kept) == len(columns), indexed)
+    return SplicePlan(names, len(kept) == len(columns))
 
 
 def _join_kept_schemas(footer: Struct, names: list[str], fields: pa.Schema) -> None:
@@ -270,28 +266,13 @@ def _check_overlap(extents: list[tuple[int, int]]) -> None:
         last = max(last, stop)
 
 
-def _check_indexes(footer: Struct, extents: list[tuple[int, int]], end: int) -> frozenset[int]:
-    """Return the row groups with page indexes; drop all indexes if one is invalid.
-
-    Some columns may have no index: writers omit the ColumnIndex of types without an order, and
-    pyarrow, polars, DuckDB, Spark and DataFusion read such files.
-    """
-    groups = footer.structs(FileMeta.ROW_GROUPS)
-    try:
-        if indexes := index_extents(groups, end):
-            _check_overlap([*extents, *indexes])
-    except FooterError:
-        drop_indexes(groups)
-    return indexed_row_groups(footer)
-
-
 def _select_columns(group: Struct, leaves: list[int]) -> None:
     """Reduce a row group to some of its columns, with pointers to kept data only."""
     chunks = group.structs(RowGroup.COLUMNS)
     kept = []
     for leaf in leaves:
-        fields = {field: value for field, value in chunks[leaf].items() if field in _KEPT_FIELDS}
-        kept.append(Struct(fields).put(ColumnChunk.OFFSET, Wire.I64, 0))
+        meta = Struct({ColumnChunk.META: chunks[leaf][ColumnChunk.META]})
+        kept.append(meta.put(ColumnChunk.OFFSET, Wire.I64, 0))
     group.put_list(RowGroup.COLUMNS, Wire.STRUCT, kept)
     indexes = {leaf: index for index, leaf in enumerate(leaves)}
     order = []
@@ -331,26 +312,6 @@ def add_key_values(footer: Struct, metadata: Mapping[str, str]) -> None:
             schema = schema.with_metadata(kept | new)
             pair.put(2, Wire.BINARY, encode_arrow_schema(schema))
     pairs += [Struct().put(1, Wire.BINARY, k).put(2, Wire.BINARY, v) for k, v in new.items()]
-    footer.pop(FileMeta.KEY_VALUES, None)
-    if pairs:
-        footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)
-
-
-def set_key_value(footer: Struct, key: str, value: str | None) -> None:
-    """Set or remove a key-value entry of FileMetaData, and remove it from its Arrow schema.
-
-    Programs copy the metadata of the Arrow schema to the files that they write.
-    """
-    pairs = [pair for pair in footer.structs(FileMeta.KEY_VALUES) if pair.binary(1) != key.encode()]
-    for pair in pairs:
-        if pair.binary(1) == ARROW_SCHEMA:
-            schema = decode_arrow_schema(pair.binary(2))
-            if key.encode() in (metadata := schema.metadata or {}):
-                left = {name: text for name, text in metadata.items() if name != key.encode()}
-                pair.put(2, Wire.BINARY, encode_arrow_schema(schema.with_metadata(left)))
-    if value is not None:
-        new = Struct().put(1, Wire.BINARY, key.encode()).put(2, Wire.BINARY, value.encode())
-        pairs.append(new)
     footer.pop(FileMeta.KEY_VALUES, None)
     if pairs:
         footer.put_list(FileMeta.KEY_VALUES, Wire.STRUCT, pairs)

@@ -1,1 +1,1 @@
-"""What a run writes: columns, metadata, files, and the journal of a run that can be resumed."""
+"""What a run writes: columns, metadata, files."""

@@ -11,7 +11,6 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 from rlpost._version import __version__
@@ -90,16 +89,16 @@ class FileMetadata:
             asked: the preset and the estimator that the user requested, if a preset was.
             mask: the metadata entry of the column `sample_mask`, if the run writes it.
         """
-        counts = [last - first for first, last in pairwise(first_rows)]
-        run = cls(recipe, "", 0, 0, asked=dict(asked), mask=dict(mask), **state.to_json())
-        return run.of_files(files, counts)
-
-    def of_files(self, files: Sequence[InputFile], row_counts: Sequence[int]) -> Self:
-        """Return the metadata of a run over some files, with these numbers of rows."""
-        first_rows = [*accumulate(row_counts, initial=0)]
-        text = json.dumps([[str(file.relative) for file in files], first_rows])
-        digest = sha256(text.encode()).hexdigest()[:32]
-        return replace(self, run=digest, files=len(files), rows=first_rows[-1])
+        text = json.dumps([[str(file.relative) for file in files], [*first_rows]])
+        return cls(
+            recipe,
+            sha256(text.encode()).hexdigest()[:32],
+            len(files),
+            first_rows[-1],
+            asked=dict(asked),
+            mask=dict(mask),
+            **state.to_json(),
+        )
 
     def of_file(self, number: int, path: AnyPath, summary: Json) -> Self:
         """Return the metadata of one file of the run, from its number, input and summary."""

@@ -146,5 +146,10 @@ def check_splice(source, folder, **options):
     for read in READERS:
         if readable(read, source):
             assert read(spliced) == read(rewritten), read.__name__
-    assert pq.read_metadata(spliced).num_row_groups == pq.read_metadata(source).num_row_groups
+    metadata = pq.read_metadata(spliced)
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    assert len(groups) == pq.read_metadata(source).num_row_groups
+    for chunk in (group.column(place) for group in groups for place in range(group.num_columns)):
+        assert not chunk.has_offset_index
+        assert not chunk.has_column_index
     return spliced

@@ -193,7 +193,7 @@ def test_a_disk_that_is_full_from_the_first_byte_on_leaves_nothing(
     monkeypatch.setattr(os, "pwrite", full)
     for begin in (
         lambda: open_sink(source, target, FIELDS, force_rewrite=force),
-        lambda: start_copy(source, target, []),
+        lambda: start_copy(source, target),
     ):
         with pytest.raises(ReadWriteError, match="No space left"):
             begin()

@@ -24,7 +24,6 @@ LOSS = ("--map", "log_probs=ref_log_probs", "-q")
 COMMANDS = {
     "advantages": ("advantages", "{top}/in{n}", "{out}", "-q", "--state", "{out}/state.json",
                    "--estimator", "raw", "--norm-mean", "running"),
-    "an update": ("advantages", "{top}/in{n}", "{out}", "-q", "--update"),
     "loss": ("loss", "{top}/{n}.parquet", "{out}/loss.parquet", *LOSS),
     "loss of a folder": ("loss", "{top}/in{n}", "{out}", *LOSS),
     "convert": ("convert", "{top}/{n}.jsonl", "{out}/converted.parquet", "-q"),
