@@ -105,6 +105,10 @@ def advantages(
             f"--ray-address {options.ray_address}: needs --engine ray, and the engine is local"
         )
     paths = [inputs] if isinstance(inputs, PathText) else list(inputs)
+    if options.skip_existing:
+        from rlpost.pipeline import existing  # noqa: PLC0415
+
+        return existing.advantages(paths, parse_path(output), recipe, options)
     files = find_inputs(paths)
     if options.engine != "local":
         return _on_other_engine(files, paths, parse_path(output), recipe, options)

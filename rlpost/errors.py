@@ -207,6 +207,10 @@ class DataError(RlpostError):
     exit_code = 3
 
 
+class InputsError(SummaryError, DataError):
+    """Some inputs are bad, and the others were written (exit code 3)."""
+
+
 class ReadWriteError(RlpostError):
     """A file could not be read or written (exit code 4)."""
 

@@ -71,7 +71,7 @@ def advantages(
             dumps that `rlpost convert` reads; or tables in memory (see `enrich`).
         output: the enriched file; with several input files, a directory.
         recipe: what is computed; the default is plain GRPO.
-        options: how it is computed.
+        options: how it is computed; with `skip_existing`, only files that are not up to date.
         steps: which steps are computed, `FIRST:END` without END, whole; None: all.
         progress: show a progress bar: below the cell of a notebook, or on stderr if that is a
             terminal. None: in notebooks only. A reporter gets the progress, and notes on dumps.
@@ -85,12 +85,17 @@ def advantages(
         ReadWriteError: reading or writing failed; no output is left behind.
         UnavailableError: the device is missing.
         FindingsError: `fail_on` of the options fails the run; it has the summary.
+        InputsError: with `skip_existing`: inputs are bad; it has the summary of the others.
     """
     from rlpost import api  # noqa: PLC0415 - slow to import
 
     _check_recipe(recipe)
     options = options or Options()
     kept = of_steps(steps, recipe or Recipe(), options)
+    if options.skip_existing:
+        paths = path_names(inputs, "skip_existing", "files with a size and a time of change")
+        with _reporting(options, progress=progress) as run:
+            return Summary(api.advantages(paths, output, recipe, run))
     with _opened(inputs, output, options, where=kept, progress=progress) as (own, run):
         if kept is not None:
             api.check_steps(own.paths, recipe or Recipe(), run, kept.matches.condition)

@@ -109,6 +109,7 @@ def of_steps(text: str | None, recipe: Recipe, options: Options) -> Where | None
     if text is None:
         return None
     unfit = {
+        "--skip-existing": (options.skip_existing, "compares whole files"),
         f"--engine {options.engine}": (options.engine != "local", "reads files where they are"),
     }
     for flag, (is_set, why) in unfit.items():

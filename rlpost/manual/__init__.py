@@ -27,7 +27,7 @@ TOPICS = {
     "notebook": "A notebook, from the installation to a report.",
     "sidecar": "New columns beside the data: polars, duckdb, Ray, ...",
     "gpu": "GPUs: torch for them, --device, exactness, a self-test.",
-    "large-runs": "Many files: object stores, Ray.",
+    "large-runs": "Many files: folders that grow, object stores, Ray.",
     "metadata": "Metadata of files, and the JSON summary.",
     "accuracy": "What results depend on, and bounds on errors.",
     "safety": "Complete outputs, verification, hostile input.",

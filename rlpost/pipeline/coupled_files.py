@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rlpost.errors import DataError, UsageError
 from rlpost.io.arrow import string_array
-from rlpost.io.parquet.source import CHUNK_TOKENS
+from rlpost.io.parquet.source import CHUNK_TOKENS, Source
+from rlpost.pipeline.coupling import coupling_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from rlpost.io.parquet.source import Source
+    from rlpost.io.parquet.inputs import InputFile
     from rlpost.pipeline.plan import Plan
 
 
@@ -102,3 +105,63 @@ def _only_value(source: Source, index: int, column: str) -> str | None:
             return None
         found |= {statistics.min, statistics.max}
     return str(found.pop()) if len(found) == 1 else None
+
+
+def check_separate(plan: Plan, files: Mapping[InputFile, bool]) -> dict[InputFile, DataError]:
+    """Check that no coupled group or batch spans files; return those whose keys are damaged.
+
+    Args:
+        plan: of the recipe on one of the files.
+        files: whether each is to be written; the others were.
+
+    Raises:
+        UsageError: a group or batch spans files, or the recipe couples all responses.
+        DataError: the keys of a file that was written are damaged.
+    """
+    coupling, keys = coupling_of(plan.resolved), Keys(plan)
+    failed: dict[InputFile, DataError] = {}
+    if coupling.scope == "run" or (coupling.scope == "batch" and not keys.batch):
+        steps = coupling.scope == "batch" and keys.scope != "all"
+        text = f"--skip-existing writes each file by itself, and {coupling.why} couples all"
+        or_steps = "; if a column has the steps, --map batch=COLUMN names it" if steps else ""
+        raise UsageError(text, tip=f"leave --skip-existing out: one run writes all{or_steps}")
+    if coupling.scope == "response" or (coupling.scope == "group" and "group" not in plan.columns):
+        return failed
+    shared = _shared(files, files, keys.batches, failed) if keys.batch else {"": [*files]}
+    if coupling.scope == "group":
+        near = {file for own in shared.values() for file in own}
+        shared = _shared([file for file in files if file in near], files, keys.groups, failed)
+    for label, (first, second, *_) in sorted(shared.items(), key=lambda item: item[0]):
+        unit = "prompt group" if coupling.scope == "group" else "batch"
+        raise UsageError(
+            f"{first.path} and {second.path}: share the {unit} {keys.name_of(label)}, and "
+            f"{coupling.why} couples its responses, but --skip-existing writes each file by itself",
+            tip="leave --skip-existing out, or write the rows of a group or batch to one file",
+        )
+    return failed
+
+
+def _shared(
+    some: Iterable[InputFile],
+    files: Mapping[InputFile, bool],
+    read: Callable[[Source, int], set[str]],
+    failed: dict[InputFile, DataError],
+) -> dict[str, list[InputFile]]:
+    """Return the files of each label that several of some files have, one of them to be written."""
+    owners: dict[str, list[InputFile]] = {}
+    for file in some:
+        try:
+            with closing(Source([file])) as source:
+                labels = read(source, 0)
+        except DataError as error:
+            if not files[file]:
+                raise
+            failed[file] = error
+            continue
+        for label in labels:
+            owners.setdefault(label, []).append(file)
+    return {
+        label: own
+        for label, own in owners.items()
+        if len(own) > 1 and any(files[file] for file in own)
+    }

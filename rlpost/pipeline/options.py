@@ -33,6 +33,8 @@ class Options:
         state: file of the running reward statistics and of the adaptive KL coefficient: read at the
             start, written at the end.
         reporter: receives the progress; mostly `progress=True` of a function is enough.
+        skip_existing: write each file of a directory OUT by itself, as soon as it is complete, and
+            skip those that are up to date.
         engine: `local`, or `ray` for tasks on a Ray cluster; the result is the same.
         ray_address: address of the cluster; None: RAY_ADDRESS, else a new cluster on this machine.
         asked: what the user requested: `preset`, and `requested_estimator` by the framework's name;
@@ -49,6 +51,7 @@ class Options:
     overwrite: bool = False
     state: Path | None = None
     reporter: Reporter = field(default_factory=SilentReporter)
+    skip_existing: bool = False
     engine: str = "local"
     ray_address: str | None = None
     asked: Mapping[str, str] = field(default_factory=dict)

@@ -64,9 +64,13 @@ def summary_page(summary: Json, *, verbose: bool = False) -> Page:
         summary: from a run.
         verbose: with all domains and steps, columns, times and bytes.
     """
+    skipped = [*_skipped(summary)]
+    if not summary["responses"]:
+        text = "; ".join(["nothing written", *(notice.text for notice in skipped)])
+        return Page("rlpost advantages --skip-existing", verdict=Notice("ok", text))
     dead = summary["signal"]["no_signal"]
     errors = [Notice("error", text) for text in summary["errors"] if text != NO_SIGNAL or not dead]
-    warnings = [Notice("warning", text) for text in summary["warnings"]]
+    warnings = [Notice("warning", text) for text in summary["warnings"]] + skipped
     parts = [
         _signal(summary),
         _numbers(summary, verbose=verbose),
@@ -86,6 +90,23 @@ def summary_page(summary: Json, *, verbose: bool = False) -> Page:
         _verdict(summary, errors),
         _next_steps(summary),
     )
+
+
+def _skipped(summary: Json) -> Iterator[Notice]:
+    """Yield the files that a run with --skip-existing did not write."""
+    for name, what in (
+        ("up_to_date", "up to date"),
+        ("waiting", "waiting: without a footer or rows yet, or changed while it was read"),
+        ("failed", "not written: bad input"),
+    ):
+        if paths := summary.get("skip_existing", {}).get(name):
+            more = f" and {len(paths) - 2:,} more" if len(paths) > 2 else ""  # noqa: PLR2004
+            text = f"{counted(len(paths), 'file')} {what}"
+            yield Notice(
+                "ok" if name == "up_to_date" else "warning",
+                text,
+                places=", ".join(paths[:2]) + more,
+            )
 
 
 def _title(summary: Json) -> str:

@@ -68,6 +68,7 @@ def readers(enriched, out):
         ("report", enriched, "-o", out / "r.html"),
         ("advantages", enriched, out / "a.parquet", "--replace"),
         ("advantages", enriched, "--plan"),
+        ("advantages", enriched, out / "s.parquet", "--skip-existing", "--replace"),
         ("loss", enriched, "--map", "log_probs=ref_log_probs"),
         ("export", enriched, out / "e.jsonl", "--to", "jsonl", "--lossy"),
     ]  # fmt: skip

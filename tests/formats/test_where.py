@@ -192,6 +192,7 @@ def test_steps_of_another_form_are_an_error(text):
 @pytest.mark.parametrize(
     "options",
     [
+        {"options": rlpost.Options(skip_existing=True)},
         {"options": rlpost.Options(engine="ray")},
         {"recipe": rlpost.Recipe(estimator="gae", norm_std="running")},
     ],

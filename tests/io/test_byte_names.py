@@ -49,6 +49,7 @@ def commands(top):
         ("advantages", top / "parts", top / "p"),
         ("advantages", one, named(top, b"one\xff.parquet")),
         ("advantages", dumps, top / "d.parquet"),
+        ("advantages", rows, top / "s", "--skip-existing", "--estimator", "raw"),
         ("verify", out, *as_json), ("verify", top / "p"), ("compare", out, out, *as_json),
         ("replay", out), ("report", out, "-o", named(top, b"r\xff.html")),
         ("loss", rows, top / "loss", *loss), ("loss", one, *loss, *as_json),
@@ -65,7 +66,7 @@ def test_every_command_reads_and_writes_such_names(folder):
     written = named(folder / "out", b"b\xff\xfe.parquet")
     metadata = pq.read_metadata(arrow_file(written)).metadata
     assert metadata[b"rlpost.input"] == rb"b\xff\xfe.parquet"
-    for name in ("out", "loss"):
+    for name in ("out", "s", "loss"):
         assert named(folder / name, b"b\xff\xfe.parquet").is_file()
     (row, *_) = [
         json.loads(line)

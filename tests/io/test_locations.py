@@ -80,12 +80,21 @@ def test_no_screen_file_or_error_has_the_secrets_of_a_url(signed, tmp_path):
         assert ran.code == code, (words, ran.err)
         assert_no_secrets(words, ran.out + ran.err)
     written = [path for path in out.rglob("*") if path.is_file()]
-    assert len(written) >= 6
+    assert len(written) >= 7
     for path in written:
         assert_no_secrets(path, path.read_bytes().decode("latin-1"))
         if path.suffix == ".parquet":
             metadata = pq.read_metadata(path).metadata or {}
             assert_no_secrets(path, str(metadata))
+    source = json.loads(pq.read_metadata(out / "u.parquet").metadata[b"rlpost.source"])
+    assert source["file"].endswith("/private/enriched.parquet?***")
+
+
+def test_an_input_is_the_same_by_another_signature(signed, tmp_path):
+    words = [tmp_path / "out.parquet", "--skip-existing", "--replace", "--summary-json", "-", "-q"]
+    for url, written in ((signed[0], 1), (signed[0].replace("fe5f", "0000"), 0)):
+        found = json.loads(run("advantages", url, *words).out)
+        assert found["skip_existing"]["written"] == written
 
 
 def test_python_results_name_urls_without_secrets(signed, tmp_path):

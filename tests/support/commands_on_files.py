@@ -15,6 +15,7 @@ def commands_on(enriched, dump, plain, out):
         (("inspect", enriched, "--row", "0"), 0),
         (("advantages", plain, out / "a.parquet", "--summary-json", out / "a.json"), 0),
         (("advantages", dump, out / "d.parquet", "--summary-json", "-"), 0),
+        (("advantages", enriched, out / "u.parquet", "--skip-existing", "--replace"), 0),
         (("advantages", plain, "--plan"), 0),
         (("verify", enriched, *json_), 0),
         (("compare", enriched, enriched, *json_), 0),

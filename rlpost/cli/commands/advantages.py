@@ -10,7 +10,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import RAY, command
+from rlpost.cli.help_screen import EXECUTION, RAY, command
 from rlpost.cli.options import option, reads_data, with_recipe_options
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import SummaryError, UsageError
@@ -60,6 +60,14 @@ def advantages(
     show_plan: Annotated[
         bool, option("--plan", help="Print what would be computed; write nothing.")
     ] = False,
+    skip_existing: Annotated[
+        bool,
+        option(
+            "--skip-existing",
+            panel=EXECUTION,
+            help="Write each file by itself; skip those that are up to date.",
+        ),
+    ] = False,
     device: declared.Device = "auto",
     chunk_tokens: declared.ChunkTokens = None,
     workers: declared.Workers = None,
@@ -103,7 +111,7 @@ def advantages(
     run = Options(
         device, chunk_tokens, workers, overwrite, state,
         engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
-        started=context.obj,
+        started=context.obj, skip_existing=skip_existing,
         fail_on=None if fail_on is None else fail_on.value,
     )  # fmt: skip
     if show_plan:
@@ -134,6 +142,8 @@ def _show_plan(
     from rlpost.io.paths import parse_path  # noqa: PLC0415
     from rlpost.render.plan import plan_page  # noqa: PLC0415
 
+    if run.skip_existing:
+        raise UsageError("--plan: excludes --skip-existing, whose files are runs of their own")
     kept = of_steps(steps, recipe, run)
     from rlpost.pipeline.device_choice import AUTO, check_device, choose_device  # noqa: PLC0415
 

@@ -1,0 +1,318 @@
+"""`--skip-existing`: every file is a run of its own, and outputs that are up to date are skipped.
+
+An output records its input, the recipe and the semantics of its numbers, and is up to date as long
+as these are the same. Files appear one by one, so a run that is killed is continued by the same
+command. The numbers are those of one run over all files: what couples responses of several files is
+an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlpost.display.text import counted
+from rlpost.errors import DataError, ErrorPart, InputsError, UsageError
+from rlpost.io.clock import Clock
+from rlpost.io.own_files import parse
+from rlpost.io.parquet.canonical import is_canonical
+from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
+from rlpost.io.parquet.footer import EncryptedError, FooterError, read_footer_bytes
+from rlpost.io.parquet.inputs import find_inputs
+from rlpost.io.parquet.source import Source
+from rlpost.io.parquet.splice_plan import SOURCE_KEY
+from rlpost.io.ranges import close_file, open_file
+from rlpost.io.staged import file_errors
+from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
+from rlpost.pipeline import run
+from rlpost.pipeline.coupled_files import check_separate
+from rlpost.pipeline.output.files import Outputs, targets_of
+from rlpost.pipeline.summary import SummaryPart, joint_summary
+from rlpost.recipe.semantics import SEMANTICS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rlpost.io.parquet.inputs import InputFile
+    from rlpost.io.paths import AnyPath, PathText
+    from rlpost.pipeline.options import Options
+    from rlpost.recipe.recipe import Recipe
+
+
+Json = dict[str, Any]
+ROLES = "roles"
+"""The key of an entry with the column of each role that was read."""
+_STALE = {
+    "file": "of another input",
+    "size": "of an earlier version of its input",
+    "changed": "of an earlier version of its input",
+    "recipe": "of another recipe",
+    "semantics": "of other semantics",
+}
+_UNKNOWN = "not written with --skip-existing"
+
+
+@dataclass
+class Files:
+    """The files of an input, by what a run does with them."""
+
+    current: dict[InputFile, Json] = field(default_factory=dict)
+    """Those whose output is up to date, with its entry."""
+    chosen: dict[InputFile, Json] = field(default_factory=dict)
+    """Those to write, with the entry of the output."""
+    waiting: list[InputFile] = field(default_factory=list)
+    """Those that another program still writes: without a footer or without rows, or changed."""
+    failed: dict[InputFile, DataError] = field(default_factory=dict)
+    """Those that cannot be processed."""
+
+    def fail(self, file: InputFile, error: DataError) -> None:
+        """Leave out a chosen file."""
+        self.failed[file] = error
+        del self.chosen[file]
+
+    def wait(self, file: InputFile) -> None:
+        """Leave a chosen file to a later run."""
+        self.waiting.append(file)
+        del self.chosen[file]
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Return a digest of what a recipe computes, with the files of code and tokenizer it names."""
+    table = recipe.model_dump(mode="json", exclude_defaults=True, exclude={"estimator_name"})
+    tokenizer = Path(recipe.tokenizer or "")
+    files = {
+        "estimator_file": Path(recipe.estimator.rpartition(":")[0]),
+        "tokenizer_file": tokenizer / TOKENIZER_FILE if tokenizer.is_dir() else tokenizer,
+    }
+    for name, path in files.items():
+        if path.is_file():
+            with path.open("rb") as file, file_errors(path, "cannot be read"):
+                table[name] = file_digest(file, "sha256").hexdigest()
+    return sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def advantages(
+    paths: Sequence[PathText], output: AnyPath, recipe: Recipe, options: Options
+) -> Json:
+    """Write the files that are not up to date, and return the summary of these.
+
+    Raises:
+        UsageError: files share a group or batch, or the recipe couples all responses; an output is
+            stale, and `overwrite` is not set; options exclude each other.
+        InputsError: some inputs are bad; the others are written.
+        DataError, ReadWriteError, FindingsError: as a run over one file.
+    """
+    for flag, is_set, why in (
+        ("--state", options.state is not None, "passes statistics from file to file"),
+        (f"--engine {options.engine}", options.engine != "local", "is for many files at a time"),
+    ):
+        if is_set:
+            raise UsageError(f"--skip-existing: excludes {flag}, which {why}")
+    found = [file for file in find_inputs(paths) if output not in file.path.parents]
+    targets = dict(zip(found, targets_of(found, paths, output, overwrite=True), strict=True))
+    files = _sorted(targets, recipe, options)
+    _check(files, recipe)
+    parts: list[SummaryPart] = []
+    results: list[Json] = []
+    clock = Clock(options.started, options.cpu_started)
+    for file, entry in [*files.chosen.items()]:
+        try:
+            with closing(Source([file], keep_footers=True)) as source:
+                if not source.rows or not _is_same(entry, _identity(file.path, targets[file])):
+                    files.wait(file)
+                    continue
+                with Outputs([targets[file]]) as outputs:
+                    metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
+                    summary, part = run.write(source, outputs, recipe, options, metadata, clock)
+        except DataError as error:
+            files.fail(file, error)
+        else:
+            parts.append(part)
+            results.append(summary)
+    summary = _summary(files, recipe, parts, results)
+    if files.failed:
+        raise _failure(files, summary)
+    return summary
+
+
+def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options) -> Files:
+    """Return the files, sorted by their outputs and ends.
+
+    Raises:
+        UsageError: an output is stale, and `overwrite` is not set; an input is a dump.
+    """
+    files = Files()
+    stale: dict[AnyPath, str] = {}
+    how = {"recipe": recipe_digest(recipe), "semantics": SEMANTICS}
+    for file, target in targets.items():
+        wanted = _identity(file.path, target) | how
+        exists = target.is_file()
+        entry = _entry(target) if exists else {}
+        if _is_same(entry, wanted) and isinstance(entry.get(ROLES), dict):
+            files.current[file] = entry
+            continue
+        _check_table(file.path)
+        if not _has_footer(file.path):
+            files.waiting.append(file)
+            continue
+        files.chosen[file] = wanted
+        if exists:
+            differing = (text for name, text in _STALE.items() if entry.get(name) != wanted[name])
+            stale[target] = next(differing, _UNKNOWN) if entry else _UNKNOWN
+    if stale and not options.overwrite:
+        target, why = next(iter(stale.items()))
+        more = f" and {len(stale) - 1:,} more" if len(stale) > 1 else ""
+        raise UsageError(
+            f"{target}{more}: exists already, {why}",
+            tip="--overwrite writes stale outputs again",
+        )
+    check_overwritable([*stale])
+    return files
+
+
+def _identity(path: AnyPath, target: AnyPath) -> Json:
+    """Return what identifies the input of an output: its path, size, and time or ETag."""
+    with file_errors(path, "cannot be read"):
+        size, changed = fingerprint_of(path) or (-1, "")
+    return {"file": _recorded_path(path, target), "size": size, "changed": changed}
+
+
+def _recorded_path(path: AnyPath, target: AnyPath) -> str:
+    """Return an input's path from the folder of its output, as far as both are local, or its URL.
+
+    Both folders are real ones, so the path does not depend on links by which they are reached.
+    """
+    if not isinstance(path, Path):
+        return str(path)
+    file = path.absolute().parent.resolve() / path.name
+    if not isinstance(target, Path):
+        return file.as_posix()
+    return Path(os.path.relpath(file, target.absolute().parent.resolve())).as_posix()
+
+
+def _entry(target: AnyPath) -> Json:
+    """Return what an output records of its input; empty if it records nothing."""
+    try:
+        with file_errors(target, "cannot be read"):
+            return parse(last_entry(target, SOURCE_KEY) or b"{}")
+    except ValueError:
+        return {}
+
+
+def _is_same(entry: Json, wanted: Json) -> bool:
+    return all(entry.get(name) == value for name, value in wanted.items())
+
+
+def _has_footer(path: AnyPath) -> bool:
+    with file_errors(path, "cannot be read"):
+        file, size = open_file(path)
+        try:
+            read_footer_bytes(file, size)
+        except EncryptedError:
+            return True
+        except FooterError:
+            return False
+        finally:
+            close_file(file)
+    return True
+
+
+def _check_table(path: AnyPath) -> None:
+    """Raise UsageError for a dump: Parquet files alone have keys that can be compared."""
+    if path.suffix == ".parquet" and is_canonical(path):
+        return
+    from rlpost.formats.containers import is_dump_file  # noqa: PLC0415 - imports all formats
+    from rlpost.formats.dumps import is_dump_table  # noqa: PLC0415
+
+    if isinstance(path, Path) and (is_dump_file(path) or is_dump_table(path)):
+        raise UsageError(
+            f"{path}: --skip-existing needs Parquet files of responses, and this is a dump",
+            tip="rlpost convert makes them of dumps",
+        )
+
+
+def _check(files: Files, recipe: Recipe) -> None:
+    """Bind the recipe to each chosen file, and compare roles and keys with those of all others.
+
+    Files that lack columns, or have other ones than most, fail.
+
+    Raises:
+        UsageError: as `check_separate`.
+    """
+    columns: dict[InputFile, Mapping[str, str]] = {}
+    for file, entry in [*files.chosen.items()]:
+        try:
+            source = Source([file])
+            if not source.rows:
+                files.wait(file)
+                continue
+            plan = run.bind(source, recipe)
+            columns[file] = plan.columns.columns
+            entry[ROLES] = {role: x for role, x in columns[file].items() if role in plan.roles}
+        except DataError as error:
+            files.fail(file, error)
+    texts = {
+        file: json.dumps(entry.get(ROLES), sort_keys=True)
+        for file, entry in {**files.current, **files.chosen}.items()
+    }
+    usual = Counter(texts.values()).most_common(1)
+    for file in [file for file in files.chosen if texts[file] != usual[0][0]]:
+        roles = files.chosen[file][ROLES]
+        files.fail(file, _other_roles(file, roles, json.loads(usual[0][0]), columns[file]))
+    if files.chosen:
+        together = dict.fromkeys(files.current, False) | dict.fromkeys(files.chosen, True)
+        plan = run.bind(Source([next(iter(files.chosen))]), recipe)
+        damaged = check_separate(plan, together)
+        for file in damaged:
+            files.fail(file, damaged[file])
+
+
+def _other_roles(
+    file: InputFile, roles: Json, usual: Json, columns: Mapping[str, str]
+) -> DataError:
+    """Return the error of a file of which other roles are read than of most."""
+    differing = [role for role in {**usual, **roles} if usual.get(role) != roles.get(role)]
+    role = next((role for role in differing if role not in columns), differing[0])
+    here, there = (f"`{one[role]}`" if role in one else "no column" for one in (roles, usual))
+    return DataError(
+        f"{file.path}: has {here} as {role}, and the other files have {there}; one run over all "
+        "files would use the columns that all of them have"
+    )
+
+
+def _summary(
+    files: Files, recipe: Recipe, parts: Sequence[SummaryPart], results: Sequence[Json]
+) -> Json:
+    """Return the summary of the written files, with the names of the others."""
+    names = {
+        "up_to_date": [str(file.path) for file in files.current],
+        "waiting": [str(file.path) for file in files.waiting],
+        "failed": [str(file.path) for file in files.failed],
+    }
+    skipped = {"skip_existing": {"written": len(results), **names}}
+    lists = {name: [row for one in results for row in one[name]] for name in _LISTS}
+    if not results:
+        empty: Json = {"responses": 0, "steps": [], "domains": [], "errors": [], "warnings": []}
+        return {**empty, **lists, "recipe": recipe.model_dump(mode="json"), **skipped}
+    lists["devices"] = sorted({*lists["devices"]})
+    halved = sum(one["split_chunks"] for one in results)
+    joint = joint_summary(run.bind(Source([*files.chosen]), recipe), parts)
+    return {**results[-1], **joint, **lists, "split_chunks": halved, **skipped}
+
+
+_LISTS = ("inputs", "outputs", "rewritten", "devices")
+
+
+def _failure(files: Files, summary: Json) -> InputsError:
+    """Return the error of a run that left out bad inputs, whose names come last."""
+    parts = [part for error in files.failed.values() for part in error.parts]
+    names = ", ".join(summary["skip_existing"]["failed"])
+    every = len(files.current) + len(files.chosen) + len(files.waiting) + len(files.failed)
+    last = f"{len(files.failed):,} of {counted(every, 'input')} not written: {names}"
+    return InputsError(*parts, ErrorPart(last), summary=summary)
