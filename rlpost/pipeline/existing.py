@@ -59,7 +59,7 @@ _UNKNOWN = "not written with --skip-existing"
 
 
 @dataclass
-class Files:
+class SortedFiles:
     """The files of an input, by what a run does with them."""
 
     current: dict[InputFile, Json] = field(default_factory=dict)
@@ -141,13 +141,13 @@ def advantages(
     return summary
 
 
-def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options) -> Files:
+def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options) -> SortedFiles:
     """Return the files, sorted by their outputs and ends.
 
     Raises:
         UsageError: an output is stale, and `overwrite` is not set; an input is a dump.
     """
-    files = Files()
+    files = SortedFiles()
     stale: dict[AnyPath, str] = {}
     how = {"recipe": recipe_digest(recipe), "semantics": SEMANTICS}
     for file, target in targets.items():
@@ -237,7 +237,7 @@ def _check_table(path: AnyPath) -> None:
         )
 
 
-def _check(files: Files, recipe: Recipe) -> None:
+def _check(files: SortedFiles, recipe: Recipe) -> None:
     """Bind the recipe to each chosen file, and compare roles and keys with those of all others.
 
     Files that lack columns, or have other ones than most, fail.
@@ -287,7 +287,7 @@ def _other_roles(
 
 
 def _summary(
-    files: Files, recipe: Recipe, parts: Sequence[SummaryPart], results: Sequence[Json]
+    files: SortedFiles, recipe: Recipe, parts: Sequence[SummaryPart], results: Sequence[Json]
 ) -> Json:
     """Return the summary of the written files, with the names of the others."""
     names = {
@@ -309,7 +309,7 @@ def _summary(
 _LISTS = ("inputs", "outputs", "rewritten", "devices")
 
 
-def _failure(files: Files, summary: Json) -> InputsError:
+def _failure(files: SortedFiles, summary: Json) -> InputsError:
     """Return the error of a run that left out bad inputs, whose names come last."""
     parts = [part for error in files.failed.values() for part in error.parts]
     names = ", ".join(summary["skip_existing"]["failed"])

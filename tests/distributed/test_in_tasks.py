@@ -30,7 +30,7 @@ def spread_over(rows, steps):
 def test_tasks_leave_the_bytes_of_a_run_in_one_process(rows, options, files, data):
     if data.draw(st.booleans()):
         rows = spread_over(rows, data.draw(st.integers(2, 5)))
-    how = {"divide": data.draw(st.booleans()), "indexed": data.draw(st.booleans())}
+    how = {"divide": data.draw(st.booleans())}
     check(to_table(rows), rlpost.Recipe(**options), files, 3, **how)
 
 
