@@ -66,3 +66,8 @@ def test_hashes_of_prefixes_depend_on_ids_and_places_alone(kind):
     assert before.tokens.tolist() == [5, 0, 8]
     swapped = prefix_ends(ids[::-1].astype(np.int64), offsets)
     assert not any(np.isin(part, other).any() for part, other in zip(whole, swapped, strict=True))
+
+
+def test_a_negative_id_has_another_hash_at_each_place():
+    first, _ = prefix_ends(np.array([-100, -100]), np.array([0, 2]))
+    assert first[1] - first[0] != first[0]
