@@ -101,7 +101,7 @@ def compared(asked: argparse.Namespace, top: Path) -> int:
         Tree("new", trees.materialise(asked.new, top / "trees" / "new"), top, asked.device),
     ]
     print(f"old: {trees.named(asked.old)}\nnew: {trees.named(asked.new)}\n")
-    chosen = chosen_cases(sides[0], asked.only)
+    chosen = chosen_cases(sides, asked.only)
     found: dict[tuple[str, str], Outcome] = {}
     rows: list[Row] = []
     for side, one, outcome in outcomes(chosen, sides, asked.jobs):
@@ -145,10 +145,11 @@ def overview(paths: Sequence[Iterable[str]]) -> None:
         print(f"        and {len(counts) - MOST} more paths")
 
 
-def chosen_cases(old: Tree, only: str) -> list[cases.Case]:
+def chosen_cases(sides: Sequence[Tree], only: str) -> list[cases.Case]:
     """The cases that run here; those that are left out are printed with the reason."""
-    listed = [row["estimator"] for row in json.loads(old.output("estimators", "--format", "json"))]
-    if gaps := without_case(old, listed):
+    rows = json.loads(sides[0].output("estimators", "--format", "json"))
+    listed = [row["estimator"] for row in rows]
+    if gaps := without_case(sides, listed):
         tables = "NUMERICS, LOSSES, PRESETS or ESTIMATORS in tests/equality/cases.py"
         raise SystemExit(f"no case has {', '.join(gaps)}: add a row to {tables}")
     chosen = []
@@ -164,11 +165,19 @@ def chosen_cases(old: Tree, only: str) -> list[cases.Case]:
     return chosen
 
 
-def without_case(old: Tree, estimators: Sequence[str]) -> list[str]:
-    """What the old tree has and no case tries: estimators, losses, numerics, presets."""
-    schema = json.loads(old.output("schema"))
+def names_of(tree: Tree) -> set[str]:
+    """The estimators, losses, numerics and presets of a tree."""
+    schema = json.loads(tree.output("schema"))
     fields, options = schema["properties"], schema["$defs"]
     loss = options["LossOptions"]["properties"]["loss"]
+    return {
+        *fields["estimator"]["anyOf"][0]["enum"], *loss["anyOf"][0]["enum"],
+        *fields["preset"]["enum"], *options["Numerics"]["properties"],
+    }  # fmt: skip
+
+
+def without_case(sides: Sequence[Tree], estimators: Sequence[str]) -> list[str]:
+    """What both trees have and no case tries: estimators, losses, numerics, presets."""
     tried = [
         *estimators,
         *cases.LOSSES.split(),
@@ -177,11 +186,8 @@ def without_case(old: Tree, estimators: Sequence[str]) -> list[str]:
     ]
     for names in (*cases.PRESETS.values(), *cases.PRESET_LOSSES.values()):
         tried += names.split()
-    there = [
-        *fields["estimator"]["anyOf"][0]["enum"], *loss["anyOf"][0]["enum"],
-        *fields["preset"]["enum"], *options["Numerics"]["properties"],
-    ]  # fmt: skip
-    return sorted({*there} - {*tried, *cases.LEFT_OUT})
+    there = set.intersection(*map(names_of, sides))
+    return sorted(there - {*tried, *cases.LEFT_OUT})
 
 
 def outcomes(
