@@ -77,11 +77,13 @@ HOMES = {
         "analysis.responses",
         "analysis.compare",
         "analysis.browse",
-        "formats.where",  # conditions of SQL, and what reads rows under them
+        "formats.conditions",  # of SQL, and what reads rows under them
+        "formats.where",
         "formats.matching",
         "formats.selected",
         "formats.stream_index",
     ),
+    "sqlglot": ("formats.conditions",),
     "altair": ("analysis.report",),
     "vl_convert": ("analysis.report",),
     "pydantic": ("recipe", "cli"),

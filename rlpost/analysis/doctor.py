@@ -42,6 +42,7 @@ _CPU = torch.device("cpu")
 _OTHER_CHUNKS = Options("cpu", chunk_tokens=30_000, workers=1)
 LIBRARIES = (
     "torch", "pyarrow", "polars", "numpy", "pydantic", "typer", "rich", "fsspec", "msgspec",
+    "sqlglot",
 )  # fmt: skip
 EXTRAS = ("ray", "obstore", "botocore", "huggingface-hub", "textual", "altair")
 RECIPES = {

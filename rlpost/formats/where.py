@@ -1,4 +1,4 @@
-"""Conditions on rows, such as `reward > 0 and domain = 'math'`: SQL by polars, over scalars.
+"""Conditions on rows, such as `reward > 0 and domain = 'math'`, over scalars.
 
 A number that is NaN counts as null, so a comparison with it is never true. That makes the bounds of
 a column enough to exclude many rows at once: those of a row group, of an episode in an index.
@@ -6,10 +6,8 @@ a column enough to exclude many rows at once: those of a row group, of an episod
 
 from __future__ import annotations
 
-import operator
 import re
 from dataclasses import dataclass, field
-from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +17,13 @@ import pyarrow as pa
 
 from rlpost.display.text import counted, size
 from rlpost.errors import DataError, UsageError, no_such
+from rlpost.formats.conditions import Condition
 from rlpost.io.arrow import without_dictionary
 from rlpost.io.finish_reasons import truncations
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,27 +32,12 @@ if TYPE_CHECKING:
     Bounds = Mapping[str, tuple[pl.Series, pl.Series]]
 
 
-FUNCTIONS = (
-    "abs", "ceil", "floor", "round", "sign", "sqrt", "exp", "ln", "log", "log2", "log10", "pow",
-    "mod", "lower", "upper", "length", "left", "right", "substr", "trim", "replace", "starts_with",
-    "ends_with", "regexp_like", "coalesce", "ifnull", "nullif", "if", "greatest", "least", "cast",
-    "try_cast",
-)  # fmt: skip
-"""Functions of one row. Others are of several rows (`sum`), of lists, or of files."""
-_WORDS = ("and", "or", "not", "in", "between", "like", "ilike", "when", "then", "else", "case")
-_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`")
-_RESERVED = re.compile(rf"({_QUOTED.pattern})|\b(group|offset|values)\b")
-"""Quoted parts, and roles whose names are words of SQL."""
-_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
-_COMPARISONS = {
-    ">": ("{high} > {value}", "{value} > {low}"),
-    ">=": ("{high} >= {value}", "{value} >= {low}"),
-    "<": ("{low} < {value}", "{value} < {high}"),
-    "<=": ("{low} <= {value}", "{value} <= {high}"),
-    "=": ("{low} <= {value} and {high} >= {value}",) * 2,
+_SMALL = (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32)
+_KINDS: dict[str, Callable[[pl.DataType], bool]] = {
+    "number": lambda kind: kind.is_numeric() or kind == pl.Null,
+    "text": lambda kind: kind in (pl.String, pl.Null),
+    "bool": lambda kind: kind in (pl.Boolean, pl.Null),
 }
-"""Comparison -> what bounds must fulfil if the column is left of it, and right of it."""
-_MOST_VALUES = 1000  # of an `in (...)` that bounds are compared with
 
 
 @dataclass
@@ -102,7 +86,7 @@ class Where:
         flag: the option, for errors.
 
     Raises:
-        UsageError: it is not an expression, names nothing, or has a function of several rows.
+        UsageError: it is no condition, names nothing, or has what is not allowed.
     """
 
     def __init__(
@@ -112,8 +96,8 @@ class Where:
         flag: str = "--where",
     ) -> None:
         self.text, self.chosen, self.flag = text, chosen, flag
-        self.expression = _parsed(text, flag)
-        self.names = tuple(dict.fromkeys(self.expression.meta.root_names()))
+        self.condition = Condition(text, flag)
+        self.names = tuple(self.condition.names)
         if not self.names:
             raise self.error("names no column, so it is the same for all rows")
         self.matches = SelectionCounts(f"{flag} {text}")
@@ -174,28 +158,20 @@ class Where:
             values: name -> its value in each row, [n].
 
         Raises:
-            UsageError: the condition does not fit the types, or is neither true nor false.
+            UsageError: the condition does not fit the types.
         """
-        frame = _without_nan(pl.DataFrame(dict(values)))
+        columns = {self.condition.column(name): one for name, one in values.items()}
+        types = ", ".join(f"{name} is {one.dtype}" for name, one in values.items())
+        for name, kind in self.condition.kinds.items():
+            if not _KINDS[kind](values[name].dtype):
+                raise self.error(f"does not fit its columns ({types}): {name} is no {kind}")
+        frame = _comparable(pl.DataFrame(columns))
         try:
-            result = self._result(frame)
+            result = frame.select(self.condition.value).to_series()
         except pl.exceptions.PolarsError as error:
-            types = ", ".join(f"{name} is {kind}" for name, kind in frame.schema.items())
             raise self.error(f"does not fit its columns ({types}): {_first_line(error)}") from None
-        if result.dtype not in (pl.Boolean, pl.Null):
-            raise self.error(f"is {result.dtype}; a condition that is true or false is needed")
         found: NDArray[np.bool_] = result.cast(pl.Boolean).fill_null(False).to_numpy()  # noqa: FBT003
         return found
-
-    def _result(self, frame: pl.DataFrame) -> pl.Series:
-        try:
-            return frame.select(self.expression).to_series()
-        except pl.exceptions.PolarsError:
-            empty = [name for name, kind in frame.schema.items() if kind == pl.Null]
-            if not empty:
-                raise
-            texts = frame.with_columns(pl.col(name).cast(pl.String) for name in empty)
-            return texts.select(self.expression).to_series()
 
     def possible(self, bounds: Bounds, count: int) -> NDArray[np.bool_]:
         """Return which parts may have a row that matches, [count].
@@ -205,13 +181,15 @@ class Where:
                 series twice if each part has a single value. Names may be missing.
             count: of parts.
         """
+        condition = self.condition
         exact = {name: low for name, (low, high) in bounds.items() if low is high}
-        ends = {_end(name, end): one for name, pair in bounds.items()
-                for end, one in zip(("low", "high"), pair, strict=True)}  # fmt: skip
-        frame = _without_nan(pl.DataFrame({**exact, **ends}))
-        test = _may(self.expression, exact.keys(), bounds.keys())
-        if not test.meta.root_names():
+        test = condition.possible(exact.keys(), bounds.keys())
+        if test is None:
             return np.ones(count, np.bool_)
+        columns = {condition.column(name): one for name, one in exact.items()}
+        for name, (low, high) in bounds.items():
+            columns |= {condition.bound(name, "low"): low, condition.bound(name, "high"): high}
+        frame = _comparable(pl.DataFrame(columns))
         try:
             result = frame.select(test).to_series()
         except pl.exceptions.PolarsError:  # reading the rows raises the error
@@ -248,97 +226,15 @@ def role_columns(columns: Iterable[str]) -> dict[str, str]:
     return {role: column for role, column in found.items() if column}
 
 
-def _parsed(text: str, flag: str) -> pl.Expr:
-    plain = _QUOTED.sub("''", text)
-    for name in _CALL.findall(plain):
-        if name.lower() not in (*FUNCTIONS, *_WORDS):
-            every = f"the functions are {', '.join(FUNCTIONS)}"
-            part = f"{flag} {text}: {name}(...) is not a function of one row"
-            raise UsageError(no_such(part, name.lower(), FUNCTIONS, every))
-    if found := re.search(r"\b(select|over|from)\b", plain, re.IGNORECASE):
-        raise UsageError(f"{flag} {text}: `{found[0]}` is of several rows; a condition on one row "
-                         "is needed")  # fmt: skip
-    try:
-        return pl.sql_expr(_RESERVED.sub(lambda match: match[1] or _name(match[2]), text))
-    except (pl.exceptions.PolarsError, ValueError) as error:
-        raise UsageError(
-            f"{flag} {text}: is no condition in SQL: {_first_line(error)}",
-            tip=f"{flag} \"reward > 0 and domain = 'math'\"; a name with a dot is in double quotes",
-        ) from None
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or ["unreadable"])[0]
 
 
-def _without_nan(frame: pl.DataFrame) -> pl.DataFrame:
+def _comparable(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return columns with nulls in place of NaN, and with whole numbers that do not overflow."""
     floats = [name for name, kind in frame.schema.items() if kind.is_float()]
-    return frame.with_columns(pl.col(name).fill_nan(None) for name in floats)
-
-
-def _end(name: str, end: str) -> str:
-    return f"{name}\x1f{end}"
-
-
-def _may(test: pl.Expr, exact: Iterable[str], bounded: Iterable[str]) -> pl.Expr:
-    """Return an expression of bounds that is false only if the condition is true in no row."""
-    parts = test.meta.pop()[::-1]
-    if len(parts) == 2:  # noqa: PLR2004
-        for join in (operator.and_, operator.or_):
-            if join(*parts).meta.eq(test):
-                both: pl.Expr = join(*(_may(part, exact, bounded) for part in parts))
-                return both
-    names = {*test.meta.root_names()}
-    if names and names <= {*exact}:
-        return test.fill_null(True)  # noqa: FBT003
-    bound = _bound(test, next(iter(names))) if len(names) == 1 and names <= {*bounded} else None
-    return pl.lit(True) if bound is None else bound.fill_null(True)  # noqa: FBT003
-
-
-def _bound(test: pl.Expr, name: str) -> pl.Expr | None:
-    """Return a comparison of a column with constants as one of its bounds; None of other tests.
-
-    The comparison is written again as SQL, since polars compares decimals by a function of its own.
-    """
-    column, low, high = (_name(one) for one in (name, _end(name, "low"), _end(name, "high")))
-    if test.meta.eq(pl.col(name)):
-        return pl.sql_expr(high)
-    parts = test.meta.pop()[::-1]
-    if len(parts) != 2 or sum(bool(part.meta.root_names()) for part in parts) != 1:  # noqa: PLR2004
-        return None
-    on_left = bool(parts[0].meta.root_names())
-    values = _constants(parts[on_left])
-    if not values:
-        return None
-    for sign, (if_left, if_right) in _COMPARISONS.items():
-        for value in values if len(values) == 1 else ():
-            for text in _literals(value):
-                sides = (column, text) if on_left else (text, column)
-                if pl.sql_expr(f"{sides[0]} {sign} {sides[1]}").meta.eq(test):
-                    ends = [if_left, if_right][not on_left].format(low=low, high=high, value=text)
-                    return pl.sql_expr(ends)
-    texts = [_literals(value)[0] for value in values]
-    if on_left and pl.sql_expr(f"{column} in ({', '.join(texts)})").meta.eq(test):
-        return pl.sql_expr(" or ".join(f"({low} <= {x} and {high} >= {x})" for x in texts))
-    return None
-
-
-def _constants(value: pl.Expr) -> list[Any]:
-    """Return the values of a constant, several of a list; none if there are too many, or nulls."""
-    found = pl.select(value).to_series()
-    values = (found.explode() if found.dtype == pl.List else found).to_list()
-    return values if len(values) <= _MOST_VALUES and None not in values else []
-
-
-def _literals(value: object) -> list[str]:
-    """Return a value as SQL may write it."""
-    if isinstance(value, str):
-        text = value.replace("'", "''")
-        return [f"'{text}'"]
-    texts = [f"{value:f}"] if isinstance(value, Decimal) else [str(value)]
-    return [*texts, f"{value:e}"] if isinstance(value, float) else texts
-
-
-def _name(column: str) -> str:
-    quoted = column.replace('"', '""')
-    return f'"{quoted}"'
+    small = [name for name, kind in frame.schema.items() if kind in _SMALL]
+    return frame.with_columns(
+        *(pl.col(name).fill_nan(None) for name in floats),
+        *(pl.col(name).cast(pl.Int64) for name in small),
+    )

@@ -66,7 +66,7 @@ def test_a_bundle_of_which_nothing_is_left_is_no_error():
 
 @pytest.mark.parametrize("rows_a_bucket", [1, 1000])
 def test_rows_of_a_rollout_that_differ_are_named_as_in_one_process(rows_a_bucket):
-    table = steps_table(step=lambda place: f"{place % 20}")
+    table = steps_table().set_column(1, "step", [[f"{row % 20}" for row in range(60)]])
     rewards = pa.array([float(row == 41) for row in range(60)])
     table = table.set_column(3, "reward", [rewards])
     table = table.set_column(14, "trajectory", [[f"{row % 20}" for row in range(60)]])

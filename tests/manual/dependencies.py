@@ -41,6 +41,7 @@ USES = {
     "pydantic": "recipes and their errors",
     "ray": "`--engine ray`, `rlpost.ray`",
     "rich": "tables, charts and help on the screen; typer needs it, too",
+    "sqlglot": "conditions of `--where`",
     "textual": "`rlpost browse`",
     "tokenizers": "`--tokenizer`",
     "torch": "arithmetic on devices, gradients, training",

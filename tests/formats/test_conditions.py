@@ -1,0 +1,202 @@
+"""Conditions: what is allowed gives DuckDB's rows; nothing else is computed, opened or fetched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import duckdb
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlglot.tokens import Tokenizer
+
+from rlpost.errors import UsageError
+from rlpost.formats.where import Where
+
+TYPES = {"x": pl.Float64, "y": pl.Float64, "i": pl.Int64, "s": pl.String, "t": pl.String,
+         "b": pl.Boolean, "n": pl.Int8}  # fmt: skip
+FLOATS = st.sampled_from([None, -2.5, -1.0, 0.0, 0.25, 1.0, 3.0])
+INTEGERS = st.sampled_from([None, -3, -1, 0, 1, 2, 7])
+TEXTS = st.sampled_from([None, "", "a", "ab", "B", "a'b", "a%", "a_c", "a.c", "ä\n"])
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"x": FLOATS, "y": FLOATS, "i": INTEGERS, "s": TEXTS, "t": TEXTS,
+         "b": st.sampled_from([None, True, False]), "n": st.sampled_from([None, -128, 0, 5, 127])}
+    ),
+    min_size=1, max_size=6,
+)  # fmt: skip
+SIGN = st.sampled_from(["<", "<=", "=", "==", "<>", "!=", ">", ">="])
+NUMBER = st.sampled_from(["-2.5", "-1", "0", "0.25", "1", "3", "100", "1e0"])
+TEXT = st.sampled_from(["''", "'a'", "'ab'", "'a''b'", "'B'", "'a.c'"])
+PATTERN = st.sampled_from(["'a%'", "'%b'", "'a_'", "'a_c'", "'%'", "''", "'a.c'", "'b'", "'a%%'"])
+
+
+def build(form, *parts):
+    return st.builds(form.format, *parts)
+
+
+NUMBERS = st.recursive(
+    st.sampled_from(["x", "y", "i", "n", "-2.5e0", "-1", "0", "0.25e0", "3"]),
+    lambda part: st.one_of(
+        build("({} {} {})", part, st.sampled_from(["+", "-", "*"]), part),
+        build("({} {} /*<*/{}/*>*/)", part, st.sampled_from(["/", "%"]), part),
+        build("-({})", part), build("abs({})", part), build("floor({})", part),
+        build("ceil({})", part), build("sqrt(abs({}))", part),
+        build("coalesce({}, {})", part, part),
+        build("length({})", st.sampled_from(["s", "lower(t)"])),
+    ),
+    max_leaves=4,
+)  # fmt: skip
+STRINGS = st.one_of(
+    st.sampled_from(["s", "t", "lower(s)", "upper(s)", "coalesce(s, t)", "coalesce(s, 'a')"]), TEXT
+)
+FUNCTION = st.sampled_from(["contains", "starts_with", "ends_with"])
+TESTS = st.one_of(
+    build("{} {} {}", NUMBERS, SIGN, NUMBERS),
+    build("{} {} {}", NUMBERS, SIGN, NUMBER),
+    build("{} {} {}", STRINGS, SIGN, STRINGS),
+    build("{} {} between {} and {}", NUMBERS, st.sampled_from(["", "not"]), NUMBERS, NUMBERS),
+    build("{} {} in ({}, {})", NUMBERS, st.sampled_from(["", "not"]), NUMBER, NUMBER),
+    build("{} {} in ({}, {})", STRINGS, st.sampled_from(["", "not"]), TEXT, TEXT),
+    build("{} is {} null", st.one_of(NUMBERS, STRINGS, st.just("b")), st.sampled_from(["", "not"])),
+    build("b is {} {}", st.sampled_from(["", "not"]), st.sampled_from(["true", "false"])),
+    build("{} {} {} {}", STRINGS, st.sampled_from(["", "not"]),
+          st.sampled_from(["like", "ilike"]), PATTERN),
+    build("{}({}, {})", FUNCTION, STRINGS, STRINGS),
+    build("b {} {}", st.sampled_from(["=", "<>"]), st.sampled_from(["true", "false", "(x > y)"])),
+    st.just("b"),
+)  # fmt: skip
+CONDITIONS = st.recursive(
+    TESTS,
+    lambda part: st.one_of(
+        build("({} and {})", part, part), build("{} or {}", part, part), build("not ({})", part)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(rows=ROWS, text=CONDITIONS)
+def test_rows_are_those_of_duckdb(rows, text):
+    frame = pl.DataFrame(rows, TYPES)
+    try:
+        where = Where(text)
+    except UsageError as error:
+        assert "names no column" in str(error)  # noqa: PT017
+        return
+    of_duckdb = text.replace("/*<*/", "nullif(").replace("/*>*/", ", 0)")  # null here, too
+    with duckdb.connect() as base:
+        base.register("rows", frame.with_row_index().cast({"n": pl.Int64}).to_arrow())
+        expected = base.sql(f"select index from rows where {of_duckdb} order by 1").fetchall()  # noqa: S608
+    found = where.matching({name: frame[name] for name in where.names})
+    assert found.nonzero()[0].tolist() == [row for (row,) in expected]
+
+
+ATTACKS = (
+    "reward > (select 1)", "exists (select 1)", "reward in (select 1)",
+    "(select max(x) from read_csv('/etc/hostname')) > reward",
+    "/* ' */ reward > 0 or (select count(*) from \"read_csv\"('/etc/hostname')) > 0 /* ' */",
+    "reward > 0 -- '\n or (select 1 from read_parquet('http://127.0.0.1:1/x')) > 0 -- '",
+    "read_csv('/etc/passwd') > reward", "\"read_csv\"('/etc/passwd') > reward",
+    "glob('/etc/*') = reward", "getenv('HOME') = reward", '"sum"(reward) > 0',
+    "sum(reward) > 0", "sum(reward) over () > 0", "row_number() over (order by reward) > 1",
+    "reward > 0; attach '/tmp/x.db'", "reward > 0 union select 1", "rows.reward > 0",
+    "from '/etc/passwd' select reward", "cast(reward as varchar) = 'a'", "reward::text = 'a'",
+    "reward > any (select 1)", "reward = [1, 2]", "{'a': reward} = 1", "reward[1] = 1",
+    "case when reward > 0 then true end", "reward like 'a' escape '!'", "reward || 'a' = 'b'",
+    "list_transform(reward, x -> x) = 1", ":reward > 0", "? > reward", "* > reward",
+    "columns('a.*') > reward", "reward similar to 'a'", "reward glob '*'",
+    "interval 1 day > reward",
+    "regexp_like(reward, '(a+)+$')", "reward is distinct from 1", "try_cast(reward as int) = 1",
+    "(" * 500 + "reward" + ")" * 500, "not " * 500 + "ok", "- " * 500 + "reward",
+)  # fmt: skip
+
+
+def test_nothing_else_is_parsed_computed_opened_or_fetched():
+    """All attacks in one process, under a hook that sees what Python opens and imports."""
+    code = """
+import sys
+from rlpost.errors import UsageError
+from rlpost.formats.where import Where
+Where("reward > 0 and not (domain like 'a%')")
+try:
+    Where("sum(reward) > (select 1)")
+except UsageError:
+    pass
+seen = []
+KINDS = ("open", "import", "socket", "subprocess", "os", "exec", "compile", "ctypes")
+sys.addaudithook(lambda name, _: seen.append(name) if name.split(".")[0] in KINDS else None)
+for text in ATTACKS:
+    try:
+        Where(text)
+    except UsageError as error:
+        assert "allowed are" in str(error), (text, error)
+        assert str(error).startswith(f"--where {text}: "), error
+    else:
+        raise AssertionError(text)
+assert not seen, seen[:5]
+"""
+    code = f"ATTACKS = {ATTACKS!r}\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("reward > 0 and (select 1) > 2", "at `1`"),
+        ("reward > 0 and domain similar to 'a'", "`domain SIMILAR TO 'a'` is not allowed"),
+        ("reward > 0 and domain || 'a' = 'b'", "`domain || 'a'` is not allowed"),
+        ("agent.name = 'a'", "`agent.name` is not allowed"),
+        ("lower(1) = 'a'", "`1` is a number, and a text is needed"),
+        ("reward + 'a' > 0", "`'a'` is a text, and a number is needed"),
+        ("reward in ('a', 1)", "`reward IN ('a', 1)` is not allowed"),
+        ("coalesce(reward, 'a') > 1", "a number is compared with a text"),
+        ("reward > 0 and 1", "`1` is a number, and a truth value is needed"),
+    ],
+)
+def test_an_error_shows_the_place_and_what_is_allowed(text, place):
+    with pytest.raises(UsageError) as error:
+        Where(text)
+    assert place in str(error.value)
+    assert "allowed are comparisons, and, or, not" in str(error.value)
+
+
+WORDS = sorted({word for word in Tokenizer.KEYWORDS if word.isidentifier()})
+OF_CONDITIONS = {
+    "AND",
+    "OR",
+    "NOT",
+    "IN",
+    "BETWEEN",
+    "IS",
+    "NULL",
+    "TRUE",
+    "FALSE",
+    "LIKE",
+    "ILIKE",
+}
+
+
+def test_words_of_sql_that_conditions_lack_are_names_of_columns():
+    for word in [*WORDS, "LENGTH", "ROW", "GROUP", "ABS"]:
+        if word not in OF_CONDITIONS:
+            assert Where(f"{word} > 1 and x = {word}").names == (word, "x")
+
+
+def test_a_name_is_never_a_pattern_and_quotes_keep_it():
+    frame = pl.DataFrame({"*": [1, 2], "^.*$": [2, 1], "a": [0, 0], 'q"': [2, 1], "a.b": [1, 1]})
+    for text, rows in (('"*" > 1', [1]), ('"^.*$" > 1', [0]), ('"q""" > "a.b"', [0])):
+        where = Where(text)
+        found = where.matching({name: frame[name] for name in where.names})
+        assert found.nonzero()[0].tolist() == rows
+
+
+def test_a_long_condition_is_computed():
+    values = pl.Series(range(3000))
+    where = Where(" or ".join(f"x = {one}" for one in range(0, 3000, 3)))
+    assert where.matching({"x": values}).sum() == 1000
+    names = ", ".join(f"'{one}'" for one in range(0, 3000, 3))
+    assert Where(f"x in ({names})").matching({"x": values.cast(pl.String)}).sum() == 1000
