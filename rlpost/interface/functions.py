@@ -184,6 +184,7 @@ def inspect(
     reward_components: Mapping[str, float] | Sequence[str] = (),
     ignore: Sequence[str] = (),
     evidence: int = 5,
+    critic_and_entropy: bool = True,
     progress: Progress = None,
 ) -> Inspection:
     """Return statistics and findings of rollouts, as `rlpost inspect` prints them.
@@ -203,6 +204,8 @@ def inspect(
             has the weight of each.
         ignore: names of checks that are not run.
         evidence: rows to list for each finding, at most.
+        critic_and_entropy: also compute their statistics, which `rlpost inspect` shows only with
+            `--about`, `--verbose` or as JSON.
         progress: show a progress bar, as of `advantages`.
 
     Returns:
@@ -229,6 +232,7 @@ def inspect(
             ignore=ignore,
             evidence=evidence,
             partial=kept is not None,
+            critic_and_entropy=critic_and_entropy,
             reporter=run.reporter,
         )
         return _of_inputs(found, own)

@@ -106,7 +106,8 @@ _NAMES = [
 
 def critic_names(selection: ColumnSelection) -> list[str]:
     """Return the columns of `critic_rows`; none without values and rewards."""
-    return _NAMES if {"values", "reward"} <= selection.contents else []
+    found = selection.critic_and_entropy and {"values", "reward"} <= selection.contents
+    return _NAMES if found else []
 
 
 def _sums(

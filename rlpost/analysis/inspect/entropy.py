@@ -74,6 +74,8 @@ def entropy_rows(
 
 def entropy_names(selection: ColumnSelection) -> list[str]:
     """Return the columns of `entropy_rows`; none without entropies and log-probs."""
+    if not selection.critic_and_entropy:
+        return []
     role = policy_role(selection.tokens)
     names = ["entropy:tokens", "entropy:sum"] if role or selection.entropy else []
     names += ["entropy:l_tokens", "entropy:l"] if role else []

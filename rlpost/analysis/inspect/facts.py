@@ -89,6 +89,7 @@ def inspect(
     ignore: Sequence[str] = (),
     evidence: int = 5,
     partial: bool = False,
+    critic_and_entropy: bool = True,
     reporter: Reporter | None = None,
 ) -> Facts:
     """Return statistics and findings of rollout files; see `rlpost.inspect`.
@@ -109,6 +110,7 @@ def inspect(
         ignore=ignore,
         evidence=evidence,
         partial=partial,
+        critic_and_entropy=critic_and_entropy,
         reporter=reporter,
     )
 
@@ -126,6 +128,7 @@ def inspect_source(
     ignore: Sequence[str] = (),
     evidence: int = 5,
     partial: bool = False,
+    critic_and_entropy: bool = True,
     beside: Sequence[ChunkUser] = (),
     reporter: Reporter | None = None,
 ) -> Facts:
@@ -143,6 +146,7 @@ def inspect_source(
         ignore: as in `inspect`.
         evidence: as in `inspect`.
         partial: the source has the rows of a condition alone, so its groups may lack some.
+        critic_and_entropy: as in `inspect`.
         beside: get the chunks of the same pass.
         reporter: gets the progress.
 
@@ -155,8 +159,9 @@ def inspect_source(
     chosen = unit or ("rollout" if columns.is_mapped("rollout") else None)
     unit = _unit(source, columns, unit, rollout_reward)
     selection = select_columns(
-        source, columns, with_tokens=tokens, unit=unit, components=reward_components
-    )
+        source, columns, with_tokens=tokens, unit=unit, components=reward_components,
+        critic_and_entropy=critic_and_entropy,
+    )  # fmt: skip
     columns = _with_lengths(columns, selection)
     segments = None if selection.ids is None else SegmentReader(selection.ids)
     reading = read(source, selection, [*beside, *([segments] if segments else [])], reporter)

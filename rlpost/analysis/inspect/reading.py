@@ -25,6 +25,7 @@ from rlpost.io.arrow import CellLocation, is_list, is_true
 from rlpost.io.finish_reasons import truncations
 from rlpost.io.memory_limit import KeptMemory
 from rlpost.io.parquet.source import RowChunk
+from rlpost.io.system import keep_freed_memory
 from rlpost.io.threads import Prefetcher
 from rlpost.pipeline.data import ATTEMPT, FAILURE
 from rlpost.pipeline.failures import failure_reasons
@@ -75,6 +76,7 @@ def read(
     """
     if not source.columns:
         raise DataError(f"{source.name}: there are no columns, so there is nothing to read")
+    keep_freed_memory()
     files = [str(file.path) for file in source.files]
     reading = PassResult(selection, pl.DataFrame(), files=files)
     names = selection.names or source.columns[:1]
@@ -211,7 +213,7 @@ def _labels_of_tokens(
     }
     if selection.entropy is not None:
         lists["entropy"] = decode.lists_of(*column(selection.entropy))
-    if selection.advantages is not None:
+    if selection.advantages is not None and selection.critic_and_entropy:
         array, location = column(selection.advantages)
         if is_list(array.type):
             lists["advantages"] = decode.lists_of(array, location)
@@ -272,16 +274,17 @@ def _tokens(
     if "batch" in others:
         alignment.add_step_shifts(block, others["batch"].filter(pl.Series(good)), totals)
     exact: dict[str, NDArray[np.float64]] = {}
-    if "values" in values and "reward" in others:
+    of_critic, of_entropy = critic_names(selection), entropy_names(selection)
+    if of_critic and "values" in values and "reward" in others:
         exact |= critic_rows(block, others["reward"][good], totals, reading.critic)
-    if "entropy" in extra or policy_role(selection.tokens) in values:
+    if of_entropy and ("entropy" in extra or policy_role(selection.tokens) in values):
         exact |= entropy_rows(selection, block, extra, totals, reading.entropies)
     for role in selection.tokens:
         rows |= {name: _to_all_rows(numbers.get(name), good) for name in _names(role)}
     for name in ("kl", "k3", "compared", "log_ratio", *FIRSTS):
         if name in numbers or _has_both(name, selection.tokens):
             rows[name] = _to_all_rows(numbers.get(name), good, np.float64)
-    wanted = [*critic_names(selection), *entropy_names(selection)]
+    wanted = (*of_critic, *of_entropy)
     rows |= {name: _to_all_rows(exact.get(name), good, np.float64) for name in wanted}
     return rows
 

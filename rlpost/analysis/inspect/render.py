@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rlpost.analysis.inspect.about import TOPICS
+from rlpost.analysis.inspect.about import TOPICS, topics_of
 from rlpost.analysis.inspect.about.base import title
 from rlpost.analysis.inspect.about.checks import notices, verdict
 from rlpost.analysis.inspect.about.columns import ignored_lines, roles_table
@@ -133,8 +133,7 @@ def _next_steps(facts: Facts, *, verbose: bool) -> list[str]:
     why = [f"--about {worst.name}"] if worst else []
     if verbose:
         return [f"more: {' '.join(why)}"] if why else []
-    names = [name for name, topic in TOPICS.items() if topic.run(facts).parts]
-    topics = f"--verbose, or --about {', '.join(names)}"
+    topics = f"--verbose, or --about {', '.join(topics_of(facts))}"
     return [f"more: {' · '.join([*why, topics])}"]
 
 

@@ -226,11 +226,16 @@ def pass_at_k(sizes: NDArray[np.int64], passed: NDArray[np.int64]) -> list[PassA
         k = 1 << exponent
         large = [(n, c, times) for n, c, times in pairs if n >= k]
         groups = sum(times for _, _, times in large)
-        total = math.fsum(
-            times * (1 - math.comb(n - c, k) / math.comb(n, k)) for n, c, times in large
-        )
+        total = math.fsum(times * (1 - _all_fail(n, c, k)) for n, c, times in large)
         results.append(PassAtK(k, total / groups, groups))
     return results
+
+
+def _all_fail(n: int, c: int, k: int) -> float:
+    """Return C(n - c, k) / C(n, k), by the fewer of k and c factors; no number becomes large."""
+    if k <= c:
+        return math.prod((n - c - i) / (n - i) for i in range(k))
+    return math.prod((i - k) / i for i in range(n - c + 1, n + 1))
 
 
 def reward_facts(responses: pl.DataFrame, column: str) -> RewardFacts | None:

@@ -128,6 +128,8 @@ class ColumnSelection:
     """The column of policy versions, a number or a list per row, if both log-probs are read."""
     entropy: str | None = None
     """The column of entropies."""
+    critic_and_entropy: bool = True
+    """Whether their statistics are computed."""
 
     @cached_property
     def contents(self) -> frozenset[str]:
@@ -199,6 +201,7 @@ def select_columns(
     with_tokens: bool,
     unit: Unit = "row",
     components: Mapping[str, float] = MappingProxyType({}),
+    critic_and_entropy: bool = True,
 ) -> ColumnSelection:
     """Select columns; without tokens, the mask or another list is read for its lengths."""
     turns = turn_columns(columns, partial(content_of, source))
@@ -216,6 +219,7 @@ def select_columns(
         },
         "sample": next((x for x in SAMPLES if content_of(source, x) == "number"), None),
         "components": components,
+        "critic_and_entropy": critic_and_entropy,
     }
     ids = _token_ids(source, columns, rows) if with_tokens else None
     unusable = {

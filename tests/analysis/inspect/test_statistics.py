@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -21,6 +22,20 @@ def test_pass_at_k_is_the_probability_that_one_of_k_responses_passes():
         for one in pass_at_k(np.array([size]), np.array([passed])):
             draws = [any(draw) for draw in combinations(outcomes, one.k)]
             assert one.value == pytest.approx(np.mean(draws))
+
+
+@given(st.integers(1, 300), st.integers(0, 300))
+def test_pass_at_k_is_that_of_exact_binomials(size, passed):
+    passed = min(size, passed)
+    for one in pass_at_k(np.array([size]), np.array([passed])):
+        exact = 1 - Fraction(math.comb(size - passed, one.k), math.comb(size, one.k))
+        assert one.value == pytest.approx(float(exact), abs=1e-12, rel=0)
+
+
+def test_pass_at_k_of_a_group_of_a_million_responses():
+    found = {one.k: one.value for one in pass_at_k(np.array([10**6]), np.array([2]))}
+    draws = [k * (2 * 10**6 - k - 1) / (10**6 * (10**6 - 1)) for k in found]
+    assert [*found.values()] == pytest.approx(draws)
 
 
 def test_groups_smaller_than_k_do_not_count():

@@ -43,7 +43,7 @@ NEEDED = {
     "entropy": ("entropy or old_log_probs or log_probs or infer_log_probs",),
 }
 """By topic, the roles without which it is an error to ask for it."""
-__all__ = ["TOPICS", "about", "check_name", "needs_input"]
+__all__ = ["TOPICS", "about", "check_name", "needs_input", "topics_of"]
 
 
 def check_name(name: str) -> None:
@@ -79,11 +79,25 @@ def about(name: str, facts: Facts | None) -> Page:
     return list_page() if facts is None else TOPICS[name].run(facts)
 
 
+def topics_of(facts: Facts) -> list[str]:
+    """Return the topics on which the input has something, whether it was computed or not."""
+    later = ("critic", "entropy") if facts.token_facts else ()
+    return [
+        name
+        for name, topic in TOPICS.items()
+        if topic.run(facts).parts or (name in later and not _missing(name, facts))
+    ]
+
+
+def _missing(name: str, facts: Facts) -> list[str]:
+    """Return the roles that a topic needs and that have no column."""
+    roles = {*facts.roles} | ({"reward"} if facts.components else set())
+    return [role for role in NEEDED[name] if roles.isdisjoint(role.split(" or "))]
+
+
 def _check_columns(name: str, facts: Facts) -> None:
     """Raise DataError if a role that the topic needs has no column."""
-    roles = {*facts.roles} | ({"reward"} if facts.components else set())
-    missing = [role for role in NEEDED[name] if roles.isdisjoint(role.split(" or "))]
-    if missing:
+    if missing := _missing(name, facts):
         text = f"{facts.inputs[0]}: no column for {' and '.join(missing)}, which {name} needs"
         flags = " ".join(f"--map {role.split(' or ')[0]}=COLUMN" for role in missing)
         raise DataError(text, tip=f"name the columns: {flags}")
