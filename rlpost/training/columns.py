@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rlpost.errors import DataError, ErrorPart, UsageError, no_such
 from rlpost.io.arrow import is_list, is_number, is_tokens
-from rlpost.io.own_files import stored_object
 from rlpost.io.parquet.source import partition_types
 from rlpost.pipeline.columns import FINAL_MASK, columns_of
 from rlpost.recipe.recipe import EXTRA, WRITTEN, Recipe
@@ -31,9 +30,7 @@ TOKENS = (
     "is_weight",
 )
 """Columns of tokens that batches have by default, as far as the input has them."""
-ROLLOUT_STEP = "rollout_step"
-"""What batches name the column of role `batch`: their `step` is the optimiser's."""
-ROWS = ("reward", "response_advantage", "sample_weight", ROLLOUT_STEP)
+ROWS = ("reward", "response_advantage", "sample_weight")
 """Columns of responses that batches have by default."""
 _COMPUTED = ("is_weight", "sample_mask", "sample_weight")
 _SHOWN = 12  # columns that an error shows
@@ -48,7 +45,6 @@ RESERVED = frozenset(
         "rows",
         "totals",
     }
-    | {"step", "step_end", "state"}
 )
 
 
@@ -62,12 +58,6 @@ class TrainingColumns:
     """Column of the mask of responses; None if `mask` includes it, or if there is none."""
     lengths: str | None
     """Column whose lists set the length of a response; None if the input has no tokens."""
-    keys: tuple[str, ...]
-    """Columns that identify a prompt group."""
-    rollout: str | None
-    """Column that identifies a rollout within its prompt group."""
-    counts_rollouts: bool
-    """Whether the run that wrote the input counted rollouts; without one, whether they have ids."""
     tokens: dict[str, str]
     """Columns with a number per response token."""
     rows: dict[str, str]
@@ -76,17 +66,9 @@ class TrainingColumns:
     """Other columns: texts, lists of other lengths."""
     response_token_ids: str | None
     prompt_token_ids: str | None
-    rollout_step: str | None
-    """Column of role `batch`: the rollout step of a response."""
     input_ids: bool
     """Whether batches have `input_ids`. Nothing precedes the first token of a response without a
     prompt, so it is not trained on then."""
-
-    @property
-    def of_facts(self) -> list[str]:
-        """The columns that the facts about rows need."""
-        names = (self.lengths, self.sample_mask, self.prompt_token_ids, *self.keys)
-        return list(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def of_batches(self) -> list[str]:
@@ -108,8 +90,8 @@ def training_columns(
 
     Args:
         source: the input.
-        chosen: roles, names of columns, `response_token_ids`, `prompt_token_ids` or `rollout_step`;
-            None: the default ones that the input has.
+        chosen: roles, names of columns, `response_token_ids` or `prompt_token_ids`; None: the
+            default ones that the input has.
         columns_map: role, `response_token_ids` or `prompt_token_ids` to column; `none` for none.
         packed: the layout is packed.
 
@@ -125,8 +107,6 @@ def training_columns(
     ids = {name: _ids(source.name, name, kinds, columns_map.get(name)) for name in TOKEN_IDS}
     names = {**{name: name for name in available}, **found.columns}
     names |= {name: column for name, column in ids.items() if column is not None}
-    if "batch" in found:
-        names[ROLLOUT_STEP] = found.column("batch")
     for name, column in columns_map.items():
         if column == "none":
             names.pop(name, None)
@@ -150,28 +130,17 @@ def training_columns(
     lists = [name for name in (mask, *tokens.values(), response_token_ids) if name is not None]
     lengths = next((name for name in lists if is_list(kinds[name])), None)
     sample_mask = None if mask == FINAL_MASK else found.columns.get("sample_mask")
-    keys = [found.column(role) for role in ("batch", "group") if role in found]
     return TrainingColumns(
         mask=mask,
         sample_mask=sample_mask,
         lengths=lengths,
-        keys=tuple(keys) if "group" in found else (),
-        rollout=found.columns.get("rollout"),
-        counts_rollouts="rollout" in found and _unit_of_run(source) in (None, "rollout"),
         tokens=tokens,
         rows=rows,
         others=others,
         response_token_ids=response_token_ids,
         prompt_token_ids=prompt_token_ids,
-        rollout_step=found.column("batch") if "batch" in found else None,
         input_ids=response_token_ids is not None and (packed or prompt_token_ids is not None),
     )
-
-
-def _unit_of_run(source: Source) -> str | None:
-    """Return what the run that wrote the input counted; None if no run did."""
-    unit = stored_object(source.metadata, b"rlpost.summary").get("unit")
-    return unit.get("name") if isinstance(unit, dict) else None
 
 
 def _check_alike(source: Source, used: Collection[str]) -> None:
@@ -246,11 +215,6 @@ def _check_name(
     name: str, names: Mapping[str, str], ids: Mapping[str, str | None], where: str
 ) -> None:
     """Raise UsageError or DataError if batches cannot have a column by this name."""
-    if name == "step" and ROLLOUT_STEP in names:
-        raise UsageError(
-            "load: columns: `step` of a batch is the number of the optimiser step; name "
-            f"{ROLLOUT_STEP} for the column {names[ROLLOUT_STEP]!r} of the file"
-        )
     if name in ("input_ids", "attention_mask"):
         raise UsageError(
             f"load: columns: {name!r} is made of prompt_token_ids and response_token_ids: name "

@@ -1,9 +1,9 @@
-"""Reading for training: the slices of an epoch in order, and rows as pieces of them."""
+"""Reading for training: windows of slices of row groups, and rows as pieces of them."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +18,14 @@ from rlpost.io.parquet.source import with_partitions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
     from rlpost.io.parquet.source import Source
     from rlpost.training.columns import TrainingColumns
-    from rlpost.training.order import RankOrder, Slices
+
+
+WINDOW = 1 << 19  # tokens of a window; memory is that of about three
 
 
 @dataclass(frozen=True)
@@ -35,32 +38,21 @@ class RaggedColumn:
 
 @dataclass(frozen=True)
 class SliceData:
-    """Some rows of a slice, decoded; columns by their names in batches."""
+    """Some rows of a row group, decoded; columns by their names in batches."""
 
     numbers: NDArray[np.int64]
     """The row numbers, ascending."""
     lists: dict[str, RaggedColumn]
     rows: dict[str, NDArray[Any]]
     others: dict[str, pa.Array]
-
-    def only(self, rows: NDArray[np.int64]) -> SliceData:
-        """Return some of the rows, copied if they are less than half, so that the rest is freed."""
-        if len(rows) * 2 >= len(self.numbers):
-            return self
-        places = self.places(rows)
-        lists = {}
-        for name, one in self.lists.items():
-            begins, ends = one.offsets[places], one.offsets[places + 1]
-            parts = [one.values[i:j] for i, j in zip(begins.tolist(), ends.tolist(), strict=True)]
-            offsets = np.concatenate([[0], (ends - begins).cumsum()])
-            lists[name] = RaggedColumn(np.concatenate(parts), offsets)
-        others = {name: one.take(pa.array(places)) for name, one in self.others.items()}
-        values = {name: one[places] for name, one in self.rows.items()}
-        return SliceData(rows, lists, values, others)
-
-    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions of rows that are here."""
-        return np.searchsorted(self.numbers, rows)
+    kept: NDArray[np.bool_]
+    """Whether the sample mask keeps a response."""
+    tokens: NDArray[np.int64]
+    """Tokens of each response that are trained on."""
+    lengths: NDArray[np.int64]
+    """Tokens of each response; 1 in an input without tokens."""
+    sizes: NDArray[np.int64]
+    """Tokens of each response, with its prompt if that is read."""
 
 
 @dataclass(frozen=True)
@@ -75,86 +67,61 @@ class Piece:
 
 
 def windows(
-    source: Source,
-    columns: TrainingColumns,
-    slices: Slices,
-    order: RankOrder,
-    first_row: int,
-    wanted: NDArray[np.bool_],
-) -> Iterator[tuple[int, list[SliceData]]]:
-    """Yield the number of each window that has rows to train on, and its slices.
-
-    Args:
-        source: the input.
-        columns: to decode.
-        slices: of the epoch.
-        order: of the rank.
-        first_row: an index of `order.rows`; rows before it are not read.
-        wanted: [K] which rows of the order are read.
+    source: Source, columns: TrainingColumns, random: np.random.Generator | None
+) -> Iterator[list[SliceData]]:
+    """Yield the slices of windows of about WINDOW tokens; `random` shuffles the row groups.
 
     Raises:
         DataError: a row has lists of different lengths, or a value of the wrong type.
         ReadWriteError: the input cannot be read.
     """
-    rows = np.sort(order.rows[first_row:][wanted[first_row:]])
-    last = int(order.window[first_row:][wanted[first_row:]].max(initial=-1))
-    begins, ends = (np.searchsorted(rows, x) for x in (slices.start, slices.stop))
-    ready: list[SliceData] = []
-    window = 0
-    for number, data in _decoded(source, columns, slices, rows, begins, ends):
-        if slices.window[number] > window:
-            yield window, ready
-            ready, window = [], int(slices.window[number])
-        ready.append(data)
-    if ready or window <= last:
-        yield window, ready
+    window: list[SliceData] = []
+    tokens = 0
+    for data in _slices(source, columns, random):
+        window.append(data)
+        tokens += int(data.sizes.sum())
+        if tokens >= WINDOW:
+            yield window
+            window, tokens = [], 0
+    if window:
+        yield window
 
 
-def _decoded(
-    source: Source,
-    columns: TrainingColumns,
-    slices: Slices,
-    rows: NDArray[np.int64],
-    begins: NDArray[np.int64],
-    ends: NDArray[np.int64],
-) -> Iterator[tuple[int, SliceData]]:
-    """Yield the number of each slice with rows to read, and these rows."""
-    group_of = slices.row_group
-    number, count = 0, len(group_of)
-    starts = [0]
-    for footer in source.footers:
-        starts.append(starts[-1] + footer.num_row_groups)
-    while number < count:
-        stop = number
-        while stop < count and group_of[stop] == group_of[number]:
-            stop += 1
-        needed = [i for i in range(number, stop) if ends[i] > begins[i]]
-        if needed:
-            group = int(group_of[number])
-            file = bisect_right(starts, group) - 1
-            size = int(slices.stop[number] - slices.start[number])
-            own = range(number, needed[-1] + 1)
-            batches = _batches(source, file, group - starts[file], columns.of_batches, size)
-            for i, batch in zip(own, batches, strict=False):
-                if ends[i] > begins[i]:
-                    own_rows = rows[begins[i] : ends[i]]
-                    start = int(slices.start[i])
-                    first = start - source.first_rows[file]
-                    path = str(source.files[file].path)
-                    yield i, _slice_data(batch, columns, start, path, first).only(own_rows)
-        number = stop
+def _slices(
+    source: Source, columns: TrainingColumns, random: np.random.Generator | None
+) -> Iterator[SliceData]:
+    """Yield slices of at most a quarter of a window."""
+    groups = [
+        (file, group, source.first_rows[file] + first)
+        for file, footer in enumerate(source.footers)
+        for group, first in enumerate(_first_rows(footer))
+    ]
+    order = range(len(groups)) if random is None else random.permutation(len(groups))
+    mean = 1.0 if columns.lengths is None else source.values_of(columns.lengths) / source.rows
+    rows = max(1, int(WINDOW / 4 / max(mean, 1.0)))
+    for number in order:
+        file, group, first = groups[number]
+        for batch in _batches(source, file, group, columns.of_batches, rows):
+            path, before = str(source.files[file].path), source.first_rows[file]
+            yield _slice_data(batch, columns, first, path, first - before)
+            first += batch.num_rows
+
+
+def _first_rows(footer: pq.FileMetaData) -> list[int]:
+    """Return the first row of each row group."""
+    rows = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+    return [*accumulate(rows, initial=0)][:-1]
 
 
 def _batches(
     source: Source, file: int, group: int, names: list[str], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of exactly `rows` rows of a row group; the last one may be shorter."""
+    """Yield batches of at most `rows` rows of a row group."""
     try:
         physical = [name for name in names if name in source.schemas[file].names]
         path, footer = source.files[file].path, source.footers[file]
         with ParquetReader(path, footer, frugal=source.frugal) as reader:
-            read = reader.batches(rows, group, physical, ahead=False)
-            for batch in _of_equal_size(read, rows):
+            for batch in reader.batches(rows, group, physical, ahead=False):
                 source.check_same(file, reader)
                 yield with_partitions(batch, source.files[file], names)
     except MemoryError:  # an ArrowException, too, but not about the file
@@ -165,27 +132,6 @@ def _batches(
             f"{source.files[file].path}: cannot be read ({reason}); it is damaged, or was written "
             "again during the loop: load it anew"
         ) from None
-
-
-def _of_equal_size(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        if not waiting and batch.num_rows == rows:
-            yield batch
-            continue
-        waiting.append(batch)
-        while sum(one.num_rows for one in waiting) >= rows:
-            table = _joined(waiting)
-            yield table.slice(0, rows).to_batches()[0]
-            waiting = table.slice(rows).to_batches()
-    if waiting:
-        yield _joined(waiting).to_batches()[0]
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
-    """Return batches as one chunk, without a copy if there is only one."""
-    table = pa.Table.from_batches(batches)
-    return table if len(batches) == 1 else table.combine_chunks(pa.system_memory_pool())
 
 
 def _slice_data(
@@ -217,9 +163,25 @@ def _slice_data(
         decoded["mask"] = _without_first(decoded["mask"], decoded.get("prompt_token_ids"))
     others = {name: batch.column(column) for name, column in columns.others.items()}
     row_values = {name: _numbers(batch.column(c), at(c)) for name, c in columns.rows.items()}
+    mask, count = decoded["mask"], batch.num_rows
+    lengths = np.diff(mask.offsets) if columns.lengths is not None else np.ones(count, np.int64)
+    inside = np.concatenate([[0], mask.values.cumsum(dtype=np.int64)])
+    tokens = inside[mask.offsets[1:]] - inside[mask.offsets[:-1]]
+    prompts = decoded.get("prompt_token_ids")
+    sizes = lengths if prompts is None else lengths + np.diff(prompts.offsets)
     if columns.lengths is None:
         del decoded["mask"]
-    return SliceData(numbers, decoded, row_values, others)
+    kept = _kept(batch, columns, at)
+    return SliceData(numbers, decoded, row_values, others, kept, tokens, lengths, sizes)
+
+
+def _kept(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> NDArray[np.bool_]:
+    """Return whether the sample mask keeps each response, [n]."""
+    if columns.sample_mask is None:
+        return np.ones(batch.num_rows, np.bool_)
+    location: CellLocation = at(columns.sample_mask)
+    kept: NDArray[np.bool_] = ragged.numbers(batch.column(columns.sample_mask), location) != 0
+    return kept
 
 
 def _numbers(array: pa.Array, location: CellLocation) -> NDArray[Any]:
@@ -239,11 +201,6 @@ def _mask(batch: pa.RecordBatch, columns: TrainingColumns, at: Any) -> RaggedCol
     else:
         offsets, _ = ragged.list_values(batch.column(columns.lengths), at(columns.lengths))
         values = np.ones(offsets[-1], np.bool_)
-    if columns.sample_mask is not None:
-        column = columns.sample_mask
-        kept = ragged.numbers(batch.column(column), at(column)) != 0
-        if not kept.all():
-            values = values & np.repeat(kept, np.diff(offsets))
     return RaggedColumn(values, offsets)
 
 

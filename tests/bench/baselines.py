@@ -65,7 +65,7 @@ def copy_row_groups(source: str, target: str) -> None:
 
 
 COLUMNS = ("advantages", "returns", "old_log_probs", "ref_log_probs", "values", "reward")
-RESPONSES = 256
+RESPONSES, BATCH_TOKENS = 256, 1 << 18
 
 
 def arrow_loop(source: str, target: str) -> None:  # noqa: ARG001
@@ -90,7 +90,7 @@ def load_padded(source: str, target: str) -> None:  # noqa: ARG001
 def _load(source: str, **options: Any) -> None:
     import rlpost  # noqa: PLC0415
 
-    for batch in rlpost.load(source, batch_size=RESPONSES, columns=COLUMNS, **options):
+    for batch in rlpost.load(source, batch_tokens=BATCH_TOKENS, columns=COLUMNS, **options):
         assert batch["cu_seqlens" if options["layout"] == "packed" else "lengths"].numel()
 
 

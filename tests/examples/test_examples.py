@@ -45,7 +45,7 @@ def with_log_probs(path, before, after):
     """Return the rows of a file with the log-probs of two policies, and the losses of batches."""
     rows = pl.read_parquet(path).filter("sample_mask").with_row_index("row")
     old, new = {}, {}
-    for batch in rlpost.load(path, batch_size=64):
+    for batch in rlpost.load(path, batch_tokens=4096):
         with torch.no_grad():
             pairs = ((old, before(batch)), (new, after(batch)))
         for columns, values in pairs:
@@ -74,7 +74,7 @@ def test_training_raises_what_advantages_reward(enriched, loss, tmp_path):
     rows.write_parquet(tmp_path / "trained.parquet")
     summary = rlpost.loss(tmp_path / "trained.parquet", loss=rlpost.LossOptions(loss=loss))
     (batch,) = rlpost.load(
-        tmp_path / "trained.parquet", batch_size=len(rows), layout="packed",
+        tmp_path / "trained.parquet", batch_tokens=10**9, layout="packed",
         columns=["advantages", "old_log_probs", "log_probs"],
     )  # fmt: skip
     first, result = (

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,9 +17,11 @@ import rlpost
 from rlpost.functional import padded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 Batch = dict[str, Any]
+BATCH_TOKENS = 2048
 
 
 class Step(NamedTuple):
@@ -55,6 +58,21 @@ class Policy(nn.Module):
         return log_probs.gather(-1, batch["response_token_ids"][..., None]).squeeze(-1)
 
 
+def steps_of(path: str | Path, micro_batches: int, seed: int) -> Iterator[list[Batch]]:
+    """Yield the batches of each full optimiser step, one epoch after the other."""
+    for epoch in count():
+        batches = iter(rlpost.load(path, batch_tokens=BATCH_TOKENS, shuffle=seed + epoch))
+        while len(step := list(islice(batches, micro_batches))) == micro_batches:
+            yield step
+
+
+def totals_of(batches: list[Batch]) -> dict[str, int]:
+    """Return the totals of a step, so that the losses of its batches add up to the step's."""
+    parts = [batch["totals"] for batch in batches]
+    summed = {name: sum(part[name] for part in parts) for name in parts[0]}
+    return {**summed, "longest": max(part["longest"] for part in parts)}
+
+
 def train(
     path: str | Path, steps: int = 30, loss: str = "ppo", micro_batches: int = 2, seed: int = 0
 ) -> tuple[list[Step], Policy, Policy]:
@@ -64,35 +82,32 @@ def train(
         The steps, the policy before, and the policy after training.
     """
     torch.manual_seed(seed)
-    data = rlpost.load(path, batch_size=32, shuffle=seed, accumulate=micro_batches, last="drop")
+    data = rlpost.load(path, batch_tokens=BATCH_TOKENS)
     vocabulary = 1 + max(int(batch["input_ids"].max()) for batch in data)
     policy, before = Policy(vocabulary), Policy(vocabulary)
     before.load_state_dict(policy.state_dict())
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3)
     done: list[Step] = []
-    figures = torch.zeros(3)
-    while len(done) < steps:
-        for batch in data:
-            advantages, mask, totals = batch["advantages"], batch["mask"], batch["totals"]
+    for batches in islice(steps_of(path, micro_batches, seed), steps):
+        totals, figures = totals_of(batches), torch.zeros(3)
+        for batch in batches:
+            advantages, mask = batch["advantages"], batch["mask"]
             with torch.no_grad():
                 old = before(batch)
             new = policy(batch)
             result = padded.policy_loss(
                 new, old, advantages, mask, loss=loss,
                 sample_weight=batch.get("sample_weight"), is_weight=batch.get("is_weight"),
-                totals=totals,  # so that the losses of the micro-batches add up to the step's
+                totals=totals,
             )  # fmt: skip
             result.loss.backward()
             gain = (advantages * (new.detach() - old))[mask].sum() / totals["tokens"]
             clipped = (result.clip > 0).sum() / totals["tokens"]
             figures += torch.stack([result.loss.detach(), gain, clipped])
-            if batch["step_end"]:
-                optimizer.step()
-                optimizer.zero_grad()
-                done.append(Step(*figures.tolist()))
-                figures.zero_()
-        data.set_epoch(data.epoch + 1)
-    return done[:steps], before, policy
+        optimizer.step()
+        optimizer.zero_grad()
+        done.append(Step(*figures.tolist()))
+    return done, before, policy
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def test_python_results_name_urls_without_secrets(signed, tmp_path):
     for one in results:
         assert_no_secrets("result", json.dumps(one, default=str))
     with pytest.raises(RlpostError) as failed:
-        rlpost.load(enriched.replace("enriched", "gone"), batch_size=1)
+        rlpost.load(enriched.replace("enriched", "gone"), batch_tokens=1)
     assert_no_secrets("error", repr(failed.value))
     assert_no_secrets("path", repr(parse_path(enriched)) + str([parse_path(plain)]))
 

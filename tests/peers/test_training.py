@@ -32,10 +32,14 @@ def batches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("step")
     pl.read_parquet(SAMPLE).head(32).write_parquet(folder / "in.parquet")
     rlpost.advantages(folder / "in.parquet", folder / "out.parquet", rlpost.Recipe(unit="row"))
-    data = rlpost.load(
-        folder / "out.parquet", batch_size=16, accumulate=PARTS, shuffle=1, columns=COLUMNS
-    )
-    found = [*data]
+    ranks = (
+        rlpost.load(
+            folder / "out.parquet", batch_tokens=10**6, shuffle=1, columns=COLUMNS, rank=rank,
+            world=PARTS,
+        )
+        for rank in range(PARTS)
+    )  # fmt: skip
+    found = [batch for rank in ranks for batch in rank]
     assert len(found) == PARTS
     assert found[0]["totals"]["rows"] == 32
     return found

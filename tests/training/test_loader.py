@@ -1,26 +1,25 @@
-"""`rlpost.load`: the values of batches, workers, ranks, restarts."""
+"""`rlpost.load`: the values of batches, their order, ranks, workers."""
 
 from __future__ import annotations
 
-import json
 import pickle
-import random
 import re
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import rlpost
 from rlpost import functional
-from rlpost.errors import UsageError
+from rlpost.errors import DataError, UsageError
 from rlpost.manual import page
+from rlpost.training import reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +35,7 @@ def trained(row: dict[str, Any]) -> list[bool]:
 @pytest.mark.parametrize("shuffle", [None, 5])
 def test_padded_values(enriched: Path, rows: list[dict[str, Any]], shuffle: int | None) -> None:
     seen = []
-    for batch in rlpost.load(enriched, batch_size=16, shuffle=shuffle, window=2000):
+    for batch in rlpost.load(enriched, batch_tokens=2000, shuffle=shuffle):
         width = batch["mask"].shape[1]
         for i, number in enumerate(batch["rows"].tolist()):
             row, n = rows[number], int(batch["lengths"][i])
@@ -59,9 +58,7 @@ def test_padded_values(enriched: Path, rows: list[dict[str, Any]], shuffle: int 
 
 
 def test_packed_values(enriched: Path, rows: list[dict[str, Any]]) -> None:
-    data = rlpost.load(
-        enriched, batch_tokens=600, layout="packed", shuffle=2, drop_masked=False, window=2000
-    )
+    data = rlpost.load(enriched, batch_tokens=600, layout="packed", shuffle=2)
     seen = []
     for batch in data:
         bounds = batch["cu_seqlens"].tolist()
@@ -77,7 +74,7 @@ def test_packed_values(enriched: Path, rows: list[dict[str, Any]]) -> None:
             expected = np.array([0.0] * prompt + row["advantages"], np.float32)
             assert np.array_equal(batch["advantages"][begin:end].numpy(), expected)
         seen += batch["rows"].tolist()
-    assert sorted(seen) == [*range(len(rows))]
+    assert sorted(seen) == [number for number, row in enumerate(rows) if row["sample_mask"]]
 
 
 def prefix_logits(ids: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
@@ -108,7 +105,10 @@ def test_log_probs_as_the_manual_computes_them_are_those_of_the_file(
     names: dict[str, Any] = {"torch": torch, "nn": torch.nn}
     for text in re.findall(r"^def \w+_log_probs.+?^    return .+?$", page("training"), PAGE):
         exec(text, names)  # noqa: S102 - the functions of the page
-    count, data = 0, rlpost.load(tmp_path / "in.parquet", batch_size=7, shuffle=1, layout=layout)
+    count, data = (
+        0,
+        rlpost.load(tmp_path / "in.parquet", batch_tokens=900, shuffle=1, layout=layout),
+    )
     for batch in data:
         ids = batch["input_ids"]
         if layout == "packed":
@@ -129,179 +129,160 @@ def test_log_probs_as_the_manual_computes_them_are_those_of_the_file(
     assert count == sum(sum(trained(row)) for row in rows[:40])
 
 
-@pytest.mark.parametrize("loss", ["ppo", "gspo"])
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
-def test_losses_of_micro_batches_add_up_to_that_of_the_step(
-    enriched: Path, loss: str, aggregation: str
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of responses of 0 to 12 tokens, some of which a sample mask drops."""
+    sizes = np.random.default_rng(1).integers(0, 13, 120)
+    table = pl.DataFrame(
+        {
+            "advantages": [[float(row)] * size for row, size in enumerate(sizes)],
+            "response_mask": [[int(i % 3 > 0) for i in range(size)] for size in sizes],
+            "sample_mask": [row % 5 != 1 for row in range(len(sizes))],
+        }
+    )
+    path = tmp_path_factory.mktemp("tiny") / "in.parquet"
+    table.write_parquet(path, row_group_size=17)
+    return path
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    world=st.integers(1, 5),
+    seed=st.one_of(st.none(), st.integers(0, 9)),
+    most=st.sampled_from([1, 20, 200, 100_000]),
+    layout=st.sampled_from(["padded", "packed"]),
+    window=st.sampled_from([30, 300, 100_000]),
+)
+def test_all_ranks_together_train_on_every_row_once(
+    tiny: Path, world: int, seed: int | None, most: int, layout: Any, window: int
 ) -> None:
-    parts = []
-    for rank in (0, 1):
-        data = rlpost.load(
-            enriched, batch_size=12, shuffle=1, rank=rank, world_size=2, accumulate=3,
-            columns=["advantages", "old_log_probs", "log_probs"], last="keep", layout="packed",
-        )  # fmt: skip
-        parts += [batch for batch in data if batch["step"] == 1]
-    assert len(parts) == 6
-    assert len({json.dumps(part["totals"]) for part in parts}) == 1
+    table = pl.read_parquet(tiny)
+    with mock.patch.object(reading, "WINDOW", window):
+        ranks = [
+            [*rlpost.load(tiny, batch_tokens=most, layout=layout, shuffle=seed, rank=rank,
+                          world=world)]
+            for rank in range(world)
+        ]  # fmt: skip
+    assert len({len(batches) for batches in ranks}) == 1
+    rounds = [*zip(*ranks, strict=True)]
+    seen = [row for batches in rounds for batch in batches for row in batch["rows"].tolist()]
+    kept = [row for row, keep in enumerate(table["sample_mask"]) if keep]
+    assert len(kept) - len(seen) < world
+    assert len({*seen}) == len(seen)
+    assert {*seen} <= {*kept}
+    if seed is None and world == 1:
+        assert seen == kept
+    for batches in rounds:
+        rows = [batch["rows"].tolist() for batch in batches]
+        masks = table["response_mask"][[row for own in rows for row in own]].to_list()
+        trained_on = [sum(mask) for mask in masks]
+        assert [batch["totals"] for batch in batches] == [
+            {
+                "tokens": sum(trained_on),
+                "responses": sum(count > 0 for count in trained_on),
+                "rows": len(masks),
+                "longest": max(map(len, masks)),
+            }
+        ] * world
+        for batch in batches:
+            assert int(batch["mask"].sum()) == sum(
+                map(sum, table["response_mask"][batch["rows"].numpy()])
+            )
+            assert batch["mask"].numel() <= most or len(batch["rows"]) == 1
+
+
+def test_a_seed_is_an_order_and_windows_bound_it(tiny: Path) -> None:
+    def order(seed: int | None) -> list[int]:
+        data = rlpost.load(tiny, batch_tokens=40, shuffle=seed)
+        first, again = ([row for batch in data for row in batch["rows"].tolist()] for _ in "ab")
+        assert first == again
+        return first
+
+    assert order(1) != order(2)
+    assert sorted(order(1)) == order(None)
+
+
+@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-mean"])
+def test_losses_of_ranks_add_up_to_that_of_the_step(enriched: Path, aggregation: str) -> None:
+    names = ("log_probs", "old_log_probs", "advantages")
+    parts = [
+        next(iter(rlpost.load(enriched, batch_tokens=4000, shuffle=1, rank=rank, world=3,
+                              columns=names, layout="packed")))
+        for rank in range(3)
+    ]  # fmt: skip
 
     def value(batch: dict[str, Any], **more: Any) -> float:
-        names = ("log_probs", "old_log_probs", "advantages")
-        result = functional.policy_loss(
-            *(batch[name] for name in names), batch["cu_seqlens"], batch["mask"], loss=loss,
-            aggregation=aggregation, **more,
-        )  # fmt: skip
-        return float(result.loss)
+        columns = (batch[name] for name in names)
+        own = functional.policy_loss(
+            *columns, batch["cu_seqlens"], batch["mask"], aggregation=aggregation, **more
+        )
+        return float(own.loss)
 
-    whole = {
-        name: torch.cat([part[name] for part in parts])
-        for name in ("log_probs", "old_log_probs", "advantages", "mask")
-    }
+    whole = {name: torch.cat([part[name] for part in parts]) for name in (*names, "mask")}
     lengths = torch.cat([part["lengths"] for part in parts])
     whole["cu_seqlens"] = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     shares = [value(part, totals=part["totals"]) for part in parts]
     assert sum(shares) == pytest.approx(value(whole), rel=1e-5)
-    if aggregation == "token-mean":  # whose mean over batches is another number
-        assert sum(map(value, parts)) / 6 != pytest.approx(value(whole), rel=1e-5)
+
+
+def test_first_tokens_without_a_prompt_are_not_trained_on(tmp_path: Path) -> None:
+    table = pl.DataFrame(
+        {
+            "response_mask": [[1, 1, 1], [0, 1], [1], []],
+            "advantages": [[1.0, 2.0, 3.0], [0.0, 4.0], [5.0], []],
+            "response_tokens": [[7, 8, 9], [5, 6], [4], []],
+            "prompt_tokens": [[], [2], [], [3]],
+        },
+        schema_overrides={"prompt_tokens": pl.List(pl.Int64)},
+    )
+    table.write_parquet(tmp_path / "in.parquet")
+    ids = ["advantages", "response_token_ids", "prompt_token_ids"]
+    for columns, layout, expected in (
+        (ids[:2], "packed", [0, 1, 1, 0, 1, 0]),
+        (ids, "packed", [0, 1, 1, 0, 0, 1, 0, 0]),  # with two prompts of one token
+        (ids, "padded", [0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]),
+        (ids[:1], "packed", [1, 1, 1, 0, 1, 1]),  # no input_ids: nothing is predicted of them
+    ):
+        (batch,) = rlpost.load(
+            tmp_path / "in.parquet", batch_tokens=99, columns=columns, layout=layout
+        )
+        assert batch["mask"].flatten().tolist() == [bool(x) for x in expected]
+        assert batch["totals"]["tokens"] == int(batch["mask"].sum())
+        assert batch["totals"]["rows"] == 4
+
+
+def test_fewer_responses_than_ranks_are_an_error(enriched: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(enriched)
+    rows.with_columns(sample_mask=pl.lit(value=False)).write_parquet(tmp_path / "in.parquet")
+    with pytest.raises(DataError, match=r"in.parquet: 0 responses are left"):
+        next(iter(rlpost.load(tmp_path / "in.parquet", batch_tokens=400)))
+    rows.filter("sample_mask").head(2).write_parquet(tmp_path / "in.parquet")
+    with pytest.raises(DataError, match="2 responses are left to train on by 3 ranks"):
+        next(iter(rlpost.load(tmp_path / "in.parquet", batch_tokens=400, world=3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_tokens": 0}, "batch_tokens=0: a whole number from 1"),
+        ({"batch_tokens": 9, "shuffle": -1}, "shuffle=-1: a whole number from 0"),
+        ({"batch_tokens": 9, "shuffle": True}, "shuffle=True"),
+        ({"batch_tokens": 9, "rank": 2, "world": 2}, "rank=2: less than world=2"),
+        ({"batch_tokens": 9, "layout": "flat"}, "layout='flat': padded or packed"),
+        ({"batch_tokens": 9, "columns_map": "a=b"}, "columns_map='a=b': a dict of role"),
+        ({"batch_tokens": 9, "columns": ["rows"]}, "'rows' is in every batch"),
+    ],
+)
+def test_wrong_options(enriched: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        rlpost.load(enriched, **options)
+    assert text in str(error.value)
 
 
 def test_workers_return_the_same_batches(enriched: Path) -> None:
-    data = rlpost.TrainingData(enriched, batch_size=16, shuffle=4, window=2000)
+    data = rlpost.TrainingData(enriched, batch_tokens=2000, shuffle=4)
     alone = [batch["rows"].tolist() for batch in data]
     loader = DataLoader(data, batch_size=None, num_workers=2)
     assert [batch["rows"].tolist() for batch in loader] == alone
     spawned = pickle.loads(pickle.dumps(data))  # noqa: S301 - what a spawned worker gets
     assert [batch["rows"].tolist() for batch in spawned] == alone
-
-
-def test_persistent_workers_see_the_epoch_and_the_state(enriched: Path) -> None:
-    data = rlpost.TrainingData(enriched, batch_size=16, shuffle=4, window=2000)
-    loader = DataLoader(data, batch_size=None, num_workers=2, persistent_workers=True)
-    first = [*loader]
-    data.set_epoch(1)
-    second = [batch["rows"].tolist() for batch in loader]
-    assert second != [batch["rows"].tolist() for batch in first]
-    with pytest.raises(UsageError, match="keep the `state` of the last batch"):
-        data.state_dict()
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_state_holds_for_one_loop_of_workers(enriched: Path, *, persistent: bool) -> None:
-    data = rlpost.TrainingData(enriched, batch_size=16, shuffle=4)
-    states = [batch["state"] for batch in data]
-    data.load_state_dict(states[2])
-    for workers in (1, 2):  # the second loader has the seed of the first, and no first loop
-        generator = torch.Generator().manual_seed(1)
-        loader = DataLoader(
-            data, batch_size=None, num_workers=workers, persistent_workers=persistent,
-            generator=generator,
-        )  # fmt: skip
-        loops = [[batch["state"] for batch in loader] for _ in range(2)]
-        assert loops == [states[3:] if workers == 1 else states, states]
-
-
-def test_a_state_goes_on_and_a_wrong_one_is_an_error(enriched: Path, tmp_path: Path) -> None:
-    data = rlpost.load(enriched, batch_size=16, shuffle=4)
-    batches = [batch["rows"].tolist() for batch in data]
-    iterator = iter(data)
-    next(iterator)
-    state = json.loads(json.dumps(data.state_dict()))
-    other = rlpost.load(enriched, batch_size=16, shuffle=4)
-    other.load_state_dict(state)
-    assert [batch["rows"].tolist() for batch in other] == batches[1:]
-    assert len(data) == len(batches)
-    with pytest.raises(UsageError, match="other options: batch_size was 16 and is 8"):
-        rlpost.load(enriched, batch_size=8, shuffle=4).load_state_dict(state)
-    pl.read_parquet(enriched).head(50).write_parquet(tmp_path / "some.parquet")
-    with pytest.raises(UsageError, match="other files"):
-        rlpost.load(tmp_path / "some.parquet", batch_size=16, shuffle=4).load_state_dict(state)
-    with pytest.raises(UsageError, match="not the state of a loader"):
-        data.load_state_dict({})
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_within_a_step_begins_the_step_again(enriched: Path, workers: int) -> None:
-    def made() -> rlpost.TrainingData:
-        return rlpost.load(enriched, batch_size=16, shuffle=4, accumulate=3)
-
-    every, data = [*made()], made()
-    for number, batch in enumerate(DataLoader(data, batch_size=None, num_workers=workers)):
-        state = batch["state"] if workers else data.state_dict()
-        other = made()
-        other.load_state_dict(json.loads(json.dumps(state)))
-        begin = number + 1 if batch["step_end"] else number // 3 * 3
-        rest = [one["rows"].tolist() for one in other]
-        assert rest == [one["rows"].tolist() for one in every[begin:]]
-    assert len(every) % 3  # the last step is shorter, and over
-
-
-def test_a_look_at_a_batch_takes_none_from_the_next_loop(enriched: Path) -> None:
-    data = rlpost.load(enriched, batch_size=16, shuffle=4)
-    first = next(iter(data))["rows"].tolist()
-    batches = [batch["rows"].tolist() for batch in data]
-    assert batches[0] == first
-    assert len(batches) == len(data)
-    data.load_state_dict(rlpost.load(enriched, batch_size=16, shuffle=4)._state(0, 3))
-    data.set_epoch(0)  # as a loop over epochs does after it resumes
-    assert [batch["rows"].tolist() for batch in data] == batches[3:]
-    assert len([*data]) == len(batches)
-
-
-def test_a_data_loader_leaves_batches_as_they_are(enriched: Path) -> None:
-    data = rlpost.load(enriched, batch_size=16)
-    batches = [batch["rows"].tolist() for batch in data]
-    assert [batch["rows"].tolist() for batch in DataLoader(data)] == batches
-    with pytest.raises(UsageError, match="pass batch_size=None to DataLoader"):
-        next(iter(DataLoader(data, batch_size=4)))
-
-
-def test_the_line_that_describes_it(enriched: Path, rows: list[dict[str, Any]]) -> None:
-    tokens = sum(len(row["response_mask"]) for row in rows)
-    assert repr(rlpost.load(enriched, batch_size=16, shuffle=4)) == (
-        f"TrainingData: {enriched} (200 responses, {tokens:,} tokens), padded, batch_size=16, "
-        "shuffle=4, accumulate=1, rank 0 of 1, epoch 0"
-    )
-
-
-RANK = """
-import json, sys
-from torch.utils.data import DataLoader
-import rlpost
-path, out, rank, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-data = rlpost.TrainingData(path, batch_size=3, shuffle=seed, rank=rank, world_size=2, window=2000)
-with open(out, "a+") as log:
-    log.seek(0)
-    lines = [line for line in log.read().splitlines(keepends=True) if line.endswith("\\n")]
-    if lines:
-        data.load_state_dict(json.loads(lines[-1])["state"])
-    for batch in DataLoader(data, batch_size=None, num_workers=2):
-        log.write(json.dumps({"rows": batch["rows"].tolist(), "state": batch["state"]}) + "\\n")
-        log.flush()
-        import time
-        time.sleep(0.02)
-"""
-
-
-def test_killed_ranks_with_workers_train_on_every_row_once(
-    enriched: Path, rows: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    """Two ranks with two workers each, SIGKILLed at random moments and started again."""
-    chance, kills, seen = random.Random(1), 0, []  # noqa: S311 - moments of kills
-    for rank in (0, 1):
-        most = kills + 1
-        log = tmp_path / f"rank{rank}.jsonl"
-        arguments = [sys.executable, "-c", RANK, str(enriched), str(log), str(rank), "7"]
-        while True:
-            process = subprocess.Popen(arguments)
-            before = log.stat().st_size if log.exists() else 0
-            stop = before + chance.randrange(2000, 6000)
-            while process.poll() is None and kills < most:
-                if log.exists() and log.stat().st_size > stop:
-                    process.kill()
-                    kills += 1
-                time.sleep(0.005)
-            if process.wait() == 0:
-                break
-        for line in log.read_text().splitlines():
-            seen += json.loads(line)["rows"]
-    assert kills == 2
-    assert sorted(seen) == [number for number, row in enumerate(rows) if row["sample_mask"]]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rlpost
-from rlpost.errors import DataError, UsageError
+from rlpost.errors import DataError
 
 SAMPLE = Path("sample_data/calculator.parquet")
 
@@ -18,22 +18,24 @@ SAMPLE = Path("sample_data/calculator.parquet")
 def test_names_of_token_ids(enriched: Path, rows: list[dict[str, Any]], tmp_path: Path) -> None:
     table = pl.read_parquet(enriched).rename({"response_tokens": "ids"})
     table.with_columns(output_tokens=pl.lit(7)).write_parquet(tmp_path / "ids.parquet")
-    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_size=2)))
+    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_tokens=4000)))
     assert not {"input_ids", "response_token_ids", "prompt_token_ids"} & {*batch}
     names = {"response_token_ids": "ids"}
-    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_size=2, columns_map=names)))
+    batch = next(iter(rlpost.load(tmp_path / "ids.parquet", batch_tokens=4000, columns_map=names)))
     expected = [rows[number]["response_tokens"] for number in batch["rows"].tolist()]
     ids, lengths = batch["response_token_ids"].tolist(), batch["lengths"].tolist()
     assert [own[:n] for own, n in zip(ids, lengths, strict=True)] == expected
     assert batch["prompt_token_ids"].dtype == torch.int64
     with pytest.raises(DataError, match="columns_map: no column 'idz'; did you mean ids"):
         rlpost.load(
-            tmp_path / "ids.parquet", batch_size=2, columns_map={"response_token_ids": "idz"}
+            tmp_path / "ids.parquet", batch_tokens=4000, columns_map={"response_token_ids": "idz"}
         )
 
 
 def test_columns_by_name_and_texts(enriched: Path, rows: list[dict[str, Any]]) -> None:
-    data = rlpost.load(enriched, batch_size=8, columns=["advantages", "response", "difficulty"])
+    data = rlpost.load(
+        enriched, batch_tokens=4000, columns=["advantages", "response", "difficulty"]
+    )
     batch = next(iter(data))
     assert batch["response"] == [rows[n]["response"] for n in batch["rows"].tolist()]
     assert batch["difficulty"].dtype == torch.float32
@@ -46,7 +48,7 @@ def test_files_without_tokens(tmp_path: Path) -> None:
     table.write_parquet(tmp_path / "in.parquet")
     rlpost.advantages(tmp_path / "in.parquet", tmp_path / "out.parquet")
     (batch,) = rlpost.load(
-        tmp_path / "out.parquet", batch_size=4, columns=["response", "response_advantage"]
+        tmp_path / "out.parquet", batch_tokens=4000, columns=["response", "response_advantage"]
     )
     assert batch["response"] == [*"wxyz"]
     assert batch["response_advantage"].sign().tolist() == [1, -1, 0, 0]
@@ -55,12 +57,10 @@ def test_files_without_tokens(tmp_path: Path) -> None:
 
 def test_columns_of_an_input_without_advantages() -> None:
     with pytest.raises(DataError, match="`rlpost advantages` writes it: load the output"):
-        rlpost.load(SAMPLE, batch_size=4, columns=["advantages"])
-    with pytest.raises(UsageError, match="no option 'batchsize'; did you mean batch_size"):
-        rlpost.load(SAMPLE, batchsize=4)  # type: ignore[call-arg]
+        rlpost.load(SAMPLE, batch_tokens=4000, columns=["advantages"])
 
 
 def test_files_with_other_columns_are_an_error(enriched: Path, tmp_path: Path) -> None:
     pl.read_parquet(enriched).drop("sample_mask").write_parquet(tmp_path / "other.parquet")
     with pytest.raises(DataError, match="has no `sample_mask`, which other files have"):
-        rlpost.load([enriched, tmp_path / "other.parquet"], batch_size=4)
+        rlpost.load([enriched, tmp_path / "other.parquet"], batch_tokens=4000)

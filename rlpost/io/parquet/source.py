@@ -11,7 +11,6 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -173,8 +172,6 @@ class Source:
         remote = any(isinstance(file.path, RemotePath) for file in self.files)
         footer = partial(_footer, Shapes())
         decoded = map_ordered(footer, iter(self.files), _FOOTERS if remote else 1)
-        self.footer_digests: list[str] = []
-        """The SHA-256 of each footer."""
         self.footers = [self._keep(index, footer) for index, footer in enumerate(decoded)]
         self.schemas = [
             _schema(file, footer) for file, footer in zip(self.files, self.footers, strict=True)
@@ -189,7 +186,6 @@ class Source:
 
     def _keep(self, index: int, footer: DecodedFooter) -> pq.FileMetaData:
         """Keep a decoded footer, if there is room for it; return pyarrow's object for it."""
-        self.footer_digests.append(sha256(footer.data).hexdigest())
         if len(footer.data) <= self._room:
             self._room -= len(footer.data)
             self._kept[index] = footer
