@@ -77,7 +77,7 @@ _ARITHMETIC: dict[type, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
 }
 _PARTS = {"this", "expression", "expressions", "low", "high"}
 """The parts of nodes that are built. A node with another part is not allowed."""
-_NAMES: dict[Kind, str] = {"number": "number", "text": "text", "bool": "truth value"}
+NAMES: dict[Kind, str] = {"number": "number", "text": "text", "bool": "truth value"}
 _DEEPEST, _MOST_NUMBERS, _LARGEST = 50, 1000, 1 << 63
 _SHOWN = 60  # characters of a part in an error
 
@@ -201,7 +201,7 @@ class Condition:
             raise self._other_kind(node, self.kinds[name], kind)
 
     def _other_kind(self, node: Node, given: Kind, needed: Kind) -> UsageError:
-        problem = f"`{node.sql()}` is a {_NAMES[given]}, and a {_NAMES[needed]} is needed"
+        problem = f"`{node.sql()}` is a {NAMES[given]}, and a {NAMES[needed]} is needed"
         return self._not_allowed(problem)
 
     def _build(self, node: Node, depth: int) -> Built:
@@ -314,7 +314,7 @@ class Condition:
     def _same_kind(self, kinds: Iterable[Kind]) -> Kind:
         known = sorted({*kinds} - {"any"})
         if len(known) > 1:
-            raise self._not_allowed(f"a {_NAMES[known[0]]} is compared with a {_NAMES[known[1]]}")
+            raise self._not_allowed(f"a {NAMES[known[0]]} is compared with a {NAMES[known[1]]}")
         return known[0] if known else "any"
 
     def _possible(

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rlpost.display.text import counted, size
 from rlpost.errors import DataError, UsageError, no_such
-from rlpost.formats.conditions import Condition
+from rlpost.formats.conditions import NAMES, Condition
 from rlpost.io.arrow import without_dictionary
 from rlpost.io.finish_reasons import truncations
 from rlpost.recipe.roles import ROLES
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from rlpost.formats.conditions import Kind
     from rlpost.io.arrow import CellLocation
 
     Bounds = Mapping[str, tuple[pl.Series, pl.Series]]
 
 
 _SMALL = (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32)
+_TYPES: dict[str, Any] = {"number": pl.Float64, "text": pl.String, "bool": pl.Boolean}
 _KINDS: dict[str, Callable[[pl.DataType], bool]] = {
     "number": lambda kind: kind.is_numeric() or kind == pl.Null,
     "text": lambda kind: kind in (pl.String, pl.Null),
@@ -160,11 +162,14 @@ class Where:
         Raises:
             UsageError: the condition does not fit the types.
         """
-        columns = {self.condition.column(name): one for name, one in values.items()}
+        columns = {
+            self.condition.column(name): _of_kind(one, self.condition.kinds.get(name, "any"))
+            for name, one in values.items()
+        }
         types = ", ".join(f"{name} is {one.dtype}" for name, one in values.items())
         for name, kind in self.condition.kinds.items():
             if not _KINDS[kind](values[name].dtype):
-                raise self.error(f"does not fit its columns ({types}): {name} is no {kind}")
+                raise self.error(f"does not fit its columns ({types}): {name} is no {NAMES[kind]}")
         frame = _comparable(pl.DataFrame(columns))
         try:
             result = frame.select(self.condition.value).to_series()
@@ -228,6 +233,14 @@ def role_columns(columns: Iterable[str]) -> dict[str, str]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or ["unreadable"])[0]
+
+
+def _of_kind(values: pl.Series, kind: Kind) -> pl.Series:
+    """Return values of a kind: nulls get its type, and differences of unsigned numbers a sign."""
+    if values.dtype == pl.Null and kind in _TYPES:
+        return values.cast(_TYPES[kind])
+    signed = kind == "number" and values.dtype == pl.UInt64
+    return values.cast(pl.Float64) if signed else values
 
 
 def _comparable(frame: pl.DataFrame) -> pl.DataFrame:

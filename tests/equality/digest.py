@@ -44,9 +44,6 @@ RENAMED: dict[str, str] = {
     "duplicates.of": "duplicates.column",
     "duplicates.alone": "duplicates.unique",
     "update.vanished": "update.missing_inputs",
-    "checked": "equal_columns",
-    "shared": "repeated_keys",
-    "unused": "unused_rows",
     "files.columns.why": "files.columns.reason",
     **{f"stdout {step}.why": f"stdout {step}.meaning" for step in (0, 1, 6)},
     # A finding of a replay is a finding like those of `inspect`.
@@ -70,7 +67,6 @@ ADDED = {
     *("failures.of", "failures.count", "failures.failed"),  # of `inspect`: what counts
     "policy_tokens",  # what an expectation of lengths is checked with
     "components",  # statistics of each reward component
-    "seal",  # a digest of the files of a plan, by which damage is found
     *("update.empty", "update.blocked", "update.unproven"),  # files that an update leaves out
     "update.reasons.damaged",
     "equal_all_pass",  # groups without signal that pass, and that fail
@@ -107,7 +103,7 @@ REMOVED = {
     *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps
     "earlier_code",  # of `presets`: the presets of earlier code are golden data
     "failures.responses",  # of `inspect`: `failures.failed`
-    "plan.json.warnings",  # of state files that were of other semantics, which are an error
+    "rlpost.sidecar",  # by which a join recognised the input of new columns
     "scratch",  # what passes stored of tokens, which are computed again
     "groups.zero_variance",  # of summaries: `signal.groups.equal_rewards`
     "estimate.step",  # of a failed sync: `estimate.labels`

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from decimal import Decimal
 
 import duckdb
 import polars as pl
@@ -200,3 +202,29 @@ def test_a_long_condition_is_computed():
     assert where.matching({"x": values}).sum() == 1000
     names = ", ".join(f"'{one}'" for one in range(0, 3000, 3))
     assert Where(f"x in ({names})").matching({"x": values.cast(pl.String)}).sum() == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("u - 1 > 0", [1]),
+        ("u > 9223372036854775807", [1]),
+        ("d + 1 > 2 and d > 0.5", [1]),
+        ("lower(empty) = 'a' or u = 0", [0]),
+        ("not empty or u = 0", [0]),
+        ("empty = 'a' or empty < 'b' or u = 0", [0]),
+        ("f = 0.1", [0]),
+        ("nan > 0 or nan < 0 or nan is null and f > 0.2", [1]),
+    ],
+)
+def test_values_of_any_type_are_compared(text, rows):
+    columns = {
+        "u": pl.Series([0, (1 << 63) + 5], dtype=pl.UInt64),
+        "d": pl.Series([Decimal("0.5"), Decimal("1.25")]),
+        "empty": pl.Series([None, None]),
+        "f": pl.Series([0.1, 0.3], dtype=pl.Float32),
+        "nan": pl.Series([math.nan, math.nan]),
+    }
+    where = Where(text)
+    found = where.matching({name: columns[name] for name in where.names})
+    assert found.nonzero()[0].tolist() == rows
