@@ -79,7 +79,7 @@ CONDITIONS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(rows=ROWS, text=CONDITIONS)
 def test_rows_are_those_of_duckdb(rows, text):
     frame = pl.DataFrame(rows, TYPES)
