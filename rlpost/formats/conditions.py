@@ -30,7 +30,7 @@ Kind = Literal["number", "text", "bool", "any"]
 """What a part of a condition is; a column is of any kind until its values are known."""
 
 
-class _Function(NamedTuple):
+class _RowFunction(NamedTuple):
     """A function of one row."""
 
     takes: Kind
@@ -41,17 +41,17 @@ class _Function(NamedTuple):
 
 
 FUNCTIONS = {
-    "abs": _Function("number", "number", 1, lambda x: x.abs()),
-    "ceil": _Function("number", "number", 1, lambda x: x.cast(pl.Float64).ceil()),
-    "floor": _Function("number", "number", 1, lambda x: x.cast(pl.Float64).floor()),
-    "sqrt": _Function("number", "number", 1, lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
-    "lower": _Function("text", "text", 1, lambda x: x.str.to_lowercase()),
-    "upper": _Function("text", "text", 1, lambda x: x.str.to_uppercase()),
-    "length": _Function("text", "number", 1, lambda x: x.str.len_chars().cast(pl.Int64)),
-    "contains": _Function("text", "bool", 2, lambda x, y: x.str.contains(y, literal=True)),
-    "starts_with": _Function("text", "bool", 2, lambda x, y: x.str.starts_with(y)),
-    "ends_with": _Function("text", "bool", 2, lambda x, y: x.str.ends_with(y)),
-    "coalesce": _Function("any", "any", 16, pl.coalesce),
+    "abs": _RowFunction("number", "number", 1, lambda x: x.abs()),
+    "ceil": _RowFunction("number", "number", 1, lambda x: x.cast(pl.Float64).ceil()),
+    "floor": _RowFunction("number", "number", 1, lambda x: x.cast(pl.Float64).floor()),
+    "sqrt": _RowFunction("number", "number", 1, lambda x: x.cast(pl.Float64).sqrt().fill_nan(None)),
+    "lower": _RowFunction("text", "text", 1, lambda x: x.str.to_lowercase()),
+    "upper": _RowFunction("text", "text", 1, lambda x: x.str.to_uppercase()),
+    "length": _RowFunction("text", "number", 1, lambda x: x.str.len_chars().cast(pl.Int64)),
+    "contains": _RowFunction("text", "bool", 2, lambda x, y: x.str.contains(y, literal=True)),
+    "starts_with": _RowFunction("text", "bool", 2, lambda x, y: x.str.starts_with(y)),
+    "ends_with": _RowFunction("text", "bool", 2, lambda x, y: x.str.ends_with(y)),
+    "coalesce": _RowFunction("any", "any", 16, pl.coalesce),
 }
 ALLOWED = (
     "comparisons, and, or, not, in (...), between, is null, like, + - * / %, names of columns, "
@@ -82,13 +82,13 @@ _DEEPEST, _MOST_NUMBERS, _LARGEST = 50, 1000, 1 << 63
 _SHOWN = 60  # characters of a part in an error
 
 
-class _Tokenizer(Tokenizer):
+class _ConditionTokenizer(Tokenizer):
     """A tokenizer without words that take the rest of the text."""
 
     COMMANDS: ClassVar = set()
 
 
-class _Parser(Parser):
+class _ConditionParser(Parser):
     """A parser whose calls are all alike, whatever sqlglot knows of the function."""
 
     FUNCTIONS: ClassVar = {}
@@ -154,11 +154,11 @@ class Condition:
 
     def _parsed(self) -> Node:
         try:
-            tokens = _Tokenizer().tokenize(self.text)
+            tokens = _ConditionTokenizer().tokenize(self.text)
             for token in tokens:
                 if token.token_type not in _WORDS and re.fullmatch(r"[^\W\d]\w*", token.text):
                     token.token_type = TokenType.VAR
-            trees = _Parser().parse_into(exp.Condition, tokens, self.text)
+            trees = _ConditionParser().parse_into(exp.Condition, tokens, self.text)
         except SqlglotError as error:
             place = getattr(error, "errors", None)
             where = place[0].get("highlight") if place else None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Layout = Literal["padded", "packed"]
 
 
-class _Row(NamedTuple):
+class _LoadedRow(NamedTuple):
     """A response in memory."""
 
     data: SliceData
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
     """Tokens without the prompt."""
 
 
-_Batch = list[_Row]
+_Batch = list[_LoadedRow]
 
 
 class TrainingData(IterableDataset[dict[str, Any]]):
@@ -159,7 +159,7 @@ class TrainingData(IterableDataset[dict[str, Any]]):
                 "ranks; sample masks drop the others"
             )
 
-    def _rows(self) -> Iterator[_Row]:
+    def _rows(self) -> Iterator[_LoadedRow]:
         """Yield the responses that are trained on, in the order of training."""
         random = None if self._seed is None else np.random.default_rng(self._seed)
         groups = None if random is None else random.spawn(1)[0]
@@ -183,15 +183,15 @@ def _check_options(layout: str, numbers: Mapping[str, tuple[object, int]]) -> No
             raise UsageError(text)
 
 
-def _kept_rows(data: SliceData) -> Iterator[_Row]:
+def _kept_rows(data: SliceData) -> Iterator[_LoadedRow]:
     """Yield the rows of a slice that the sample mask keeps."""
     numbers = (one.tolist() for one in (data.kept, data.sizes, data.tokens, data.lengths))
     for place, (kept, *counts) in enumerate(zip(*numbers, strict=True)):
         if kept:
-            yield _Row(data, place, *counts)
+            yield _LoadedRow(data, place, *counts)
 
 
-def _cut(rows: Iterable[_Row], most: int, *, padded: bool) -> Iterator[_Batch]:
+def _cut(rows: Iterable[_LoadedRow], most: int, *, padded: bool) -> Iterator[_Batch]:
     """Cut rows into batches of at most `most` tokens, and at least one row."""
     batch: _Batch = []
     longest = total = 0
@@ -232,7 +232,7 @@ def _pieces(batch: _Batch) -> list[Piece]:
     ]
 
 
-def _totals(rows: Sequence[_Row]) -> dict[str, int]:
+def _totals(rows: Sequence[_LoadedRow]) -> dict[str, int]:
     """Return what `totals` of a policy loss needs."""
     return {
         "tokens": sum(row.tokens for row in rows),
