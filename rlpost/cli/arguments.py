@@ -174,12 +174,6 @@ class Settings:
         return self._options.get("estimator") or self._file.get("estimator")
 
     @property
-    def sets_recipe(self) -> bool:
-        """Whether a preset, a recipe file or an option other than --map sets the recipe."""
-        others = self.fields_set[0] - {"columns"}
-        return self._config is not None or self.preset is not None or bool(others)
-
-    @property
     def has_base(self) -> bool:
         """Whether a preset or a recipe file is set."""
         return self._preset is not None or self._config is not None
@@ -188,11 +182,6 @@ class Settings:
     def typed(self) -> Values:
         """The options of the recipe that are set, by field, without preset and recipe file."""
         return dict(self._recipe_options)
-
-    @property
-    def loss_typed(self) -> set[str]:
-        """The options of the loss that flags set."""
-        return {*self._set(LossOptions)} - {*self.variables}
 
     @property
     def words(self) -> list[str]:

@@ -247,6 +247,8 @@ def loss(
     *,
     sweep: Mapping[str, Sequence[Any]] | None = None,
     emit: Sequence[str] = (),
+    log: str | Path | None = None,
+    log_map: Mapping[str, str] | None = None,
     progress: Progress = None,
 ) -> LossSummary:
     """Compute what a policy loss clips, and where it leaves no gradient, as `rlpost loss` does.
@@ -262,6 +264,9 @@ def loss(
             `is_weight`, `is_cap`, `is_floor`, `is_normalise` and `is_policy` of the recipe; every
             combination is computed, in one pass. It excludes `output`.
         emit: `loss_gradient`, which the output then has, too.
+        log: of the trainer, JSON lines or CSV with a row for each step. The result then has
+            `log`, its metrics beside the computed ones, and `findings` where they differ.
+        log_map: metric, or `step`, to column of the log, where its name does not say it.
         progress: show a progress bar, as of `advantages`.
 
     Raises:
@@ -271,6 +276,7 @@ def loss(
         UnavailableError: the device is missing.
     """
     from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
+    from rlpost.analysis.loss.log import read_log  # noqa: PLC0415
     from rlpost.losses.config import LossConfig  # noqa: PLC0415
 
     _check_recipe(recipe)
@@ -280,11 +286,16 @@ def loss(
         raise UsageError(no_such(f"emit: no column {unknown[0]!r}", unknown[0], LOSS_EXTRA))
     if emit and output is None:
         raise UsageError("emit needs output, the file that gets the columns")
+    if sweep and log is not None:
+        raise UsageError("sweep and log exclude each other: a log has the loss of one setting")
+    if log_map and log is None:
+        raise UsageError("log_map needs log")
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     configs = [LossConfig(*_swept(chosen, recipe or Recipe(), point)) for point in points]
+    logged = None if log is None else read_log(Path(log), log_map, chosen.model_fields_set)
     with _opened(inputs, output, options, progress=progress) as (own, run):
-        summary = work.loss(own.paths, output, recipe, configs, run, emit)
+        summary = work.loss(own.paths, output, recipe, configs, run, emit, logged)
         return LossSummary(own.result(summary))
 
 

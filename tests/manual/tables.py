@@ -14,6 +14,7 @@ from manual.program import COMMANDS, commands, run
 from rlpost import Numerics, functional
 from rlpost.analysis.inspect.about import TOPICS as INSPECT_TOPICS
 from rlpost.analysis.inspect.findings import FINDINGS
+from rlpost.analysis.loss.log import METRICS
 from rlpost.analysis.replay import findings as replay
 from rlpost.analysis.replay.findings.base import Phase
 from rlpost.analysis.replay.stages import STAGES
@@ -260,6 +261,14 @@ def inspect_topics() -> str:
     return table(("topic", "content"), rows)
 
 
+def logged_metrics() -> str:
+    rows = [
+        (code(name), codes(computed.split()) or "not computed", codes(columns.split()))
+        for name, (columns, computed) in METRICS.items()
+    ]
+    return table(("metric", "computed number, or one of", "other names"), rows)
+
+
 def replay_findings() -> str:
     phases = get_args(Phase)
     return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
@@ -349,6 +358,7 @@ TABLES = {
     "recorded": recorded,
     "format-notes": format_notes,
     "findings": findings,
+    "logged-metrics": logged_metrics,
     "replay-findings": replay_findings,
     "functional": functions,
     "options": options,

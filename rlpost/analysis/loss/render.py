@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rlpost.analysis.loss.log import log_tables
 from rlpost.analysis.loss.render_sweep import setting_name, sweep_table
 from rlpost.display.console import console
 from rlpost.display.page import Notice, Page, show_page
@@ -104,9 +105,12 @@ def page(summary: Json, *, verbose: bool = False, width: int = _UNLIMITED) -> Pa
     parts = [sweep_table(summary, width)] if swept else [*_single(summary)]
     if swept and verbose:
         parts += [_ratios(summary), _divergence(summary)]
+    if "log" in summary:
+        parts += log_tables(summary["log"], verbose=verbose)
     if verbose:
         parts.append(TextTable(title="Run", lines=[*_run_lines(summary)]))
-    warnings = [Notice("warning", text) for text in summary["warnings"]]
+    texts = [*summary["warnings"], *(finding["text"] for finding in summary.get("findings", ()))]
+    warnings = [Notice("warning", text) for text in texts]
     return Page(title(summary), [*header(summary)], parts, warnings, _verdict(summary))
 
 

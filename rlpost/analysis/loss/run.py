@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlpost._version import __version__
+from rlpost.analysis.loss.log import add_log
 from rlpost.analysis.loss.summary import loss_warnings, summarise_losses
 from rlpost.display.controls import in_utf8
 from rlpost.io.parquet.fingerprint import check_overwritable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from rlpost.analysis.loss.log import TrainerLog
     from rlpost.io.paths import AnyPath
     from rlpost.pipeline.data import Responses
     from rlpost.pipeline.loss_totals import LossTotals
@@ -49,6 +51,7 @@ def loss(
     configs: Sequence[LossConfig] = (),
     options: Options | None = None,
     emit: Sequence[str] = (),
+    log: TrainerLog | None = None,
 ) -> Json:
     """Run `rlpost.loss` on Parquet files, in one pass; return the summary as a plain mapping.
 
@@ -59,6 +62,7 @@ def loss(
         configs: the losses; the default is PPO's.
         options: how the run is done.
         emit: which of `LOSS_EXTRA` the output has, too.
+        log: of the trainer, whose metrics are compared with those of the first config.
     """
     recipe, options = recipe or Recipe(), (options or Options()).at_start()
     configs = list(configs) or [LossConfig(LossOptions())]
@@ -108,7 +112,14 @@ def loss(
         )
     clock = engine.clock
     facts |= {"bytes": clock.bytes, "seconds": clock.seconds}
-    return {**summary, "new_columns": [*names], "warnings": warnings, **facts}
+    result = {**summary, "new_columns": [*names], "warnings": warnings, **facts}
+    if log is None:
+        return result
+
+    def rerun(others: Sequence[LossConfig]) -> Json:
+        return loss(paths, None, recipe, others, options)
+
+    return add_log(result, log, configs[0].options, rerun)
 
 
 def _lost_mask(plan: Plan, source: Source) -> list[str]:

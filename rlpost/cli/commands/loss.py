@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Annotated
+from pathlib import Path  # noqa: TC003 - typer reads annotations
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
+from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
 from rlpost.cli.options import (
     OutputFormat,
@@ -21,6 +22,9 @@ from rlpost.cli.options import (
 )
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlpost.analysis.loss.log import TrainerLog
 
 app = typer.Typer(add_completion=False)
 
@@ -33,6 +37,8 @@ EPILOG = """Examples:
   rlpost loss in.parquet out.parquet --preset verl --format json
 
   rlpost loss in.parquet out.parquet --emit loss_gradient
+
+  rlpost loss in.parquet --preset verl --log trainer.jsonl
 """
 
 
@@ -61,6 +67,19 @@ def loss(
             help="Compare values of a loss option, or correction; repeatable.",
         ),
     ] = None,
+    log: Annotated[
+        Path | None,
+        option("--log", metavar="PATH", help="Log of the trainer to compare, JSON lines or CSV."),
+    ] = None,
+    log_map: Annotated[
+        list[str] | None,
+        option(
+            "--log-map",
+            metavar="METRIC=COLUMN",
+            common=False,
+            help="Column of the log for a metric (default: found by its name).",
+        ),
+    ] = None,
     how: declared.Output = OutputFormat.table,
     summary_json: declared.SummaryJson = None,
     overwrite: declared.Overwrite = False,
@@ -73,7 +92,8 @@ def loss(
     """Compute policy-loss diagnostics: clipping, ratios, KL, zero gradients.
 
     IN needs log_probs (of the trained policy) and old_log_probs (of the policy that sampled). If it
-    has no advantages, they are computed first, with the options of `rlpost advantages`.
+    has no advantages, they are computed first, with the options of `rlpost advantages`. --log
+    compares the metrics that a trainer logged with the computed ones.
     """
     if more := context.args:
         raise UsageError(
@@ -107,14 +127,30 @@ def loss(
             swept = re.compile(rf"--loss-option (?=({'|'.join(config.swept)})\b)")
             raise error.reworded(partial(swept.sub, "--sweep ")) from None
     check_summary(summary_json)
+    logged = _read_log(log, log_map, sweep, settings)
     with reporting(quiet=quiet) as reporter:
         run = Options(
             device, chunk_tokens, workers, overwrite, None, reporter, started=context.obj,
         )  # fmt: skip
         with open_inputs(source, output, overwrite=overwrite, reporter=reporter) as own:
-            found = loss_run.loss(own.paths, output, recipe, configs, run, emit)
+            found = loss_run.loss(own.paths, output, recipe, configs, run, emit, logged)
             summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
     if summary_json != "-" and not (quiet and how is OutputFormat.table):
         render_loss.show(summary, how.value, verbose=verbose)
+
+
+def _read_log(
+    path: Path | None, columns: list[str] | None, sweep: list[str] | None, settings: Settings
+) -> TrainerLog | None:
+    """Return the log of --log; None without one."""
+    if path is None:
+        if columns:
+            raise UsageError("--log-map: has no effect without --log PATH")
+        return None
+    if sweep:
+        raise UsageError("--sweep and --log exclude each other: a log has the loss of one setting")
+    from rlpost.analysis.loss.log import read_log  # noqa: PLC0415 - imports losses
+
+    return read_log(path, name_values(columns or [], "--log-map"), settings.fields_set[1])

@@ -102,7 +102,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class ReplayCheck(Check[Callable[..., Any]]):
-    """A check of recorded numbers, or of a log."""
+    """A check of recorded numbers."""
 
     phase: str
     prefix: str = ""
@@ -143,19 +143,13 @@ def check(phase: Phase, **fields: Any) -> Callable[[AnyFunction], AnyFunction]:
 
 
 @dataclass(frozen=True)
-class ExplainedFinding(Finding):
-    """What explains recorded numbers."""
-
-    explains: float
-    """Share of the differing elements, or steps; of large inputs, of those in a sample."""
-    options: tuple[str, ...] = ()
-    """Options as typed, which reproduce the numbers; none if it is no change of options."""
-
-
-@dataclass(frozen=True)
-class ReplayFinding(ExplainedFinding):
+class ReplayFinding(Finding):
     """What explains the recorded numbers of a stage."""
 
+    explains: float
+    """Share of the differing elements; of large inputs, of those in a sample."""
+    options: tuple[str, ...] = ()
+    """Options as typed, which reproduce the numbers; none if it is no change of options."""
     stage: str = ""
     """The stage that it is of."""
     reproduces: tuple[str, ...] = ()

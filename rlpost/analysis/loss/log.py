@@ -1,0 +1,345 @@
+"""A trainer's log beside the computed loss: the logged metrics of each step, and where they differ.
+
+A log is JSON lines, or CSV, with a row for each training step.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rlpost.display.tables import TextTable
+from rlpost.display.text import counted, number
+from rlpost.errors import DataError, ReadWriteError, UsageError, no_such
+from rlpost.io.memory_limit import memory_limit
+from rlpost.losses.config import LossConfig
+from rlpost.recipe.flags import flag_of
+from rlpost.recipe.loss import LossOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+Json = dict[str, Any]
+Numbers = dict[str, float]
+
+RELATIVE, ABSOLUTE = 1e-4, 1e-7
+"""Differences that float32 arithmetic makes: numbers within them are equal."""
+_COPIES = 20  # times the bytes of a log: its text, rows and numbers
+_DECIMALS = range(3, 9)
+"""Decimals of a logger that rounds; half of the last one is the tolerance."""
+_MEANS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum")
+"""Aggregations that are tried if the given one is not the log's."""
+STEP = "step"
+STEP_COLUMNS = (
+    "step", "global_step", "_step", "training/global_step", "train/global_step", "train/step",
+    "trainer/global_step", "rollout/step", "training_step", "iteration",
+)  # fmt: skip
+_PREFIXES = ("train", "actor", "policy", "training", "ppo_actor", "update", "loss", "metrics")
+_SUFFIX = re.compile(r"(@sum|@mean|[/_]avg)$")
+
+
+METRICS = {
+    "pg_loss": ("policy_loss actor_loss loss/policy", "policy"),
+    "loss": ("total_loss final_loss loss/total loss/mean", "total"),
+    "kl_loss": ("kl kl_penalty policy_kl loss/kl ref_kl", "kl"),
+    "clip_frac": ("pg_clipfrac clipfrac clip_ratio/region_mean clip_ratio ppo_ratio_clipfrac",
+                  "clip.low+high clip.any"),
+    "clip_frac_low": ("clip_ratio/low_mean ppo_ratio_low_clipfrac pg_clipfrac_low", "clip.low"),
+    "clip_frac_high": ("clip_ratio/high_mean ppo_ratio_high_clipfrac pg_clipfrac_higher",
+                       "clip.high"),
+    "clip_frac_dual": ("pg_clipfrac_lower", "clip.dual"),
+    "ppo_kl": ("approxkl approx_kl policykl policy/approxkl", "kl.k1 kl.k3 -kl.k1"),
+    "ratio_mean": ("ratio probs_ratio importance_weight", "ratio.mean"),
+    "ratio_max": ("probs_ratio_max", "ratio.max"),
+    "ratio_min": ("probs_ratio_min", "ratio.min"),
+    "engine_kl": ("mismatch_kl/mean mismatch_kl rollout_kl rollout_corr/kl rollout_corr/k3_kl",
+                  "engine_kl.k1 engine_kl.k3 -engine_kl.k1"),
+    "entropy": ("entropy_loss policy_entropy entropy/mean entropy_mean policy/entropy", ""),
+}  # fmt: skip
+"""By metric: names of its column, besides its own and without a first part such as `actor/`; and
+what it may be, by name in `computed_steps`. `rlpost loss` computes no entropy."""
+_BY_COLUMN = {x: name for name, (also, _) in METRICS.items() for x in (name, *also.split())}
+
+
+def metric_of(column: str) -> str | None:
+    """Return the metric that a column has; None for an unknown one.
+
+    >>> metric_of("actor/pg_clipfrac"), metric_of("clip_ratio/region_mean"), metric_of("lr")
+    ('clip_frac', 'clip_frac', None)
+    """
+    name = _SUFFIX.sub("", column.strip().lower())
+    first, _, rest = name.partition("/")
+    return _BY_COLUMN.get(name) or (_BY_COLUMN.get(rest) if first in _PREFIXES else None)
+
+
+@dataclass(frozen=True)
+class TrainerLog:
+    """The known metrics of a log."""
+
+    path: str
+    columns: dict[str, str]
+    """Column -> metric."""
+    steps: dict[str, dict[str, str]]
+    """Step -> column -> the text of a number."""
+    given: frozenset[str] = frozenset()
+    """The fields of the loss that the user set."""
+
+
+def read_log(
+    path: Path, columns: Mapping[str, str] | None = None, given: Iterable[str] = ()
+) -> TrainerLog:
+    """Read the log of a trainer.
+
+    Args:
+        path: of JSON lines or CSV, with a row for each training step.
+        columns: metric, or `step`, to column, where the name does not say it.
+        given: as of `TrainerLog`.
+
+    Raises:
+        UsageError: a metric does not exist.
+        DataError: the log cannot be parsed, or lacks steps, metrics or a column that is named.
+        ReadWriteError: it cannot be read.
+    """
+    chosen = dict(columns or {})
+    for name, column in chosen.items():
+        if name not in (STEP, *METRICS):
+            known = f"the metrics are {', '.join(METRICS)}, and {STEP}"
+            text = f"--log-map {name}={column}: no metric {name!r}"
+            raise UsageError(no_such(text, name, METRICS, known))
+    needed = "JSON lines or CSV with a row for each training step is needed"
+    try:
+        memory_limit().check(_COPIES * path.stat().st_size, f"--log {path}")
+        rows = _rows(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ReadWriteError(f"--log {path}: {error.strerror or error}; {needed}") from None
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise DataError(f"--log {path}: cannot be parsed ({str(error)[:200]}); {needed}") from None
+    step, kept = _columns(path, list(dict.fromkeys(name for row in rows for name in row)), chosen)
+    steps: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if step in row:  # of several rows of a step, the last that has a column counts
+            texts = {name: row[name] for name in kept if name in row}
+            steps.setdefault(_label(row[step]), {}).update(texts)
+    return TrainerLog(str(path), kept, steps, frozenset(given))
+
+
+def _columns(
+    path: Path, names: Sequence[str], chosen: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Return the column of the step, and the metric of each known column."""
+    for name, column in chosen.items():
+        if column not in names:
+            text = f"--log {path}: --log-map {name}={column}: no column {column!r}"
+            raise DataError(no_such(text, column, names))
+    step = chosen.get(STEP) or next((name for name in STEP_COLUMNS if name in names), None)
+    if step is None:
+        raise DataError(f"--log {path}: no column for the step; --log-map step=COLUMN names it")
+    named = {column: metric for metric, column in chosen.items() if metric != STEP}
+    metrics = {name: named.get(name) or metric_of(name) for name in names if name != step}
+    kept = {x: metric for x, metric in metrics.items() if metric and chosen.get(metric, x) == x}
+    if not kept:
+        some = ", ".join(names[:10])
+        raise DataError(f"--log {path}: no known metric among {some}; --log-map names columns")
+    return step, kept
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a log: the text of each number by column."""
+    if not text.lstrip().startswith("{"):
+        return [dict(_flat(row)) for row in csv.DictReader(io.StringIO(text))]
+    lines = [line for line in text.split("\n") if line.strip()]
+    parsed = (json.loads(x, parse_float=str, parse_int=str, parse_constant=str) for x in lines)
+    return [dict(_flat(row)) for row in parsed if isinstance(row, dict)]
+
+
+def _flat(row: Json, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts of a row; names of nested ones are joined by `/`, without a first `data`."""
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from _flat(value, "" if not prefix and key == "data" else f"{prefix}{key}/")
+        elif isinstance(value, str) and value.strip():
+            yield f"{prefix}{key}", value
+
+
+def _label(step: Any) -> str:
+    """Return a step as text: 3 for 3.0 and "3"."""
+    return re.sub(r"\.0*$", "", str(step).strip())
+
+
+def computed_steps(setting: Json) -> dict[str, Numbers]:
+    """Return the numbers of a setting that a trainer may log, by step."""
+    batches = {_label(batch["batch"]): batch for batch in setting["batches"]}
+    steps: dict[str, Numbers] = {}
+    for step in setting["steps"]:
+        batch, clip = batches.get(_label(step["step"]), {}), step["clip"]
+        values = {name: batch.get(name) for name in ("policy", "kl", "total")}
+        values |= {f"ratio.{name}": step["ratio"][name] for name in ("mean", "min", "max")}
+        for name in ("kl", "engine_kl"):
+            terms = step[name] or {}
+            values |= {f"{name}.{kind}": x for kind, x in terms.items()}
+            values |= {f"-{name}.{kind}": x and -x for kind, x in terms.items()}
+        values |= {f"clip.{name}": branch["fraction"] for name, branch in clip.items()}
+        values["clip.low+high"] = clip["low"]["fraction"] + clip["high"]["fraction"]
+        steps[_label(step["step"])] = {name: x for name, x in values.items() if x is not None}
+    return steps
+
+
+def add_log(
+    summary: Json,
+    log: TrainerLog,
+    options: LossOptions,
+    rerun: Callable[[Sequence[LossConfig]], Json],
+) -> Json:
+    """Return the summary of a loss with `log`, its metrics beside those of a log, and `findings`.
+
+    Args:
+        summary: of one setting.
+        log: of the trainer.
+        options: the loss.
+        rerun: returns the summary of other losses of the same input.
+    """
+    computed = computed_steps(summary["settings"][0])
+    steps = [step for step in computed if step in log.steps]
+    if not steps:
+        ends = [", ".join([*labels][:3]) for labels in (log.steps, computed)]
+        text = (
+            f"--log {log.path}: none of its steps, {ends[0]}, ..., is in the input: {ends[1]}, ..."
+        )
+        summary = summary | {"warnings": [*summary["warnings"], text]}
+    metrics, findings = [], []
+    for column, name in log.columns.items():
+        texts = {step: log.steps[step][column] for step in steps if column in log.steps[step]}
+        metric = {"metric": name, "column": column, **_nearest(name, texts, computed)}
+        metrics.append(metric)
+        if metric["equal"] < len(metric["steps"]):
+            how, option = _relation(metric, computed, log.given, options)
+            if not how and name == "pg_loss" and "aggregation" in log.given:
+                how, option = _aggregation(metric, options, rerun)
+            findings.append(_finding(metric, how, option))
+    sides = {"only_in_log": len(log.steps), "only_in_input": len(computed)}
+    facts = {side: count - len(steps) for side, count in sides.items()} | {"metrics": metrics}
+    return summary | {"log": {"path": log.path, "steps": len(steps), **facts}, "findings": findings}
+
+
+def _nearest(metric: str, texts: Mapping[str, str], computed: Mapping[str, Numbers]) -> Json:
+    """Return the numbers of a column by step beside the computed ones that are the nearest."""
+    slack, nearest = _rounding([*texts.values()]), Json(computed_as=None, steps=[], equal=0)
+    logged = {step: x for step, text in texts.items() if math.isfinite(x := _number(text))}
+    for name in METRICS[metric][1].split():
+        rows: list[Json] = [
+            {"step": step, "logged": x, "computed": computed[step][name]}
+            for step, x in logged.items()
+            if name in computed[step]
+        ]
+        for row in rows:
+            row["equal"] = _equal(row["logged"], row["computed"], slack)
+        equal = sum(row["equal"] for row in rows)
+        if rows and (nearest["computed_as"] is None or equal > nearest["equal"]):
+            nearest |= {"computed_as": name, "steps": rows, "equal": equal}
+    return nearest | {"rounding": slack}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _rounding(texts: Sequence[str]) -> float:
+    """Return half of the last decimal of a column, if its logger rounds."""
+    decimals = max((len(text.strip().partition(".")[2]) for text in texts), default=0)
+    exact = decimals not in _DECIMALS or any("e" in text.lower() for text in texts)
+    return 0.0 if exact else 0.501 * 10.0**-decimals
+
+
+def _equal(logged: float, computed: float, slack: float) -> bool:
+    return abs(logged - computed) <= RELATIVE * abs(computed) + ABSOLUTE + slack
+
+
+def _are_logged(metric: Json, numbers: Sequence[float]) -> bool:
+    """Return whether numbers of at least two steps are those of the log."""
+    pairs = [*zip(metric["steps"], numbers, strict=True)]
+    equal = (_equal(row["logged"], x, metric["rounding"]) for row, x in pairs)
+    return len(pairs) > 1 and all(equal)
+
+
+def _relation(
+    metric: Json, computed: Mapping[str, Numbers], given: frozenset[str], options: LossOptions
+) -> tuple[str, str]:
+    """Return the relation that holds at every step, and the option that it contradicts."""
+    rows, name = metric["steps"], metric["metric"]
+    values = [row["computed"] for row in rows]
+    times = median([row["logged"] / row["computed"] for row in rows if row["computed"]] or [1.0])
+    if _are_logged(metric, [times * x for x in values]):
+        return f"logged = {times:.4g} x computed at every step", ""
+    kl = [computed[row["step"]].get("kl", 0.0) for row in rows]
+    if name in ("pg_loss", "loss") and any(kl):
+        gaps = (x * (row["logged"] - row["computed"]) for x, row in zip(kl, rows, strict=True))
+        coef = math.fsum(gaps) / math.fsum(x * x for x in kl)
+        if _are_logged(metric, [x + coef * y for x, y in zip(values, kl, strict=True)]):
+            contradicts = name == "loss" and "kl_loss_coef" in given
+            option = f"{flag_of('kl_loss_coef')} {options.kl_loss_coef + coef:.4g}"
+            text = f"logged = computed + {coef:.4g} x KL loss at every step: another KL term"
+            return text, option if contradicts else ""
+    return "", ""
+
+
+def _aggregation(
+    metric: Json, options: LossOptions, rerun: Callable[[Sequence[LossConfig]], Json]
+) -> tuple[str, str]:
+    """Return the aggregation under which the policy loss is the logged one at every step."""
+    others = [name for name in _MEANS if name != options.aggregation]
+    fields = options.model_dump(exclude_unset=True)
+    configs = [LossConfig(LossOptions(**fields | {"aggregation": name})) for name in others]
+    for name, setting in zip(others, rerun(configs)["settings"], strict=True):
+        values = {_label(batch["batch"]): batch["policy"] for batch in setting["batches"]}
+        if _are_logged(metric, [values[row["step"]] for row in metric["steps"]]):
+            option = f"{flag_of('aggregation')} {name}"
+            return f"logged = computed with `{option}` at every step", option
+    return "", ""
+
+
+def _finding(metric: Json, how: str, option: str) -> Json:
+    """Return how a metric differs as plain data."""
+    wrong = [row for row in metric["steps"] if not row["equal"]]
+    worst = max(wrong, key=lambda row: abs(row["logged"] - row["computed"]))
+    sides = sorted({"higher" if x["logged"] > x["computed"] else "lower" for x in wrong})
+    how = how or f"the logged one is {' or '.join(sides)}"
+    text = (
+        f"{metric['metric']} (`{metric['column']}`) differs at {len(wrong)} of "
+        f"{counted(len(metric['steps']), 'step')}: {how}; at step {worst['step']} "
+        f"{number(worst['logged'])} logged, {number(worst['computed'])} computed"
+        f"{f'; {option} gives the logged numbers' if option else ''}"
+    )
+    names = {"metric": metric["metric"], "columns": [metric["column"]], "option": option or None}
+    return {"check": "log", "level": "warning", "text": text, **names}
+
+
+def log_tables(log: Json, *, verbose: bool) -> Iterator[TextTable]:
+    """Yield the logged metrics beside the computed ones; by step if verbose."""
+    rows = []
+    for metric in log["metrics"]:
+        names = (metric["metric"], metric["column"], metric["computed_as"] or "not computed")
+        rows.append((*names, f"{metric['equal']} of {len(metric['steps'])}"))
+    notes = ["A trainer's means over micro-batches, and after a step's first update, are others."]
+    for side in ("log", "input"):
+        count = log[f"only_in_{side}"]
+        notes += [f"{counted(count, 'step')} only in the {side}"] if count else []
+    title = f"Logged metrics of {counted(log['steps'], 'step')} in {log['path']}"
+    yield TextTable(
+        ("metric", "column", "computed as", "equal steps"), rows, title, notes=notes, text=(0, 1, 2)
+    )
+    for metric in [x for x in log["metrics"] if verbose and x["steps"]]:
+        by_step = [
+            (row["step"], number(row["logged"]), number(row["computed"]), "≠"[row["equal"] :])
+            for row in metric["steps"]
+        ]
+        yield TextTable(("step", "logged", "computed", ""), by_step, metric["metric"])

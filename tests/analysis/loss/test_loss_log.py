@@ -1,0 +1,190 @@
+"""`rlpost loss --log`: logged metrics beside computed ones, on logs with planted differences."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from runs import run, save
+
+import rlpost
+from rlpost.errors import DataError, ReadWriteError, UsageError
+
+STEPS, GROUP, KL = 4, 4, 0.01
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Four steps of responses of unequal lengths, with log-probs of three policies."""
+    rng = np.random.default_rng(7)
+    steps = np.repeat(np.arange(1, STEPS + 1), 4 * GROUP)
+    lengths = rng.integers(3, 30, len(steps))
+    lists = {
+        "old_log_probs": [-rng.exponential(1, n) for n in lengths],
+        "advantages": [np.full(n, rng.normal()) for n in lengths],
+    }
+    for name, scale in (("log_probs", 0.2), ("ref_log_probs", 0.1), ("infer_log_probs", 0.01)):
+        lists[name] = [
+            np.minimum(row + rng.normal(0, scale, len(row)), 0) for row in lists["old_log_probs"]
+        ]
+    columns = {
+        "step": steps,
+        "prompt_id": np.arange(len(steps)) // GROUP,
+        "reward": rng.random(len(steps)),
+        "response_mask": [[1] * int(n) for n in lengths],
+    }
+    return pa.table(columns | {name: pa.array(rows) for name, rows in lists.items()})
+
+
+def logged(table, **options):
+    """The rows that a trainer with these options logs, under verl's names."""
+    (setting,) = rlpost.loss(table, loss=rlpost.LossOptions(**options)).settings
+    return [
+        {
+            "actor/pg_loss": batch["policy"],
+            "actor/kl_loss": batch["kl"],
+            "loss": batch["total"],
+            "actor/pg_clipfrac": step["clip"]["low"]["fraction"] + step["clip"]["high"]["fraction"],
+            "actor/ppo_kl": step["kl"]["k1"],
+            "rollout_corr/k3_kl": step["engine_kl"]["k3"],
+            "actor/ratio_max": step["ratio"]["max"],
+            "actor/entropy": 0.5,
+            "lr": 1e-6,
+        }
+        for step, batch in zip(setting["steps"], setting["batches"], strict=True)
+    ]
+
+
+def write(path, rows, first=1):
+    lines = [json.dumps({"step": first + i, "data": row}) for i, row in enumerate(rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def compared(table, path, **options):
+    """The summary, and its findings by metric."""
+    found = rlpost.loss(table, loss=rlpost.LossOptions(**options), log=path)
+    return found, {finding["metric"]: finding for finding in found["findings"]}
+
+
+def test_a_log_that_agrees_has_no_finding(table, tmp_path):
+    path = write(tmp_path / "log.jsonl", logged(table, kl_loss_coef=KL))
+    found, findings = compared(table, path, kl_loss_coef=KL)
+    assert findings == {}
+    metrics = {metric["metric"]: metric for metric in found["log"]["metrics"]}
+    assert metrics.pop("entropy")["computed_as"] is None
+    assert len(metrics) == 7
+    assert {metric["equal"] for metric in metrics.values()} == {STEPS}
+    assert metrics["pg_loss"]["steps"][0]["step"] == "1"
+    assert metrics["engine_kl"]["computed_as"] == "engine_kl.k3"
+
+
+@pytest.mark.parametrize("given", [{"aggregation": "token-mean"}, {}], ids=["given", "preset"])
+def test_another_aggregation(given, table, tmp_path):
+    """The option is named only if the user gave the contradicting one."""
+    option = "--aggregation seq-mean-token-mean"
+    path = write(tmp_path / "log.jsonl", logged(table, aggregation="seq-mean-token-mean"))
+    found, findings = compared(table, path, **given)
+    assert found.settings[0]["aggregation"] == "token-mean"
+    assert findings.keys() == {"pg_loss", "kl_loss", "loss"}
+    assert findings["pg_loss"]["option"] == (option if given else None)
+    text = findings["pg_loss"]["text"]
+    assert text.startswith("pg_loss (`actor/pg_loss`) differs at 4 of 4 steps: ")
+    assert (f"logged = computed with `{option}` at every step" in text) == bool(given)
+
+
+def test_another_clip_bound(table, tmp_path):
+    """The share of clipped tokens depends on earlier updates of the step: no option is named."""
+    path = write(tmp_path / "log.jsonl", logged(table, pg_clip_high=0.28))
+    _, findings = compared(table, path, pg_clip_high=0.2)
+    assert findings.keys() == {"pg_loss", "loss", "clip_frac"}
+    assert "4 of 4 steps: the logged one is lower; at step" in findings["clip_frac"]["text"]
+    assert {finding["option"] for finding in findings.values()} == {None}
+
+
+@pytest.mark.parametrize("given", [{"kl_loss_coef": KL}, {}], ids=["given", "default"])
+def test_another_kl_term(given, table, tmp_path):
+    path = write(tmp_path / "log.jsonl", logged(table, kl_loss_coef=5 * KL))
+    found, findings = compared(table, path, **given)
+    assert findings.keys() == {"loss"}
+    more = 5 * KL - found.settings[0]["options"]["kl_loss_coef"]
+    assert f"logged = computed + {more:.4g} x KL loss at every step" in findings["loss"]["text"]
+    assert findings["loss"]["option"] == ("--kl-loss-coef 0.05" if given else None)
+
+
+def test_a_factor_a_nan_and_steps_of_one_side(table, tmp_path):
+    rows = logged(table)[1:]
+    for i, row in enumerate(rows):
+        row["actor/pg_loss"] *= -2
+        row["actor/ppo_kl"] = float("nan") if i == 1 else row["actor/ppo_kl"]
+        row["actor/kl_loss"] = None
+    found, findings = compared(table, write(tmp_path / "log.jsonl", [*rows, *rows], first=2))
+    assert "logged = -2 x computed at every step" in findings["pg_loss"]["text"]
+    by_name = {metric["metric"]: metric for metric in found["log"]["metrics"]}
+    assert [row["step"] for row in by_name["ppo_kl"]["steps"]] == ["2", "4"]
+    assert [found["log"][name] for name in ("steps", "only_in_log", "only_in_input")] == [3, 3, 1]
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_numbers_that_a_logger_rounded_are_equal_within_half_a_decimal(table, tmp_path):
+    lines = ["step,actor/pg_loss,actor/pg_clipfrac"]
+    lines += [
+        f"{i},{row['actor/pg_loss']:.4f},{row['actor/pg_clipfrac']:.4f}"
+        for i, row in enumerate(logged(table), 1)
+    ]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    assert compared(table, tmp_path / "log.csv")[1] == {}
+    off = [line.rpartition(",")[0] + ",0.0" for line in lines[1:]]
+    (tmp_path / "log.csv").write_text("\n".join([lines[0], *off]) + "\n")
+    assert compared(table, tmp_path / "log.csv")[1].keys() == {"clip_frac"}
+
+
+def test_the_command_prints_both_and_reads_named_columns(table, tmp_path):
+    rows = [{"my/loss": row["actor/pg_loss"] + 1} for row in logged(table)]
+    path, source = write(tmp_path / "log.jsonl", rows), save(table, tmp_path / "in.parquet")
+    words = ("loss", source, "--log", path, "--log-map", "pg_loss=my/loss")
+    ran = run(*words, "--verbose")
+    assert ran.code == 0, ran.err
+    assert "Logged metrics of 4 steps" in ran.out
+    assert "pg_loss (`my/loss`) differs at 4 of 4 steps" in " ".join(ran.out.split())
+    found = json.loads(run(*words, "--format", "json").out)
+    assert found["log"]["metrics"][0]["steps"][3]["step"] == "4"
+    assert found["findings"][0]["columns"] == ["my/loss"]
+    for more, text in (
+        (("--sweep", "pg_clip=0.1,0.2"), "exclude each other"),
+        (("--log-map", "x=my/loss"), "no metric 'x'"),
+    ):
+        ran = run(*words, *more)
+        assert (ran.code, text in ran.err) == (2, True)
+    assert run("loss", source, "--log-map", "pg_loss=a").code == 2
+
+
+ERRORS = {
+    '{"step": 1, "actor/pg_loss": 0.1}\n{': (DataError, "cannot be parsed"),
+    '{"actor/pg_loss": 0.1}': (DataError, "no column for the step"),
+    '{"step": 1, "mine": 0.1}': (DataError, "no known metric among step, mine"),
+    "[" * 50_000: (DataError, "no column for the step"),
+    '{"a":' * 50_000: (DataError, "cannot be parsed"),
+    "step,a\n": (DataError, "no column for the step"),
+}
+
+
+@pytest.mark.parametrize("text", ERRORS, ids=lambda text: text[:20])
+def test_logs_that_cannot_be_compared_are_errors(text, table, tmp_path):
+    (tmp_path / "log").write_text(text)
+    kind, message = ERRORS[text]
+    with pytest.raises(kind, match=message):
+        rlpost.loss(table, log=tmp_path / "log")
+
+
+def test_other_errors_name_the_log(table, tmp_path):
+    with pytest.raises(ReadWriteError, match="gone: No such file"):
+        rlpost.loss(table, log=tmp_path / "gone")
+    path = write(tmp_path / "log.jsonl", logged(table))
+    with pytest.raises(DataError, match="--log-map pg_loss=x: no column 'x'"):
+        rlpost.loss(table, log=path, log_map={"pg_loss": "x"})
+    with pytest.raises(UsageError, match="log_map needs log"):
+        rlpost.loss(table, log_map={"pg_loss": "x"})
+    path = write(tmp_path / "log.jsonl", logged(table), first=90)
+    (text,) = rlpost.loss(table, log=path).warnings
+    assert "none of its steps, 90, 91, 92, ..., is in the input: 1, 2, 3" in text
