@@ -97,6 +97,26 @@ def _checked(ran: Any) -> None:
             raise WrongError(f"printed {text[max(found.start() - 20, 0) : found.end() + 5]!r}")
 
 
+# Logs of `loss --log`
+
+LOG_TEXTS = (
+    b'{"step": 0, "actor/pg_loss": 0.1, "actor/ppo_kl": 0.01}\n{"step": 1, "actor/pg_loss": 0.2}\n',
+    b'{"step": 0, "data": {"loss": 0.5}}\n{"step": "x", "loss": 1e400}\n{"step": 1, "loss": NaN}\n',
+    b"step,actor/pg_loss,actor/pg_clipfrac\n0,0.1,0.2\n1,0.3,nan\n",
+    b'"step","a"\n0,"' + b"x" * 200_000 + b'"\n',
+    b'{"a":' * 50_000,
+)
+
+
+def check_log(data: bytes, top: Path) -> str:
+    """Compare a log with the loss of a file: an error or a result."""
+    log = top / "log.jsonl"
+    log.write_bytes(data)
+    ran = run("loss", enriched(top), "--map", "log_probs=old_log_probs", "--log", log, "-v")
+    _checked(ran)
+    return f"exit {ran.code}"
+
+
 # Names of files
 
 NAME_SEEDS = (

@@ -382,6 +382,10 @@ def _metadata_seeds() -> list[bytes]:
     return own_files.metadata_seeds(_kept_folder())
 
 
+def _log_seeds() -> list[bytes]:
+    return list(own_files.LOG_TEXTS)
+
+
 def _name_seeds() -> list[bytes]:
     return list(own_files.NAME_SEEDS)
 
@@ -399,6 +403,7 @@ TARGETS = {
         Target("recipe", check_recipe, mutate.lines_of(_recipe_lines()), _recipes),
         Target("line", check_line, mutate.lines_of(vocabulary()), _lines),
         Target("metadata", _in_folder(own_files.check_metadata), mutate.json_text, _metadata_seeds),
+        Target("log", _in_folder(own_files.check_log), mutate.json_text, _log_seeds),
         Target("name", _in_folder(own_files.check_name), mutate.by_bytes, _name_seeds),
         Target("shape", _in_folder(own_files.check_shape), mutate.by_bytes, _shape_seeds),
     )

@@ -68,6 +68,7 @@ def errors(enriched, plain, out):
         (("advantages", plain, out / "y.parquet", "--estimator", plain), 2),
         (("report", enriched, "-o", plain), 4),
         (("config", "show", "--config", enriched), 4),
+        (("loss", enriched, "--log", plain), 4),
         ((enriched,), 2),
     ]
 

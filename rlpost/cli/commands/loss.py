@@ -36,8 +36,6 @@ EPILOG = """Examples:
 
   rlpost loss in.parquet out.parquet --preset verl --format json
 
-  rlpost loss in.parquet out.parquet --emit loss_gradient
-
   rlpost loss in.parquet --preset verl --log trainer.jsonl
 """
 
