@@ -67,7 +67,7 @@ def loss(
     ] = None,
     log: Annotated[
         Path | None,
-        option("--log", metavar="PATH", help="Log of the trainer to compare, JSON lines or CSV."),
+        option("--log", metavar="PATH", help="Compare a trainer's log, JSONL or CSV."),
     ] = None,
     log_map: Annotated[
         list[str] | None,
@@ -90,8 +90,7 @@ def loss(
     """Compute policy-loss diagnostics: clipping, ratios, KL, zero gradients.
 
     IN needs log_probs (of the trained policy) and old_log_probs (of the policy that sampled). If it
-    has no advantages, they are computed first, with the options of `rlpost advantages`. --log
-    compares the metrics that a trainer logged with the computed ones.
+    has no advantages, they are computed first, with the options of `rlpost advantages`.
     """
     if more := context.args:
         raise UsageError(
