@@ -42,8 +42,6 @@ class Ended(NamedTuple):
     code: int
     """The exit code; -9 for a process that was killed by signal 9."""
     err: str
-    seconds: float
-    """From the signal, where one was sent, to the end."""
     calls: int
     """System calls on files, where they were counted."""
 
@@ -87,6 +85,7 @@ class ForkedRuns:
 
 
 def serve() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job of nohup ignores
     for name in (*IMPORTED, *sys.argv[1:]):
         with contextlib.suppress(ImportError):
             import_module(name)
@@ -113,21 +112,18 @@ def run_child(folder, words, *, after=None, signal=9, call=None, fault=None) -> 
     pid = os.fork()
     if not pid:
         be_child(words, told, counted if call is not None else None, call, fault)
-    begun = time.monotonic()
     if after is not None:
         time.sleep(after)
-        begun = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal)
     _, status = os.waitpid(pid, 0)
-    seconds = time.monotonic() - begun
     calls = 0
     if call is not None and counted.exists():
         calls = int(counted.read_text() or 0)
         counted.unlink()
     err = told.read_text(errors="replace")
     told.unlink()
-    return Ended(os.waitstatus_to_exitcode(status), err, seconds, calls)
+    return Ended(os.waitstatus_to_exitcode(status), err, calls)
 
 
 def be_child(words, told, counted, call, fault) -> None:

@@ -510,8 +510,6 @@ def _zero_at_an_end(data: CheckInput) -> Result:
     alone = len(data.tokens.edges) == 1
     for role, ends in data.tokens.edges.items():
         column = data.tokens.columns[role]
-        if is_constant(column):
-            continue
         zeros = column.zero / column.tokens if column.tokens else 1.0
         count = ends["shifted"]
         if count > HALF * data.count and zeros < HALF * count / data.count:
