@@ -17,6 +17,8 @@ from rlpost.distributed import tasks
 from rlpost.errors import ReadWriteError
 from rlpost.estimators import ESTIMATORS
 
+pytestmark = pytest.mark.nightly
+
 
 def spread_over(rows, steps):
     """The rows with these many steps, all mixed up."""

@@ -11,6 +11,8 @@ from rlpost.io.parquet import source
 from rlpost.io.parquet.footer import ColumnMeta, FileMeta, Wire, file_end, read_footer
 from rlpost.io.parquet.splice_plan import column_metas
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):

@@ -1,9 +1,12 @@
 """Blocks of responses, which tasks exchange."""
 
 import numpy as np
+import pytest
 
 from rlpost.distributed.blocks import responses_block
 from rlpost.pipeline.data import Responses
+
+pytestmark = pytest.mark.nightly
 
 
 def test_each_reader_of_a_block_reads_its_rows_alone():

@@ -37,7 +37,7 @@ def library(name):
     except ImportError as error:
         if os.environ.get("CI") == "true":
             raise
-        pytest.skip(f"{error}; pip install 'rlpost[readers]'")
+        pytest.skip(f"{error}; pip install 'rlpost[nightly]'")
 
 
 @pytest.fixture(scope="module")

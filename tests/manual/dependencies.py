@@ -51,7 +51,7 @@ USES = {
 """What a direct dependency is for; a new one needs a line."""
 MODULES = {"ray": "ray.data", "vl-convert-python": "vl_convert"}
 """Modules with another name than their package."""
-LEFT_OUT = ("test", "readers")  # extras of tests
+LEFT_OUT = ("test", "nightly")  # extras of tests
 
 
 def needed(names: list[str]) -> set[str]:
