@@ -30,7 +30,7 @@ def main(names: list[str]) -> int:
         except subprocess.CalledProcessError:
             failed.append(f"{name}: not installed")
             continue
-        words = ("--quiet", "-p", "no:xdist", "-p", "no:cacheprovider")
+        words = ("--quiet", "-m", "nightly", "-p", "no:xdist", "-p", "no:cacheprovider")
         ran = run(python, "pytest", *words, "tests/peers", "-k", f"[{name}")
         print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
         if ran.returncode:
