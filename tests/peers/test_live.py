@@ -9,7 +9,8 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from peers.comparison import PEERS, outcome, peer_of, quiet, verl_losses
+from peers import verl_loss_cases as verl_losses
+from peers.comparison import PEERS, outcome, peer_of, quiet
 
 from rlpost.recipe import presets
 from rlpost.recipe.loss import LossOptions
