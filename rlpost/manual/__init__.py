@@ -33,7 +33,6 @@ TOPICS = {
     "safety": "Complete outputs, verification, hostile input.",
     "exit-codes": "Exit codes and output streams, for scripts.",
     "options": "All options of all commands.",
-    "changelog": "Changes by version.",
 }
 """Each topic with one line that describes its page."""
 OF_COMMANDS = {

@@ -21,7 +21,6 @@ from rlpost.errors import DataError, UsageError
 
 SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
 STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
-STAGES_BESIDE = ("returns", "response_level_rewards")
 GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
 
 

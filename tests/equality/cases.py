@@ -357,8 +357,6 @@ def of_corrections() -> list[Case]:
     ]  # fmt: skip
     return made
 
-    return made
-
 
 def of_ray() -> list[Case]:
     # Sockets of Ray need short paths.

@@ -20,73 +20,14 @@ if TYPE_CHECKING:
 
 Leaves = dict[str, Any]
 
-MASKS = (
-    *("all", "nonfinite", "sample_mask", "max_len", "error_max_len", "truncated"),
-    *("difficulty", "zero_variance", "single_response", "off_policy", "failure", "superseded"),
-)
-
 # Keys of JSON that were renamed on purpose, old to new: dotted names without list indices, as
 # "groups.old_name": "groups.new_name". Each needs a reason beside it.
-RENAMED: dict[str, str] = {
-    # Terms of the field in place of words of our own.
-    "halved_pieces": "split_chunks",
-    "sure_but_wrong": "confident_disagreement",
-    "asked_estimator": "requested_estimator",
-    "passed_over": "skipped_files",
-    "said": "text",
-    "lots": "partitions",
-    "together": "one_table_reason",
-    "advantages_aside": "unused_advantages",
-    "own_ratio": "loss_ratio",
-    "disks.for": "disks.purpose",
-    "shifts.here": "shifts.difference",
-    "shifts.there": "shifts.difference_at_lag",
-    "duplicates.of": "duplicates.column",
-    "duplicates.alone": "duplicates.unique",
-    "update.vanished": "update.missing_inputs",
-    "files.columns.why": "files.columns.reason",
-    **{f"stdout {step}.why": f"stdout {step}.meaning" for step in (0, 1, 6)},
-    # A finding of a replay is a finding like those of `inspect`.
-    "findings.finding": "findings.name",
-    # `missing_roles` is what the formats call them.
-    "lacks": "missing_roles",
-    "gives": "roles",
-    "holds": "optional",
-    # Keys without blanks and colons.
-    "other columns": "other_columns",
-    "estimators and losses of its own": "own_estimators_and_losses",
-    **{f"rates.masked: {name}": f"rates.masked_{name}" for name in MASKS},
-}
+RENAMED: dict[str, str] = {}
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
 ADDED = {
-    "findings.advice",  # of a replay: findings of `inspect` have them
-    "findings.note",
-    "errors",  # findings by severity
-    *("failures.of", "failures.count", "failures.failed"),  # of `inspect`: what counts
-    "policy_tokens",  # what an expectation of lengths is checked with
-    "components",  # statistics of each reward component
-    *("update.empty", "update.blocked", "update.unproven"),  # files that an update leaves out
-    "update.reasons.damaged",
-    "equal_all_pass",  # groups without signal that pass, and that fail
-    "equal_all_fail",
-    "inputs",  # of a comparison
-    "recipe_differences",  # of a comparison: why its sides differ
-    "most_different.file",
-    "most_different.file_row",
-    "positive_share",  # of advantages: the learning signal of a file
-    "search.metadata",  # whether the recipe in the metadata of a file reproduces its columns
-    "search.best.by_metadata",
     "search.same_numbers",  # of `replay`: recipes, without what separates them
-    "recipe.words",  # of a replay: what its recipe computes
-    *("signal", "pass_rate", "critic", "computes", "new_columns"),  # what trains anything
-    "seconds.summary",  # of a loss: the time of its summary
-    "entropy",  # of the policy, by position, step and domain
-    *("unit", "rollouts"),  # what statistics of responses count, and how many rollouts there are
-    *(f"masked.{name}.new" for name in MASKS),  # the responses that no earlier mask drops
-    *("estimate.column", "estimate.labels"),  # of a failed sync, by step as by machine
-    *("settings.gradient", "settings.tokens"),  # of losses: what the settings of a sweep compare
 }
 
 # Columns that were added on purpose, likewise.
@@ -102,12 +43,7 @@ REMOVED = {
     "recipe.trained_once",  # a mask of tokens of several rows
     *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps
     "earlier_code",  # of `presets`: the presets of earlier code are golden data
-    "failures.responses",  # of `inspect`: `failures.failed`
     "rlpost.sidecar",  # by which a join recognised the input of new columns
-    "scratch",  # what passes stored of tokens, which are computed again
-    "groups.zero_variance",  # of summaries: `signal.groups.equal_rewards`
-    "estimate.step",  # of a failed sync: `estimate.labels`
-    "search.median_relative",  # of `replay`: `share_equal` and `largest`
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
     "rlpost.checksums",  # of all column chunks, in the footer
     "files.checksums",  # of `verify`: whether they agree

@@ -1,8 +1,6 @@
 """Runs in tasks, in this process and on Ray: files to divide, and what a local run has, too."""
 
 import json
-import subprocess
-import sys
 import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
@@ -95,11 +93,6 @@ def facts(summary):
     """The entries that are those of a local run, as text."""
     others = {*MANNER, "bytes"}
     return json.dumps({key: value for key, value in summary.items() if key not in others})
-
-
-def rlpost_command(*words, cwd):
-    argv = [Path(sys.executable).with_name("rlpost"), *map(str, words)]
-    return subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
 
 
 class InProcess:

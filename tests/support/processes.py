@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-from runs import Ran
-
 
 def python(code, *arguments, cwd=None):
     return subprocess.run(
@@ -15,8 +13,3 @@ def python(code, *arguments, cwd=None):
         cwd=cwd,
         timeout=120,
     )
-
-
-def finished(process):
-    out, err = process.communicate(timeout=60)
-    return Ran(process.returncode, out, err)
