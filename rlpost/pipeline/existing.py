@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlpost.display.text import counted
-from rlpost.errors import DataError, ErrorPart, InputsError, UsageError
+from rlpost.errors import DataError, ErrorPart, InputsError, ReadWriteError, UsageError
 from rlpost.io.clock import Clock
 from rlpost.io.own_files import parse
 from rlpost.io.parquet.canonical import is_canonical
 from rlpost.io.parquet.fingerprint import check_overwritable, fingerprint_of, last_entry
-from rlpost.io.parquet.footer import EncryptedError, FooterError, read_footer_bytes
+from rlpost.io.parquet.footer import MAGIC, MAGIC_ENCRYPTED
 from rlpost.io.parquet.inputs import find_inputs
 from rlpost.io.parquet.source import Source
 from rlpost.io.parquet.splice_plan import SOURCE_KEY
-from rlpost.io.ranges import close_file, open_file
+from rlpost.io.paths import parse_path
+from rlpost.io.ranges import close_file, open_file, read_at
 from rlpost.io.staged import file_errors
 from rlpost.io.tokenizer import FILE as TOKENIZER_FILE
 from rlpost.pipeline import run
@@ -39,6 +40,7 @@ from rlpost.recipe.semantics import SEMANTICS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rlpost.io.parquet.fingerprint import FileFingerprint
     from rlpost.io.parquet.inputs import InputFile
     from rlpost.io.paths import AnyPath, PathText
     from rlpost.pipeline.options import Options
@@ -70,6 +72,8 @@ class SortedFiles:
     """Those that another program still writes: without a footer or without rows, or changed."""
     failed: dict[InputFile, DataError] = field(default_factory=dict)
     """Those that cannot be processed."""
+    before: dict[InputFile, FileFingerprint | None] = field(default_factory=dict)
+    """The output of each as it was; None if there was none."""
 
     def fail(self, file: InputFile, error: DataError) -> None:
         """Leave out a chosen file."""
@@ -114,8 +118,10 @@ def advantages(
     ):
         if is_set:
             raise UsageError(f"--skip-existing: excludes {flag}, which {why}")
-    found = [file for file in find_inputs(paths) if output not in file.path.parents]
-    targets = dict(zip(found, targets_of(found, paths, output, overwrite=True), strict=True))
+    inputs = find_inputs(paths)
+    if any(parse_path(path) in output.parents for path in paths):  # OUT is in IN
+        inputs = [file for file in inputs if output not in file.path.parents]
+    targets = dict(zip(inputs, targets_of(inputs, paths, output, overwrite=True), strict=True))
     files = _sorted(targets, recipe, options)
     _check(files, recipe)
     parts: list[SummaryPart] = []
@@ -128,6 +134,11 @@ def advantages(
                     files.wait(file)
                     continue
                 with Outputs([targets[file]]) as outputs:
+                    if fingerprint_of(targets[file]) != files.before[file]:
+                        raise ReadWriteError(
+                            f"{targets[file]}: another run wrote it meanwhile",
+                            tip="run the command again: it skips what is up to date",
+                        )
                     metadata = {SOURCE_KEY.decode(): json.dumps(entry)}
                     summary, part = run.write(source, outputs, recipe, options, metadata, clock)
         except DataError as error:
@@ -135,6 +146,7 @@ def advantages(
         else:
             parts.append(part)
             results.append(summary)
+    files.failed = {file: files.failed[file] for file in targets if file in files.failed}
     summary = _summary(files, recipe, parts, results)
     if files.failed:
         raise _failure(files, summary)
@@ -152,14 +164,19 @@ def _sorted(targets: dict[InputFile, AnyPath], recipe: Recipe, options: Options)
     how = {"recipe": recipe_digest(recipe), "semantics": SEMANTICS}
     for file, target in targets.items():
         wanted = _identity(file.path, target) | how
+        files.before[file] = fingerprint_of(target)
         exists = target.is_file()
         entry = _entry(target) if exists else {}
         if _is_same(entry, wanted) and isinstance(entry.get(ROLES), dict):
             files.current[file] = entry
             continue
         _check_table(file.path)
-        if not _has_footer(file.path):
-            files.waiting.append(file)
+        try:
+            if not _is_whole(file.path):
+                files.waiting.append(file)
+                continue
+        except DataError as error:
+            files.failed[file] = error
             continue
         files.chosen[file] = wanted
         if exists:
@@ -209,18 +226,18 @@ def _is_same(entry: Json, wanted: Json) -> bool:
     return all(entry.get(name) == value for name, value in wanted.items())
 
 
-def _has_footer(path: AnyPath) -> bool:
+def _is_whole(path: AnyPath) -> bool:
+    """Return whether a Parquet file has its end; raise DataError if it has not its beginning."""
     with file_errors(path, "cannot be read"):
         file, size = open_file(path)
         try:
-            read_footer_bytes(file, size)
-        except EncryptedError:
-            return True
-        except FooterError:
-            return False
+            begin = read_at(file, min(size, len(MAGIC)), 0)
+            end = read_at(file, min(size, len(MAGIC)), max(size - len(MAGIC), 0))
         finally:
             close_file(file)
-    return True
+    if begin != MAGIC[: len(begin)] and begin != MAGIC_ENCRYPTED[: len(begin)]:
+        raise DataError(f"{path}: is no Parquet file: it does not begin with PAR1")
+    return size > 2 * len(MAGIC) and end in (MAGIC, MAGIC_ENCRYPTED)
 
 
 def _check_table(path: AnyPath) -> None:

@@ -66,8 +66,10 @@ def summary_page(summary: Json, *, verbose: bool = False) -> Page:
     """
     skipped = [*_skipped(summary)]
     if not summary["responses"]:
-        text = "; ".join(["nothing written", *(notice.text for notice in skipped)])
-        return Page("rlpost advantages --skip-existing", verdict=Notice("ok", text))
+        current = [notice.text for notice in skipped if notice.severity == "ok"]
+        left = [notice for notice in skipped if notice.severity != "ok"]
+        verdict = Notice("ok", "; ".join(["nothing written", *current]))
+        return Page("rlpost advantages --skip-existing", notices=left, verdict=verdict)
     dead = summary["signal"]["no_signal"]
     errors = [Notice("error", text) for text in summary["errors"] if text != NO_SIGNAL or not dead]
     warnings = [Notice("warning", text) for text in summary["warnings"]] + skipped

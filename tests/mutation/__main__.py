@@ -85,6 +85,10 @@ class Runner:
     """Runs mutants, each in one of a few copies of the tree."""
 
     def __init__(self, jobs: int) -> None:
+        if not (STORE / "cover.json").exists():
+            raise SystemExit(
+                "which tests run which line is not known: python -m tests.mutation cover"
+            )
         stored = json.loads((STORE / "cover.json").read_text(encoding="utf-8"))
         self.seconds, self.tests = stored["seconds"], stored["tests"]
         self.trees: Queue[Path] = Queue()

@@ -314,3 +314,46 @@ def test_a_killed_run_leaves_old_or_complete_files_and_the_same_command_ends_it(
                     path.unlink()
                 old = {}
     assert killed >= kills / 2
+
+
+def test_inputs_below_out_are_inputs_unless_out_is_in_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(rollout(), tmp_path / "dumps" / "a.parquet")
+    assert run("advantages", "dumps", ".", "--skip-existing").code == 0
+    assert "advantages" in pq.read_schema("a.parquet").names
+    ran = run("advantages", "dumps", "dumps", "--skip-existing")
+    assert ran.code == 2
+    assert "dumps/a.parquet" in ran.err
+    assert run("advantages", "dumps", "dumps/out", "--skip-existing").code == 0
+    again = run("advantages", "dumps", "dumps/out", "--skip-existing")
+    assert (again.code, "1 file up to date" in again.err) == (0, True)
+
+
+def test_a_file_that_is_not_parquet_fails_and_one_without_its_end_waits(tmp_path):
+    whole = save(rollout(), tmp_path / "in" / "a.parquet").read_bytes()
+    (tmp_path / "in" / "b.parquet").write_bytes(whole[:200])
+    out = tmp_path / "out"
+    assert run("advantages", tmp_path / "in", out, "--skip-existing").code == 0
+    again = run("advantages", tmp_path / "in", out, "--skip-existing")
+    assert again.code == 0
+    assert "b.parquet" in again.err
+    (tmp_path / "in" / "b.parquet").write_text("text")
+    ran = run("advantages", tmp_path / "in", out, "--skip-existing")
+    assert ran.code == 3
+    assert "b.parquet: is no Parquet file" in ran.err
+
+
+def test_an_output_that_another_run_wrote_meanwhile_is_not_replaced(tmp_path, monkeypatch):
+    save(rollout(), tmp_path / "in" / "a.parquet")
+    out = tmp_path / "out" / "a.parquet"
+    check = existing._check
+
+    def meanwhile(*arguments):
+        check(*arguments)
+        save(rollout(), out)
+
+    monkeypatch.setattr(existing, "_check", meanwhile)
+    ran = run("advantages", tmp_path / "in", tmp_path / "out", "--skip-existing")
+    assert ran.code == 4
+    assert "another run wrote it meanwhile" in ran.err
+    assert pq.read_table(out).equals(rollout())
