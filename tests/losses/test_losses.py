@@ -286,7 +286,7 @@ def edges(tokens):
 
 
 @every_case
-@settings(max_examples=4)
+@settings(max_examples=15)
 @given(tokens=batches(width=0.3))
 def test_gradients_are_difference_quotients(case, tokens):
     options, loop, own = CASES[case]

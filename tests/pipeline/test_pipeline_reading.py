@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from test_left_out import close, flat
 
 import rlpost
 from rlpost.errors import DataError
+from rlpost.pipeline.data import concat_columns
 
 SKIP = {"missing_components": "skip"}
 
@@ -116,3 +118,25 @@ def test_what_is_wrong_among_the_observations_does_not_matter(process):
     assert process(table, "--kl-coef", "1").select(USUAL) == process(
         rollout(), "--kl-coef", "1"
     ).select(USUAL)
+
+
+def test_two_row_groups_in_a_chunk_are_both_read(tmp_path):
+    written = []
+    for rows in (6, 12):
+        source = save(rollout(), tmp_path / f"{rows}.parquet", rows=rows)
+        out = tmp_path / f"out-{rows}.parquet"
+        assert run("advantages", source, out, "-q", "--kl-coef", "0.5").code == 0
+        written.append(pq.read_table(out))
+    assert written[0].equals(written[1])
+
+
+def test_numbers_of_several_columns_a_response_are_concatenated():
+    parts = [{"x": np.full((2, 3), 1.0)}, {"x": np.full((1, 3), 2.0)}]
+    assert concat_columns(parts, 3)["x"].tolist() == [[1.0] * 3, [1.0] * 3, [2.0] * 3]
+
+
+def test_masks_that_drop_all_responses_are_an_error():
+    recipe = rlpost.Recipe(estimator="raw", drop_zero_variance=True)
+    equal = table(reward=[1.0] * 4).drop_columns(["right"])
+    with pytest.raises(DataError, match="no response is left of 4"):
+        rlpost.enrich(equal, recipe)

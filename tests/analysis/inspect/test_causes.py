@@ -53,7 +53,6 @@ def test_a_planted_cause_is_the_first(name):
     assert found[name].share > 0.7
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("pair", PAIRS)
 def test_both_of_two_planted_causes_are_named(pair):
     found = causes(rollouts(**PLANTED[pair[0]], **PLANTED[pair[1]])[0])
@@ -258,3 +257,10 @@ def test_without_both_log_probs_the_topic_is_an_error(role, tmp_path):
     assert isinstance(done.exception, DataError)
     assert role in str(done.exception)
     assert RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).exit_code == 0
+
+
+def test_few_tokens_do_not_change_the_kept_mass():
+    table, kept = rollouts(top_p=0.9, few=0.01)
+    found = causes(table)
+    assert {*found} == {"truncated-sampling", "few-tokens"}
+    assert found["truncated-sampling"].estimate["kept_mass"] == pytest.approx(kept, abs=0.01)

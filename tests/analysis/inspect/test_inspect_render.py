@@ -179,6 +179,13 @@ def test_a_dump_is_converted_before_it_is_inspected(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["5.jsonl"]
 
 
+def test_nouns_after_1_are_singular(tmp_path):
+    pq.write_table(pq.read_table(ARITHMETIC).slice(0, 1), tmp_path / "a.parquet")
+    shown = RUN.invoke(app, [str(tmp_path / "a.parquet"), "--verbose"]).stdout
+    assert "1 row in 1 row group of 1" in shown
+    assert not re.search(r"\b1 (rows|responses|groups|prompts|tokens|findings|row groups)\b", shown)
+
+
 def test_without_a_mask_the_output_states_that_all_tokens_count(tmp_path):
     table = pq.read_table(ARITHMETIC)
     pq.write_table(table.drop_columns(["response_mask"]), tmp_path / "a.parquet")
