@@ -17,7 +17,7 @@ settings.register_profile(
     "mutation", settings.get_profile("readme"), phases=[Phase.explicit, Phase.generate],
     report_multiple_bugs=False,
 )  # fmt: skip
-settings.load_profile(os.environ.get("RLPOST_TEST_PROFILE", "readme"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "readme"))
 
 # Tests in this process have small tensors, for which threads of torch wait longer than they
 # compute. Processes that tests start have torch's own number.

@@ -32,8 +32,10 @@ from mutation import hits, mutants  # noqa: E402
 STORE = ROOT / ".bench" / "mutation"
 MOST = 4
 """Tests that kill a mutant are counted up to this number."""
-SECONDS = 20.0
-"""Tests that run on a mutant take at most this long on unchanged code; a survivor meets all."""
+SECONDS = 5.0
+"""Tests that run on a mutant take about this long on unchanged code."""
+SURVIVOR_SECONDS = 25.0
+"""Further tests that run on a mutant that none of them detects."""
 
 
 def copy_tree(target: Path) -> Path:
@@ -91,23 +93,28 @@ class Runner:
             )
         stored = json.loads((STORE / "cover.json").read_text(encoding="utf-8"))
         self.seconds, self.tests = stored["seconds"], stored["tests"]
-        self.trees: Queue[Path] = Queue()
+        self.trees: Queue[tuple[Path, subprocess.Popen[str]]] = Queue()
         for number in range(jobs):
-            self.trees.put(copy_tree(STORE / f"job{number}"))
+            tree = copy_tree(STORE / f"job{number}")
+            server = subprocess.Popen(
+                [sys.executable, str(HERE / "server.py")], cwd=tree, env=hits.environment(tree),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            self.trees.put((tree, server))
         self.killers: dict[str, int] = {}
 
     def order(self, key: str, row: dict) -> list[str]:
-        """Return the tests of a mutant: of its room first, then fast ones, few of one function."""
-        room = row["file"].split("/")[-2] if "/" in row["file"] else ""
+        """Return the tests of a mutant: of its rooms first, then fast ones, few of one function."""
+        parts = row["file"].removesuffix(".py").split("/")
         names = self.tests.get(key, [])
         seen: dict[str, int] = {}
         ranks = {}
         for name in sorted(names, key=lambda name: self.seconds[name]):
             function = name.partition("[")[0]
             seen[function] = seen.get(function, 0) + 1
-            near = f"/{room}" in name
+            near = sum(part in name for part in parts) >= min(2, len(parts))
             killed = self.killers.get(function, 0) > 0
-            ranks[name] = (seen[function] // 3, not killed, not near, self.seconds[name])
+            ranks[name] = (not near, not killed, seen[function] // 3, self.seconds[name])
         return sorted(names, key=ranks.__getitem__)
 
     def run(self, key: str, row: dict) -> list[str]:
@@ -118,8 +125,10 @@ class Runner:
             spent += self.seconds[names[len(chosen)]]
             chosen.append(names[len(chosen)])
         failed = self.failures(row, chosen, spent)
-        if not failed and len(chosen) < len(names):
-            rest = names[len(chosen) :]
+        rest = names[len(chosen) :]
+        if not failed and rest:
+            while sum(self.seconds[name] for name in rest) > SURVIVOR_SECONDS:
+                rest = rest[: len(rest) * 3 // 4]
             failed = self.failures(row, rest, sum(self.seconds[name] for name in rest))
         for name in failed:
             function = name.partition("[")[0]
@@ -130,33 +139,33 @@ class Runner:
         """Run tests on a mutant in a free copy; a run that does not end counts as one failure."""
         if not names:
             return []
-        mutant, tree = mutants.of_row(row), self.trees.get()
+        mutant, (tree, server) = mutants.of_row(row), self.trees.get()
         path = tree / "rlpost" / mutant.file
         text = path.read_text(encoding="utf-8")
         chosen, report = tree / "chosen.txt", tree / "report.txt"
-        report.unlink(missing_ok=True)
         try:
             write(path, mutant.changed(tree))
             chosen.write_text("\n".join(names), encoding="utf-8", errors="surrogateescape")
-            command = [
-                sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-rfE",
-                f"--maxfail={MOST}", "--tb=no", f"@{chosen}",
+            arguments = [
+                "-q", "-p", "no:cacheprovider", "-n", "0", "-rfE", f"--maxfail={MOST}", "--tb=no",
+                "-W", "ignore::pytest.PytestAssertRewriteWarning", f"@{chosen}",
             ]  # fmt: skip
-            with report.open("w") as file:
-                subprocess.run(
-                    command, cwd=tree, env=hits.environment(tree), stdin=subprocess.DEVNULL,
-                    stdout=file, stderr=subprocess.STDOUT, timeout=5 * seconds + 60, check=False,
-                )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return ["does not end"]
+            job = {"report": str(report), "arguments": arguments, "seconds": 6 * seconds + 90}
+            server.stdin.write(json.dumps(job) + "\n")
+            server.stdin.flush()
+            code = int(server.stdout.readline())
         finally:
             write(path, text)
-            self.trees.put(tree)
+            self.trees.put((tree, server))
+        if code == -1:
+            return ["does not end"]
         lines = report.read_text(encoding="utf-8", errors="replace").splitlines()
         marks = ("FAILED ", "ERROR ")
         failed = [line.split(" ", 1)[1].split(" - ")[0] for line in lines if line.startswith(marks)]
-        if not failed and not any(" passed" in line for line in lines[-3:]):
-            return [f"pytest ended: {lines[-1] if lines else ''}"]
+        if not failed and code < 0:
+            return [f"the process ends with {code}"]
+        if not failed and code:
+            raise RuntimeError(f"pytest ends with {code}: {' '.join(lines[-3:])}")
         return failed
 
 
@@ -174,8 +183,13 @@ def run(text: str, jobs: int) -> int:
     with ThreadPoolExecutor(jobs) as pool:
         results = {key: pool.submit(runner.run, key, row) for key, row in here.items()}
         for number, (key, result) in enumerate(results.items(), 1):
-            failed, row = result.result(), rows[key]
+            row = rows[key]
             before = row.get("kills")
+            try:
+                failed = result.result()
+            except RuntimeError as error:
+                print(f"{number} {before} -> ? {key}: {error}", flush=True)
+                continue
             row["kills"] = len(failed)
             if failed:
                 row["killer"] = failed[0].partition("[")[0]
@@ -187,7 +201,7 @@ def run(text: str, jobs: int) -> int:
             mark = "LOST" if is_lost else "survived" if not failed and "reason" not in row else ""
             print(f"{number} {before} -> {len(failed)} {mark} {key}", flush=True)
             mutants.save(rows)
-    counts = [row["kills"] for row in here.values()]
+    counts = [row.get("kills", 0) for row in here.values()]
     alive = sum(
         not count and "reason" not in row for count, row in zip(counts, here.values(), strict=True)
     )

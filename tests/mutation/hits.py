@@ -112,7 +112,7 @@ class Outcomes:
 def environment(tree: Path) -> dict[str, str]:
     """Return the environment in which Python imports rlpost from a copy of the tree."""
     return {
-        **os.environ, "PYTHONPATH": str(tree), "RLPOST_TEST_PROFILE": "mutation",
+        **os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_PROFILE": "mutation",
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
 
