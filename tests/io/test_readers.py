@@ -94,6 +94,7 @@ def test_pandas(enriched, wanted):
     assert str(arrow["advantages"].dtype) == "list<element: float>[pyarrow]"
 
 
+@pytest.mark.nightly
 def test_hugging_face_datasets(enriched, wanted, tmp_path):
     datasets = library("datasets")
     found = datasets.load_dataset(

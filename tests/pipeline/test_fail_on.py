@@ -19,7 +19,7 @@ ENGINES = {
         replace(RAY, fail_on=options.fail_on, state=options.state),
     ),
 }  # fmt: skip
-AT_NIGHT = [pytest.param(n, marks=pytest.mark.nightly if n == "ray" else ()) for n in ENGINES]
+AT_NIGHT = [pytest.param(n, marks=pytest.mark.nightly if n != "local" else ()) for n in ENGINES]
 
 
 @pytest.fixture

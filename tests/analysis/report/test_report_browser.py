@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
-from playwright.sync_api import sync_playwright
 from report_pages import HOSTILE, hostile
 from runs import run as run_command
 
@@ -30,6 +29,8 @@ def browser():
         if os.environ.get("CI") == "true":
             pytest.fail("the report is tested in a browser: install chromium")
         pytest.skip("needs chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - of the extra nightly
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
         yield browser
