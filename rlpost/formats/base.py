@@ -15,7 +15,7 @@ from rlpost.formats.containers import EVERYTHING, Contents, container_of
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sized
     from pathlib import Path
 
     from rlpost.formats.containers import Container
@@ -256,8 +256,6 @@ class Format:
     bind: Callable[[Path, ReadOptions, Callable[[], Any]], Any] | None = None
     """Returns a `rlpost.formats.rows.BatchReader`, given a function that returns the
     `OtherFields` of all records."""
-    read_with: Callable[[Path], Iterable[Path]] = lambda _: ()
-    """Returns the files that are read with a file: if one changes, so do its rows."""
     read: Callable[[Path, ReadOptions], Iterator[pa.RecordBatch]] | None = None
     index: IndexBounds | None = None
     """What the index beside a stream says about rows, to read only those that can match."""

@@ -228,7 +228,6 @@ FORMAT = Format(
     types={**TYPES, "turn_reward": pa.float64(), "seconds": pa.float64()},
     version=Version("schema_version", tuple(f"ATIF-v1.{minor}" for minor in range(9))),
     part_of=trial_of,
-    read_with=trajectories_of,
     options=("map",),
     source="harbor 0.25.0 models/trial/result.py, models/trajectories; ATIF 1.0 to 1.8",
     fields={

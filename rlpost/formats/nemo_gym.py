@@ -136,7 +136,6 @@ FORMAT = Format(
     integers=False,  # scores of the environment: their types differ between files
     types={**TYPES, "sample_loss_mask": pa.float64()},
     part_of=rollouts_of,
-    read_with=failures_of,
     options=("map",),
     source="nemo-gym 0.4.0 rollout_collection.py, base_resources_server.py, openai_utils.py",
     fields={

@@ -457,7 +457,6 @@ TRACES = Format(
     title="verifiers 0.4 and prime-rl traces.jsonl, or traces/stream with its annotations",
     containers=(JSON, STREAM),
     beside=("annotations/*", "*.index.jsonl", "live/*"),
-    read_with=lambda chunk: annotations_beside(chunk).glob("*/*.jsonl*"),
     roles=(
         "group", "reward", "mask", "infer_log_probs", "old_log_probs", "ref_log_probs", "batch",
         "domain", "truncated", "branch", "agent_role", "failure", "run_attempt",

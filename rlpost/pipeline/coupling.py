@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rlpost.recipe.recipe import GROUP_COLUMNS
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 
 Scope = Literal["response", "group", "batch", "run"]
-SCOPES = get_args(Scope)
 
 
 class Coupling(NamedTuple):

@@ -479,11 +479,6 @@ def file_end(footer: Struct) -> bytes:
     return data + struct.pack("<I", len(data)) + MAGIC
 
 
-def key_values(footer: Struct) -> dict[bytes, bytes]:
-    """Return the key-value metadata of FileMetaData, in the file's order."""
-    return {pair.binary(1): pair.binary(2, b"") for pair in footer.structs(FileMeta.KEY_VALUES)}
-
-
 def statistics(nulls: int, bounds: list[bytes]) -> Struct:
     """Return a chunk's Statistics: its null count and, unless `bounds` is empty, min and max."""
     fields = Struct().put(_NULLS, Wire.I64, nulls)
