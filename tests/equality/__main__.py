@@ -97,9 +97,12 @@ def arguments() -> argparse.Namespace:
 def compared(asked: argparse.Namespace, top: Path) -> int:
     """Run all cases on both commits; 1 where anything differs."""
     sides = [
-        Tree("old", trees.materialise(asked.old, top / "trees" / "old"), top),
+        Tree(
+            "old", trees.materialise(asked.old, top / "trees" / "old"), top,
+            is_base=trees.is_base(asked.old),
+        ),
         Tree("new", trees.materialise(asked.new, top / "trees" / "new"), top, asked.device),
-    ]
+    ]  # fmt: skip
     print(f"old: {trees.named(asked.old)}\nnew: {trees.named(asked.new)}\n")
     chosen = chosen_cases(sides, asked.only)
     found: dict[tuple[str, str], Outcome] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import tempfile
 from dataclasses import dataclass, field
@@ -11,6 +12,20 @@ ALWAYS = (
     "final_response_mask,group_mean,group_std,group_size,group_pass_rate"
 )
 """Columns that every recipe can write."""
+
+
+BASE = "5e0d738"
+"""The commit whose options `OLD_WORDS` has."""
+# How BASE writes what these cases have: pattern and replacement of a command line, in this order.
+OLD_WORDS: tuple[tuple[str, str], ...] = ()
+
+
+def old_words(words: list[str]) -> list[str]:
+    """The words of a command as BASE understands them."""
+    line = shlex.join(words)
+    for pattern, text in OLD_WORDS:
+        line = re.sub(pattern, text, line)
+    return shlex.split(line)
 
 
 # The size of a file that rlpost wrote: its metadata holds texts and timings.

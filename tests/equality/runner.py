@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.equality.cases import old_words
 from tests.equality.trees import entry_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ class Ended(NamedTuple):
 class Tree:
     """A tree of files, the environment in which its rlpost runs, and its workers."""
 
-    def __init__(self, name: str, files: Path, top: Path, device: str = "") -> None:
+    def __init__(
+        self, name: str, files: Path, top: Path, device: str = "", *, is_base: bool = False
+    ) -> None:
         """Take a tree.
 
         Args:
@@ -48,7 +51,9 @@ class Tree:
             files: its files.
             top: the folder with `inputs` and `harness`; results go below it.
             device: of `--device`; empty for the default of its commands.
+            is_base: its options are those of the commit BASE.
         """
+        self.is_base = is_base
         self.harness = top / "harness"
         self.name, self.files, self.top = name, files, top / name
         self.entry = entry_of(files)
@@ -101,6 +106,7 @@ class Worker:
         for number, words in enumerate(steps):
             files = [folder / f".{kind}-{number}" for kind in ("out", "err")]
             placed = [re.sub("^@", "../../inputs/", word) for word in words]
+            placed = old_words(placed) if self._tree.is_base else placed
             begin = self._fresh if one.fresh else self._forked
             begun = time.perf_counter()
             code = begin(one, folder, placed, *files)

@@ -9,6 +9,8 @@ import tarfile
 import tomllib
 from pathlib import Path
 
+from tests.equality.cases import BASE
+
 WORKING = "working tree"
 TOP = Path(__file__).parents[2]
 
@@ -39,6 +41,11 @@ def named(commit: str) -> str:
     if commit == WORKING:
         return WORKING
     return git("log", "-1", "--format=%h %s", commit).decode().strip()
+
+
+def is_base(commit: str) -> bool:
+    """Whether a commit is the one whose options `OLD_WORDS` has."""
+    return commit != WORKING and git("rev-parse", commit) == git("rev-parse", BASE)
 
 
 def entry_of(tree: Path) -> str:
