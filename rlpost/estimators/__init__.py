@@ -5,7 +5,6 @@ from __future__ import annotations
 from rlpost.errors import OptionValueError, UsageError
 from rlpost.estimators import (
     agentic_reinforce,
-    custom,
     dr_grpo,
     gae,
     gar,
@@ -20,6 +19,7 @@ from rlpost.estimators import (
     opd,
     opo,
     optimal_token_baseline,
+    own,
     rae,
     raw,
     reinforce,
@@ -34,6 +34,7 @@ from rlpost.estimators import (
 )
 from rlpost.estimators.base import Credit, Estimator
 from rlpost.recipe.estimators import check_name, installed
+from rlpost.recipe.functions import from_entry_point, from_file
 
 ESTIMATORS: dict[str, Estimator] = {
     "gae": gae.ESTIMATOR,
@@ -74,11 +75,12 @@ def estimator_named(name: str) -> Estimator:
     if name in ESTIMATORS:
         return ESTIMATORS[name]
     if ":" in name:
-        return custom.from_file(name)
+        return own.as_estimator(from_file(name, own.FLAG), name, name.rpartition(":")[0])
     try:
-        return custom.from_entry_point(installed()[check_name(name)])
+        point = installed()[check_name(name)]
     except OptionValueError as error:
         raise UsageError(error.part) from None
+    return own.as_estimator(from_entry_point(point, own.FLAG), name, point.value)
 
 
 __all__ = ["ESTIMATORS", "Credit", "Estimator", "estimator_named"]

@@ -8,8 +8,9 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rlpost.recipe.flags import flag_of
+from rlpost.recipe.functions import typed_options, with_defaults
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.own_options import is_recipe_field, typed_options, with_defaults
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import kind_of
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from rlpost.kernels.arrays import Array
-    from rlpost.recipe.own_options import OwnOption
+    from rlpost.recipe.functions import Option
     from rlpost.recipe.recipe import Scope
 
 
@@ -37,6 +38,8 @@ _ROLES_OF_COMPUTED = {
     "distillation": ("teachers", "old_log_probs"),
     "position_baseline": ("group",),
 }
+FIELDS = frozenset({*Recipe.model_fields, *Numerics.model_fields})
+"""Keyword-only parameters that are fields of the recipe, or of its numerics."""
 OPTIONAL_ROLES = ("batch", "domain")
 """Roles that an input may lack: it is then one batch, or one domain."""
 
@@ -123,7 +126,7 @@ class Estimator:
         return {*self.columns}
 
     @property
-    def own_options(self) -> Mapping[str, OwnOption]:
+    def own_options(self) -> Mapping[str, Option]:
         """Its options that are no field of a recipe, by name."""
         return MappingProxyType({})
 
@@ -252,8 +255,14 @@ class Estimator:
         """
         if not recipe.options:
             return recipe
-        own = typed_options(self.name, self.own_options, recipe.options, origins or {})
-        return recipe.model_copy(update={"options": own})
+        options = typed_options(
+            f"estimator {self.name}",
+            self.own_options,
+            recipe.options,
+            origins=origins,
+            elsewhere=elsewhere,
+        )
+        return recipe.model_copy(update={"options": options})
 
     def with_all_options(self, recipe: Recipe) -> Recipe:
         """Return a recipe with all own options of the estimator, typed; defaults where none is set.
@@ -264,8 +273,10 @@ class Estimator:
         recipe = self.with_typed_options(recipe)
         if not self.own_options:
             return recipe
-        own = with_defaults(self.name, self.own_options, recipe.options)
-        return recipe.model_copy(update={"options": own})
+        options = with_defaults(
+            f"estimator {self.name}", self.own_options, recipe.options, fields=FIELDS
+        )
+        return recipe.model_copy(update={"options": options})
 
     @property
     def normalises(self) -> bool:
@@ -300,13 +311,17 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
 def _fields(options: Iterable[str]) -> frozenset[str]:
     """Return options as fields of a recipe: `numerics.NAME`, or `options` for those of its own."""
     return frozenset(
-        name
-        if name in Recipe.model_fields
-        else f"numerics.{name}"
-        if is_recipe_field(name)
-        else "options"
+        name if name in Recipe.model_fields else f"numerics.{name}" if name in FIELDS else "options"
         for name in options
     )
+
+
+def elsewhere(name: str) -> str:
+    """Return what to do about an option that is a field of the recipe; empty if it is none."""
+    if name not in FIELDS:
+        return ""
+    flag = flag_of(name) if name in Recipe.model_fields else f"--numerics {name}=VALUE"
+    return f"it is a field of the recipe: use {flag}"
 
 
 def option_values(function: Callable[..., Any], recipe: Any) -> dict[str, Any]:

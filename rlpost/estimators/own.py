@@ -13,22 +13,46 @@ from rlpost.errors import DataError, UsageError
 from rlpost.estimators.base import (
     COMPUTED_RESPONSES,
     COMPUTED_TOKENS,
+    FIELDS,
+    STRUCTURE,
     Credit,
     Estimator,
     option_values,
 )
 from rlpost.kernels.arrays import is_tensor, like, namespace, on_host
-from rlpost.recipe.own_functions import line_of
-from rlpost.recipe.own_options import OwnOption, is_recipe_field, own_option
+from rlpost.recipe.functions import check_parameters, line_of, options_of
 from rlpost.recipe.roles import ON_DEMAND, ROLES, is_read_by_name, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from rlpost.kernels.arrays import Array
+    from rlpost.recipe.functions import Option
 
+FLAG = "--estimator"
+SHAPE = "def f(rewards, *, option=1.0): return rewards"
 Values = dict[str, Any]
 _TWO = 2  # advantages and returns
+
+
+def as_estimator(thing: Estimator | Callable[..., Any], name: str, source: str) -> OwnEstimator:
+    """Return an Estimator; that of a function has the first line of its docstring as formula.
+
+    Raises:
+        UsageError: it is no function, or has parameters that cannot be columns or options.
+    """
+    if isinstance(thing, Estimator):
+        values = {field: getattr(thing, field) for field in Estimator.__dataclass_fields__}
+        estimator = OwnEstimator(**values)
+    else:
+        formula = (inspect.getdoc(thing) or "").partition("\n")[0]
+        estimator = OwnEstimator(
+            name, thing, formula=formula, source=source, returns="own", beyond_steps=True
+        )
+    needed = f"one that names a column, or {' or '.join(STRUCTURE)}"
+    for function in filter(None, (estimator.function, estimator.rewards, estimator.token_weights)):
+        check_parameters(function, f"{FLAG} {name}", SHAPE, needed)
+    return estimator
 
 
 @dataclass(frozen=True)
@@ -77,23 +101,17 @@ class OwnEstimator(Estimator):
         return replace(found, beyond_steps=beyond)
 
     @cached_property
-    def own_options(self) -> dict[str, OwnOption]:
+    def own_options(self) -> dict[str, Option]:
         """The options that no recipe has as a field, by name.
 
         Raises:
             UsageError: an annotation cannot be evaluated.
         """
-        options: dict[str, OwnOption] = {}
-        for function in (self.function, self.rewards, self.token_weights):
-            parameters = inspect.signature(function).parameters.values() if function else ()
-            for one in parameters:
-                if one.kind is one.KEYWORD_ONLY and not is_recipe_field(one.name):
-                    assert function is not None
-                    try:
-                        options.setdefault(one.name, own_option(one, function))
-                    except UsageError as error:
-                        raise UsageError(f"--estimator {self.name}: {error}") from None
-        return options
+        functions = filter(None, (self.function, self.rewards, self.token_weights))
+        try:
+            return options_of(functions, FIELDS)
+        except UsageError as error:
+            raise error.after(f"{FLAG} {self.name}: ") from None
 
     def _credit(self, columns: Mapping[str, Array], structure: Values, options: Values) -> Credit:
         tokens = [columns[name] for name in self.columns if self._has_tokens(name)]

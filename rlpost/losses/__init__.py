@@ -18,8 +18,8 @@ from rlpost.losses import (
 )
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
 from rlpost.losses.kl import kl_loss
+from rlpost.recipe.functions import from_entry_point, from_file
 from rlpost.recipe.loss import installed
-from rlpost.recipe.own_functions import from_entry_point, from_file
 
 __all__ = [
     "DUAL",

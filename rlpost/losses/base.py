@@ -16,8 +16,8 @@ from rlpost.recipe.loss import DEFAULTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from rlpost.recipe.functions import Option
     from rlpost.recipe.loss import LossOptions
-    from rlpost.recipe.own_options import OwnOption
 
 
 __all__ = ["DUAL", "HIGH", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens", "clip_states"]
@@ -91,7 +91,7 @@ class Loss:
         return ()
 
     @property
-    def own_options(self) -> Mapping[str, OwnOption]:
+    def own_options(self) -> Mapping[str, Option]:
         """The options that are no field of LossOptions, by name."""
         return {}
 

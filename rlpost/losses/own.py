@@ -7,18 +7,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rlpost.errors import DataError, UsageError, no_such
+from rlpost.errors import DataError, UsageError
 from rlpost.kernels.arrays import is_tensor
 from rlpost.losses.base import NEEDS, Loss, Surrogate, Tokens, clip_states
-from rlpost.recipe.flags import flag_of
+from rlpost.recipe.functions import (
+    check_parameters,
+    line_of,
+    options_of,
+    typed_options,
+    with_defaults,
+)
 from rlpost.recipe.loss import LossOptions
-from rlpost.recipe.own_functions import check_parameters, line_of
-from rlpost.recipe.own_options import OwnOption, own_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rlpost.kernels.arrays import Array
+    from rlpost.recipe.functions import Option
 
 FLAG = "--loss"
 SHAPE = "def f(ratio, advantages, *, option=1.0): return -advantages * ratio"
@@ -74,16 +79,12 @@ class OwnLoss(Loss):
         return "token-mean"
 
     @cached_property
-    def own_options(self) -> dict[str, OwnOption]:
+    def own_options(self) -> dict[str, Option]:
         """The options that are no field of LossOptions, by name."""
         try:
-            return {
-                one.name: own_option(one, self.function)
-                for one in self.parameters.values()
-                if one.kind is one.KEYWORD_ONLY and one.name not in LossOptions.model_fields
-            }
+            return options_of([self.function], LossOptions.model_fields)
         except UsageError as error:
-            raise UsageError(f"{FLAG} {self.name}: {error}") from None
+            raise error.after(f"{FLAG} {self.name}: ") from None
 
     @cached_property
     def defaults(self) -> Mapping[str, Any]:
@@ -103,28 +104,13 @@ class OwnLoss(Loss):
         Raises:
             UsageError: it has no such option, a value has another type, or one is missing.
         """
-        values, flag = super().values(options), flag_of("loss_options")
-        for name in options.loss_options:
-            if name not in self.own_options:
-                text = f"{flag} {name}: {FLAG} {self.name} has no option {name!r} of its own"
-                every = f"it has {', '.join(self.own_options) or 'none'}"
-                raise UsageError(no_such(text, name, self.own_options, every))
+        owner, field = f"loss {self.name}", "loss_options"
+        typed = typed_options(owner, self.own_options, options.loss_options, field=field)
         if not self.own_options:
-            return values
-        own = dict(self.defaults["loss_options"])
-        for name, option in self.own_options.items():
-            if name in options.loss_options:
-                value = options.loss_options[name]
-                try:
-                    own[name] = option.parsed(value)
-                except ValueError as error:
-                    raise UsageError(f"{flag} {name}={value}: {error}, for {self.name}") from None
-            elif option.required:
-                raise UsageError(
-                    f"{FLAG} {self.name}: its option {name!r} has no default",
-                    tip=f"add {flag} {name}=VALUE, of type {option.type_name}",
-                )
-        return {**values, "loss_options": own}
+            return super().values(options)
+        typed = with_defaults(owner, self.own_options, typed, field=field)
+        parsed = {name: self.own_options[name].parsed(x) for name, x in typed.items()}
+        return {**super().values(options), field: {**self.defaults[field], **parsed}}
 
     def gradient(
         self, tokens: Tokens, options: LossOptions, surrogate: Surrogate, weights: Array

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rlpost
-from rlpost.estimators import ESTIMATORS, base, custom, estimator_named
+from rlpost.estimators import ESTIMATORS, base, estimator_named, own
 
 
 def double(xs):
@@ -52,7 +52,7 @@ def test_a_custom_function_becomes_an_estimator():
         """
         return 2 * rewards
 
-    found = custom.as_estimator(mine, "mine", "here")
+    found = own.as_estimator(mine, "mine", "here")
     assert (found.name, found.formula, found.source) == ("mine", "Twice the reward.", "here")
     assert (found.returns, found.beyond_steps) == ("own", True)
     knobs = rlpost.Recipe()

@@ -1,0 +1,295 @@
+"""Functions of users, and options of functions: keyword-only parameters that are no field."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from rlpost.errors import ErrorPart, UsageError, closest, no_such
+from rlpost.recipe.base import PLAIN, is_plain
+from rlpost.recipe.documented import type_text
+from rlpost.recipe.flags import flag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from importlib.metadata import EntryPoint
+
+    Function = Callable[..., Any]
+
+_ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+_NO_TYPE = "annotate it as bool, int, float, str, Literal or a list of these"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A keyword-only parameter of a function that a user sets by its name."""
+
+    name: str
+    kind: Any
+    """The annotation, else the type of the default; None if neither has values that one types."""
+    default: Any
+    """`inspect.Parameter.empty` if there is none."""
+    text: str = ""
+    """What the docstring says of it."""
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def type_name(self) -> str:
+        """The type as a reader writes it."""
+        return "any" if self.kind is None else type_text(self.kind)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.kind)
+
+    def parsed(self, value: Any) -> Any:
+        """Return a value of the option's type; text is converted, a list from `a,b`.
+
+        Raises:
+            ValueError: it is of another type or out of range, or the option has no type.
+        """
+        if self.kind is None:
+            raise ValueError(f"its parameter has no type; {_NO_TYPE}")
+        strict = isinstance(value, bool) or None  # else True is read as 1
+        try:
+            return self._adapter.validate_python(value, strict=strict)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        if isinstance(value, str):
+            words = [word.strip() for word in value.split(",") if word.strip()]
+            try:
+                return self._adapter.validate_python(words)
+            except ValidationError:
+                pass
+        needed = problem.replace("Input should", "it must")
+        raise ValueError(f"a value of type {self.type_name} is needed: {needed}")
+
+    def plain(self, value: Any) -> Any:
+        """Return a value as a recipe file has it: parsed, and a type of values as it is typed."""
+        return self._adapter.dump_python(self.parsed(value), mode="json")
+
+    def __str__(self) -> str:
+        """Return the option as one types it: with its default, or with its type if it has none."""
+        value = f"<{self.type_name}>"
+        if self.kind is not None and is_plain(self.default):
+            value = _word(self.plain(self.default))
+        return f"{flag_of('options')} {self.name}={value}"
+
+
+def options_of(functions: Iterable[Function], fields: Collection[str]) -> dict[str, Option]:
+    """Return the options of functions by name: keyword-only parameters that are none of `fields`.
+
+    Raises:
+        UsageError: an annotation cannot be evaluated.
+    """
+    options: dict[str, Option] = {}
+    for function in functions:
+        section = (inspect.getdoc(function) or "").partition("\nArgs:\n")[2]
+        section = re.split(r"\n(?=\S)", section)[0]
+        texts = {name: " ".join(text.split()) for name, text in _ARGUMENT.findall(section)}
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY and name not in fields:
+                kind, text = _kind_of(parameter, function), texts.get(name, "")
+                options.setdefault(name, Option(name, kind, parameter.default, text))
+    return options
+
+
+def _kind_of(parameter: inspect.Parameter, function: Function) -> Any:
+    """Return the type of a parameter: its annotation, or that of its default; None if it has none.
+
+    Raises:
+        UsageError: the annotation cannot be evaluated.
+    """
+    kind = parameter.annotation
+    if kind is parameter.empty:
+        return _kind_of_default(parameter.default)
+    if isinstance(kind, str):  # of `from __future__ import annotations`
+        try:
+            kind = eval(kind, getattr(inspect.unwrap(function), "__globals__", {}))  # noqa: S307
+        except Exception as error:  # noqa: BLE001 - any that an expression may raise
+            raise UsageError(
+                f"option {parameter.name!r}: its annotation {kind!r} cannot be evaluated "
+                f"({error}); {_NO_TYPE}"
+            ) from None
+    try:
+        TypeAdapter(kind)
+    except PydanticUserError:
+        return None
+    return kind
+
+
+def _kind_of_default(default: Any) -> Any:
+    """Return the type of a default; that of a list is one of a list of any length."""
+    if isinstance(default, (list, tuple)) and default and is_plain(default):
+        kinds = {type(part) for part in default}
+        kind = kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else None
+        return None if kind is None else list.__class_getitem__(kind)
+    return next((kind for kind in PLAIN if isinstance(default, kind)), None)
+
+
+def _word(value: Any) -> str:
+    """Return a plain value as one types it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(_word, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def typed_options(
+    owner: str,
+    options: Mapping[str, Option],
+    values: Mapping[str, Any],
+    *,
+    field: str = "options",
+    origins: Mapping[str, str] | None = None,
+    elsewhere: Callable[[str], str] = lambda _: "",
+) -> dict[str, Any]:
+    """Return values of options, checked and as a recipe file has them.
+
+    Args:
+        owner: whose options these are, such as `estimator gar`.
+        options: its options.
+        values: by name, as typed on the command line or as in a recipe file.
+        field: the field that has them.
+        origins: the source of `FIELD.NAME` if it is no flag, for errors.
+        elsewhere: returns what to do about a name that something else has; empty: nothing has.
+
+    Raises:
+        UsageError: there is no such option (with who has it, or the closest names), or a value has
+            another type.
+    """
+    typed, flag = {}, flag_of(field)
+    for name, value in values.items():
+        origin = (origins or {}).get(f"{field}.{name}", flag)
+        where = f"{'' if origin == flag else f'{origin}: '}{flag} {name}={_word(value)}"
+        if name not in options:
+            text = f"{where}: {owner} has no option {name!r}"
+            tip = elsewhere(name)
+            every = f"it has {', '.join(options)}" if options else "it has none: leave it out"
+            raise UsageError(
+                ErrorPart(text, tip=tip) if tip else no_such(text, name, options, every)
+            )
+        try:
+            typed[name] = options[name].plain(value)
+        except ValueError as error:
+            raise UsageError(f"{where}: {error}, for {owner}") from None
+    return typed
+
+
+def with_defaults(
+    owner: str,
+    options: Mapping[str, Option],
+    values: Mapping[str, Any],
+    *,
+    field: str = "options",
+    fields: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return values of options, and the defaults of the others that a recipe file can have.
+
+    Args:
+        owner: whose options these are.
+        options: its options.
+        values: as of `typed_options`.
+        field: the field that has them.
+        fields: names that could be meant by an option without a default.
+
+    Raises:
+        UsageError: an option without a default is not set.
+    """
+    for name, option in options.items():
+        if option.required and name not in values:
+            raise UsageError(
+                f"{owner}: its option {name!r} has no default",
+                candidates=closest(name, fields),
+                tip=f"add {flag_of(field)} {name}=VALUE, of type {option.type_name}",
+            )
+    defaults = {x.name: x.plain(x.default) for x in options.values() if is_plain(x.default)}
+    return {**defaults, **values}
+
+
+def from_file(name: str, flag: str) -> Any:
+    """Return what `path/to/file.py:function` names.
+
+    Args:
+        name: the path, a colon and the name.
+        flag: the option that names it, for errors.
+
+    Raises:
+        UsageError: the file or function does not exist, or the file cannot be imported.
+    """
+    path, _, function = name.rpartition(":")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        raise UsageError(f"{flag} {name}: there is no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{flag} {name}: {path} cannot be imported: {error!r}") from error
+    if not hasattr(module, function):
+        text = f"{flag} {name}: {path} has no {function!r}"
+        raise UsageError(no_such(text, function, vars(module)))
+    return getattr(module, function)
+
+
+def from_entry_point(point: EntryPoint, flag: str) -> Any:
+    """Return what an entry point names; raises UsageError if it cannot be imported."""
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"{flag} {point.name}: the entry point {point.value} cannot be imported: "
+            f"{error!r}; correct the package that installs it, or uninstall it"
+        ) from error
+
+
+def check_parameters(function: Function, where: str, shape: str, needed: str) -> None:
+    """Raise UsageError if the parameters of a function cannot be columns and options.
+
+    Args:
+        function: what the user named.
+        where: the option and the name, for errors.
+        shape: an example of a function.
+        needed: what a function without columns lacks.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{where}: is of type {type(function).__name__}; a Python function is needed, such as "
+            f"`{shape}`"
+        ) from None
+    kinds = {
+        inspect.Parameter.POSITIONAL_ONLY: "is positional-only; leave out the `/` behind it",
+        inspect.Parameter.VAR_POSITIONAL: "stands for any number of columns; name each column",
+        inspect.Parameter.VAR_KEYWORD: "stands for any number of options; name each option",
+    }
+    for parameter in parameters:
+        if parameter.kind in kinds:
+            raise UsageError(
+                f"{where}: parameter `{parameter}` {kinds[parameter.kind]}, as in `{shape}`"
+            )
+    if all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters):
+        raise UsageError(f"{where}: has no positional parameter; {needed} is needed: `{shape}`")
+
+
+def line_of(error: Exception, function: Function) -> str:
+    """Return the line of an exception in the function's file, as `, line N`; or nothing."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        if code is not None and trace.tb_frame.f_code.co_filename == code.co_filename:
+            line = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return line
