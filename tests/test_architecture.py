@@ -87,6 +87,7 @@ HOMES = {
     "altair": ("analysis.report",),
     "vl_convert": ("analysis.report",),
     "pydantic": ("recipe", "cli"),
+    "pydantic_core": ("recipe",),
     "torch": (
         "formats.pickles",
         "formats.targets.verl",
@@ -105,7 +106,7 @@ ALLOWED = {
     "kernels": TENSORS,
     "estimators": {*TENSORS, "kernels", "errors", "recipe"},
     "losses": {*TENSORS, "kernels", "errors", "recipe"},
-    "recipe": {"pydantic", "errors"},
+    "recipe": {"pydantic", "pydantic_core", "errors"},
     "display": {"rich", "cleanups"},
     "cleanups": set(),
     "errors": {"redaction"},

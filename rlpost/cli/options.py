@@ -552,6 +552,9 @@ def _choices(hint: Any) -> str | None:
     parts = _parts(hint)
     if Bound in parts:
         return "FLOAT|never"
+    for part in parts:
+        if metavar := getattr(part, "metavar", None):
+            return str(metavar)
     words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
     return "|".join(words) or None
 

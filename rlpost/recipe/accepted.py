@@ -43,6 +43,8 @@ def accepted(kind: Any) -> str:
     >>> accepted(Literal["k1", "abs", "k2"]), accepted(tuple[float, float])
     ('k1, abs or k2', '2 numbers')
     """
+    if needed := getattr(kind, "needed", ""):
+        return str(needed)
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _bounded(parts[0], parts[1:])

@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 from pydantic import (
     BaseModel,
@@ -17,8 +29,9 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import PydanticCustomError, core_schema
 
-from rlpost.errors import ErrorPart, OptionValueError, UsageError, closest, no_such
+from rlpost.errors import ErrorPart, OptionValueError, UsageError, closest, no_such, series
 from rlpost.recipe.accepted import AlsoAccepts, accepted, choices_of, field_kind
 from rlpost.recipe.documented import Documented, own_docstring
 from rlpost.recipe.flags import FLAG, field_of, flag_of, variable_of
@@ -64,6 +77,201 @@ Bound = Annotated[
     PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
     AlsoAccepts("never"),
 ]
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Parsed: TypeAlias = Any | T  # what one writes is parsed: `Recipe(reward_clip=5)`
+else:
+    Parsed = Annotated[T, "parsed"]
+
+
+def number_text(value: float) -> str:
+    """Return the shortest text of a number.
+
+    >>> number_text(0.5), number_text(10.0), number_text(0.1 + 0.2)
+    ('0.5', '10', '0.30000000000000004')
+    """
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
+
+
+class Written:
+    """A value of several parts that one writes as a number or a text, such as `0.1:0.95`."""
+
+    metavar: ClassVar[str]
+    """The value as help shows it."""
+    needed: ClassVar[str]
+    """What is accepted, for errors."""
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the value of a text, a number or a tuple of parts; raises ValueError."""
+        raise NotImplementedError
+
+    @property
+    def plain(self) -> float | str:
+        """The number, else the text, that JSON and TOML have."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """Return the value as one types it."""
+        return self.plain if isinstance(self.plain, str) else number_text(self.plain)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        """Return the schema: validation by `of`, JSON as `plain`."""
+
+        def parsed(value: Any) -> Any:
+            try:
+                return cls.of(value)
+            except (TypeError, ValueError):
+                raise PydanticCustomError(
+                    "written", "must be {needed}", {"needed": cls.needed}
+                ) from None
+
+        number, text = core_schema.float_schema(), core_schema.str_schema()
+        parts = core_schema.list_schema()
+        return core_schema.no_info_plain_validator_function(
+            parsed,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: value.plain, when_used="json"
+            ),
+            json_schema_input_schema=core_schema.union_schema([number, text, parts]),
+        )
+
+
+def _split(value: Any, parts: int) -> list[Any]:
+    """Return the parts of a text with colons, or of a tuple; a number is one part."""
+    words = value.split(":") if isinstance(value, str) else value
+    words = list(words) if isinstance(words, list | tuple) else [words]
+    if len(words) > parts:
+        raise ValueError
+    return [word.strip() if isinstance(word, str) else word for word in words]
+
+
+def _number(value: Any, empty: float = math.nan) -> float:
+    """Return a number; `empty` if it is left out. NaN raises ValueError."""
+    number = empty if value in (None, "") else float(value)
+    if math.isnan(number):
+        raise ValueError
+    return number
+
+
+class Bounds(NamedTuple):
+    """A lower and an upper bound."""
+
+    low: float
+    high: float
+
+
+def _side(value: float) -> str:
+    return number_text(value) if math.isfinite(value) else ""
+
+
+class Range(Written, Bounds):
+    """Bounds, one of which may be left out: `0.1:0.95`, `:0.95`."""
+
+    metavar = "LOW:HIGH"
+    needed = "LOW:HIGH, with LOW under HIGH; one of both may be left out"
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the bounds of LOW:HIGH; one that is left out is infinite."""
+        low, high = _split(value, 2)
+        bounds = cls(_number(low, -math.inf), _number(high, math.inf))
+        if not bounds.low < bounds.high or bounds == (-math.inf, math.inf):
+            raise ValueError
+        return bounds
+
+    @property
+    def plain(self) -> float | str:
+        """LOW:HIGH."""
+        return f"{_side(self.low)}:{_side(self.high)}"
+
+
+class Symmetric(Range):
+    """Bounds around 0, or any: `5` is `-5:5`."""
+
+    metavar = "C|LOW:HIGH"
+    needed = "C above 0, for -C:C, or LOW:HIGH, with LOW under HIGH; one of both may be left out"
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the bounds of C, or of LOW:HIGH."""
+        parts = _split(value, 2)
+        if len(parts) == 1:
+            high = _number(parts[0])
+            parts = [-high, high]
+        return super().of(parts)
+
+    @property
+    def plain(self) -> float | str:
+        """C, else LOW:HIGH."""
+        return self.high if self.low == -self.high else super().plain
+
+
+class Offsets(Range):
+    """Distances below and above: `0.2` on both sides, `0.2:0.28`, `:4` above alone, or `never`."""
+
+    metavar = "C|LOW:HIGH|never"
+    needed = "C, or LOW:HIGH, each above 0, one of which may be left out; or never"
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the offsets of C, for both sides, or of LOW:HIGH; one left out is infinite."""
+        parts = [math.inf] if value == "never" else _split(value, 2)
+        low, high = parts if len(parts) == 2 else (_number(parts[0]),) * 2  # noqa: PLR2004
+        offsets = cls(_number(low, math.inf), _number(high, math.inf))
+        if not min(offsets) > 0:
+            raise ValueError
+        return offsets
+
+    @property
+    def plain(self) -> float | str:
+        """C, else LOW:HIGH."""
+        if self.low != self.high:
+            return super().plain
+        return self.low if math.isfinite(self.low) else "never"
+
+
+class _Limit(NamedTuple):
+    which: str
+    bound: float
+
+
+class Clamp(Written, _Limit):
+    """A bound on absolute values, and what it bounds: `10`, `k3:10` or `never`.
+
+    A subclass has the `choices` of a field.
+    """
+
+    choices: ClassVar[tuple[str, ...]]
+    """What the bound may be of; a bound alone is one of the first."""
+
+    def __init_subclass__(cls) -> None:
+        """Derive the texts from the choices."""
+        cls.metavar = f"BOUND|never|{'|'.join(f'{name}:BOUND' for name in cls.choices[1:])}"
+        others = series([f"{name}:BOUND" for name in cls.choices[1:]])
+        cls.needed = f"a BOUND above 0, {others}, or never"
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the clamp of a bound, of `never`, or of a text with what is bounded."""
+        parts = _split(value, 2)
+        which, bound = parts if len(parts) > 1 else (cls.choices[0], *parts)
+        limit = math.inf if bound == "never" else _number(bound)
+        if which not in cls.choices or not limit > 0:
+            raise ValueError
+        return cls(which if math.isfinite(limit) else cls.choices[0], limit)
+
+    @property
+    def plain(self) -> float | str:
+        """The bound, else WHICH:BOUND."""
+        if math.isinf(self.bound):
+            return "never"
+        usual = self.which == self.choices[0]
+        return self.bound if usual else f"{self.which}:{number_text(self.bound)}"
+
 
 PLAIN = (bool, int, float, str)
 """The types of values that a recipe file has, besides lists and tables of them."""
@@ -144,7 +352,11 @@ def as_typed(value: Any) -> str:
 
     >>> as_typed(-1.0), as_typed((1, 2.5)), as_typed("abc"), as_typed("a b"), as_typed(True)
     ('-1', '1 2.5', 'abc', "'a b'", 'true')
+    >>> as_typed(Range(0.1, 0.95)), as_typed(Symmetric(-5, 5)), as_typed(Offsets(math.inf, 4))
+    ('0.1:0.95', '5', ':4')
     """
+    if isinstance(value, Written):
+        return str(value)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

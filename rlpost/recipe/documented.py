@@ -140,6 +140,5 @@ def type_text(annotation: Any) -> str:
         return " | ".join(map(repr, parts))
     if origin is not None:
         return f"{origin.__name__}[{', '.join(map(type_text, parts))}]"
-    if annotation is Ellipsis:
-        return "..."
-    return "None" if annotation is NoneType else str(annotation.__name__)
+    names = {Ellipsis: "...", NoneType: "None"}
+    return names.get(annotation) or str(getattr(annotation, "metavar", annotation.__name__))
