@@ -35,7 +35,7 @@ def names_of(title, helpers=None):
 
 def test_the_example_estimator_equals_its_reference(tmp_path):
     path = tmp_path / "median.py"
-    path.write_text(BLOCKS["rlpost/estimators/median.py"], encoding="utf-8")
+    path.write_text(BLOCKS["rlpost/estimators/groups.py"], encoding="utf-8")
     table = pq.read_table(ROOT / "sample_data" / "arithmetic.parquet")
     enriched, _ = enrich(table, Recipe(estimator=f"{path}:median"))
     reference = names_of("tests/reference_estimators.py", reference_estimators)["median"]
@@ -96,7 +96,7 @@ def test_the_bounds_of_the_example_loss_are_shown():
 
 def test_every_file_named_in_contributing_exists():
     named = set(re.findall(r"`((?:rlpost|tests|\.github|\.ci)/[\w./-]+)`", PAGE))
-    examples = {"rlpost/estimators/median.py", "rlpost/losses/capped.py"}
+    examples = {"rlpost/losses/capped.py"}
     missing = {
         path
         for path in named - examples

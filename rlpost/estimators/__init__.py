@@ -1,69 +1,15 @@
-"""The estimators: one file each, listed in the table ESTIMATORS."""
+"""The estimators by family, all in the table ESTIMATORS."""
 
 from __future__ import annotations
 
 from rlpost.errors import OptionValueError, UsageError
-from rlpost.estimators import (
-    agentic_reinforce,
-    dr_grpo,
-    gae,
-    gar,
-    gdpo,
-    gigpo,
-    gpg,
-    grpo,
-    grpo_passk,
-    hierarchical_grpo,
-    max_rl,
-    mt_grpo,
-    opd,
-    opo,
-    optimal_token_baseline,
-    own,
-    rae,
-    raw,
-    reinforce,
-    reinforce_pp,
-    reinforce_pp_baseline,
-    remax,
-    rloo,
-    step_reinforce,
-    turn_credit,
-    turn_gae,
-    vtrace,
-)
+from rlpost.estimators import groups, own, returns, turns
 from rlpost.estimators.base import Credit, Estimator
-from rlpost.recipe.estimators import check_name, installed
+from rlpost.recipe.estimators import NAMES, check_name, installed
 from rlpost.recipe.functions import from_entry_point, from_file
 
-ESTIMATORS: dict[str, Estimator] = {
-    "gae": gae.ESTIMATOR,
-    "vtrace": vtrace.ESTIMATOR,
-    "reinforce": reinforce.ESTIMATOR,
-    "grpo": grpo.ESTIMATOR,
-    "dr_grpo": dr_grpo.ESTIMATOR,
-    "rloo": rloo.ESTIMATOR,
-    "reinforce_pp": reinforce_pp.ESTIMATOR,
-    "reinforce_pp_baseline": reinforce_pp_baseline.ESTIMATOR,
-    "remax": remax.ESTIMATOR,
-    "opo": opo.ESTIMATOR,
-    "gpg": gpg.ESTIMATOR,
-    "grpo_passk": grpo_passk.ESTIMATOR,
-    "max_rl": max_rl.ESTIMATOR,
-    "gdpo": gdpo.ESTIMATOR,
-    "hierarchical_grpo": hierarchical_grpo.ESTIMATOR,
-    "optimal_token_baseline": optimal_token_baseline.ESTIMATOR,
-    "gigpo": gigpo.ESTIMATOR,
-    "step_reinforce": step_reinforce.ESTIMATOR,
-    "agentic_reinforce": agentic_reinforce.ESTIMATOR,
-    "mt_grpo": mt_grpo.ESTIMATOR,
-    "turn_credit": turn_credit.ESTIMATOR,
-    "turn_gae": turn_gae.ESTIMATOR,
-    "gar": gar.ESTIMATOR,
-    "rae": rae.ESTIMATOR,
-    "opd": opd.ESTIMATOR,
-    "raw": raw.ESTIMATOR,
-}
+_ENTRIES = {entry.name: entry for family in (returns, groups, turns) for entry in family.ESTIMATORS}
+ESTIMATORS: dict[str, Estimator] = {name: _ENTRIES[name] for name in NAMES}
 
 
 def estimator_named(name: str) -> Estimator:

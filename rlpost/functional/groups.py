@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlpost.estimators.dr_grpo import dr_grpo as _dr_grpo
-from rlpost.estimators.gdpo import gdpo as _gdpo
-from rlpost.estimators.gpg import gpg as _gpg
-from rlpost.estimators.grpo_passk import grpo_passk as _grpo_passk
-from rlpost.estimators.max_rl import max_rl as _max_rl
-from rlpost.estimators.opo import opo as _opo
-from rlpost.estimators.rloo import rloo as _rloo
+from rlpost.estimators.groups import dr_grpo as _dr_grpo
+from rlpost.estimators.groups import gdpo as _gdpo
+from rlpost.estimators.groups import gpg as _gpg
+from rlpost.estimators.groups import grpo_passk as _grpo_passk
+from rlpost.estimators.groups import max_rl as _max_rl
+from rlpost.estimators.groups import opo as _opo
+from rlpost.estimators.groups import rloo as _rloo
 from rlpost.functional.arguments import (
     codes_of,
     finite,

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.errors import DataError, UsageError
-from rlpost.estimators.gar import gar as _gar
-from rlpost.estimators.mt_grpo import mt_grpo_rewards
-from rlpost.estimators.step_reinforce import step_returns
-from rlpost.estimators.turn_credit import turn_credit_rewards
+from rlpost.estimators.groups import gar as _gar
+from rlpost.estimators.turns import mt_grpo_rewards, step_returns, turn_credit_rewards
 from rlpost.functional.arguments import (
     codes_of,
     finite,

@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlpost.estimators import Credit
-from rlpost.estimators.agentic_reinforce import agentic_reinforce as _agentic_reinforce
-from rlpost.estimators.gae import gae as _gae
-from rlpost.estimators.turn_gae import turn_gae as _turn_gae
-from rlpost.estimators.vtrace import vtrace as _vtrace
+from rlpost.estimators.returns import agentic_reinforce as _agentic_reinforce
+from rlpost.estimators.returns import gae as _gae
+from rlpost.estimators.returns import turn_gae as _turn_gae
+from rlpost.estimators.returns import vtrace as _vtrace
 from rlpost.functional.arguments import (
     finite_tokens,
     floats,

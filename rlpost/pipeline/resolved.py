@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlpost.errors import UsageError
 from rlpost.estimators import ESTIMATORS, estimator_named
-from rlpost.estimators.raw import raw
+from rlpost.estimators.groups import raw
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.recipe import GROUP_COLUMNS, ROW_COLUMNS
 from rlpost.recipe.roles import RECORDED, ROLES, is_read_by_name, kind_of

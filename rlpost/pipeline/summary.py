@@ -17,7 +17,7 @@ import numpy as np
 
 from rlpost._version import __version__
 from rlpost.display.text import counted, most_frequent, percent, value_list
-from rlpost.estimators.raw import raw
+from rlpost.estimators.groups import raw
 from rlpost.io.keys import step_order
 from rlpost.kernels.codes import joint_codes
 from rlpost.kernels.histogram import histogram

@@ -96,7 +96,7 @@ def test_a_file_that_is_missing_or_cannot_be_imported_is_named(tmp_path):
 
 
 def test_an_entry_point_is_found_by_name_and_listed():
-    point = EntryPoint("theirs", "rlpost.estimators.raw:raw", "rlpost.estimators")
+    point = EntryPoint("theirs", "rlpost.estimators.groups:raw", "rlpost.estimators")
     with mock.patch("rlpost.recipe.estimators.entry_points", return_value=[point]):
         assert written(responses([2.0]), "theirs")[0].tolist() == [2.0] * 3
         assert "\ntheirs " in run("estimators").out

@@ -5,19 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from rlpost.estimators.agentic_reinforce import agentic_reinforce
-from rlpost.estimators.gae import gae
-from rlpost.estimators.gdpo import gdpo
-from rlpost.estimators.gigpo import gigpo_rewards
-from rlpost.estimators.gpg import gpg
-from rlpost.estimators.grpo_passk import grpo_passk
-from rlpost.estimators.max_rl import max_rl
-from rlpost.estimators.opo import opo
-from rlpost.estimators.optimal_token_baseline import token_weights
-from rlpost.estimators.rae import rae
-from rlpost.estimators.reinforce import reinforce
-from rlpost.estimators.rloo import rloo
-from rlpost.estimators.step_reinforce import step_returns
+from rlpost.estimators.groups import gdpo, gpg, grpo_passk, max_rl, opo, rae, rloo
+from rlpost.estimators.returns import agentic_reinforce, gae, reinforce, token_weights
+from rlpost.estimators.turns import gigpo_rewards, step_returns
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 

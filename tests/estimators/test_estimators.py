@@ -4,7 +4,6 @@ import doctest
 import importlib
 import inspect
 import pkgutil
-import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,7 +22,8 @@ import rlpost
 import rlpost.estimators
 import rlpost.kernels
 from rlpost.errors import UsageError
-from rlpost.estimators import ESTIMATORS, estimator_named
+from rlpost.estimators import ESTIMATORS, estimator_named, groups, returns, turns
+from rlpost.recipe.estimators import NAMES
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 
@@ -200,6 +200,12 @@ def test_a_response_does_not_affect_its_neighbours(name):
             np.testing.assert_allclose(out[start:stop], expected, rtol=1e-12, atol=1e-12)
 
 
+def test_every_entry_of_a_family_has_a_name_that_users_know():
+    entries = (groups.ESTIMATORS, returns.ESTIMATORS, turns.ESTIMATORS)
+    assert sorted(entry.name for family in entries for entry in family) == sorted(NAMES)
+    assert list(ESTIMATORS) == list(NAMES)
+
+
 @every_estimator
 def test_the_entries_of_the_table_are_complete(name):
     estimator = ESTIMATORS[name]
@@ -209,9 +215,7 @@ def test_the_entries_of_the_table_are_complete(name):
     fields = {*rlpost.Recipe.model_fields, *rlpost.Numerics.model_fields, "component_weights"}
     assert set(estimator.options) <= fields
     assert estimator_named(name) is estimator
-    module = sys.modules.get(f"rlpost.estimators.{name}")
-    steps = getattr(module, f"{name}_rewards", estimator.function)
-    for function in (estimator.function, steps):
+    for function in filter(None, (estimator.function, estimator.rewards, estimator.token_weights)):
         for option, one in inspect.signature(function).parameters.items():
             settable = {**rlpost.Recipe.model_fields, **rlpost.Numerics.model_fields}.get(option)
             if one.default is not one.empty and settable and settable.default is not None:
@@ -260,8 +264,12 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_docstrings_are_correct(name):
-    outcome = doctest.testmod(importlib.import_module(name), extraglobs={"np": np, "torch": torch})
-    assert outcome.failed == 0
-    estimator = ESTIMATORS.get(name.rpartition(".")[2])
-    is_function = estimator and estimator.function.__name__ == estimator.name
-    assert outcome.attempted or not is_function
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, extraglobs={"np": np, "torch": torch}).failed == 0
+
+
+@every_estimator
+def test_the_function_of_an_estimator_has_an_example(name):
+    estimator = ESTIMATORS[name]
+    for function in filter(None, (estimator.function, estimator.rewards, estimator.token_weights)):
+        assert ">>> " in function.__doc__

@@ -10,11 +10,9 @@ from functional_rows import CLOSE, ONE_BATCH, F, flat, groups_of, mask_of, numbe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlpost.estimators.agentic_reinforce import agentic_reinforce
-from rlpost.estimators.gae import gae
-from rlpost.estimators.gar import gar
-from rlpost.estimators.mt_grpo import mt_grpo_rewards
-from rlpost.estimators.turn_gae import turn_gae
+from rlpost.estimators.groups import gar
+from rlpost.estimators.returns import agentic_reinforce, gae, turn_gae
+from rlpost.estimators.turns import mt_grpo_rewards
 
 pytestmark = pytest.mark.usefixtures("uninitialised_is_nan")
 few = settings(max_examples=20)

@@ -15,7 +15,7 @@ from test_losses import CASES
 
 import rlpost
 from rlpost.estimators import ESTIMATORS
-from rlpost.estimators.optimal_token_baseline import token_weights
+from rlpost.estimators.returns import token_weights
 from rlpost.kernels import corrections
 from rlpost.kernels.divergence import chi_square, confident_disagreement, kl_terms
 from rlpost.kernels.kl import token_kl

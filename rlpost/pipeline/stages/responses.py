@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlpost.errors import DataError
-from rlpost.estimators.gdpo import weighted_scores
-from rlpost.estimators.raw import raw
+from rlpost.estimators.groups import raw, weighted_scores
 from rlpost.kernels import rewards
 from rlpost.kernels.codes import joint_codes, keyed_extremes
 from rlpost.kernels.kl import adaptive_coefficients
