@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 MOST_SETTINGS = 1000
 UNSET = "default"
-LISTS = ("emit", "reward_components", "component_weights", "episode_domains")
-"""Options with a list of words, separated by commas."""
 Values = dict[str, Any]
 
 
@@ -110,12 +108,10 @@ class Settings:
 
     @cached_property
     def _recipe_options(self) -> Values:
-        """The options of the recipe that are set, with their lists and pairs parsed."""
+        """The options of the recipe that are set, with their tables parsed."""
         values = self._set(Recipe)
         for name, value in values.items():
-            if name in LISTS:
-                values[name] = [word.strip() for word in value.split(",") if word.strip()]
-            elif name in TABLES:
+            if name in TABLES:
                 values[name] = name_values(value, flag_of(name))
         return values
 
@@ -206,7 +202,7 @@ class Settings:
 
     def with_loss_columns(self) -> tuple[Settings, list[str]]:
         """Return settings without the columns of a loss in --emit, and these columns."""
-        named = self._recipe_options.get("emit", [])
+        named = [name.strip() for name in self._recipe_options.get("emit", "").split(",")]
         own = [name for name in named if name in LOSS_EXTRA]
         others = ",".join(name for name in named if name not in LOSS_EXTRA)
         changed = Settings(
@@ -266,23 +262,25 @@ class Settings:
         files = {name: x for name, x in self.sources.items() if x not in self.variables.values()}
         return estimator_named(recipe.estimator).with_typed_options(recipe, files)
 
-    @property
-    def components(self) -> dict[str, float]:
-        """The weight of each reward component that options name, by its column."""
-        names = ("reward_components", "component_weights")
-        values = {name: self._recipe_options.get(name) for name in names}
-        return Recipe.of(values, "", self.sources).component_weight
+    def given(self) -> Values:
+        """Return the fields that options set of a recipe whose preset is searched for.
 
-    def check_any_preset(self) -> None:
-        """Raise UsageError for wrong options of a recipe whose preset is searched for."""
-        name = self._recipe_options.get("estimator")
-        of_preset = name not in NAMES and any(name in variants(one) for one in PRESETS)
+        Raises:
+            UsageError: a value is wrong, or changes no number.
+        """
+        typed, name = self._recipe_options, self._requested_estimator
+        of_preset = name not in NAMES and any(name in variants(preset) for preset in PRESETS)
         if name is None or of_preset:
-            own = {key: x for key, x in self._recipe_options.items() if key != "estimator"}
+            own = {key: x for key, x in typed.items() if key != "estimator"}
             recipe = self._typed(Recipe.of(values_of(DEFAULT, own), "", self.sources))
             self._check_effects(recipe, any_estimator=True)
         else:
-            self._check_effects(self.recipe)
+            recipe = self.recipe
+        values = recipe.model_dump()
+        tables = {
+            key: {part: values[key][part] for part in typed[key]} for key in TABLES if key in typed
+        }
+        return {key: values[key] for key in typed} | tables | ({"estimator": name} if name else {})
 
     def _check_effects(self, recipe: Recipe, *, any_estimator: bool = False) -> None:
         """Raise UsageError if a flag sets an option that changes no number.
@@ -350,6 +348,12 @@ class Settings:
         except UsageError as error:
             raise error.after(f"{words}: ") from None
         return settings
+
+
+def components_of(names: str | None, weights: str | None) -> dict[str, float]:
+    """Return the weight of each reward component that options name, by its column."""
+    typed = Settings({"reward_components": names, "component_weights": weights})
+    return Recipe.of(typed.typed, "", typed.sources).component_weight
 
 
 def name_values(words: Sequence[str], flag: str) -> dict[str, str]:

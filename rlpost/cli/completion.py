@@ -17,7 +17,7 @@ import typer  # noqa: TC002 - typer reads annotations
 
 from rlpost import manual
 from rlpost.recipe import presets as framework_presets
-from rlpost.recipe.loss import ABOUT, LossOptions
+from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, WRITTEN
 from rlpost.recipe.roles import ROLES
@@ -56,6 +56,11 @@ def estimators(context: typer.Context) -> Offers:
 def losses(context: typer.Context) -> Offers:
     """Return policy losses, and the variants of the preset."""
     return (ABOUT | _variants(context, framework_presets.loss_variants)).items()
+
+
+def aggregations() -> Offers:
+    """Return the aggregations of token losses."""
+    return ABOUT_AGGREGATIONS.items()
 
 
 def _variants(context: typer.Context, variants: Callable[[str], tuple[str, ...]]) -> dict[str, str]:

@@ -5,26 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import types
-from copy import copy
-from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from rlpost.cli import completion
-from rlpost.cli.arguments import LISTS, Settings
+from rlpost.cli.arguments import Settings
 from rlpost.cli.environment import unknown_variables, variable_behind
 from rlpost.cli.errors import print_warning
 from rlpost.cli.help_screen import (
@@ -34,7 +23,6 @@ from rlpost.cli.help_screen import (
     EXECUTION,
     IN_OUT,
     KL,
-    LOSS,
     MASKS,
     REWARDS,
     HelpAll,
@@ -42,121 +30,39 @@ from rlpost.cli.help_screen import (
 )
 from rlpost.cli.output import silence_warnings
 from rlpost.errors import UsageError
-from rlpost.recipe.base import Bound
+from rlpost.recipe.base import Shown
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
-from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions, defaults_of, word
-from rlpost.recipe.recipe import TABLES, Recipe
+from rlpost.recipe.loss import LossOptions, defaults_of, word
+from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from pydantic import BaseModel
+    from collections.abc import Callable, Collection, Iterator
 
     from rlpost.cli.completion import Completer
+    from rlpost.recipe.base import OptionModel
 
 
-@dataclass(frozen=True)
-class Declared:
-    """How the command line shows a field, beside what the field declares itself."""
-
-    panel: str
-    metavar: str | None = None
-    """None: the type or the choices of the field."""
-    common: bool = False
-    """The short help lists it."""
-    complete: Completer | None = None
-
-
-RECIPE: dict[str, Declared] = {
-    "estimator": Declared(ESTIMATOR, "NAME", common=True, complete=completion.estimators),
-    "options": Declared(ESTIMATOR, "NAME=VALUE"),
-    "gamma": Declared(ESTIMATOR),
-    "lam": Declared(ESTIMATOR),
-    "lambda_policy": Declared(ESTIMATOR),
-    "lambda_value": Declared(ESTIMATOR),
-    "length_adaptive_alpha": Declared(ESTIMATOR),
-    "bootstrap": Declared(ESTIMATOR),
-    "scan": Declared(ESTIMATOR),
-    "step_gamma": Declared(ESTIMATOR),
-    "episode_weight": Declared(ESTIMATOR),
-    "step_weight": Declared(ESTIMATOR),
-    "f_norm": Declared(ESTIMATOR),
-    "ema_decay": Declared(ESTIMATOR),
-    "otb_is_cap": Declared(ESTIMATOR),
-    "vtrace_rho_cap": Declared(ESTIMATOR),
-    "vtrace_c_cap": Declared(ESTIMATOR),
-    "episode_domains": Declared(ESTIMATOR, "A,B,..."),
-    "teachers": Declared(ESTIMATOR, "COLUMN=WEIGHT", complete=completion.teachers),
-    "numerics": Declared(ESTIMATOR, "NAME=VALUE", complete=completion.numerics),
-    "reward_components": Declared(REWARDS, "A,B,...", complete=completion.column_list),
-    "component_weights": Declared(REWARDS, "W,W,..."),
-    "reward_scale": Declared(REWARDS, "LOW HIGH TO_LOW TO_HIGH"),
-    "truncation_penalty": Declared(REWARDS),
-    "group_length_penalty": Declared(REWARDS, "OUTPUT INPUT TURNS"),
-    "overlong_penalty": Declared(REWARDS, "MAX_LEN BUFFER FACTOR"),
-    "norm_mean": Declared(REWARDS),
-    "norm_std": Declared(REWARDS),
-    "reward_clip": Declared(REWARDS, common=True),
-    "reward_clip_low": Declared(REWARDS),
-    "whiten_rewards": Declared(REWARDS),
-    "kl_coef": Declared(KL, common=True),
-    "kl_estimator": Declared(KL, common=True),
-    "kl_target": Declared(KL),
-    "kl_horizon": Declared(KL),
-    "drop_zero_variance": Declared(MASKS, common=True),
-    "drop_single": Declared(MASKS),
-    "drop_truncated": Declared(MASKS, common=True),
-    "max_len_mask": Declared(MASKS),
-    "max_response_length": Declared(MASKS),
-    "difficulty_mask": Declared(MASKS),
-    "difficulty_low": Declared(MASKS),
-    "difficulty_high": Declared(MASKS),
-    "error_max_len_clip": Declared(MASKS),
-    "mask_before_norm": Declared(MASKS),
-    "whiten_advantages": Declared(ADVANTAGES, common=True),
-    "advantage_clip": Declared(ADVANTAGES, common=True),
-    "difficulty_weight": Declared(ADVANTAGES),
-    "length_weight": Declared(ADVANTAGES),
-    "age_decay": Declared(ADVANTAGES),
-    "top_entropy_quantile": Declared(ADVANTAGES),
-    "is_weight": Declared(CORRECTION),
-    "is_cap": Declared(CORRECTION),
-    "is_floor": Declared(CORRECTION),
-    "is_mask": Declared(CORRECTION, "LOW HIGH"),
-    "is_normalise": Declared(CORRECTION),
-    "is_filter": Declared(CORRECTION, "LEVEL:MEASURE:LOW:HIGH"),
-    "is_filter_where": Declared(CORRECTION),
-    "is_policy": Declared(CORRECTION),
-    "columns": Declared(IN_OUT, "ROLE=COLUMN", common=True, complete=completion.roles),
-    "tokenizer": Declared(IN_OUT, "NAME|PATH"),
-    "unit": Declared(IN_OUT),
-    "rollout_reward": Declared(IN_OUT),
-    "failures": Declared(MASKS),
-    "attempts": Declared(MASKS),
-    "nonfinite": Declared(IN_OUT),
-    "emit": Declared(IN_OUT, "A,B,...", complete=completion.emitted),
-    "emit_only": Declared(IN_OUT),
-    "replace": Declared(IN_OUT),
-    "pass_threshold": Declared(IN_OUT),
+COMPLETERS: dict[str, Completer] = {
+    "estimator": completion.estimators,
+    "teachers": completion.teachers,
+    "numerics": completion.numerics,
+    "reward_components": completion.column_list,
+    "columns": completion.roles,
+    "emit": completion.emitted,
+    "loss": completion.losses,
+    "aggregation": completion.aggregations,
+    "kl_loss_aggregation": completion.aggregations,
 }
-LOSS_COMMON = ("loss", "pg_clip", "pg_clip_low", "pg_clip_high", "aggregation", "kl_loss_coef")
-LOSS_OPTIONS: dict[str, Declared] = {
-    name: Declared(LOSS, common=name in LOSS_COMMON) for name in LossOptions.model_fields
-} | {
-    "loss": Declared(LOSS, "NAME", common=True, complete=completion.losses),
-    "loss_options": Declared(LOSS, "NAME=VALUE", common=True),
-    "dual_clip": Declared(LOSS, "FLOAT|twice|never"),
-    "aggregation": Declared(
-        LOSS, "NAME", common=True, complete=lambda: [*ABOUT_AGGREGATIONS.items()]
-    ),
-    "kl_loss_aggregation": Declared(LOSS, "NAME", complete=lambda: [*ABOUT_AGGREGATIONS.items()]),
-}
+"""What the shell offers for a field, beside the words of its type."""
+OF_PRESETS = ("estimator_name",)
+"""Fields that presets alone set."""
 MOST_DEFAULT = 24
 """Characters of a default; longer ones, which differ by loss, are in `rlpost losses`."""
-REPEATED = (*TABLES, "is_filter", "loss_options")
+WIDEST_CHOICES = 60
+"""Characters of the words that help shows as the value of an option."""
 RUN = ("preset", "config", "correction", *OF_RUNS)
 """Options that environment variables set, beside those of the recipe and the loss."""
-_METAVARS = {bool: "", int: "INT", float: "FLOAT", str: "TEXT"}
+_METAVARS = {dict: "NAME=VALUE", tuple: "A,B,...", bool: "", int: "INT", float: "FLOAT"}
 
 
 class OutputFormat(Enum):
@@ -222,6 +128,80 @@ def option(
         autocompletion=complete or completion.choices_of(metavar),
         **others,
     )
+
+
+def field_option(
+    model: type[OptionModel], name: str, panel: str = IN_OUT, *, common: bool = True
+) -> Any:
+    """Return the declaration of an option for a field; the model parses its value."""
+    kinds = _kinds_of(model, name)
+    flag, metavar = flag_of(name), _metavar(kinds)
+    return typer.Option(
+        f"{flag}/--no-{flag[2:]}" if _typer_kind(kinds) is bool else flag,
+        help=_help(model, name),
+        rich_help_panel=Panel(panel, common=common),
+        envvar=variable_of(name),
+        show_envvar=False,
+        show_default=False,
+        metavar=metavar,
+        autocompletion=COMPLETERS.get(name) or completion.choices_of(metavar),
+    )
+
+
+def _kinds_of(model: type[OptionModel], name: str) -> list[Any]:
+    """Return the types of a field, and their metadata."""
+    info = model.model_fields[name]
+    return [*_kinds(info.annotation), *info.metadata]
+
+
+def _help(model: type[OptionModel], name: str) -> str:
+    """Return the description of a field with its default."""
+    info = model.model_fields[name]
+    text = " ".join((info.description or "").split())
+    default = info.get_default(call_default_factory=True)
+    usual = defaults_of(name) if model is LossOptions else ""
+    if len(usual) > MOST_DEFAULT:
+        usual = "by loss, see rlpost losses"
+    if not usual and default not in (None, False, {}, ()) and name != "numerics":
+        usual = word(default)
+    if not usual or "(default" in text:
+        return text
+    return f"{text.removesuffix('.')} (default: {usual})."
+
+
+def _typer_kind(kinds: list[Any]) -> Any:
+    """Return how the shell's words are taken: a flag, words, or texts, which the model parses."""
+    origins = [get_origin(kind) for kind in kinds]
+    if dict in origins or any(isinstance(kind, Shown) and kind.repeated for kind in kinds):
+        return list[str]
+    if tuple in origins:
+        items = get_args(kinds[origins.index(tuple)])
+        return str if Ellipsis in items else tuple.__class_getitem__((str,) * len(items))
+    return bool if bool in kinds and Literal not in origins else str
+
+
+def _metavar(kinds: list[Any]) -> str:
+    """Return the value of an option in help: that of its field or type, or its words."""
+    declared = next(filter(None, (getattr(kind, "metavar", "") for kind in kinds)), None)
+    if declared:
+        return str(declared)
+    words = "|".join(str(x) for one in kinds if get_origin(one) is Literal for x in get_args(one))
+    if words:
+        return words if len(words) <= WIDEST_CHOICES else "NAME"
+    types_ = [get_origin(kind) or kind for kind in kinds]
+    return next((text for kind, text in _METAVARS.items() if kind in types_), "TEXT")
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """Yield the types of an annotation and their metadata, without those in lists and tables."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _kinds(parts[0])
+        yield from parts[1:]
+    elif origin in (Union, types.UnionType):
+        yield from (kind for part in parts for kind in _kinds(part))
+    else:
+        yield dict[str, Any] if hasattr(annotation, "model_fields") else annotation
 
 
 # Options of several commands.
@@ -360,48 +340,58 @@ PassThreshold = Annotated[
     float,
     option("--pass-threshold", metavar="FLOAT", help="Raw reward at which a response passes."),
 ]
-
-
+Components = Annotated[str | None, field_option(Recipe, "reward_components")]
+Weights = Annotated[str | None, field_option(Recipe, "component_weights")]
 FailOn = Annotated[
     FindingSeverity | None,
     option("--fail-on", help="Exit with code 1 if there are such findings."),
 ]
 
 
-def with_recipe_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace the `settings` of a command by --preset, --config and an option for each field.
+def with_recipe_options(
+    *, loss: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces the `settings` of a command by options for each field.
 
-    The command first warns about RLPOST_* variables that set nothing.
+    They are those of Recipe, --preset, --config and --correction, and with `loss` those of
+    LossOptions; the short help then lists fewer options of the recipe. The command first warns
+    about RLPOST_* variables that set nothing.
     """
-    own = inspect.signature(function, eval_str=True).parameters
 
-    @wraps(function)
-    def run(
-        context: typer.Context,
-        preset: str | None,
-        config: Path | None,
-        correction: str | None,
-        **values: Any,
-    ) -> None:
-        if values.get("quiet"):
-            silence_warnings()
-        else:
-            for text in unknown_variables(os.environ, (*RECIPE, *LOSS_OPTIONS, *RUN)):
-                print_warning(text)
-        variables = {name: by for name in values if (by := variable_behind(context, name))}
-        fields = {name: x for name, x in values.items() if name not in (own.keys() & {*RECIPE})}
-        settings = Settings(fields, config, preset, variables, correction)
-        if settings.correction.loss and "loss" not in values:
-            name = f"--correction {settings.correction_name}"
-            text = f"{name}: it sets the policy loss, too, which this command does not compute"
-            raise UsageError(text, tip=f"rlpost loss IN {name}")
-        every = {"context": context, "settings": settings, **values}
-        function(**{name: every[name] for name in own})
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(function, eval_str=True).parameters
 
-    shared = [_parameter("preset", Preset), _parameter("config", Config)]
-    shared.append(_parameter("correction", CorrectionName))
-    _replace_signature(run, function, [*_fields(Recipe, RECIPE), *shared])
-    return run
+        @wraps(function)
+        def run(
+            context: typer.Context,
+            preset: str | None,
+            config: Path | None,
+            correction: str | None,
+            **values: Any,
+        ) -> None:
+            if values.get("quiet"):
+                silence_warnings()
+            else:
+                known = (*Recipe.model_fields, *LossOptions.model_fields, *RUN)
+                for text in unknown_variables(os.environ, known):
+                    print_warning(text)
+            variables = {name: by for name in values if (by := variable_behind(context, name))}
+            settings = Settings(values, config, preset, variables, correction)
+            if settings.correction.loss and not loss:
+                name = f"--correction {settings.correction_name}"
+                text = f"{name}: it sets the policy loss, too, which this command does not compute"
+                raise UsageError(text, tip=f"rlpost loss IN {name}")
+            every = {"context": context, "settings": settings, **values}
+            function(**{name: every[name] for name in own})
+
+        fields = [*_fields(Recipe, uncommon=(REWARDS, KL, MASKS, ADVANTAGES) if loss else ())]
+        shared = {"preset": Preset, "config": Config, "correction": CorrectionName}
+        fields += [_parameter(name, annotation) for name, annotation in shared.items()]
+        fields += [*_fields(LossOptions)] if loss else []
+        _replace_signature(run, function, fields)
+        return run
+
+    return decorated
 
 
 def reads_data(function: Callable[..., None]) -> Callable[..., None]:
@@ -423,149 +413,43 @@ def reads_data(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def with_component_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace the `settings` of a command by the options of reward components."""
-    names = ("reward_components", "component_weights")
-    own = inspect.signature(function, eval_str=True).parameters
-
-    @wraps(function)
-    def run(**values: Any) -> None:
-        settings = Settings({name: values[name] for name in names})
-        every = {**values, "settings": settings}
-        function(**{name: every[name] for name in own})
-
-    options = _fields(Recipe, {name: RECIPE[name] for name in names})
-    _replace_signature(run, function, options)
-    return run
-
-
-def with_loss_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for each field of LossOptions to a command with recipe options.
-
-    The short help then lists fewer options of the recipe.
-    """
-    options = _fields(LossOptions, LOSS_OPTIONS)
-    _replace_signature(function, function, options, uncommon=(REWARDS, KL, MASKS, ADVANTAGES))
-    return function
-
-
 def _replace_signature(
-    target: Callable[..., None],
-    source: Callable[..., None],
-    options: list[inspect.Parameter],
-    uncommon: Collection[str] = (),
+    target: Callable[..., None], source: Callable[..., None], options: list[inspect.Parameter]
 ) -> None:
     """Set the signature that typer reads.
 
     Args:
         target: the function whose signature is set.
         source: the function whose parameters it has, except `settings`.
-        options: its other parameters; one of the same name is left out.
-        uncommon: panels of `source` that the short help leaves out.
+        options: its other parameters.
     """
-    own = [
-        _uncommon(parameter, uncommon).replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(source, eval_str=True).parameters.values()
-        if parameter.name != "settings"
-    ]
-    common = {"context": (typer.Context, inspect.Parameter.empty), "help_all": (HelpAll, False)}
-    extra = [
-        _parameter(name, annotation, default)
-        for name, (annotation, default) in common.items()
-        if name not in {parameter.name for parameter in own}
-    ]
-    names = {parameter.name for parameter in own}
-    shared = [one for one in options if one.name not in names]
-    target.__signature__ = inspect.Signature([*shared, *own, *extra])  # type: ignore[attr-defined]
+    own = {
+        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(source, eval_str=True).parameters.items()
+        if name != "settings"
+    }
+    own.setdefault("context", _parameter("context", typer.Context, inspect.Parameter.empty))
+    own["help_all"] = _parameter("help_all", HelpAll, default=False)
+    target.__signature__ = inspect.Signature([*options, *own.values()])  # type: ignore[attr-defined]
 
 
-def _uncommon(parameter: inspect.Parameter, panels: Collection[str]) -> inspect.Parameter:
-    """Return the parameter; if it is in one of the panels, without a place in the short help."""
-    kind, *declarations = get_args(parameter.annotation) or (None,)
-    if not declarations or getattr(declarations[0], "rich_help_panel", None) not in panels:
-        return parameter
-    declaration: Any = copy(declarations[0])
-    declaration.rich_help_panel = Panel(declaration.rich_help_panel)
-    return parameter.replace(annotation=Annotated[kind, declaration])
-
-
-def _fields(model: type[BaseModel], declared: Mapping[str, Declared]) -> list[inspect.Parameter]:
-    """Return the options of a model's fields, in the order of their declarations."""
-    hints = get_type_hints(model, include_extras=True)
-    return [_field(model, name, hints[name], shown) for name, shown in declared.items()]
-
-
-def _field(model: type[BaseModel], name: str, hint: Any, shown: Declared) -> inspect.Parameter:
-    """Return the option of a field; None is its value unless it is typed or a variable sets it."""
-    flag, kind = flag_of(name), _kind(name, hint)
-    metavar = shown.metavar or _choices(hint) or _METAVARS.get(kind)
-    declaration = typer.Option(
-        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-        help=_help(model, name),
-        rich_help_panel=Panel(shown.panel, common=shown.common),
-        envvar=variable_of(name),
-        show_envvar=False,
-        show_default=False,
-        metavar=metavar,
-        autocompletion=shown.complete or completion.choices_of(metavar),
-    )
-    return _parameter(name, Annotated[kind | None, declaration])
+def _fields(
+    model: type[OptionModel], *, uncommon: Collection[str] = ()
+) -> Iterator[inspect.Parameter]:
+    """Yield the options of a model's fields; the short help has none of some panels."""
+    panel = ""
+    for name in model.model_fields:
+        panel = model.panels.get(name, panel)
+        if name in OF_PRESETS:
+            continue
+        kinds = _kinds_of(model, name)
+        common = panel not in uncommon and any(
+            isinstance(kind, Shown) and kind.common for kind in kinds
+        )
+        declaration = field_option(model, name, panel, common=common)
+        yield _parameter(name, Annotated[_typer_kind(kinds) | None, declaration])
 
 
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
-
-
-def _help(model: type[BaseModel], name: str) -> str:
-    """Return the description of a field with its default."""
-    info = model.model_fields[name]
-    text = " ".join((info.description or "").split())
-    default = info.get_default(call_default_factory=True)
-    usual = defaults_of(name) if model is LossOptions else ""
-    if len(usual) > MOST_DEFAULT:
-        usual = "by loss, see rlpost losses"
-    if not usual and default not in (None, False, {}, ()) and name != "numerics":
-        usual = word(default)
-    if not usual or "(default" in text:
-        return text
-    return f"{text.removesuffix('.')} (default: {usual})."
-
-
-def _kind(name: str, hint: Any) -> Any:
-    """Return the type that the shell's words are converted to; the model checks the rest."""
-    if name in REPEATED:
-        return list[str]
-    if name in LISTS:
-        return str
-    parts = _parts(hint)
-    for part in parts:
-        if get_origin(part) is tuple:
-            return tuple.__class_getitem__(tuple(_parts(item)[0] for item in get_args(part)))
-    numbers = [part for part in parts if part in (bool, int, float)]
-    words = any(part == Bound or get_origin(part) is Literal for part in parts)
-    return numbers[0] if numbers and not words else str
-
-
-def _choices(hint: Any) -> str | None:
-    """Return the values of a field that takes words, as `FLOAT|never` or `k1|abs`."""
-    parts = _parts(hint)
-    if Bound in parts:
-        return "FLOAT|never"
-    for part in parts:
-        if metavar := getattr(part, "metavar", None):
-            return str(metavar)
-    words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
-    return "|".join(words) or None
-
-
-def _parts(hint: Any) -> list[Any]:
-    """Return the alternatives of a union without their constraints; a Bound stays one."""
-    if hint == Bound:
-        return [hint]
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return _parts(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        return [inner for part in get_args(hint) for inner in _parts(part)]
-    return [hint]

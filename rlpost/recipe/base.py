@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -43,6 +43,21 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
+
+@dataclass(frozen=True)
+class Shown:
+    """In the metadata of a field or its type: how the command line shows the option."""
+
+    metavar: str = ""
+    """The value in help; empty: that of the type."""
+    common: bool = False
+    """The short help lists it."""
+    repeated: bool = False
+    """The option has one value of a list; it may be repeated."""
+
+
+COMMON = Shown(common=True)
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -76,6 +91,7 @@ Bound = Annotated[
     ),
     PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
     AlsoAccepts("never"),
+    Shown("FLOAT|never"),
 ]
 
 T = TypeVar("T")
@@ -313,6 +329,10 @@ def _has_bool(value: Any) -> bool:
     )
 
 
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple or any(map(_is_list, get_args(annotation)))
+
+
 def _takes_bool(annotation: Any) -> bool:
     return annotation in (bool, Any) or any(map(_takes_bool, get_args(annotation)))
 
@@ -385,13 +405,17 @@ class OptionModel(BaseModel, metaclass=Documented):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings"
     )
+    panels: ClassVar[dict[str, str]] = {}
+    """The heading of a group of options, by its first field."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject a bool for an option that is none: pydantic reads it as 0 or 1."""
+    def _typed(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return a text for a list as its parts; reject a bool that pydantic reads as a number."""
         name = str(info.field_name)
         kind = cls.model_fields[name].annotation
+        if isinstance(value, str) and _is_list(kind):
+            return [word.strip() for word in value.split(",") if word.strip()]
         nested = isinstance(kind, type) and issubclass(kind, OptionModel)  # checks its own fields
         if not nested and _has_bool(value) and not _takes_bool(kind):
             raise ValueError(f"{flag_of(name)} is {value!r}: a bool is not accepted")

@@ -95,7 +95,7 @@ def _default(field: Any) -> Any:
 
 def _fields_text(model: type[BaseModel]) -> str:
     """Return the types, defaults and meanings of the fields, below the heading of their group."""
-    groups: dict[str, str] = getattr(model, "_groups", {})
+    groups: dict[str, str] = model.panels  # type: ignore[attr-defined]
     lines = [] if groups else ["Fields:"]
     for name, field in model.model_fields.items():
         if name in groups:

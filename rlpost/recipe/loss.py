@@ -19,6 +19,7 @@ from pydantic import (
 
 from rlpost.errors import OptionValueError, no_such
 from rlpost.recipe.base import (
+    COMMON,
     Bound,
     Count,
     Finite,
@@ -28,6 +29,7 @@ from rlpost.recipe.base import (
     OptionValue,
     Positive,
     Share,
+    Shown,
     Unit,
 )
 
@@ -303,6 +305,7 @@ DualClip = Annotated[
         _never, json_schema_input_type=Annotated[float, Field(gt=1)] | Literal["twice", "never"]
     ),
     PlainSerializer(_never_text, return_type=float | str, when_used="json"),
+    Shown("FLOAT|twice|never"),
 ]
 AGGREGATIONS = get_args(Aggregation)
 
@@ -313,25 +316,20 @@ class LossOptions(OptionModel):
     `LossOptions.of` raises UsageError if options do not fit together.
     """
 
-    _groups: ClassVar = {  # the first field of each, for `help`
-        "loss": "Loss, ratio and clip range",
-        "cispo_bounds": "Options of single losses",
-        "aggregation": "Aggregation",
-        "kl_loss_coef": "KL loss",
-    }
+    panels: ClassVar = {"loss": "Policy loss"}
 
-    loss: str = "ppo"
+    loss: Annotated[str, Shown("NAME", common=True)] = "ppo"
     """Policy loss (see rlpost losses), or path/to/file.py:function."""
-    loss_options: dict[str, OptionValue] = Field(default_factory=dict)
+    loss_options: Annotated[dict[str, OptionValue], COMMON] = Field(default_factory=dict)
     """Option of your own loss; repeatable."""
     behaviour: Literal["old", "infer", "loglinear", "linear"] = "old"
     """Policy that the ratio divides by: old, the rollout engine, or an
     interpolation of it and the current one by policy_version."""
-    pg_clip: Bound | None = None
+    pg_clip: Annotated[Bound | None, COMMON] = None
     """Clip range ε: ratio in 1 ± ε; geo_mean: log ratio in ± ε."""
-    pg_clip_low: Bound | None = None
+    pg_clip_low: Annotated[Bound | None, COMMON] = None
     """ε below 1, in place of pg_clip; never: no lower bound."""
-    pg_clip_high: Bound | None = None
+    pg_clip_high: Annotated[Bound | None, COMMON] = None
     """ε above 1, in place of pg_clip; never: no upper bound."""
     dual_clip: DualClip | None = None
     """Upper bound on r if A < 0 (mask_pg: any A); twice: 1 + 2·ε."""
@@ -409,7 +407,7 @@ class LossOptions(OptionModel):
     vespo_lambda_neg: Positive | None = None
     """Decay λ by the ratio in vespo if A < 0."""
 
-    aggregation: Aggregation | None = None
+    aggregation: Annotated[Aggregation | None, COMMON] = None
     """Aggregation of token losses to one number."""
     agg_length: Count | None = None
     """Divisor of seq-mean-token-sum-norm; default: longest response."""
@@ -418,7 +416,7 @@ class LossOptions(OptionModel):
     agg_norm: Literal["length", "rows"] = "length"
     """Divide seq-mean-token-sum-norm by length, or by rows, too."""
 
-    kl_loss_coef: NonNegative = 0.0
+    kl_loss_coef: Annotated[NonNegative, COMMON] = 0.0
     """Coefficient of the KL loss; 0: only measured."""
     kl_loss_estimator: KlEstimator = "k3"
     """Estimator of KL(current ‖ reference) per token."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from rlpost.errors import ErrorPart, OptionValueError, ReadWriteError, UsageError, no_such
 from rlpost.recipe.base import (
+    COMMON,
     Count,
     Finite,
     KlEstimator,
@@ -19,6 +20,7 @@ from rlpost.recipe.base import (
     OptionValue,
     Positive,
     Share,
+    Shown,
     Unit,
 )
 from rlpost.recipe.estimators import check_name
@@ -77,7 +79,7 @@ TABLES = ("columns", "options", "teachers", "numerics")
 class EstimatorOptions(OptionModel):
     """The estimator and its options."""
 
-    estimator: Annotated[str, AfterValidator(check_name)] = "grpo"
+    estimator: Annotated[str, AfterValidator(check_name), Shown("NAME", common=True)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
     """Options of your own estimator: its keyword-only parameters."""
@@ -116,8 +118,10 @@ class EstimatorOptions(OptionModel):
     """Cap of the old/infer ratios that carry TD errors back (vtrace)."""
     episode_domains: tuple[str, ...] = ()
     """Domains to centre by group, the others by batch (hierarchical_grpo)."""
-    teachers: dict[str, Finite] = Field(default_factory=dict)
+    teachers: Annotated[dict[str, Finite], Shown("COLUMN=WEIGHT")] = Field(default_factory=dict)
     """Column of a teacher's log-probs and the weight of its KL."""
+    numerics: Numerics = Field(default_factory=Numerics)
+    """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
 
 
 Scope = Literal["batch", "group", "others", "running", "none"]
@@ -131,22 +135,30 @@ class RewardOptions(OptionModel):
     """Columns of reward components, in place of the reward column."""
     component_weights: tuple[Finite, ...] | None = None
     """Weight of each reward component (default: 1 each)."""
-    reward_scale: tuple[Finite, Finite, Finite, Finite] | None = None
+    reward_scale: Annotated[
+        tuple[Finite, Finite, Finite, Finite] | None, Shown("LOW HIGH TO_LOW TO_HIGH")
+    ] = None
     """Clamp rewards to [LOW, HIGH], then map them to [TO_LOW, TO_HIGH]."""
     truncation_penalty: Finite | None = None
     """Truncated responses: multiply the reward by this, or, if negative, replace it."""
-    group_length_penalty: tuple[NonNegative, NonNegative, NonNegative] | None = None
+    group_length_penalty: Annotated[
+        tuple[NonNegative, NonNegative, NonNegative] | None, Shown("OUTPUT INPUT TURNS")
+    ] = None
     """Length penalty: weights of output tokens, input tokens and turns."""
-    overlong_penalty: tuple[Count, Count, NonNegative] | None = None
+    overlong_penalty: Annotated[
+        tuple[Count, Count, NonNegative] | None, Shown("MAX_LEN BUFFER FACTOR")
+    ] = None
     """Linear penalty over the last BUFFER tokens: -FACTOR at MAX_LEN."""
     norm_mean: Scope | None = None
     """Mean to subtract from rewards (default: set by the estimator)."""
     norm_std: Scope | None = None
     """Standard deviation to divide rewards by (default: set by the estimator)."""
-    reward_clip: Positive | None = None
+    reward_clip: Annotated[Positive | None, COMMON] = None
     """Bound C: clamp rewards to ±C, per response and again per token."""
     reward_clip_low: Finite | None = None
     """Lower bound of the reward clip (default: -C of --reward-clip)."""
+    whiten_rewards: bool = False
+    """Whiten token rewards over the policy tokens of a batch."""
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:
@@ -278,11 +290,14 @@ class CorrectionOptions(OptionModel):
     """Largest importance weight; larger ones are truncated to it."""
     is_floor: NonNegative | None = None
     """Smallest importance weight; smaller ones are raised to it."""
-    is_mask: tuple[float, float] | None = None
+    is_mask: Annotated[tuple[float, float] | None, Shown("LOW HIGH")] = None
     """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
     is_normalise: bool = False
     """Divide importance weights by their mean over the batch."""
-    is_filter: tuple[Annotated[str, AfterValidator(_normal_text)], ...] = ()
+    is_filter: Annotated[
+        tuple[Annotated[str, AfterValidator(_normal_text)], ...],
+        Shown("LEVEL:MEASURE:LOW:HIGH", repeated=True),
+    ] = ()
     """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
     Levels: token, segment, geometric, sequence, max, batch. Measures: ratio, k1, k2, k3, tv, error,
     diff, prob_gap, bkl, age."""
@@ -375,14 +390,14 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         UsageError: a value or a name is wrong (one line each), or options exclude each other.
     """
 
-    _groups: ClassVar = {  # the first field of each, for `help`
-        "estimator": "Estimator",
+    panels: ClassVar = {
+        "estimator": "Estimator and preset",
         "reward_components": "Rewards",
         "is_weight": "Off-policy correction",
         "max_len_mask": "Response masks",
         "kl_coef": "KL",
-        "whiten_rewards": "Whitening, clipping and weights",
-        "pass_threshold": "Input and output",
+        "whiten_advantages": "Advantages",
+        "columns": "Input and output",
     }
 
     max_len_mask: bool = False
@@ -397,28 +412,30 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Too easy: mean raw reward of the group at or above this."""
     error_max_len_clip: Count | None = None
     """Keep only responses with reward 1, and those with reward 0 and fewer policy tokens."""
-    drop_zero_variance: bool = False
+    drop_zero_variance: Annotated[bool, COMMON] = False
     """Drop groups of two or more equal rewards (dynamic sampling)."""
     drop_single: bool = False
     """Drop prompt groups of one response."""
-    drop_truncated: bool = False
+    drop_truncated: Annotated[bool, COMMON] = False
     """Drop responses that stopped at the length limit."""
     mask_before_norm: bool = False
     """Leave dropped responses out of reward statistics."""
+    failures: Literal["drop", "keep", "zero"] = "drop"
+    """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
+    attempts: Literal["all", "newest"] = "all"
+    """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
 
-    kl_coef: NonNegative = 0.0
+    kl_coef: Annotated[NonNegative, COMMON] = 0.0
     """KL coefficient β: subtract β·KL from token rewards; 0: measure only."""
-    kl_estimator: KlEstimator = "k1"
+    kl_estimator: Annotated[KlEstimator, COMMON] = "k1"
     """KL estimator per token, policy (old) against reference."""
     kl_target: Positive | None = None
     """Adapt β towards this mean of responses' KL per token, in nats."""
     kl_horizon: Positive = 10000.0
     """Responses over which β adapts."""
-    whiten_rewards: bool = False
-    """Whiten token rewards over the policy tokens of a batch."""
-    whiten_advantages: bool | None = None
+    whiten_advantages: Annotated[bool | None, COMMON] = None
     """Whiten advantages over the policy tokens of a batch (default: set by the estimator)."""
-    advantage_clip: Positive | None = None
+    advantage_clip: Annotated[Positive | None, COMMON] = None
     """Bound C: clamp advantages to ±C."""
     top_entropy_quantile: Share | None = None
     """Share of a batch's policy tokens, those of the highest entropy, that keep their advantage;
@@ -431,21 +448,16 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Weight responses by γ^age, γ over 0 and at most 1; age in policy versions, the mean over
     policy tokens (default: no weight)."""
 
-    pass_threshold: Finite = 1.0
-    """Raw reward at which a response passes (group_pass_rate)."""
-
-    columns: dict[str, str] = Field(default_factory=dict)
+    columns: Annotated[dict[str, str], Shown("ROLE=COLUMN", common=True)] = Field(
+        default_factory=dict
+    )
     """Column to read for a role (default: found by its name)."""
-    tokenizer: str | None = None
+    tokenizer: Annotated[str | None, Shown("NAME|PATH")] = None
     """Tokenizer that counts the tokens of response texts: a file or Hub name."""
     unit: Literal["row", "rollout"] | None = None
     """Count rows or rollouts in statistics of responses (default: rollouts if they have ids)."""
     rollout_reward: RolloutReward = "equal"
     """Reward of a rollout from its rows; equal: they must agree."""
-    failures: Literal["drop", "keep", "zero"] = "drop"
-    """Failed responses: out of statistics and training (drop), as any other (keep), or reward 0."""
-    attempts: Literal["all", "newest"] = "all"
-    """Rows of a step that several attempts of a run wrote: all, or those of the newest."""
     nonfinite: Literal["error", "mask"] = "error"
     """On NaN, infinite or null numbers: stop, or mask the response."""
     emit: tuple[str, ...] | None = None
@@ -454,8 +466,8 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Write no input columns except the keys."""
     replace: bool = False
     """Replace input columns that have the name of an output column."""
-    numerics: Numerics = Field(default_factory=Numerics)
-    """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
+    pass_threshold: Finite = 1.0
+    """Raw reward at which a response passes (group_pass_rate)."""
 
     @property
     def weighs_responses(self) -> bool:

@@ -14,7 +14,7 @@ from typer.main import get_command
 from rlpost.cli.app import COMMANDS, app_of
 from rlpost.cli.commands.config import json_schema
 from rlpost.cli.environment import unknown_variables
-from rlpost.cli.options import LOSS_OPTIONS, RECIPE, RUN
+from rlpost.cli.options import RUN
 from rlpost.recipe.flags import FLAGS, variable_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
@@ -139,7 +139,8 @@ def test_every_variable_that_an_option_reads_is_known():
         for variable in ([one.envvar] if isinstance(one.envvar, str) else one.envvar or [])
     }
     assert {"RLPOST_GAMMA", "RLPOST_MAP", "RLPOST_PG_CLIP", "RLPOST_DEVICE"} <= read
-    assert unknown_variables(dict.fromkeys(read, "1"), (*RECIPE, *LOSS_OPTIONS, *RUN)) == []
+    known = (*Recipe.model_fields, *LossOptions.model_fields, *RUN)
+    assert unknown_variables(dict.fromkeys(read, "1"), known) == []
     assert variable_of("columns") == "RLPOST_MAP"
     assert FLAGS["columns"] == "--map"
 

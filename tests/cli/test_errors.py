@@ -75,7 +75,7 @@ TWO = """
 --gamma=x | error: --gamma x: must be a number from 0 to 1
 --gamma 1.5 | error: --gamma 1.5: must be a number from 0 to 1
 --overlong-penalty 3 4 | --overlong-penalty | 3
---overlong-penalty 20 4 x | --overlong-penalty 20 4 x: must be 3 numbers
+--overlong-penalty 20 4 x | --overlong-penalty x: must be a number of at least 0
 --overlong-penalty 3 9 1 | --overlong-penalty: BUFFER must not exceed MAX_LEN
 --quiet=1 | --quiet
 --chunk-tokens 0 | --chunk-tokens 0: must be an integer of at least 1

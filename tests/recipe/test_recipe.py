@@ -157,7 +157,7 @@ def test_kl_estimators_have_synonyms_of_other_frameworks(name, means):
         ({"columns": 3}, ["columns is 3", "table"]),
         ({"overlong_penalty": [100, 20]}, ["overlong_penalty is [100, 20]: must be 3 numbers"]),
         ({"overlong_penalty": 2}, ["overlong_penalty is 2: must be 3 numbers"]),
-        ({"emit": "kl"}, ["emit is 'kl': must be a list"]),
+        ({"emit": 3}, ["emit is 3: must be a list"]),
         ({"overlong_penalty": [10, 20, 1]}, ["BUFFER", "MAX_LEN"]),
         ({"max_len_mask": True}, ["--max-len-mask", "--max-response-length"]),
         ({"kl_target": 1}, ["--kl-target", "--kl-coef"]),

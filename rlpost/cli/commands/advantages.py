@@ -36,7 +36,7 @@ EPILOG = """Examples:
 
 @command(app, epilog=EPILOG)
 @reads_data
-@with_recipe_options
+@with_recipe_options()
 def advantages(
     context: typer.Context,
     settings: Settings,

@@ -76,7 +76,7 @@ def config() -> None:
 
 
 @command(app, epilog=EPILOG)
-@with_recipe_options
+@with_recipe_options()
 def show(
     settings: Settings,
     every: Annotated[bool, option("--all", help="Print defaults, too.")] = False,

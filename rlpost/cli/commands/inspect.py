@@ -8,14 +8,13 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import Settings, name_values
+from rlpost.cli.arguments import components_of, name_values
 from rlpost.cli.help_screen import SINGLE, command, usage_of
 from rlpost.cli.options import (
     OutputFormat,
     RolloutRewards,
     option,
     reads_data,
-    with_component_options,
 )
 from rlpost.cli.output import reporting
 from rlpost.errors import FindingsError, UsageError
@@ -48,10 +47,8 @@ EPILOG = """Examples:
 
 @command(app, epilog=EPILOG)
 @reads_data
-@with_component_options
 def inspect(
     context: typer.Context,
-    settings: Settings,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -87,6 +84,8 @@ def inspect(
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
+    reward_components: declared.Components = None,
+    component_weights: declared.Weights = None,
     how: declared.Output = OutputFormat.table,
     prompt: Annotated[
         str | None,
@@ -146,7 +145,7 @@ def inspect(
         _show_about(about, None, how.value)
         return
     columns_map = name_values(roles or [], "--map")
-    components = settings.components
+    components = components_of(reward_components, component_weights)
     screens: dict[str, object] = {"about": about, "verbose": verbose, "quiet": quiet}
     checked: dict[str, object] = {
         "fail_on": fail_on, "ignore": ignore, "reward_components": components,

@@ -17,7 +17,6 @@ from rlpost.cli.options import (
     OutputFormat,
     option,
     reads_data,
-    with_loss_options,
     with_recipe_options,
 )
 from rlpost.cli.output import check_summary, reporting, write_json
@@ -42,8 +41,7 @@ EPILOG = """Examples:
 
 @command(app, epilog=EPILOG, allow_extra_args=True)
 @reads_data
-@with_loss_options
-@with_recipe_options
+@with_recipe_options(loss=True)
 def loss(
     context: typer.Context,
     settings: Settings,

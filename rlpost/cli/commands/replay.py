@@ -41,7 +41,7 @@ EPILOG = """Examples:
 
 @command(app, epilog=EPILOG)
 @reads_data
-@with_recipe_options
+@with_recipe_options()
 def replay(
     settings: Settings,
     paths: Annotated[
@@ -137,8 +137,7 @@ def _request(settings: Settings, tolerance: float | None, sample: int | None) ->
     fields["columns_map"] = settings.typed.get("columns", {})
     if own.has_base:
         return {**fields, "recipe": own.recipe, "named": shlex.join(own.words)}
-    own.check_any_preset()
-    return {**fields, "given": own.typed}
+    return {**fields, "given": own.given()}
 
 
 def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:

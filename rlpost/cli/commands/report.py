@@ -11,9 +11,9 @@ import typer
 
 from rlpost.cli import completion
 from rlpost.cli import options as declared
-from rlpost.cli.arguments import Settings, name_values
+from rlpost.cli.arguments import Settings, components_of, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import RolloutRewards, option, reads_data, with_component_options
+from rlpost.cli.options import RolloutRewards, option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
@@ -32,9 +32,7 @@ EPILOG = """Examples:
 
 @command(app, epilog=EPILOG)
 @reads_data
-@with_component_options
 def report(
-    settings: Settings,
     paths: Annotated[
         list[str],
         typer.Argument(metavar="IN... [OUT]", help="Parquet files, directories or globs."),
@@ -48,6 +46,8 @@ def report(
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
     rollout_reward: declared.RolloutReward = RolloutRewards.equal,
+    reward_components: declared.Components = None,
+    component_weights: declared.Weights = None,
     examples: Annotated[
         int,
         option(
@@ -99,7 +99,7 @@ def report(
     """
     paths, output = _output_of(paths, output)
     columns_map = name_values(roles or [], "--map")
-    components = settings.components
+    components = components_of(reward_components, component_weights)
     settings = Settings({"estimator": estimator, "tokenizer": tokenizer}, config, preset)
     recipe = settings.recipe if settings.has_base else None
     need("the report", "report", "altair", "vl_convert")
