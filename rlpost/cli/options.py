@@ -30,7 +30,7 @@ from rlpost.cli.help_screen import (
 )
 from rlpost.cli.output import silence_warnings
 from rlpost.errors import UsageError
-from rlpost.recipe.base import Shown
+from rlpost.recipe.base import InHelp
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions, defaults_of, word
 from rlpost.recipe.recipe import Recipe
@@ -172,7 +172,7 @@ def _help(model: type[OptionModel], name: str) -> str:
 def _typer_kind(kinds: list[Any]) -> Any:
     """Return how the shell's words are taken: a flag, words, or texts, which the model parses."""
     origins = [get_origin(kind) for kind in kinds]
-    if dict in origins or any(isinstance(kind, Shown) and kind.repeated for kind in kinds):
+    if dict in origins or any(isinstance(kind, InHelp) and kind.repeated for kind in kinds):
         return list[str]
     if tuple in origins:
         items = get_args(kinds[origins.index(tuple)])
@@ -444,7 +444,7 @@ def _fields(
             continue
         kinds = _kinds_of(model, name)
         common = panel not in uncommon and any(
-            isinstance(kind, Shown) and kind.common for kind in kinds
+            isinstance(kind, InHelp) and kind.common for kind in kinds
         )
         declaration = field_option(model, name, panel, common=common)
         yield _parameter(name, Annotated[_typer_kind(kinds) | None, declaration])

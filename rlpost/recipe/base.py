@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shown:
+class InHelp:
     """In the metadata of a field or its type: how the command line shows the option."""
 
     metavar: str = ""
@@ -56,7 +56,7 @@ class Shown:
     """The option has one value of a list; it may be repeated."""
 
 
-COMMON = Shown(common=True)
+COMMON = InHelp(common=True)
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -91,7 +91,7 @@ Bound = Annotated[
     ),
     PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
     AlsoAccepts("never"),
-    Shown("FLOAT|never"),
+    InHelp("FLOAT|never"),
 ]
 
 T = TypeVar("T")

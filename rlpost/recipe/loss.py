@@ -23,13 +23,13 @@ from rlpost.recipe.base import (
     Bound,
     Count,
     Finite,
+    InHelp,
     KlEstimator,
     NonNegative,
     OptionModel,
     OptionValue,
     Positive,
     Share,
-    Shown,
     Unit,
 )
 
@@ -305,7 +305,7 @@ DualClip = Annotated[
         _never, json_schema_input_type=Annotated[float, Field(gt=1)] | Literal["twice", "never"]
     ),
     PlainSerializer(_never_text, return_type=float | str, when_used="json"),
-    Shown("FLOAT|twice|never"),
+    InHelp("FLOAT|twice|never"),
 ]
 AGGREGATIONS = get_args(Aggregation)
 
@@ -318,7 +318,7 @@ class LossOptions(OptionModel):
 
     panels: ClassVar = {"loss": "Policy loss"}
 
-    loss: Annotated[str, Shown("NAME", common=True)] = "ppo"
+    loss: Annotated[str, InHelp("NAME", common=True)] = "ppo"
     """Policy loss (see rlpost losses), or path/to/file.py:function."""
     loss_options: Annotated[dict[str, OptionValue], COMMON] = Field(default_factory=dict)
     """Option of your own loss; repeatable."""

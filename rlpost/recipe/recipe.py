@@ -14,13 +14,13 @@ from rlpost.recipe.base import (
     COMMON,
     Count,
     Finite,
+    InHelp,
     KlEstimator,
     NonNegative,
     OptionModel,
     OptionValue,
     Positive,
     Share,
-    Shown,
     Unit,
 )
 from rlpost.recipe.estimators import check_name
@@ -79,7 +79,7 @@ TABLES = ("columns", "options", "teachers", "numerics")
 class EstimatorOptions(OptionModel):
     """The estimator and its options."""
 
-    estimator: Annotated[str, AfterValidator(check_name), Shown("NAME", common=True)] = "grpo"
+    estimator: Annotated[str, AfterValidator(check_name), InHelp("NAME", common=True)] = "grpo"
     """Advantage estimator (see `rlpost estimators`)."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
     """Options of your own estimator: its keyword-only parameters."""
@@ -118,7 +118,7 @@ class EstimatorOptions(OptionModel):
     """Cap of the old/infer ratios that carry TD errors back (vtrace)."""
     episode_domains: tuple[str, ...] = ()
     """Domains to centre by group, the others by batch (hierarchical_grpo)."""
-    teachers: Annotated[dict[str, Finite], Shown("COLUMN=WEIGHT")] = Field(default_factory=dict)
+    teachers: Annotated[dict[str, Finite], InHelp("COLUMN=WEIGHT")] = Field(default_factory=dict)
     """Column of a teacher's log-probs and the weight of its KL."""
     numerics: Numerics = Field(default_factory=Numerics)
     """Numerical detail in which frameworks differ (see `rlpost help presets`)."""
@@ -136,17 +136,17 @@ class RewardOptions(OptionModel):
     component_weights: tuple[Finite, ...] | None = None
     """Weight of each reward component (default: 1 each)."""
     reward_scale: Annotated[
-        tuple[Finite, Finite, Finite, Finite] | None, Shown("LOW HIGH TO_LOW TO_HIGH")
+        tuple[Finite, Finite, Finite, Finite] | None, InHelp("LOW HIGH TO_LOW TO_HIGH")
     ] = None
     """Clamp rewards to [LOW, HIGH], then map them to [TO_LOW, TO_HIGH]."""
     truncation_penalty: Finite | None = None
     """Truncated responses: multiply the reward by this, or, if negative, replace it."""
     group_length_penalty: Annotated[
-        tuple[NonNegative, NonNegative, NonNegative] | None, Shown("OUTPUT INPUT TURNS")
+        tuple[NonNegative, NonNegative, NonNegative] | None, InHelp("OUTPUT INPUT TURNS")
     ] = None
     """Length penalty: weights of output tokens, input tokens and turns."""
     overlong_penalty: Annotated[
-        tuple[Count, Count, NonNegative] | None, Shown("MAX_LEN BUFFER FACTOR")
+        tuple[Count, Count, NonNegative] | None, InHelp("MAX_LEN BUFFER FACTOR")
     ] = None
     """Linear penalty over the last BUFFER tokens: -FACTOR at MAX_LEN."""
     norm_mean: Scope | None = None
@@ -290,13 +290,13 @@ class CorrectionOptions(OptionModel):
     """Largest importance weight; larger ones are truncated to it."""
     is_floor: NonNegative | None = None
     """Smallest importance weight; smaller ones are raised to it."""
-    is_mask: Annotated[tuple[float, float] | None, Shown("LOW HIGH")] = None
+    is_mask: Annotated[tuple[float, float] | None, InHelp("LOW HIGH")] = None
     """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
     is_normalise: bool = False
     """Divide importance weights by their mean over the batch."""
     is_filter: Annotated[
         tuple[Annotated[str, AfterValidator(_normal_text)], ...],
-        Shown("LEVEL:MEASURE:LOW:HIGH", repeated=True),
+        InHelp("LEVEL:MEASURE:LOW:HIGH", repeated=True),
     ] = ()
     """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
     Levels: token, segment, geometric, sequence, max, batch. Measures: ratio, k1, k2, k3, tv, error,
@@ -448,11 +448,11 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Weight responses by γ^age, γ over 0 and at most 1; age in policy versions, the mean over
     policy tokens (default: no weight)."""
 
-    columns: Annotated[dict[str, str], Shown("ROLE=COLUMN", common=True)] = Field(
+    columns: Annotated[dict[str, str], InHelp("ROLE=COLUMN", common=True)] = Field(
         default_factory=dict
     )
     """Column to read for a role (default: found by its name)."""
-    tokenizer: Annotated[str | None, Shown("NAME|PATH")] = None
+    tokenizer: Annotated[str | None, InHelp("NAME|PATH")] = None
     """Tokenizer that counts the tokens of response texts: a file or Hub name."""
     unit: Literal["row", "rollout"] | None = None
     """Count rows or rollouts in statistics of responses (default: rollouts if they have ids)."""
