@@ -65,14 +65,14 @@ async def browser() -> None:
 
 def summary() -> None:
     """Run README's main job and draw its summary."""
-    recipe = rlpost.Recipe(estimator="grpo", drop_truncated=True, drop_zero_variance=True)
+    recipe = rlpost.Recipe(estimator="grpo", drop_truncated=True, drop_equal_rewards=True)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.parquet"
         found = rlpost.advantages(ROOT / "sample_data" / "arithmetic.parquet", out, recipe)
     found["inputs"], found["outputs"] = ["sample_data/arithmetic.parquet"], ["out.parquet"]
     picture = Console(width=80, record=True, file=sys.stderr, force_terminal=True, highlight=False)
     render.show_summary(found, picture)
-    title = "rlpost advantages … --drop-truncated --drop-zero-variance"
+    title = "rlpost advantages … --drop-truncated --drop-equal-rewards"
     picture.save_svg(str(ROOT / ".github" / "summary.svg"), title=title)
 
 

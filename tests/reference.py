@@ -119,8 +119,8 @@ def by_key(
 # Stage 1: sample masks. Each is True for the responses that it keeps.
 
 
-def max_len_kept(rows: Rollout, max_response_length: int) -> list[bool]:
-    return [r.length < max_response_length for r in rows]
+def shorter_kept(rows: Rollout, limit: int) -> list[bool]:
+    return [r.length < limit for r in rows]
 
 
 def difficulty_kept(rows: Rollout, low: float = 0.1, high: float = 0.95) -> list[bool]:

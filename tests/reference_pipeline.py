@@ -226,14 +226,13 @@ def sample_masked(rows: list[Response], options: Options, units: Units) -> list[
     rows = [replace(r, reward=x) for r, x in zip(rows, own, strict=True)]
     joined, places = one_row_each(rows, own, units)
     masks = []
-    if options.get("max_len_mask"):
-        masks.append(ref.max_len_kept(joined, options["max_response_length"]))
-    if options.get("difficulty_mask"):
-        low, high = options.get("difficulty_low", 0.1), options.get("difficulty_high", 0.95)
-        masks.append(ref.difficulty_kept(joined, low, high))
-    if options.get("error_max_len_clip"):
-        masks.append(ref.error_max_len_kept(joined, options["error_max_len_clip"]))
-    if options.get("drop_zero_variance"):
+    if options.get("drop_longer"):
+        masks.append(ref.shorter_kept(joined, options["drop_longer"]))
+    if options.get("drop_difficulty"):
+        masks.append(ref.difficulty_kept(joined, *options["drop_difficulty"]))
+    if options.get("drop_long_errors"):
+        masks.append(ref.error_max_len_kept(joined, options["drop_long_errors"]))
+    if options.get("drop_equal_rewards"):
         unused = process_way(options) == "none"
         total = [r.reward + (0.0 if unused else process_sum(r)) for r in before]
         total = of_rollouts(rows, total, options, units)

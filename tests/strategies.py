@@ -235,8 +235,8 @@ SELF_NORMALISED = ("gdpo", "grpo_passk", "gigpo", "mt_grpo")
 
 JOINING = ("mt_grpo", "turn_credit")
 OF_RESPONSES = (
-    "kl_target", "difficulty_mask", "drop_zero_variance", "drop_single", "drop_truncated",
-    "max_len_mask", "error_max_len_clip", "mask_before_norm", "difficulty_weight", "length_weight",
+    "kl_target", "drop_difficulty", "drop_equal_rewards", "drop_single", "drop_truncated",
+    "drop_longer", "drop_long_errors", "mask_before_norm", "difficulty_weight", "length_weight",
     "overlong_penalty",
 )  # fmt: skip
 """What counts rollouts where rows are joined; the references here count rows."""
@@ -268,12 +268,12 @@ def recipes(
     masks = st.fixed_dictionaries(
         {},
         optional={
-            "max_len_mask": on,
-            "difficulty_mask": on,
-            "difficulty_low": st.sampled_from([0.1, 0.3]),
-            "difficulty_high": st.sampled_from([0.72, 0.95]),
-            "error_max_len_clip": st.sampled_from([1, 4, 9]),
-            "drop_zero_variance": on,
+            "drop_longer": st.sampled_from([1, 3, 8]),
+            "drop_difficulty": st.tuples(
+                st.sampled_from([0.1, 0.3]), st.sampled_from([0.72, 0.95])
+            ),
+            "drop_long_errors": st.sampled_from([1, 4, 9]),
+            "drop_equal_rewards": on,
             "drop_single": on,
             "drop_truncated": on,
             "mask_before_norm": on,
@@ -289,7 +289,6 @@ def recipes(
     others = st.fixed_dictionaries(
         {
             "estimator": st.sampled_from(estimators),
-            "max_response_length": st.sampled_from([1, 3, 8]),
             "kl_estimator": st.sampled_from(["k1", "abs", "k2", "k3"]),
         },
         optional={

@@ -49,8 +49,8 @@ class Setting(NamedTuple):
         return self.source != UNSET and not self.source.startswith(f"{UNSET} of ")
 
 
-NOT_IN_NUMBERS = ("emit", "emit_only", "replace", "max_response_length", "tokenizer")
-"""Options that choose columns, warn of lengths, or are checked with the input."""
+NOT_IN_NUMBERS = ("emit", "emit_only", "replace", "tokenizer")
+"""Options that choose columns, or are checked with the input."""
 
 
 _NOT_OF_RECIPE = ("preset", "correction", "loss")

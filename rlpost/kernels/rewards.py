@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 # Sample masks
 
 
-def not_at_max_length(tokens: Integers, *, max_response_length: int) -> Mask:
-    """Keep responses with fewer policy tokens than the limit of generation, [N] bool."""
-    return tokens < max_response_length
-
-
 def within_difficulty(mean: Floats, size: Floats, *, low: float, high: float) -> Mask:
     """Keep groups with low < mean raw reward < high, and single-response groups, [N] bool.
 
@@ -38,9 +33,9 @@ def within_difficulty(mean: Floats, size: Floats, *, low: float, high: float) ->
     return kept
 
 
-def error_max_len_clip(rewards: Floats, tokens: Integers, *, threshold: int) -> Mask:
-    """Keep reward 1, and reward 0 below `threshold` policy tokens; drop the others, [N] bool."""
-    kept: Mask = (rewards == 1) | ((rewards == 0) & (tokens < threshold))
+def without_long_errors(rewards: Floats, tokens: Integers, *, limit: int) -> Mask:
+    """Keep reward 1, and reward 0 below `limit` policy tokens; drop the others, [N] bool."""
+    kept: Mask = (rewards == 1) | ((rewards == 0) & (tokens < limit))
     return kept
 
 

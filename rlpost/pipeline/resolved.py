@@ -139,9 +139,9 @@ class ResolvedRecipe:
         emitted = [name for name in recipe.emit or () if name in columns]
         reasons = {
             f"estimator {estimator.name}": "reward" in estimator.roles,
-            "--difficulty-mask": recipe.difficulty_mask,
-            "--drop-zero-variance": recipe.drop_zero_variance,
-            "--error-max-len-clip": recipe.error_max_len_clip is not None,
+            "--drop-difficulty": recipe.drop_difficulty is not None,
+            "--drop-equal-rewards": recipe.drop_equal_rewards,
+            "--drop-long-errors": recipe.drop_long_errors is not None,
             "--unit rollout": self.unit == "rollout",
             f"--emit {','.join(emitted)}": bool(emitted),
         }
@@ -164,12 +164,11 @@ class ResolvedRecipe:
         """The parts of the recipe that read the lengths of responses."""
         recipe, estimator = self.recipe, self.estimator
         reasons = {
-            "--max-len-mask": recipe.max_len_mask,
-            "--error-max-len-clip": recipe.error_max_len_clip is not None,
+            "--drop-longer": recipe.drop_longer is not None,
+            "--drop-long-errors": recipe.drop_long_errors is not None,
             "--overlong-penalty": recipe.overlong_penalty is not None,
             "--group-length-penalty": recipe.group_length_penalty is not None,
             "--length-weight": recipe.length_weight,
-            "--max-response-length": recipe.max_response_length is not None,
             "whitening over tokens": self.whiten,
             f"estimator {estimator.name}": not {"tokens", "length"}.isdisjoint(estimator.needs),
         }
@@ -241,12 +240,7 @@ class ResolvedRecipe:
         """Responses get a `sample_mask`; one of the input by this name may stay as it is."""
         recipe = self.recipe
         return (
-            recipe.max_len_mask
-            or recipe.difficulty_mask
-            or recipe.error_max_len_clip is not None
-            or recipe.drop_zero_variance
-            or recipe.drop_single
-            or recipe.drop_truncated
+            recipe.has_masks
             or recipe.nonfinite == "mask"
             or (self.failures and recipe.failures == "drop")
             or (self.attempts and recipe.attempts == "newest")

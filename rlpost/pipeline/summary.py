@@ -30,7 +30,6 @@ from rlpost.pipeline.plan import warns_of_ends
 from rlpost.pipeline.resolved import compares_rows
 from rlpost.pipeline.rollout_order import PLACE, SAME_TURN
 from rlpost.pipeline.signal import GroupSignal, add_signals, group_signal
-from rlpost.pipeline.stages import fields_of
 from rlpost.pipeline.stages.rewards import (
     countable,
     group_statistics,
@@ -136,7 +135,7 @@ class ResponseFacts:
     unwhitened: int = 0
     """Batches with one policy token, which whitening leaves as they are."""
     over_limit: int = 0
-    """Responses of more policy tokens than --max-response-length."""
+    """Responses of more policy tokens than --drop-longer."""
     longest: int = 0
     """Most policy tokens of a response."""
     turns: TurnCounts = NO_TURNS
@@ -193,7 +192,7 @@ def nonfinite(responses: Responses) -> int:
 
 def response_facts(plan: Plan, responses: Responses) -> ResponseFacts:
     """Return the facts about these responses."""
-    tokens, limit = responses["tokens"], plan.resolved.recipe.max_response_length
+    tokens, limit = responses["tokens"], plan.resolved.recipe.drop_longer
     turns = responses.columns.get("turn_evidence", np.zeros(0, np.int8))
     return ResponseFacts(
         groups=_groups(plan, responses) if "group" in plan.columns else None,
@@ -615,7 +614,7 @@ def _kl_noise(equal: int, groups: int) -> str:
     return (
         f"{equal:,} of {counted(groups, 'group')} with equal raw rewards: the KL penalty "
         "is subtracted before normalisation, so their advantages are differences in KL alone, "
-        "scaled to deviation 1; --drop-zero-variance drops them"
+        "scaled to deviation 1; --drop-equal-rewards drops them"
     )
 
 
@@ -738,22 +737,12 @@ def _unwhitened(number: int) -> list[str]:
 
 
 def _over_limit(plan: Plan, facts: ResponseFacts) -> list[str]:
-    """Return the warnings of a generation limit: it drops nothing, or responses exceed it."""
-    limit, longer = plan.resolved.recipe.max_response_length, facts.over_limit
-    likely = [
-        (
-            limit is not None and "max_response_length" not in fields_of(plan.stages),
-            f"--max-response-length {limit} drops no response without --max-len-mask",
-        ),
-        (
-            longer > 0,
-            (
-                f"--max-response-length {limit}: {counted(longer, 'response')} longer, up to "
-                f"{facts.longest:,} policy tokens; is this the limit of generation?"
-            ),
-        ),
-    ]
-    return [text for applies, text in likely if applies]
+    """Return the warning of responses that are longer than the limit of generation."""
+    if not facts.over_limit:
+        return []
+    limit, longer = plan.resolved.recipe.drop_longer, counted(facts.over_limit, "response")
+    upto = f"up to {facts.longest:,} policy tokens"
+    return [f"--drop-longer {limit}: {longer} longer, {upto}; is this the limit of generation?"]
 
 
 def rollout_warnings(plan: Plan, facts: ResponseFacts) -> list[str]:

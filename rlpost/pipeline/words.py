@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlpost.recipe.flags import flag_of
+from rlpost.recipe.recipe import MASKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,15 +19,6 @@ _CREDITED = {
     "token": "off each token's advantage",
     "response": "off the response's reward before normalisation",
 }
-_MASKS = {
-    "max_len": ("max_len_mask", "max_response_length"),
-    "error_max_len": ("error_max_len_clip", "error_max_len_clip"),
-    "truncated": ("drop_truncated", ""),
-    "difficulty": ("difficulty_mask", ""),
-    "zero_variance": ("drop_zero_variance", ""),
-    "single_response": ("drop_single", ""),
-}
-"""The flag of each sample mask, and the field of the number that it compares with."""
 
 
 def mask_flags(recipe: Mapping[str, Any]) -> dict[str, str]:
@@ -36,9 +28,10 @@ def mask_flags(recipe: Mapping[str, Any]) -> dict[str, str]:
         recipe: as plain data.
     """
     flags = {
-        name: f"{flag_of(field)} {recipe[number]}" if number else flag_of(field)
-        for name, (field, number) in _MASKS.items()
-        if recipe[field]
+        name.removeprefix("drop_"): flag_of(name)
+        + ("" if recipe[name] is True else f" {recipe[name]}")
+        for name in MASKS
+        if recipe[name]
     }
     if recipe["nonfinite"] == "mask":
         flags = {"nonfinite": "--nonfinite mask", **flags}

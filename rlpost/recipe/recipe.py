@@ -19,7 +19,9 @@ from rlpost.recipe.base import (
     NonNegative,
     OptionModel,
     OptionValue,
+    Parsed,
     Positive,
+    Range,
     Share,
     Unit,
 )
@@ -71,6 +73,16 @@ ROW_COLUMNS = frozenset(
     }
 )
 """Columns with one value per response; the others are lists of tokens."""
+
+MASKS = (
+    "drop_longer",
+    "drop_long_errors",
+    "drop_truncated",
+    "drop_difficulty",
+    "drop_equal_rewards",
+    "drop_single",
+)
+"""Fields that turn a sample mask on, in the order of the summary."""
 
 TABLES = ("columns", "options", "teachers", "numerics")
 """Fields that are tables of a recipe file, and NAME=VALUE on the command line."""
@@ -394,25 +406,20 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         "estimator": "Estimator and preset",
         "reward_components": "Rewards",
         "is_weight": "Off-policy correction",
-        "max_len_mask": "Response masks",
+        "drop_longer": "Response masks",
         "kl_coef": "KL",
         "whiten_advantages": "Advantages",
         "columns": "Input and output",
     }
 
-    max_len_mask: bool = False
-    """Drop responses of --max-response-length policy tokens or more."""
-    max_response_length: Count | None = None
-    """Limit of generation for --max-len-mask, in policy tokens."""
-    difficulty_mask: bool = False
-    """Drop prompt groups that are too easy or too hard."""
-    difficulty_low: Finite = 0.1
-    """Too hard: mean raw reward of the group at or below this."""
-    difficulty_high: Finite = 0.95
-    """Too easy: mean raw reward of the group at or above this."""
-    error_max_len_clip: Count | None = None
-    """Keep only responses with reward 1, and those with reward 0 and fewer policy tokens."""
-    drop_zero_variance: Annotated[bool, COMMON] = False
+    drop_longer: Annotated[Count | None, InHelp("N")] = None
+    """Drop responses of N policy tokens or more: N is the limit of generation."""
+    drop_difficulty: Parsed[Range] | None = None
+    """Drop prompt groups that are too hard or too easy: mean raw reward of LOW or less, or of HIGH
+    or more, as 0.1:0.95."""
+    drop_long_errors: Annotated[Count | None, InHelp("N")] = None
+    """Keep only responses with reward 1, and those with reward 0 and fewer than N policy tokens."""
+    drop_equal_rewards: Annotated[bool, COMMON] = False
     """Drop groups of two or more equal rewards (dynamic sampling)."""
     drop_single: bool = False
     """Drop prompt groups of one response."""
@@ -470,6 +477,11 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """Raw reward at which a response passes (group_pass_rate)."""
 
     @property
+    def has_masks(self) -> bool:
+        """Whether a sample mask may drop responses for their rewards, lengths or groups."""
+        return any(getattr(self, name) not in (None, False) for name in MASKS)
+
+    @property
     def weighs_responses(self) -> bool:
         """Whether responses get a weight."""
         return self.difficulty_weight or self.length_weight or self.age_decay is not None
@@ -503,19 +515,10 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
         return self
 
     def _conflicts(self) -> Conflicts:
-        low, high = self.difficulty_low, self.difficulty_high
         return [
-            (
-                self.max_len_mask and self.max_response_length is None,
-                "--max-len-mask needs --max-response-length, the length limit of generation",
-            ),
             (
                 self.bootstrap is not None and self.drop_truncated,
                 "--bootstrap and --drop-truncated exclude each other: dropped ones have no returns",
-            ),
-            (
-                low >= high,
-                f"--difficulty-low {low} must be under --difficulty-high {high}",
             ),
             (
                 self.kl_target is not None and self.kl_coef == 0,

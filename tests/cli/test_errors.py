@@ -29,7 +29,7 @@ TOML = {
     "estimator": 'preset = "verl"\nestimator = [1]',
     "eps": "[numerics]\nnorm_eps = -1",
     "teacher": '[teachers]\nbig = "x"',
-    "difficulty": "difficulty_high = -1",
+    "difficulty": "drop_difficulty = '1:-1'",
     "columns": "columns = 3",
     "numerics": "numerics = 3",
     "loss": "loss = 3",
@@ -106,15 +106,12 @@ TWO = """
 --is-weight token --is-mask 3 1 | --is-mask: LOW must be under HIGH
 --is-filter-where negative | --is-filter-where negative needs an --is-filter
 --reward-clip-low 3 | --reward-clip-low needs a --reward-clip above it
---max-len-mask | --max-len-mask needs --max-response-length
 --reward-scale 3 1 0 1 | --reward-scale: LOW must be under HIGH
 --component-weights 1,2 | --component-weights: as many are needed
 --kl-target 1 | --kl-target needs --kl-coef above 0
 --kl-coef 0.1 --kl-horizon 100 | error: --kl-horizon | tip: add --kl-target
---difficulty-low 0.2 | error: --difficulty-low | tip: add --difficulty-mask
---difficulty-high 0.9 | error: --difficulty-high | tip: add --difficulty-mask
---difficulty-low 0.99 | --difficulty-low 0.99 must be under --difficulty-high 0.95
---difficulty-high -1 | error: --difficulty-low 0.1 must be under --difficulty-high -1.0
+--drop-difficulty 0.99:0.95 | error: --drop-difficulty 0.99:0.95: must be LOW:HIGH, with LOW under
+--drop-difficulty 0.2 0.9 | error: --drop-difficulty 0.2: must be LOW:HIGH
 --lam 0.9 | --lam has no effect with estimator grpo: gae and turn_gae read it
 --estimator rloo --gamma 0.9 | --gamma has no effect with estimator rloo
 --emit-only --replace | --emit-only and --replace exclude each other
@@ -148,7 +145,7 @@ loss in.parquet --config preset3.toml | preset3.toml: preset is 3: a name is nee
 loss in.parquet --config estimator.toml | estimator.toml: estimator is [1]: must be a text
 loss in.parquet --config eps.toml --numerics single=raw | eps.toml: numerics.norm_eps is -1:
 loss in.parquet --config teacher.toml --teacher small=1 | teacher.toml: teachers.big is 'x':
-loss in.parquet --config difficulty.toml | difficulty.toml: --difficulty-low 0.1 must be under
+loss in.parquet --config difficulty.toml | difficulty.toml: drop_difficulty is '1:-1': must be
 loss in.parquet --config columns.toml | columns.toml: columns is 3: a table [columns] is needed
 loss in.parquet --config numerics.toml | numerics.toml: numerics is 3: a table [numerics] is needed
 loss in.parquet --config loss.toml | loss.toml: loss is 3: a table [loss] is needed
@@ -263,14 +260,7 @@ def test_flags_and_fields_are_each_others_inverse():
         ("RLPOST_CONFIG=nosuch.toml", "RLPOST_CONFIG: nosuch.toml: cannot read"),
         ("RLPOST_PG_CLIP=-1", "RLPOST_PG_CLIP=-1: "),
         ("RLPOST_LOSS=pppo", "RLPOST_LOSS: no policy loss 'pppo'"),
-        (
-            "RLPOST_DIFFICULTY_HIGH=-1",
-            "RLPOST_DIFFICULTY_HIGH: --difficulty-low 0.1 must be under --difficulty-high -1.0",
-        ),
-        (
-            "RLPOST_DIFFICULTY_LOW=0.99",
-            "RLPOST_DIFFICULTY_LOW=0.99 must be under --difficulty-high 0.95",
-        ),
+        ("RLPOST_DROP_DIFFICULTY=1:-1", "RLPOST_DROP_DIFFICULTY=1:-1: must be LOW:HIGH"),
     ],
 )
 @pytest.mark.usefixtures("here")

@@ -48,7 +48,7 @@ COMMANDS = [
     ("advantages IN NEW --gamma 2", []),
     ("advantages IN OUT --estimator reinforce --kl-coef 0.1", ["numpy", "pyarrow"]),
     ("advantages IN NEW --estimator gae --whiten-advantages --is-weight token --is-cap 2", []),
-    ("advantages IN NEW --overwrite --emit-only --difficulty-mask --nonfinite mask", []),
+    ("advantages IN NEW --overwrite --emit-only --drop-difficulty 0:0.9 --nonfinite mask", []),
     ("advantages FOLDER NEW_FOLDER --map group=run", []),
     ("advantages IN NEW --plan", []),
     ("advantages DUMP CONVERTED", ["rlpost.formats"]),

@@ -133,7 +133,11 @@ def options() -> dict[str, Recipe]:
     cases["bootstrap"] = {"estimator": "gae", "bootstrap": "last"}
     cases["adaptive kl"] = {"kl_coef": 0.05, "kl_target": 0.1, "kl_horizon": 100}
     cases["whiten rewards"] = {"whiten_rewards": True, "advantage_clip": 1.0}
-    cases["masks"] = {"drop_truncated": True, "difficulty_mask": True, "mask_before_norm": True}
+    cases["masks"] = {
+        "drop_truncated": True,
+        "drop_difficulty": (0.1, 0.95),
+        "mask_before_norm": True,
+    }
     cases["weights"] = {"difficulty_weight": True, "length_weight": True}
     extra = ("advantages", "token_level_rewards", "kl", "final_response_mask", "group_mean")
     cases["columns"] = {"emit": extra, "kl_coef": 0.05}

@@ -19,7 +19,7 @@ OF_ROLLOUTS = {
 }
 OF_ROWS = {
     "dropped": {"failures": "drop", "attempts": "newest"},
-    "zero": {"failures": "zero", "drop_zero_variance": True},
+    "zero": {"failures": "zero", "drop_equal_rewards": True},
     "kept": {"failures": "keep", "norm_std": "batch"},
     "bootstrap": {"estimator": "gae", "bootstrap": "column"},
 }

@@ -53,14 +53,14 @@ def test_steps_that_are_numbers_in_one_file_and_names_in_another_are_one(tmp_pat
 
 def test_where_nothing_is_left_anywhere_the_error_is_that_of_one_process():
     table = steps_table().set_column(3, "reward", [pa.array([1.0] * 60)])
-    recipe = rlpost.Recipe(drop_zero_variance=True, difficulty_mask=True)
+    recipe = rlpost.Recipe(drop_equal_rewards=True, drop_difficulty="0.1:0.95")
     check(table, recipe, files=2, rows_a_bucket=5)
 
 
 def test_a_bundle_of_which_nothing_is_left_is_no_error():
     rewards = np.where(np.array(steps_table()["step"]) == "3", 1.0, np.arange(60) % 2)
     table = steps_table().set_column(3, "reward", [pa.array(rewards)])
-    recipe = rlpost.Recipe(drop_zero_variance=True)
+    recipe = rlpost.Recipe(drop_equal_rewards=True)
     check(table, recipe, files=2, rows_a_bucket=1)
 
 

@@ -47,7 +47,7 @@ def test_every_estimator_gives_the_same_in_buckets(estimator):
 
 
 @pytest.mark.parametrize("name", ["sample_mask", "loss_multiplier"])
-@pytest.mark.parametrize("options", [{}, {"drop_zero_variance": True, "replace": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"drop_equal_rewards": True, "replace": True}], ids=str)
 def test_a_sample_mask_of_the_input_gives_the_same(name, options):
     mask = pa.array([float(i % 3 > 0) for i in range(60)])
     table = steps_table().append_column(name, mask)

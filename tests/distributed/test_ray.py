@@ -59,7 +59,11 @@ pytestmark = [
 
 RECIPES = {
     "bundles, whitened": {"estimator": "gae", "kl_coef": 0.05, "whiten_advantages": True},
-    "masks and weights": {"difficulty_mask": True, "length_weight": True, "advantage_clip": 0.5},
+    "masks and weights": {
+        "drop_difficulty": (0.1, 0.95),
+        "length_weight": True,
+        "advantage_clip": 0.5,
+    },
     "one table": {"norm_mean": "running", "norm_std": "running"},
     "positions": {"estimator": "optimal_token_baseline"},
 }

@@ -17,7 +17,15 @@ ALWAYS = (
 BASE = "5e0d738"
 """The commit whose options `OLD_WORDS` has."""
 # How BASE writes what these cases have: pattern and replacement of a command line, in this order.
-OLD_WORDS: tuple[tuple[str, str], ...] = ()
+OLD_WORDS: tuple[tuple[str, str], ...] = (
+    (r"--drop-longer ", "--max-len-mask --max-response-length "),
+    (
+        r"--drop-difficulty (\S+):(\S+)",
+        r"--difficulty-mask --difficulty-low \1 --difficulty-high \2",
+    ),
+    (r"--drop-long-errors ", "--error-max-len-clip "),
+    (r"--drop-equal-rewards", "--drop-zero-variance"),
+)
 
 
 def old_words(words: list[str]) -> list[str]:
@@ -183,15 +191,15 @@ NUMERICS = (
 )
 LEFT_OUT = {"default": "the name of rlpost's own numbers, which most cases have"}
 MASKS = {
-    "max length": ("steps", "--max-len-mask --max-response-length 24"),
-    "difficulty": ("steps", "--difficulty-mask --difficulty-low 0.2 --difficulty-high 0.9"),
-    "error length": ("basic", "--error-max-len-clip 20"),
-    "zero variance": ("arithmetic", "--drop-zero-variance"),
+    "max length": ("steps", "--drop-longer 24"),
+    "difficulty": ("steps", "--drop-difficulty 0.2:0.9"),
+    "error length": ("basic", "--drop-long-errors 20"),
+    "equal rewards": ("arithmetic", "--drop-equal-rewards"),
     "truncated": ("steps", "--drop-truncated"),
-    "before norm": ("calculator", "--drop-truncated --drop-zero-variance --mask-before-norm"),
+    "before norm": ("calculator", "--drop-truncated --drop-equal-rewards --mask-before-norm"),
     "several": (
         "steps",
-        "--drop-truncated --difficulty-mask --max-len-mask --max-response-length 24",
+        "--drop-truncated --drop-difficulty 0.1:0.95 --drop-longer 24",
     ),
 }
 REWARDS = {

@@ -22,12 +22,20 @@ Leaves = dict[str, Any]
 
 # Keys of JSON that were renamed on purpose, old to new: dotted names without list indices, as
 # "groups.old_name": "groups.new_name". Each needs a reason beside it.
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "masked.max_len": "masked.longer",  # masks have the names of their options
+    "masked.error_max_len": "masked.long_errors",
+    "masked.zero_variance": "masked.equal_rewards",
+    "masked.single_response": "masked.single",
+    "recipe.error_max_len_clip": "recipe.drop_long_errors",
+    "recipe.drop_zero_variance": "recipe.drop_equal_rewards",
+}
 
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
 ADDED = {
     "search.same_numbers",  # of `replay`: recipes, without what separates them
+    *("recipe.drop_longer", "recipe.drop_difficulty"),  # one value for a mask and its bounds
 }
 
 # Columns that were added on purpose, likewise.
@@ -44,6 +52,8 @@ REMOVED = {
     *("recipe.micro_batch", "recipe.micro_batch_tokens"),  # batches of masks are those of steps
     "earlier_code",  # of `presets`: the presets of earlier code are golden data
     "rlpost.sidecar",  # by which a join recognised the input of new columns
+    *("recipe.max_len_mask", "recipe.max_response_length"),  # `drop_longer`
+    *("recipe.difficulty_mask", "recipe.difficulty_low", "recipe.difficulty_high"),
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
     "rlpost.checksums",  # of all column chunks, in the footer
     "files.checksums",  # of `verify`: whether they agree
@@ -65,7 +75,7 @@ IGNORED = {
     "run",  # a random number in the metadata that ties the files of a run together
 }
 # Keys below which there are names for people, which are worded like texts.
-WORDED = {"passes"}  # timings of the passes of a run, by what a pass is called
+WORDED = {"passes", "computes"}  # what passes and the stages of a run are called
 # Texts of a page whose numbers are again in the JSON of `inspect`, and whose wording chooses which
 # of them are mentioned and in which unit.
 NOTES = {"note"}

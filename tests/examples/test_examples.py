@@ -32,7 +32,10 @@ from train import train  # noqa: E402
 def enriched(tmp_path_factory):
     path = tmp_path_factory.mktemp("out") / "out.parquet"
     recipe = rlpost.Recipe(  # that of the manual's page
-        difficulty_mask=True, whiten_advantages=True, difficulty_weight=True, is_weight="token"
+        drop_difficulty="0.1:0.95",
+        whiten_advantages=True,
+        difficulty_weight=True,
+        is_weight="token",
     )
     rlpost.advantages(SAMPLE, path, recipe)
     return path
@@ -167,7 +170,7 @@ def test_findings_stop_the_script_and_are_printed(tmp_path):
     [
         (("--gama", "1"), 2, "--gama"),
         (("--map", "mask=gone"), 3, "this dump is skipped"),
-        (("--max-len-mask", "--max-response-length", "22"), 10, "% masked"),
+        (("--drop-longer", "22"), 10, "% masked"),
     ],
 )
 def test_each_failure_has_its_own_exit_code(tmp_path, words, code, text):

@@ -352,7 +352,7 @@ def _recipes() -> list[bytes]:
     own = (
         "estimator = 'gae'\ngamma = 0.9\nlam = 0.5\n[numerics]\nnorm_eps = 1e-5\n",
         "kl-coef = 0.1\nkl_target = 2\nemit = ['advantages', 'kl']\n[columns]\nreward = 'r'\n",
-        "reward_clip = 5\nmax_len_mask = true\nmax_response_length = 8\n",
+        "reward_clip = 5\ndrop_longer = 8\n",
     )
     return [text.encode() for text in (*own, *_preset_texts())]
 

@@ -113,9 +113,9 @@ METRICS = {
     "critic/advantage_clip_frac": _padded_clip("advantage_clip"),
     "critic/kl": lambda fact, *_: fact["kl"]["mean"],
     "actor/reward_kl_penalty": lambda fact, *_: fact["kl"]["mean"],
-    "actor/max_len_mask_ratio": _kept("max_len"),
+    "actor/max_len_mask_ratio": _kept("longer"),
     "actor/difficulty_mask_ratio": _kept("difficulty"),
-    "actor/error_len_mask_ratio": _kept("error_max_len"),
+    "actor/error_len_mask_ratio": _kept("long_errors"),
     "actor/final_mask_ratio": _kept("all"),
     "frac_reward_zero_std": _constant_groups,
 }

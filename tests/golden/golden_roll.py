@@ -15,14 +15,13 @@ def roll_norm(config) -> dict:
 
 
 def roll_masks(config, table) -> dict:
+    low, high = (config.get(f"difficulty_{side}_threshold") for side in ("low", "high"))
+    bounds = (0.1 if low is None else low, 0.95 if high is None else high)
     clips = config.get("error_max_len_clip")
     return {
-        "max_len_mask": config.get("max_len_mask", False),
-        "max_response_length": limit(table),
-        "difficulty_mask": config.get("difficulty_mask", False),
-        "difficulty_low": config.get("difficulty_low_threshold", 0.1),
-        "difficulty_high": config.get("difficulty_high_threshold", 0.95),
-        "error_max_len_clip": config.get("error_max_len_threshold") if clips else None,
+        "drop_longer": limit(table) if config.get("max_len_mask") else None,
+        "drop_difficulty": bounds if config.get("difficulty_mask") else None,
+        "drop_long_errors": config.get("error_max_len_threshold") if clips else None,
     }
 
 

@@ -18,9 +18,9 @@ from rlpost.recipe.recipe import load_toml
 Entry = dict[str, Any]
 Prepare = Callable[[pa.Table], pa.Table]
 NO_MASKS = {
-    "max_len_mask": False,
-    "difficulty_mask": False,
-    "error_max_len_clip": None,
+    "drop_longer": None,
+    "drop_difficulty": None,
+    "drop_long_errors": None,
     "is_filter": (),
 }
 

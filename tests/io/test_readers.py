@@ -26,7 +26,7 @@ EMIT = (
     "kl",
 )
 RECIPE = rlpost.Recipe(
-    estimator="gae", difficulty_mask=True, length_weight=True, kl_coef=0.01, emit=EMIT
+    estimator="gae", drop_difficulty="0.1:0.95", length_weight=True, kl_coef=0.01, emit=EMIT
 )
 
 

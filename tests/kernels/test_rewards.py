@@ -69,14 +69,12 @@ def test_running_statistics_are_per_domain_in_batch_order():
 
 
 @given(lengths, st.data())
-def test_sample_masks_equal_the_reference(tokens, data):
+def test_the_mask_of_long_errors_equals_the_reference(tokens, data):
     drawn = st.sampled_from([0.0, 1.0, 0.5])
     xs = data.draw(st.lists(drawn, min_size=len(tokens), max_size=len(tokens)))
     rows, sizes = of_lengths(tokens, reward=xs)
     limit = data.draw(st.integers(1, 20))
-    kept = rewards.not_at_max_length(sizes, max_response_length=limit)
-    assert kept.tolist() == ref.max_len_kept(rows, limit)
-    kept = rewards.error_max_len_clip(double(xs), sizes, threshold=limit)
+    kept = rewards.without_long_errors(double(xs), sizes, limit=limit)
     assert kept.tolist() == ref.error_max_len_kept(rows, limit)
 
 

@@ -40,13 +40,11 @@ CASES = {
     "importance weights": {"estimator": "raw", "is_weight": "token"},
     "of mean 1": {"estimator": "raw", "is_weight": "token", "is_normalise": True},
     "group columns": {"estimator": "raw", "emit": ("advantages", "group_mean")},
-    "difficulty mask": {
+    "difficulty": {
         "estimator": "raw",
-        "difficulty_mask": True,
-        "difficulty_low": -9,
-        "difficulty_high": 9,
+        "drop_difficulty": (-9, 9),
     },
-    "zero variance": {"estimator": "raw", "drop_zero_variance": True},
+    "equal rewards": {"estimator": "raw", "drop_equal_rewards": True},
     "single": {"estimator": "raw", "drop_single": True},
     "lone zero": {"estimator": "raw", "norm_mean": "batch", "numerics": {"single": "zero_always"}},
     "rollouts": {
@@ -110,7 +108,7 @@ def numbers(rows, recipe, places):
     return [str(table[name][row]) for name in names for row in places]
 
 
-RARE = ("gpg", "grpo_passk", "hierarchical_grpo", "difficulty mask", "zero variance", "single")
+RARE = ("gpg", "grpo_passk", "hierarchical_grpo", "difficulty", "equal rewards", "single")
 """What moves no number here, though it may."""
 
 

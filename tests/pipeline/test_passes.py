@@ -51,7 +51,7 @@ def test_the_kl_of_a_run_is_the_same_in_either_pass():
 @pytest.mark.parametrize("name", ["grpo", "rloo", "opo", "max_rl", "raw", "reinforce_pp"])
 def test_a_response_advantage_is_that_of_each_of_its_tokens(tmp_path, name):
     source, out = save(critic(), tmp_path / "in.parquet", rows=5), tmp_path / "out.parquet"
-    words = ("--estimator", name, "--drop-zero-variance", "--whiten-advantages", "--overwrite")
+    words = ("--estimator", name, "--drop-equal-rewards", "--whiten-advantages", "--overwrite")
     both = ("--emit", "response_advantage,advantages")
     assert run("advantages", source, out, *words, *both, "-q").code == 0
     table = pq.read_table(out)

@@ -136,7 +136,7 @@ def test_numbers_of_several_columns_a_response_are_concatenated():
 
 
 def test_masks_that_drop_all_responses_are_an_error():
-    recipe = rlpost.Recipe(estimator="raw", drop_zero_variance=True)
+    recipe = rlpost.Recipe(estimator="raw", drop_equal_rewards=True)
     equal = table(reward=[1.0] * 4).drop_columns(["right"])
     with pytest.raises(DataError, match="no response is left of 4"):
         rlpost.enrich(equal, recipe)

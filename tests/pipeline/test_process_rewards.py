@@ -115,12 +115,12 @@ def test_the_reward_clip_and_penalties_see_the_sum():
 
 
 def test_zero_variance_looks_at_the_sum_and_difficulty_at_the_raw_reward():
-    _, summary = enriched(ROWS, drop_zero_variance=True)
-    assert summary["masked"]["zero_variance"]["responses"] == 0
+    _, summary = enriched(ROWS, drop_equal_rewards=True)
+    assert summary["masked"]["equal_rewards"]["responses"] == 0
     assert summary["signal"]["groups"]["equal_rewards"] == 0
     bare = [replace(r, token_rewards=None) for r in ROWS]
-    assert enriched(bare, drop_zero_variance=True)[1]["signal"]["groups"]["equal_rewards"] == 1
-    _, summary = enriched(ROWS, difficulty_mask=True)
+    assert enriched(bare, drop_equal_rewards=True)[1]["signal"]["groups"]["equal_rewards"] == 1
+    _, summary = enriched(ROWS, drop_difficulty="0.1:0.95")
     assert summary["masked"]["difficulty"]["responses"] == 2  # the mean of `q` is 1
 
 

@@ -37,8 +37,8 @@ def in_parts(draw):
         optional={
             "kl_coef": st.just(0.3),
             "overlong_penalty": st.just((8, 4, 1.0)),
-            "difficulty_mask": st.sampled_from([True]),
-            "drop_zero_variance": st.sampled_from([True]),
+            "drop_difficulty": st.just((0.1, 0.95)),
+            "drop_equal_rewards": st.sampled_from([True]),
             "mask_before_norm": st.sampled_from([True]),
             "whiten_advantages": st.booleans(),
         },

@@ -16,15 +16,15 @@ from rlpost.recipe.recipe import GROUP_COLUMNS, Recipe
 ROWS = 48
 WRITTEN = ("response_advantage", "response_level_rewards", "sample_mask", *GROUP_COLUMNS)
 OPTIONS: list[dict[str, Any]] = [
-    {"estimator": "grpo", "drop_zero_variance": True, "pass_threshold": 0.7},
-    {"estimator": "grpo", "difficulty_mask": True, "reward_clip": 0.5},
+    {"estimator": "grpo", "drop_equal_rewards": True, "pass_threshold": 0.7},
+    {"estimator": "grpo", "drop_difficulty": (0.1, 0.95), "reward_clip": 0.5},
     {"estimator": "grpo", "drop_truncated": True, "truncation_penalty": 0.5},
     {"estimator": "grpo", "advantage_clip": 0.5, "nonfinite": "mask"},
     {"estimator": "grpo", "length_weight": True, "emit": (*WRITTEN, "sample_weight")},
-    {"estimator": "grpo", "max_len_mask": True, "max_response_length": 8},
+    {"estimator": "grpo", "drop_longer": 8},
     {"estimator": "grpo", "overlong_penalty": (8, 4, 1.0)},
     {"estimator": "grpo", "group_length_penalty": (0.5, 0.0, 0.0)},
-    {"estimator": "grpo", "error_max_len_clip": 6},
+    {"estimator": "grpo", "drop_long_errors": 6},
     {"estimator": "grpo", "whiten_advantages": True},
     {"estimator": "grpo", "whiten_rewards": True},
     {"estimator": "grpo", "reward_components": ["reward", "second"]},

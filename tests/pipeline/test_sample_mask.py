@@ -56,13 +56,13 @@ def test_a_mask_by_another_name_becomes_the_sample_mask(name, tmp_path):
 
 def test_the_written_mask_combines_both():
     table = masked(to_table(responses()), [True, False, True, True])
-    recipe = rlpost.Recipe(max_len_mask=True, max_response_length=3)
+    recipe = rlpost.Recipe(drop_longer=3)
     with pytest.raises(UsageError, match="has a column 'sample_mask' already; --replace"):
         rlpost.enrich(table, recipe)
     got, summary = rlpost.enrich(table, recipe.model_copy(update={"replace": True}))
     assert written(got, "sample_mask") == [True, False, False, False]
     assert {name: one["responses"] for name, one in summary["masked"].items()} == {
-        "sample_mask": 1, "max_len": 2, "nonfinite": 0, "all": 3}  # fmt: skip
+        "sample_mask": 1, "longer": 2, "nonfinite": 0, "all": 3}  # fmt: skip
 
 
 def test_a_weight_is_no_mask_and_a_null_is_an_error():
@@ -84,7 +84,7 @@ def test_a_mask_that_leaves_nothing_is_an_error():
 
 # A second run on the output of a first one
 
-OWN = {"max_len_mask": True, "max_response_length": 4}
+OWN = {"drop_longer": 4}
 
 
 def twice(tmp_path, table, first, second):
@@ -132,14 +132,6 @@ def test_a_mask_that_a_run_computed_in_some_files_only_is_an_error(tmp_path, ord
         recipe = rlpost.Recipe(**options, columns={"sample_mask": column})
         summary = rlpost.advantages(tmp_path / "in", tmp_path / column, recipe)
         assert summary["masked"]["all"]["responses"] == dropped
-
-
-def test_a_length_limit_without_its_mask_is_warned_of():
-    options = {"max_response_length": 4}
-    text = "--max-response-length 4 drops no response without --max-len-mask"
-    assert text in rlpost.enrich(to_table(responses()), rlpost.Recipe(**options))[1]["warnings"]
-    masked_too = rlpost.Recipe(**options, max_len_mask=True)
-    assert text not in rlpost.enrich(to_table(responses()), masked_too)[1]["warnings"]
 
 
 def test_the_loss_uses_the_mask_beside_the_advantages(tmp_path):

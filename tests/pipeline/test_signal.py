@@ -82,16 +82,16 @@ def test_the_histogram_has_each_advantage_other_than_0(estimator, scale):
     assert (np.histogram(away, edges)[0] == counts).all()
 
 
-MASKED = {"drop_zero_variance": True, "drop_single": True, "max_len_mask": True}
+MASKED = {"drop_equal_rewards": True, "drop_single": True, "drop_longer": 4}
 
 
 def test_what_masks_newly_drop_adds_up():
-    masked = summary_of(frame(), **MASKED, max_response_length=4)["masked"]
+    masked = summary_of(frame(), **MASKED)["masked"]
     assert {name: (one["responses"], one["new"]) for name, one in masked.items()} == {
         "nonfinite": (0, 0),
-        "max_len": (2, 2),  # the third response of each group of three
-        "zero_variance": (5, 4),
-        "single_response": (1, 1),
+        "longer": (2, 2),  # the third response of each group of three
+        "equal_rewards": (5, 4),
+        "single": (1, 1),
         "all": (7, 7),
     }
 

@@ -71,8 +71,7 @@ def test_every_other_option_alone(options, estimator):
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"max_len_mask": True}, "--max-response-length"),
-        ({"difficulty_low": 0.9, "difficulty_high": 0.9}, "--difficulty-high"),
+        ({"drop_difficulty": "0.9:0.9"}, "LOW under HIGH"),
         ({"kl_target": 1.0}, "--kl-coef"),
         ({"overlong_penalty": (4, 5, 1.0)}, "BUFFER"),
         ({"emit_only": True, "replace": True}, "--emit-only"),

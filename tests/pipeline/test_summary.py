@@ -135,20 +135,18 @@ def facts(out, recipe):
         "nonfinite": share(~out["reward"].is_finite(), rows),
         "all": share(~out["sample_mask"], rows),
     }
-    if recipe.max_len_mask:
-        masked["max_len"] = share(lengths >= recipe.max_response_length, rows)
+    if recipe.drop_longer:
+        masked["longer"] = share(lengths >= recipe.drop_longer, rows)
     if recipe.drop_truncated:
         masked["truncated"] = share(out["finish_reason"] == "length", rows)
-    if recipe.drop_zero_variance:
-        masked["zero_variance"] = share(out["kinds"] == 1, rows)
-    if recipe.difficulty_mask:
-        inside = out["solved"].is_between(
-            recipe.difficulty_low, recipe.difficulty_high, closed="none"
-        )
+    if recipe.drop_equal_rewards:
+        masked["equal_rewards"] = share(out["kinds"] == 1, rows)
+    if recipe.drop_difficulty:
+        inside = out["solved"].is_between(*recipe.drop_difficulty, closed="none")
         masked["difficulty"] = share(~inside, rows)
-    if recipe.error_max_len_clip:
-        good = (out["reward"] == 1) | ((out["reward"] == 0) & (lengths < recipe.error_max_len_clip))
-        masked["error_max_len"] = share(~good, rows)
+    if recipe.drop_long_errors:
+        good = (out["reward"] == 1) | ((out["reward"] == 0) & (lengths < recipe.drop_long_errors))
+        masked["long_errors"] = share(~good, rows)
     found = {
         "responses": rows,
         "tokens": {"all": tokens.height, "policy": policy.height},
@@ -189,17 +187,17 @@ def same(got, want, where=""):
 RECIPES = {
     "grpo": {"advantage_clip": 0.7},
     "masks": {
-        "max_len_mask": True, "max_response_length": 9, "drop_truncated": True,
-        "drop_zero_variance": True, "estimator": "rloo",
+        "drop_longer": 9, "drop_truncated": True,
+        "drop_equal_rewards": True, "estimator": "rloo",
     },
     "difficulty": {
-        "difficulty_mask": True, "difficulty_low": 0.3, "difficulty_high": 0.6,
-        "error_max_len_clip": 11,
+        "drop_difficulty": (0.3, 0.6),
+        "drop_long_errors": 11,
     },
     "kl and clips": {"kl_coef": 0.4, "reward_clip": 0.8, "advantage_clip": 0.5, "estimator": "gae"},
     "clips and masks": {
         "kl_coef": 0.4, "reward_clip": 0.6, "advantage_clip": 0.5, "drop_truncated": True,
-        "drop_zero_variance": True,
+        "drop_equal_rewards": True,
     },
     "kl and a score": {"kl_coef": 2.0, "reward_clip": 0.6, "estimator": "dr_grpo"},
     "whitening": {"estimator": "reinforce_pp", "gamma": 0.9, "advantage_clip": 1.2},
@@ -395,8 +393,8 @@ def test_zeros_at_the_end_of_lists_of_different_lengths_are_no_padding():
         ({"reward": [0.0, 1.0, 1.0, float("nan")]}, {"nonfinite": "mask"}, "1 response left out"),
         (
             {"response_mask": [[1, 1], [1, 1, 1], [1], [0, 1]]},
-            {"max_len_mask": True, "max_response_length": 2},
-            "--max-response-length 2: 1 response longer, up to 3 policy tokens",
+            {"drop_longer": 2},
+            "--drop-longer 2: 1 response longer, up to 3 policy tokens",
         ),
     ],
 )

@@ -172,8 +172,6 @@ def test_dropped_responses_and_rewards_of_zero_lose_nothing():
     rows = [LONG, Response(group="p", reward=0.0, mask=[1, 0]), LONG]
     table = to_table([Response(**{**vars(r), "values": [0.0] * len(r.mask)}) for r in rows])
     numerics = {"terminal_reward": "last_token"}
-    recipe = rlpost.Recipe(
-        estimator="gae", numerics=numerics, max_len_mask=True, max_response_length=3
-    )
+    recipe = rlpost.Recipe(estimator="gae", numerics=numerics, drop_longer=3)
     _, summary = rlpost.enrich(table, recipe)
     assert counted(summary["warnings"], "the reward") == 0

@@ -63,8 +63,8 @@ ROLLOUTS = {
     "truncation": {"estimator": "raw", "truncation_penalty": -1.0},
     "turns": {"estimator": "raw", "group_length_penalty": (0.1, 0.2, 0.3)},
     "truncated": {"drop_truncated": True, "mask_before_norm": True},
-    "limit": {"max_len_mask": True, "max_response_length": 4, "mask_before_norm": True},
-    "pass": {"error_max_len_clip": 4, "estimator": "raw"},
+    "limit": {"drop_longer": 4, "mask_before_norm": True},
+    "pass": {"drop_long_errors": 4, "estimator": "raw"},
     "single": {"drop_single": True},
 }
 

@@ -76,9 +76,9 @@ def test_empty_responses_count_in_their_group_or_not():
 @pytest.mark.parametrize(
     ("options", "counted", "left_out"),
     [
-        ({"drop_zero_variance": True}, [True, True, True], [False, False, True]),
+        ({"drop_equal_rewards": True}, [True, True, True], [False, False, True]),
         ({"drop_single": True}, [True, True, True], [True, True, True]),
-        ({"difficulty_mask": True}, [True, True, True], [False, False, True]),
+        ({"drop_difficulty": (0.1, 0.95)}, [True, True, True], [False, False, True]),
     ],
     ids=str,
 )
@@ -105,7 +105,7 @@ def test_a_response_alone_is_not_dropped_with_an_empty_one_unless_asked():
     rows = responses([1.0, 0.0], masks=[[1], [0]]) + [
         replace(row, group="q") for row in responses([0.0, 1.0])
     ]
-    for options, want in (({"drop_zero_variance": True}, True), ({"drop_single": True}, False)):
+    for options, want in (({"drop_equal_rewards": True}, True), ({"drop_single": True}, False)):
         recipe = rlpost.Recipe(**options, numerics={"empty": "leave_out"})
         table, _ = rlpost.enrich(to_table(rows), recipe)
         assert table["sample_mask"].to_pylist() == [want, True, True, True]

@@ -40,9 +40,9 @@ def test_the_summary_of_the_sample_has_24_lines_and_what_is_off_prints_nothing(t
 
 def test_masks_are_a_funnel_that_adds_up(tmp_path):
     one = "sequence:ratio:0.9:1.1"
-    masks = {"drop_truncated": True, "drop_zero_variance": True, "is_filter": (one,)}
+    masks = {"drop_truncated": True, "drop_equal_rewards": True, "is_filter": (one,)}
     text = "\n".join(lines_of(summary_page(ran(tmp_path, **masks))))
-    rows = {"--drop-truncated": 31, "--drop-zero-variance": 152, f"--is-filter {one}": 4}
+    rows = {"--drop-truncated": 31, "--drop-equal-rewards": 152, f"--is-filter {one}": 4}
     numbers = {flag: text.partition(flag)[2].split()[0] for flag in rows}
     assert numbers == {flag: f"-{count}" for flag, count in rows.items()}
     assert text.partition("\nkept")[2].split()[0] == str(512 - sum(rows.values()))
@@ -62,7 +62,7 @@ def test_no_signal_is_the_last_word_in_red():
 
 
 def test_findings_that_fail_a_run_are_on_its_page_and_nothing_is_written(tmp_path):
-    recipe = Recipe(max_len_mask=True, max_response_length=20)  # warns of longer responses
+    recipe = Recipe(drop_longer=20)  # warns of longer responses
     with pytest.raises(FindingsError) as caught:
         rlpost.advantages(SAMPLE, tmp_path / "o.parquet", recipe, rlpost.Options(fail_on="warning"))
     page = summary_page(caught.value.summary)

@@ -33,7 +33,7 @@ def cases(draw):
     rows = draw(rollouts(extreme=draw(st.booleans())))
     options = draw(recipes(ESTIMATORS, gammas=(0.9, 1.0)))
     switches = {
-        "drop_zero_variance": True, "drop_truncated": True, "drop_single": True,
+        "drop_equal_rewards": True, "drop_truncated": True, "drop_single": True,
         "reward_clip": 0.5, "advantage_clip": 0.75, "is_weight": "token",
         "is_filter": ("sequence:ratio:0.9:1.1",), "nonfinite": "mask",
     }  # fmt: skip

@@ -41,4 +41,4 @@ def foreign() -> pa.Table:
     return table.replace_schema_metadata({"origin": "step 3", "rlpost.x": "kept"})
 
 
-ALL_ON = ["--kl-coef", "0.1", "--whiten-advantages", "--length-weight", "--drop-zero-variance"]
+ALL_ON = ["--kl-coef", "0.1", "--whiten-advantages", "--length-weight", "--drop-equal-rewards"]

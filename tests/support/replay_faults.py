@@ -507,7 +507,7 @@ CLEAN = tuple(
         ("open-instruct", "standard", {}, ("advantages",), "inputs", {"seed": 218, "group": 8}),
         ("open-instruct", "centered", {}, ("advantages",), "none", {"seed": 219, "scale": 10.0}),
         (
-            *("prime-rl", "grpo", {"drop_zero_variance": True}),
+            *("prime-rl", "grpo", {"drop_equal_rewards": True}),
             *(("sample_mask", "advantages"), "results", {"seed": 220}),
         ),
     )

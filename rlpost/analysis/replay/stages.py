@@ -147,15 +147,8 @@ def inputs_of(stage: str, resolved: ResolvedRecipe, recorded: Collection[str]) -
         if not before and {*tokens} & {*recorded}:
             before = (*tokens, *(kl if resolved.charges_kl else ()))
         before = before or (*kl, *rewards)
-    masks = ("sample_mask",) if before and masks_by_rewards(recipe) else ()
+    masks = ("sample_mask",) if before and recipe.has_masks else ()
     return tuple(name for name in (*before, *masks) if name in recorded)
-
-
-def masks_by_rewards(recipe: Recipe) -> bool:
-    """Return whether the recipe drops responses by their raw rewards or lengths."""
-    from rlpost.pipeline.stages.rewards import MASKS  # noqa: PLC0415 - slow to import
-
-    return any(getattr(recipe, name) not in (None, False) for name in MASKS)
 
 
 def _with_fields(recipe: Recipe, **fields: Any) -> Recipe:

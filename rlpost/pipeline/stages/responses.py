@@ -23,7 +23,6 @@ from rlpost.pipeline.rollout_order import order_of
 from rlpost.pipeline.stages.ages import MEAN_AGE
 from rlpost.pipeline.stages.rewards import (
     COUNTABLE,
-    MASKS,
     batch_moments,
     countable,
     counted,
@@ -33,7 +32,7 @@ from rlpost.pipeline.stages.rewards import (
     total_rewards,
 )
 from rlpost.pipeline.stages.units import combine, per_unit
-from rlpost.recipe.recipe import GROUP_COLUMNS
+from rlpost.recipe.recipe import GROUP_COLUMNS, MASKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -89,13 +88,13 @@ def treat_failures(responses: Responses, *, recipe: Recipe) -> Responses:
 
 def mask_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that `sample_masks` reads."""
-    of_groups = recipe.difficulty_mask or recipe.drop_zero_variance or recipe.drop_single
-    return (
-        MASKS
-        | {*(["max_response_length"] if recipe.max_len_mask else [])}
-        | {*(["difficulty_low", "difficulty_high"] if recipe.difficulty_mask else [])}
-        | (COUNTABLE if of_groups else frozenset())
-    )
+    return frozenset(MASKS) | (COUNTABLE if _drops_groups(recipe) else frozenset())
+
+
+def _drops_groups(recipe: Recipe) -> bool:
+    """Return whether a mask drops whole prompt groups."""
+    by_reward = recipe.drop_difficulty is not None or recipe.drop_equal_rewards
+    return by_reward or recipe.drop_single
 
 
 def sample_masks(responses: Responses, *, recipe: Recipe) -> Responses:
@@ -154,13 +153,11 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
     flags = {}
     if "failed" in responses and recipe.failures == "drop" and recipe.numerics.failed == "count":
         flags["failure"] = ~responses["failed"]
-    if recipe.max_len_mask:
-        limit = recipe.max_response_length
-        assert limit is not None
-        flags["max_len"] = rewards.not_at_max_length(tokens, max_response_length=limit)
-    if recipe.error_max_len_clip is not None:
-        flags["error_max_len"] = rewards.error_max_len_clip(
-            reward, tokens, threshold=recipe.error_max_len_clip
+    if recipe.drop_longer is not None:
+        flags["longer"] = tokens < recipe.drop_longer
+    if recipe.drop_long_errors is not None:
+        flags["long_errors"] = rewards.without_long_errors(
+            reward, tokens, limit=recipe.drop_long_errors
         )
     if recipe.drop_truncated:
         flags["truncated"] = ~responses["truncated"]
@@ -169,19 +166,22 @@ def _sample_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
 
 def _group_flags(responses: Responses, recipe: Recipe) -> dict[str, Column]:
     """Return the flags of masks of groups; a response that no group counts is kept."""
-    if not (recipe.difficulty_mask or recipe.drop_zero_variance or recipe.drop_single):
+    if not _drops_groups(recipe):
         return {}
     rows, total = countable(responses, recipe), total_rewards(responses)
     group, _ = group_statistics(responses, responses["reward"], rows=rows)
     _, constant = group_statistics(responses, total, rows=rows)
-    low, high, alone = recipe.difficulty_low, recipe.difficulty_high, group.number == 1
-    inside = rewards.within_difficulty(group.mean, group.number, low=low, high=high)
-    flags = {
-        "difficulty": (recipe.difficulty_mask, inside),
-        "zero_variance": (recipe.drop_zero_variance, ~constant | alone),
-        "single_response": (recipe.drop_single, ~alone),
-    }
-    return {name: flag | ~rows for name, (wanted, flag) in flags.items() if wanted}
+    alone, flags = group.number == 1, {}
+    if recipe.drop_difficulty is not None:
+        low, high = recipe.drop_difficulty
+        flags["difficulty"] = rewards.within_difficulty(
+            group.mean, group.number, low=low, high=high
+        )
+    if recipe.drop_equal_rewards:
+        flags["equal_rewards"] = ~constant | alone
+    if recipe.drop_single:
+        flags["single"] = ~alone
+    return {name: flag | ~rows for name, flag in flags.items()}
 
 
 def group_column_fields(written: Collection[str]) -> frozenset[str]:

@@ -35,24 +35,13 @@ if TYPE_CHECKING:
 
 COUNTABLE = frozenset({"numerics.empty"})
 """The fields that `countable` reads."""
-MASKS = frozenset(
-    {
-        "max_len_mask",
-        "error_max_len_clip",
-        "drop_truncated",
-        "difficulty_mask",
-        "drop_zero_variance",
-        "drop_single",
-    }
-)
-"""The fields that turn a sample mask on."""
 
 
 def counted_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that `counted` reads; there may be no mask that drops a response."""
     first = recipe.numerics.correction == "first" and recipe.rejects_responses
     failed = recipe.failures == "drop" and recipe.numerics.failed == "count"
-    drops = first or failed or any(getattr(recipe, name) not in (None, False) for name in MASKS)
+    drops = first or failed or recipe.has_masks
     return COUNTABLE | {*(["mask_before_norm"] if drops else [])}
 
 

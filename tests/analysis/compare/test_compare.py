@@ -75,7 +75,7 @@ def test_a_recipe_and_its_file_have_the_same_population(tmp_path):
     })  # fmt: skip
     pq.write_table(table, tmp_path / "in.parquet")
     recipe = rlpost.Recipe(
-        drop_zero_variance=True,
+        drop_equal_rewards=True,
         is_filter=("token:ratio:0.8:1.5",),
         emit=("advantages", "final_response_mask"),
     )

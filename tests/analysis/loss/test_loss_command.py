@@ -156,7 +156,7 @@ def test_chunks_and_workers_change_no_bit(tmp_path, words, given):
     [
         [],
         ["--estimator", "gae", "--kl-coef", "0.05", "--whiten-advantages"],
-        ["--difficulty-weight", "--drop-zero-variance", "--advantage-clip", "0.9"],
+        ["--difficulty-weight", "--drop-equal-rewards", "--advantage-clip", "0.9"],
         ["--is-weight", "token", "--is-cap", "1.01"],
     ],
     ids=["grpo", "gae", "weights", "importance"],

@@ -24,13 +24,13 @@ STAGES = (
     "returns",
     "advantages",
 )
-MASKS = {"difficulty_mask": True, "drop_single": True}
+MASKS = {"drop_difficulty": (0.1, 0.95), "drop_single": True}
 RECIPES = {
     "roll": ("roll", {"estimator": "reinforce", "norm_mean": "group", "norm_std": "group"}),
     "verl gae": ("verl", {"estimator": "gae", "lam": 0.9}),
     "verl rloo": ("verl", {"estimator": "rloo", "mask_before_norm": True}),
     "slime": ("slime", {"estimator": "reinforce_plus_plus", "advantage_clip": 1, "reward_clip": 3}),
-    "openrlhf": ("openrlhf", {"estimator": "rloo", "drop_zero_variance": True}),
+    "openrlhf": ("openrlhf", {"estimator": "rloo", "drop_equal_rewards": True}),
     "nemo-rl": ("nemo-rl", {"estimator": "gae", "whiten_advantages": True}),
     "otb": ("verl", {"estimator": "optimal_token_baseline"}),
     "roll whitened": ("roll", {"estimator": "reinforce", "whiten_rewards": True, "gamma": 0.9}),

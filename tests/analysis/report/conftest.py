@@ -21,7 +21,7 @@ def made(tmp_path_factory):
     """A file with advantages, clip states and findings, and its page."""
     folder = tmp_path_factory.mktemp("report")
     enriched, lossy = folder / "enriched.parquet", folder / "rollouts.parquet"
-    recipe = rlpost.Recipe(estimator="grpo", advantage_clip=1.5, difficulty_mask=True)
+    recipe = rlpost.Recipe(estimator="grpo", advantage_clip=1.5, drop_difficulty="0.1:0.95")
     rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
     assert run_command("loss", enriched, lossy, "--quiet") == (0, "", "")
     table = pq.read_table(lossy)

@@ -80,7 +80,7 @@ def test_only_policy_tokens_count(made):
 
 def test_ppo_clips_equal_those_of_rlpost_loss(tmp_path):
     enriched = tmp_path / "enriched.parquet"
-    recipe = rlpost.Recipe(estimator="grpo", difficulty_mask=True)
+    recipe = rlpost.Recipe(estimator="grpo", drop_difficulty="0.1:0.95")
     rlpost.advantages(SAMPLE / "arithmetic.parquet", enriched, recipe)
     said = run_command("loss", enriched, "--format", "json").out
     clip = json.loads(said)["settings"][0]["clip"]

@@ -21,7 +21,7 @@ SAMPLE = Path(__file__).parents[3] / "sample_data"
 
 
 def test_recorded_numbers_are_compared_with_the_recipe_of_the_file(data):
-    """`advantage_clip` and `difficulty_mask` are in the metadata, and in no preset."""
+    """`advantage_clip` and `drop_difficulty` are in the metadata, and in no preset."""
     (section,) = [one for one in data["sections"] if one["name"] == "replay"]
     verdict = section["tiles"][0]
     assert (verdict["value"], verdict["note"]) == (

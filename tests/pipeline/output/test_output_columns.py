@@ -63,7 +63,7 @@ def test_the_engine_log_ratio_is_old_minus_infer(process):
 
 def test_what_is_written_by_default_follows_from_the_recipe(process):
     assert process(rollout()).column_names[5:] == USUAL
-    masked = process(rollout(), "--drop-zero-variance", "--length-weight")
+    masked = process(rollout(), "--drop-equal-rewards", "--length-weight")
     assert masked.column_names[5:] == [*USUAL, "sample_mask", "sample_weight"]
 
 

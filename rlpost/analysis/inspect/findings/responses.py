@@ -407,7 +407,7 @@ def equal_rewards_in_groups(data: CheckInput) -> Result:
 
     A reward minus the mean of equal rewards is 0: these groups cost as much to sample as
     others, and train nothing. Sample other prompts, or more responses per prompt;
-    --drop-zero-variance leaves the groups out.
+    --drop-equal-rewards leaves the groups out.
     """
     groups, rows = data.groups, data.group_rows
     assert groups is not None
@@ -428,7 +428,7 @@ def equal_rewards_in_groups(data: CheckInput) -> Result:
         f"{', most of them' + in_steps if in_steps else ''}: {groups.equal_all_pass:,} all "
         f"pass, {groups.equal_all_fail:,} none pass{_threshold_note(data)}",
         "sample other prompts, or more responses per prompt, or leave the groups out with "
-        "--drop-zero-variance",
+        "--drop-equal-rewards",
         groups.zero_variance, several, data.examples_of_groups(flags),
     )  # fmt: skip
 
@@ -558,7 +558,7 @@ def many_truncated(data: CheckInput) -> Result:
     """At least 25 % of responses are truncated, or at least 5 % have exactly the most tokens.
 
     A truncated answer is mostly scored as wrong, whatever it would have become. Raise the
-    length limit, or leave such responses out: --drop-truncated, --max-len-mask,
+    length limit, or leave such responses out: --drop-truncated, --drop-longer,
     --overlong-penalty.
     """
     rows, lengths = data.reading.rows, data.lengths
@@ -579,7 +579,7 @@ def many_truncated(data: CheckInput) -> Result:
     return Problem(
         30 + 30 * count / data.count,
         f"{count:,} of {counted(data.count, 'response')} ({share(count, data.count)}) {text}",
-        "raise the limit, or --drop-truncated, --max-len-mask, --overlong-penalty",
+        "raise the limit, or --drop-truncated, --drop-longer, --overlong-penalty",
         count, data.count, data.examples(flags, "tokens"),
     )  # fmt: skip
 

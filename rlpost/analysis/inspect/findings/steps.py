@@ -116,7 +116,7 @@ def vanishing_signal(data: CheckInput) -> Result:
         f"{percent(after)} of the groups of {where} are without signal, {percent(before)} of those "
         "before",
         "sample other prompts (dynamic sampling), or leave the groups out with "
-        "--drop-zero-variance",
+        "--drop-equal-rewards",
         equal, of, data.examples_of_groups(flags),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.sample_facts import plain
-from rlpost.recipe.base import KlEstimator
+from rlpost.recipe.base import KlEstimator, Range
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
@@ -228,9 +228,9 @@ def _whitened(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
             yield {"whiten_advantages": True, DETAIL + detail: value}
 
 
-def _max_len(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
-    yield False
-    yield from ({"max_len_mask": True, "max_response_length": one} for one in sample.limits)
+def _limits(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
+    yield None
+    yield from sample.limits
 
 
 def _weights(resolved: ResolvedRecipe, sample: SampleFacts) -> Iterator[Changes]:
@@ -328,9 +328,9 @@ FIELDS: dict[str, SearchedField] = {
     "is_weight": SearchedField(_weights, data=(ENGINE,)),
     "is_normalise": _WEIGHTS,
     "is_filter_where": _WEIGHTS,
-    "max_len_mask": SearchedField(_max_len),
-    "difficulty_mask": SearchedField(data=(MEANS,)),
-    "drop_zero_variance": SearchedField(data=(EQUAL,)),
+    "drop_longer": SearchedField(_limits),
+    "drop_difficulty": SearchedField((None, Range(0.1, 0.95)), data=(MEANS,)),
+    "drop_equal_rewards": SearchedField(data=(EQUAL,)),
     "drop_single": SearchedField(data=(SINGLE,)),
     "drop_truncated": SearchedField(data=(TRUNCATED,)),
     "mask_before_norm": SearchedField(),
