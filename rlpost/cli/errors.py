@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperArgument
@@ -146,30 +146,12 @@ def _without_value(flag: str, parameter: Any) -> ErrorPart:
 
 def _wrong_value(error: typer.TyperException, parameter: Any, context: Any) -> ErrorPart:
     """Return the part for a value that an option does not accept."""
-    from annotated_types import Ge, Le  # noqa: PLC0415 - pydantic's, which only errors need
+    from rlpost.recipe.base import wrong_value  # noqa: PLC0415 - only errors need pydantic
 
-    from rlpost.recipe.accepted import field_kind  # noqa: PLC0415
-    from rlpost.recipe.base import wrong_value  # noqa: PLC0415
-    from rlpost.recipe.loss import LossOptions  # noqa: PLC0415
-    from rlpost.recipe.recipe import Recipe  # noqa: PLC0415
-
-    name = str(parameter.name)
-    fields = {**LossOptions.model_fields, **Recipe.model_fields}
-    if name in fields:
-        kind = field_kind(fields, [name])
-    else:
-        kind = parameter.type_descriptor.annotation
-        limits: list[Any] = []
-        info = parameter.type_descriptor.parameter_info
-        limits += [Ge(info.min)] if info.min is not None else []
-        limits += [Le(info.max)] if info.max is not None else []
-        kind = Annotated[(kind, *limits)] if limits else kind
-    variable = variable_behind(context, name)
+    variable = variable_behind(context, str(parameter.name))
     value = os.environ.get(variable, "") if variable else typed_value(parameter, sys.argv)
-    where = f"{variable}={value}" if variable else f"{_flag(parameter)} {value}".strip()
-    if value is None:
-        return ErrorPart(f"{_flag(parameter)}: {error.message}")
-    return wrong_value(where, value, kind)
+    where = f"{variable}={value}" if variable else f"{_flag(parameter)} {value or ''}".strip()
+    return wrong_value(where, value, error.message)
 
 
 def _flag(parameter: Any) -> str:

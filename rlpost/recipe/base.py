@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import shlex
+import textwrap
 from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
@@ -32,15 +35,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, core_schema
 
 from rlpost.errors import ErrorPart, OptionValueError, UsageError, closest, no_such, series
-from rlpost.recipe.accepted import AlsoAccepts, accepted, choices_of, field_kind
-from rlpost.recipe.documented import Documented, own_docstring
-from rlpost.recipe.flags import FLAG, field_of, flag_of, variable_of
+from rlpost.recipe.flags import FLAG, SET, field_of, flag_of, variable_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from pydantic import GetJsonSchemaHandler
-    from pydantic.json_schema import JsonSchemaValue
+    from pydantic.fields import FieldInfo
     from pydantic_core import CoreSchema
 
 
@@ -90,7 +90,6 @@ Bound = Annotated[
         _bound, json_schema_input_type=Annotated[float, Field(gt=0)] | Literal["never"]
     ),
     PlainSerializer(_bound_text, return_type=float | str, when_used="json"),
-    AlsoAccepts("never"),
     InHelp("FLOAT|never"),
 ]
 
@@ -329,46 +328,15 @@ def _has_bool(value: Any) -> bool:
     )
 
 
-def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) is tuple or any(map(_is_list, get_args(annotation)))
+def _takes(annotation: Any, *kinds: Any) -> bool:
+    """Return whether a type is, or has as a part, one of these."""
+    if annotation in kinds or get_origin(annotation) in kinds:
+        return True
+    return any(_takes(part, *kinds) for part in get_args(annotation))
 
 
-def _takes_bool(annotation: Any) -> bool:
-    return annotation in (bool, Any) or any(map(_takes_bool, get_args(annotation)))
-
-
-def _option_of(
-    loc: tuple[int | str, ...], text: str, where: str, origins: Mapping[str, str]
-) -> tuple[str, str]:
-    """Return the flag of the option that an error is about, and the source of its value.
-
-    An error about several options has no location; its text begins with the flag of one. The source
-    is then that of the first option that is set. It is the flag if that, or its variable, set it.
-    """
-    if loc:
-        field = str(loc[0])
-        flag = flag_of(field)
-        source = origins.get(".".join(map(str, loc[:2])), origins.get(field, where))
-    else:
-        flags = FLAG.findall(text) or [""]
-        flag = flags[0]
-        field = next((name for name in map(field_of, flags) if name in origins), field_of(flag))
-        source = where or origins.get(field, flag)
-    typed = source == flag_of(field) or (source == variable_of(field) and flag == flag_of(field))
-    return flag, flag if typed else source
-
-
-def _tuple_length(annotation: Any) -> int | None:
-    """Return the number of values of a field that is a tuple; None if any number is possible."""
-    parts = get_args(annotation)
-    if get_origin(annotation) is tuple:
-        return None if Ellipsis in parts else len(parts)
-    lengths = map(_tuple_length, parts)
-    return next((length for length in lengths if length is not None), None)
-
-
-def as_typed(value: Any) -> str:
-    """Return a value as one types it after a flag.
+def as_typed(value: Any, joint: str = " ") -> str:
+    """Return a value as one types it after a flag; lists with a joint, a comma in `--set`.
 
     >>> as_typed(-1.0), as_typed((1, 2.5)), as_typed("abc"), as_typed("a b"), as_typed(True)
     ('-1', '1 2.5', 'abc', "'a b'", 'true')
@@ -382,24 +350,28 @@ def as_typed(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"
     if isinstance(value, list | tuple):
-        return " ".join(map(as_typed, value))
+        return joint.join(map(as_typed, value))
     return shlex.quote(str(value))
 
 
-def wrong_value(text: str, value: Any, kind: Any) -> ErrorPart:
+def wrong_value(place: str, value: Any, needed: str) -> ErrorPart:
     """Return the problem that an option does not accept a value.
 
     Args:
-        text: the option with its value.
+        place: the option with its value.
         value: the value, of which the closest word is a candidate.
-        kind: the type of the option.
+        needed: pydantic's message, such as `Input should be 'zero' or 'raw'`.
     """
-    needed = accepted(kind)
-    sentence = f"{text}: must be {needed}" if needed else f"{text}: this value is not accepted"
-    return ErrorPart(sentence, closest(str(value), choices_of(kind)))
+    text = needed.removeprefix("Value error, ").replace("Input should", "must", 1).rstrip(".")
+    choices = re.findall("'([^']+)'", re.split("must be|one of", text)[-1])
+    return ErrorPart(f"{place}: {text[:1].lower()}{text[1:]}", closest(str(value), choices))
 
 
-class OptionModel(BaseModel, metaclass=Documented):
+def _default(field: FieldInfo) -> str:
+    return f"{field.default_factory.__name__}()" if field.default_factory else repr(field.default)
+
+
+class OptionModel(BaseModel):
     """A pydantic model that raises UsageError, with a line for each wrong value."""
 
     model_config = ConfigDict(
@@ -408,27 +380,36 @@ class OptionModel(BaseModel, metaclass=Documented):
     panels: ClassVar[dict[str, str]] = {}
     """The heading of a group of options, by its first field."""
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Give `help` a line for each field, and a signature without types."""
+        own = inspect.cleandoc(vars(cls).get("__doc__") or "")
+        fields = [
+            textwrap.fill(
+                f"{name} = {_default(field)}: {' '.join((field.description or '').split())}",
+                width=76,  # `help` indents by 4
+                initial_indent="    ",
+                subsequent_indent="        ",
+                break_on_hyphens=False,
+            )
+            for name, field in cls.model_fields.items()
+        ]
+        cls.__doc__ = "\n".join([own, "", "Fields:", *fields])
+        parameters = inspect.signature(cls).parameters.values()
+        plain = [parameter.replace(annotation=parameter.empty) for parameter in parameters]
+        cls.__signature__ = inspect.Signature(plain)
+
     @field_validator("*", mode="before")
     @classmethod
     def _typed(cls, value: Any, info: ValidationInfo) -> Any:
         """Return a text for a list as its parts; reject a bool that pydantic reads as a number."""
-        name = str(info.field_name)
-        kind = cls.model_fields[name].annotation
-        if isinstance(value, str) and _is_list(kind):
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, str) and _takes(kind, tuple):
             return [word.strip() for word in value.split(",") if word.strip()]
-        nested = isinstance(kind, type) and issubclass(kind, OptionModel)  # checks its own fields
-        if not nested and _has_bool(value) and not _takes_bool(kind):
-            raise ValueError(f"{flag_of(name)} is {value!r}: a bool is not accepted")
+        nested = hasattr(kind, "model_fields")  # it checks its own fields
+        if not nested and _has_bool(value) and not _takes(kind, bool, Any):
+            raise PydanticCustomError("bool", "a bool is not accepted")
         return value
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Return pydantic's schema, whose description is the docstring without the fields."""
-        schema = handler(core_schema)
-        handler.resolve_ref_schema(schema)["description"] = own_docstring(cls)
-        return schema
 
     if not TYPE_CHECKING:  # type checkers then see the fields as parameters
 
@@ -436,7 +417,7 @@ class OptionModel(BaseModel, metaclass=Documented):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                raise UsageError(*self._problems(error, type(self).__name__)) from None
+                raise UsageError(*self._problems(error, values, type(self).__name__, {})) from None
 
         # With this attribute pydantic's model_validate does not call __init__, and so raises
         # ValidationError, which `of` needs.
@@ -463,65 +444,88 @@ class OptionModel(BaseModel, metaclass=Documented):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise UsageError(*cls._problems(error, where, origins)) from None
+            raise UsageError(*cls._problems(error, values, where, origins or {})) from None
 
     @classmethod
     def _problems(
-        cls, error: ValidationError, where: str, origins: Mapping[str, str] | None = None
+        cls,
+        error: ValidationError,
+        values: Mapping[str, Any],
+        where: str,
+        origins: Mapping[str, str],
     ) -> list[ErrorPart]:
-        """Return the problems: the source, the value, what is needed.
+        """Return a problem for each wrong value: its source, the value, what is needed.
 
         Args:
             error: of this model.
+            values: as they came, by field.
             where: the source of the values; empty on the command line.
             origins: the sources of single fields, or of TABLE.NAME, if they differ.
         """
-        problems = [
-            cls._problem(item, *_option_of(item["loc"], item["msg"], where, origins or {}))
-            for item in error.errors()
-        ]
-        return list(dict.fromkeys(problems))
+        problems: dict[str, ErrorPart] = {}
+        for item in error.errors():
+            place, part = cls._problem(item, values, where, origins)
+            former = problems.get(place)
+            if former is not None and part.text not in former.text:  # of a union's other type
+                needed = part.text.removeprefix(place).removeprefix(": must be")
+                names = former.candidates + part.candidates
+                part = replace(former, text=f"{former.text}, or{needed}", candidates=names)
+            elif former is not None:
+                continue
+            problems[place] = part
+        return [*problems.values()]
 
     @classmethod
-    def _problem(cls, item: Any, flag: str, source: str) -> ErrorPart:
-        """Return the problem of an item of a ValidationError, with its flag and its source."""
-        loc, value = item["loc"], item["input"]
-        typed = source == flag
-        prefix = "" if typed or not source else f"{source}: "
-        if item["type"] == "extra_forbidden":
-            text = (
-                f"{flag} {loc[-1]}: no such field" if typed else f"no option {cls._called(loc)!r}"
-            )
-            return cls._owner(*loc[:-1]).no_option(f"{prefix}{text}", loc[-1])
+    def _problem(
+        cls, item: Any, values: Mapping[str, Any], where: str, origins: Mapping[str, str]
+    ) -> tuple[str, ErrorPart]:
+        """Return the place of an item of a ValidationError, and its problem, which begins so."""
         if item["type"] == "value_error":
             wrong = item["ctx"]["error"]
-            problem = wrong.part if isinstance(wrong, OptionValueError) else ErrorPart(str(wrong))
-            named = problem.text.startswith(flag) or not typed
-            return replace(problem, text=f"{prefix if named else f'{flag}: '}{problem.text}")
-        if item["type"] == "missing":  # an item of a list, which is the value
-            loc = loc[:1]
-        if typed:
-            name = f"{flag} {loc[1]}=" if loc[1:] and isinstance(loc[1], str) else f"{flag} "
-            text = f"{name}{as_typed(value)}"
+            part = wrong.part if isinstance(wrong, OptionValueError) else ErrorPart(str(wrong))
+            text = _with_source(part.text, item["loc"], where, origins)
+            return text, replace(part, text=text)
+        field, *keys = map(str, item["loc"])
+        name, value, flag = field, values.get(field), flag_of(field)
+        if keys and isinstance(value, dict):
+            name, value = f"{field}.{keys[0]}", value.get(keys[0])
+        source = origins.get(name, origins.get(field, where))
+        if item["type"] == "extra_forbidden":
+            option = f"{flag} {keys[0]}" if keys else flag
+            option = f"{SET} {name}" if source == SET else option
+            typed = source in (SET, flag, variable_of(field))
+            text = f"{option}: no such field" if typed else f"{source}: no option {name!r}"
+            model: Any = cls.model_fields[field].annotation if keys else cls
+            return text, model.no_option(text.removeprefix(": "), item["loc"][-1])
+        if source == SET:
+            place = f"{SET} {name}={as_typed(value, ',')}"
+        elif source in (flag, variable_of(field)):
+            key = name.removeprefix(field).removeprefix(".")
+            place = f"{flag} {key}{'=' * bool(key)}{as_typed(value)}"
         else:
-            text = f"{prefix}{cls._called(loc)} is {value!r}"
-        if item["type"] == "finite_number":
-            return ErrorPart(f"{text}: must be a finite number")
-        kind = field_kind(cls.model_fields, loc)
-        return wrong_value(text, value, kind)
-
-    @classmethod
-    def _called(cls, loc: tuple[int | str, ...]) -> str:
-        """Return the name, for errors, of a location in the model."""
-        return ".".join(str(part) for part in loc)
+            place = f"{source}{': ' * bool(source)}{name} is {value!r}"
+        needed = "a value is missing" if item["type"] == "missing" else item["msg"]  # of a tuple
+        return place, wrong_value(place, value, needed)
 
     @classmethod
     def no_option(cls, text: str, name: Any) -> ErrorPart:
         """Return the problem of an unknown name: a sentence, and the closest fields."""
         return no_such(text, str(name), cls.model_fields)
 
-    @classmethod
-    def _owner(cls, *path: Any) -> type[OptionModel]:
-        """Return the model in which a name is unknown: this one, or that of one of its fields."""
-        kind = cls.model_fields[path[0]].annotation if path else cls
-        return kind if isinstance(kind, type) and issubclass(kind, OptionModel) else cls
+
+def _with_source(text: str, loc: Sequence[Any], where: str, origins: Mapping[str, str]) -> str:
+    """Return the text of a validator with the source of the value before it.
+
+    The text of an error about several options begins with the flag of one; the source is then that
+    of the first option that is set. None is named if the command line has the value.
+    """
+    flags = [flag_of(str(loc[0]))] if loc else FLAG.findall(text) or [""]
+    flag = flags[0]
+    field = next((name for name in map(field_of, flags) if name in origins), field_of(flag))
+    if loc:
+        source = origins.get(".".join(map(str, loc[:2])), origins.get(field, where))
+    else:
+        source = where or origins.get(field, flag)
+    if source in (SET, flag_of(field)) or (source, flag) == (variable_of(field), flag_of(field)):
+        return text if text.startswith(flag) else f"{flag}: {text}"
+    return f"{source}: {text}" if source else text

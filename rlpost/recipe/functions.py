@@ -8,14 +8,14 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from rlpost.errors import ErrorPart, UsageError, closest, no_such
 from rlpost.recipe.base import PLAIN, is_plain
-from rlpost.recipe.documented import type_text
 from rlpost.recipe.flags import flag_of
 
 if TYPE_CHECKING:
@@ -86,6 +86,25 @@ class Option:
         if self.kind is not None and is_plain(self.default):
             value = _word(self.plain(self.default))
         return f"{flag_of('options')} {self.name}={value}"
+
+
+def type_text(annotation: Any) -> str:
+    """Return a type as a reader writes it: without validators, choices as their values.
+
+    >>> type_text(Annotated[float, "positive"] | None), type_text(Literal["k1", "k2"])
+    ('float | None', "'k1' | 'k2'")
+    """
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_text(parts[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(type_text, parts))
+    if origin is Literal:
+        return " | ".join(map(repr, parts))
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(type_text, parts))}]"
+    names = {Ellipsis: "...", NoneType: "None"}
+    return names.get(annotation) or str(getattr(annotation, "metavar", annotation.__name__))
 
 
 def options_of(functions: Iterable[Function], fields: Collection[str]) -> dict[str, Option]:

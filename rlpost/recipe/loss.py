@@ -463,8 +463,3 @@ class LossOptions(OptionModel):
         if bounds[0] >= bounds[1]:
             raise ValueError(f"--cov-low {bounds[0]:g} must be below --cov-high {bounds[1]:g}")
         return self
-
-    @classmethod
-    def _called(cls, loc: tuple[int | str, ...]) -> str:
-        """Return the field of an error; the rest of `loc` is the type that rejects the value."""
-        return str(loc[0]) if loc else ""

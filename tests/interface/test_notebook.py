@@ -188,14 +188,11 @@ def models():
 
 @pytest.mark.parametrize("model", models())
 def test_help_of_options_has_each_field_once_and_fits_80_columns(model):
-    text = pydoc.plain(pydoc.render_doc(model))
-    head = text.partition("Method resolution order")[0]
-    fields = head[head.index(":\n |      " + next(iter(model.model_fields))) :]
+    text = pydoc.plain(pydoc.render_doc(model)).partition("Method resolution order")[0]
+    assert "Annotated" not in text
+    fields = text.partition("Fields:")[2]
     assert max(map(len, fields.splitlines())) <= 80
     for name, field in model.model_fields.items():
-        assert head.count(f"     {name}: ") == 1
-        first = " ".join((field.description or "").split()[:3]).partition(" --")[0]
-        assert first in " ".join(head.replace(" | ", " ").split())
-    for word in ("FieldInfo", "Annotated", "typing.", "model_dump", "__pydantic"):
-        assert word not in text
-    assert len(text.splitlines()) < 300
+        assert fields.count(f"     {name} = ") == 1
+        first = " ".join((field.description or "").split()[:3])
+        assert first in " ".join(fields.replace(" | ", " ").split())

@@ -132,6 +132,8 @@ def json_schema() -> Json:
     recipe = Recipe.model_json_schema()
     loss = LossOptions.model_json_schema()
     definitions = recipe.pop("$defs", {}) | loss.pop("$defs", {}) | {"LossOptions": loss}
+    for definition in definitions.values():  # without the line of each field
+        definition["description"] = definition["description"].partition("\n\n")[0]
     fields: Json = {
         "$schema": {"type": "string", "description": "Path of this schema, for editors."},
         "preset": {
