@@ -294,11 +294,11 @@ def divergences(rows: Rollout, options: Options) -> tuple[Tokens | None, list[fl
         return None, None
     bound = options.get("numerics", {}).get("log_ratio_clamp", 40.0)
     kl = ref.token_kl(rows, options.get("kl_estimator", "k1"), bound=bound)
-    beta, target = options.get("kl_coef", 0.0), options.get("kl_target")
-    if target is None:
+    beta, adapts = options.get("kl_coef", 0.0), options.get("kl_target")
+    if adapts is None:
         return kl, [beta] * len(rows)
-    horizon = options.get("kl_horizon", 10000.0)
-    return kl, ref.adaptive_betas(rows, kl, beta=beta, target=target, horizon=horizon)
+    target, horizon = adapts
+    return kl, ref.adaptive_betas(rows, kl, beta=beta, target=target, horizon=horizon or 10000.0)
 
 
 def estimated(

@@ -282,8 +282,9 @@ def recipes(
     kl = st.fixed_dictionaries(
         {"kl_coef": st.sampled_from([0.1, 1.0])},
         optional={
-            "kl_target": st.sampled_from([0.05, 3.0]),
-            "kl_horizon": st.sampled_from([4.0, 100.0]),
+            "kl_target": st.tuples(
+                st.sampled_from([0.05, 3.0]), st.sampled_from([4.0, 100.0, None])
+            ),
         },
     )
     others = st.fixed_dictionaries(

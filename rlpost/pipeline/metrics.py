@@ -52,6 +52,7 @@ from rlpost.pipeline.stages.tokens import (
 )
 from rlpost.pipeline.stages.top_entropy import CHOSEN
 from rlpost.pipeline.totals import SPREADS, Counted, ExactTotals
+from rlpost.recipe.base import Written
 from rlpost.recipe.roles import LOG_PROB_ROUNDING, LOG_PROBS
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ def _report_clip(
     if value is None:
         return None
     return {
-        "bound": value,
+        "bound": value.plain if isinstance(value, Written) else value,
         "count": totals.count(clipped),
         "fraction": totals.share(clipped, of),
         "of": KEPT_RESPONSES if of == "kept" or resolved.lengths == "unknown" else KEPT_TOKENS,

@@ -456,9 +456,9 @@ def _edge_counts(totals: Totals) -> dict[str, int]:
 def _penalty(recipe: Recipe, coefficients: list[Json] | None) -> Json:
     """Return the KL coefficient, that of each batch if it adapts, and where KL is subtracted."""
     credit = {"credit": recipe.numerics.kl_credit}
-    if coefficients is None:
+    if coefficients is None or recipe.kl_target is None:
         return {"coefficients": recipe.kl_coef, **credit}
-    return {"coefficients": coefficients, **credit, "target": recipe.kl_target}
+    return {"coefficients": coefficients, **credit, "target": recipe.kl_target.value}
 
 
 def _histogram(totals: ExactTotals) -> Json:

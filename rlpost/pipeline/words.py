@@ -95,7 +95,7 @@ def _rewards(resolved: ResolvedRecipe) -> str:
     if resolved.process is not None:
         parts.append(f"process rewards per {resolved.process}")
     parts += [] if resolved.estimator.normalises else _normalisation(resolved)
-    if (bounds := recipe.reward_bounds) is not None:
+    if (bounds := recipe.reward_clip) is not None:
         low, high = bounds
         parts.append(f"clipped to {f'±{high:g}' if low == -high else f'{low:g} to {high:g}'}")
     if recipe.whiten_rewards:
@@ -124,7 +124,7 @@ def _kl(resolved: ResolvedRecipe) -> str:
     if recipe.kl_coef == 0 or credit is None:
         return f"{recipe.kl_estimator}, measured only"
     if recipe.kl_target is not None:
-        beta = f"β (from {beta}, adapted to a mean KL of {recipe.kl_target:g})"
+        beta = f"β (from {beta}, adapted to a mean KL of {recipe.kl_target.value:g})"
     return f"{recipe.kl_estimator}, {policy} against reference; {beta} × KL {credit}"
 
 

@@ -249,6 +249,35 @@ class Offsets(Range):
         return self.low if math.isfinite(self.low) else "never"
 
 
+class _Target(NamedTuple):
+    value: float
+    horizon: float
+
+
+class KlTarget(Written, _Target):
+    """The KL to which a coefficient adapts, and the responses over which it does."""
+
+    metavar = "VALUE[:HORIZON]"
+    needed = "VALUE or VALUE:HORIZON, each above 0"
+    usual = 10_000.0
+    """The horizon of a value alone."""
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the target of a value, alone or with a horizon."""
+        target, horizon = (*_split(value, 2), None)[:2]
+        both = cls(_number(target), _number(horizon, cls.usual))
+        if not (min(both) > 0 and math.isfinite(max(both))):
+            raise ValueError
+        return both
+
+    @property
+    def plain(self) -> float | str:
+        """VALUE, else VALUE:HORIZON."""
+        both = ":".join(map(number_text, self))
+        return self.value if self.horizon == self.usual else both
+
+
 class _Limit(NamedTuple):
     which: str
     bound: float

@@ -16,6 +16,7 @@ from rlpost.recipe.base import (
     Finite,
     InHelp,
     KlEstimator,
+    KlTarget,
     NonNegative,
     OptionModel,
     OptionValue,
@@ -23,6 +24,7 @@ from rlpost.recipe.base import (
     Positive,
     Range,
     Share,
+    Symmetric,
     Unit,
 )
 from rlpost.recipe.estimators import check_name
@@ -165,20 +167,10 @@ class RewardOptions(OptionModel):
     """Mean to subtract from rewards (default: set by the estimator)."""
     norm_std: Scope | None = None
     """Standard deviation to divide rewards by (default: set by the estimator)."""
-    reward_clip: Annotated[Positive | None, COMMON] = None
-    """Bound C: clamp rewards to ±C, per response and again per token."""
-    reward_clip_low: Finite | None = None
-    """Lower bound of the reward clip (default: -C of --reward-clip)."""
+    reward_clip: Annotated[Parsed[Symmetric] | None, COMMON] = None
+    """Clamp rewards to [-C, C] or [LOW, HIGH], per response and again per token."""
     whiten_rewards: bool = False
     """Whiten token rewards over the policy tokens of a batch."""
-
-    @property
-    def reward_bounds(self) -> tuple[float, float] | None:
-        """Lower and upper bound of the reward clip; None if there is none."""
-        if self.reward_clip is None:
-            return None
-        low = -self.reward_clip if self.reward_clip_low is None else self.reward_clip_low
-        return low, self.reward_clip
 
     @property
     def component_weight(self) -> dict[str, float]:
@@ -187,7 +179,7 @@ class RewardOptions(OptionModel):
         return dict(zip(names, self.component_weights or (1.0,) * len(names), strict=True))
 
     def _reward_conflicts(self) -> Conflicts:
-        overlong, clip = self.overlong_penalty, self.reward_clip
+        overlong = self.overlong_penalty
         return [
             (
                 overlong is not None and overlong[1] > overlong[0],
@@ -200,10 +192,6 @@ class RewardOptions(OptionModel):
             (
                 self.reward_scale is not None and self.reward_scale[0] >= self.reward_scale[1],
                 "--reward-scale: LOW must be under HIGH",
-            ),
-            (
-                self.reward_clip_low is not None and self.reward_clip_low >= (clip or -math.inf),
-                "--reward-clip-low needs a --reward-clip above it",
             ),
         ]
 
@@ -436,10 +424,9 @@ class Recipe(CorrectionOptions, RewardOptions, EstimatorOptions):
     """KL coefficient β: subtract β·KL from token rewards; 0: measure only."""
     kl_estimator: Annotated[KlEstimator, COMMON] = "k1"
     """KL estimator per token, policy (old) against reference."""
-    kl_target: Positive | None = None
-    """Adapt β towards this mean of responses' KL per token, in nats."""
-    kl_horizon: Positive = 10000.0
-    """Responses over which β adapts."""
+    kl_target: Parsed[KlTarget] | None = None
+    """Adapt β towards this mean of responses' KL per token, in nats, over HORIZON responses, 10000
+    unless set."""
     whiten_advantages: Annotated[bool | None, COMMON] = None
     """Whiten advantages over the policy tokens of a batch (default: set by the estimator)."""
     advantage_clip: Annotated[Positive | None, COMMON] = None

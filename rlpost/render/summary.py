@@ -383,22 +383,19 @@ def _column(summary: Json, mask: str) -> str:
 
 def _clips(summary: Json) -> list[TextTable]:
     """Return how many numbers were clipped, and of how many."""
-    recipe, tokens = (
-        summary["recipe"],
-        counted(summary["signal"]["tokens"]["count"], "policy token"),
-    )
+    tokens = counted(summary["signal"]["tokens"]["count"], "policy token")
     kept = summary["responses"] - summary["masked"]["all"]["responses"]
     rows = []
-    for key, name, low in (
-        ("reward_clip", "rewards", recipe["reward_clip_low"]),
-        ("token_reward_clip", "token rewards", recipe["reward_clip_low"]),
-        ("advantage_clip", "advantages", None),
+    for key, name in (
+        ("reward_clip", "rewards"),
+        ("token_reward_clip", "token rewards"),
+        ("advantage_clip", "advantages"),
     ):
         clip = summary[key]
         if clip is None or (key == "token_reward_clip" and not clip["count"]):
             continue
-        bound = number(clip["bound"])
-        to = f"±{bound}" if low is None else f"{number(low)} to {bound}"
+        bound = clip["bound"]
+        to = bound.replace(":", " to ") if isinstance(bound, str) else f"±{number(bound)}"
         of = tokens if "token" in clip["of"] else counted(kept, _row(summary))
         rows.append((f"{name} to {to}", f"{clip['count']:,}", percent(clip["fraction"]), of))
     if (top := summary.get("top_entropy")) is not None:

@@ -68,8 +68,8 @@ TWO = """
 --estimater grpo | --estimater | tip: did you mean --estimator
 --gama 1 | --gamma
 --no-such-flag | --no-such-flag
---reward-clip abc | --reward-clip abc: must be a valid number, unable to parse
---reward-clip 0 | --reward-clip 0: must be greater than 0
+--reward-clip abc | --reward-clip abc: must be C above 0
+--reward-clip 0 | --reward-clip 0: | above 0
 --gamma | --gamma | FLOAT
 --gamma x | error: --gamma x: must be a valid number, unable to parse
 --gamma=x | error: --gamma x: must be a valid number, unable to parse
@@ -105,11 +105,11 @@ TWO = """
 --is-weight token --is-cap 1 --is-floor 2 | --is-floor 2.0 must not exceed --is-cap 1.0
 --is-weight token --is-mask 3 1 | --is-mask: LOW must be under HIGH
 --is-filter-where negative | --is-filter-where negative needs an --is-filter
---reward-clip-low 3 | --reward-clip-low needs a --reward-clip above it
+--reward-clip 3:-1 | --reward-clip 3:-1: must be C above 0, for -C:C, or LOW:HIGH
 --reward-scale 3 1 0 1 | --reward-scale: LOW must be under HIGH
 --component-weights 1,2 | --component-weights: as many are needed
 --kl-target 1 | --kl-target needs --kl-coef above 0
---kl-coef 0.1 --kl-horizon 100 | error: --kl-horizon | tip: add --kl-target
+--kl-coef 0.1 --kl-target 1:0 | error: --kl-target 1:0: must be VALUE or VALUE:HORIZON
 --drop-difficulty 0.99:0.95 | error: --drop-difficulty 0.99:0.95: must be LOW:HIGH, with LOW under
 --drop-difficulty 0.2 0.9 | error: --drop-difficulty 0.2: must be LOW:HIGH
 --lam 0.9 | --lam has no effect with estimator grpo: gae and turn_gae read it

@@ -131,7 +131,7 @@ def options() -> dict[str, Recipe]:
     cases["cut policy segments"] = {"estimator": "agentic_reinforce", "numerics": last}
     cases["lambdas"] = {"estimator": "gae", "lambda_value": 1.0, "length_adaptive_alpha": 0.1}
     cases["bootstrap"] = {"estimator": "gae", "bootstrap": "last"}
-    cases["adaptive kl"] = {"kl_coef": 0.05, "kl_target": 0.1, "kl_horizon": 100}
+    cases["adaptive kl"] = {"kl_coef": 0.05, "kl_target": (0.1, 100)}
     cases["whiten rewards"] = {"whiten_rewards": True, "advantage_clip": 1.0}
     cases["masks"] = {
         "drop_truncated": True,

@@ -61,7 +61,7 @@ def test_a_sample_mask_of_the_input_gives_the_same(name, options):
 def test_the_state_is_that_of_a_local_run(tmp_path):
     write_files(steps_table(), tmp_path / "in", 3)
     norms = {"norm_mean": "running", "norm_std": "running"}
-    kl = {"kl_coef": 0.2, "kl_target": 0.01, "kl_horizon": 50}
+    kl = {"kl_coef": 0.2, "kl_target": (0.01, 50)}
     recipe = rlpost.Recipe(estimator="gae", whiten_advantages=True, **norms, **kl)  # settles twice
     for name in ("local", "tasks"):
         (tmp_path / f"{name}.json").write_text(

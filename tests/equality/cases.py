@@ -25,6 +25,8 @@ OLD_WORDS: tuple[tuple[str, str], ...] = (
     ),
     (r"--drop-long-errors ", "--error-max-len-clip "),
     (r"--drop-equal-rewards", "--drop-zero-variance"),
+    (r"--reward-clip=(\S+):(\S+)", r"--reward-clip \2 --reward-clip-low \1"),
+    (r"--kl-target (\S+):(\S+)", r"--kl-target \1 --kl-horizon \2"),
 )
 
 
@@ -36,6 +38,8 @@ def old_words(words: list[str]) -> list[str]:
     return shlex.split(line)
 
 
+# Values of options that BASE has in two.
+MERGED = (r"recipe\.(reward_clip|kl_target)$", r"reward_clip\.bound$")
 # The size of a file that rlpost wrote: its metadata holds texts and timings.
 SIZES = (r"\.input(\.files\[\d+\])?\.bytes$",)
 
@@ -210,7 +214,7 @@ REWARDS = {
     "group length": "--group-length-penalty 0.2 0 0",
     "overlong": "--overlong-penalty 20 10 1",
     "clip": "--reward-clip 0.7",
-    "clip of two sides": "--reward-clip 0.7 --reward-clip-low -0.2",
+    "clip of two sides": "--reward-clip=-0.2:0.7",
     "whitened": "--whiten-rewards --kl-coef 0.1",
 }
 
@@ -300,7 +304,7 @@ def of_recipes() -> list[Case]:
         for name, (source, options) in MASKS.items()
     ]
     made += [
-        advantages(f"rewards {name}", "steps.parquet", f"{options} --emit {ALWAYS}")
+        advantages(f"rewards {name}", "steps.parquet", f"{options} --emit {ALWAYS}", ignored=MERGED)
         for name, options in REWARDS.items()
     ]
     made += [
@@ -322,8 +326,9 @@ def of_recipes() -> list[Case]:
     step = "advantages @steps.parquet {0}.parquet --norm-mean running --norm-std running"
     line = f"{step} --state state.json -q --summary-json {{0}}.json"
     made += [
-        advantages("adaptive KL", "arithmetic.parquet", "--kl-coef 0.1 --kl-target 0.01 "
-                   "--kl-horizon 1000 --emit advantages,kl,token_level_rewards"),
+        advantages("adaptive KL", "arithmetic.parquet", "--kl-coef 0.1 "
+                   "--kl-target 0.01:1000 --emit advantages,kl,token_level_rewards",
+                   ignored=MERGED),
         case("running norm kept over calls", line.format("first"), line.format("second")),
         advantages("weights", "arithmetic.parquet", "--difficulty-weight --length-weight"),
         advantages("rollout id without a rule", "rich.parquet", "--map rollout=pair", code=3),

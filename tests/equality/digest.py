@@ -53,6 +53,7 @@ REMOVED = {
     "earlier_code",  # of `presets`: the presets of earlier code are golden data
     "rlpost.sidecar",  # by which a join recognised the input of new columns
     *("recipe.max_len_mask", "recipe.max_response_length"),  # `drop_longer`
+    *("recipe.reward_clip_low", "recipe.kl_horizon"),  # of `reward_clip` and `kl_target`
     *("recipe.difficulty_mask", "recipe.difficulty_low", "recipe.difficulty_high"),
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
     "rlpost.checksums",  # of all column chunks, in the footer

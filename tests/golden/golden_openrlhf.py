@@ -7,7 +7,6 @@ ALL = {"batch": "all"}  # a golden file is one batch
 
 
 def advantages(_entry, config, _table) -> Runs:
-    low, high = config.get("clip") or (None, None)
     return [
         run(
             CREDIT,
@@ -15,8 +14,7 @@ def advantages(_entry, config, _table) -> Runs:
             estimator=config["estimator"],
             gamma=config.get("gamma"),
             lam=config.get("lam", config.get("lambd")),
-            reward_clip=high,
-            reward_clip_low=low,
+            reward_clip=config.get("clip"),
             kl_estimator=config.get("kl_estimator"),
             kl_coef=config.get("kl_coef"),
             numerics={**ALL, "whiten_scale": "none" if config.get("nostd") else "std"},

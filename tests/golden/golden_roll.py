@@ -1,7 +1,7 @@
 """Golden cases of ROLL: the recipe of each function of its pipeline."""
 
 import pyarrow.compute as pc
-from golden_runs import CREDIT, Runs, limit, one_domain, reward_on_last_token, run, same
+from golden_runs import CREDIT, Runs, kl_target, limit, one_domain, reward_on_last_token, run, same
 
 PRESET = "roll"
 
@@ -47,8 +47,7 @@ def roll_token_rewards(_entry, config, _table) -> Runs:
             estimator="reinforce",
             kl_estimator=config["kl_penalty"],
             kl_coef=config.get("kl_coef", config.get("init_kl_coef", 0.0)) if added else 0.0,
-            kl_target=config.get("target_kl"),
-            kl_horizon=config.get("kl_horizon", 10000),
+            kl_target=kl_target(config.get("target_kl"), config.get("kl_horizon")),
             reward_clip=clip,
             preset=PRESET,
             numerics={"batch": "step"},
@@ -124,8 +123,7 @@ def roll_chain(_entry, config, table) -> Runs:
             lam=config["lambd"],
             kl_estimator=kind,
             kl_coef=coef if config["add_token_level_kl"] else 0.0,
-            kl_target=adaptive.get("target"),
-            kl_horizon=adaptive.get("horizon", 10000),
+            kl_target=kl_target(adaptive.get("target"), adaptive.get("horizon")),
             whiten_rewards=config["wr"],
             whiten_advantages=config["wa"],
             advantage_clip=config["ac"],

@@ -63,6 +63,11 @@ def run(compared, *, preset=None, prepare=None, numerics=None, **options) -> Run
     return Run(recipe, compared, prepare or (lambda table: table))
 
 
+def kl_target(value, horizon):
+    """The option of an adaptive KL; None without a target."""
+    return None if value is None else (value, horizon)
+
+
 def same(*names) -> dict[str, str]:
     return {name: name for name in names}
 

@@ -6,6 +6,7 @@ from golden_runs import (
     CREDIT,
     Runs,
     kl_of,
+    kl_target,
     nothing_for_empty,
     run,
     same,
@@ -93,8 +94,7 @@ def verl_penalty(entry, config, _table) -> Runs:
             estimator="gae",
             kl_estimator=config["kl_penalty"],
             kl_coef=config.get("kl_coef", config.get("init")),
-            kl_target=config.get("target"),
-            kl_horizon=config.get("horizon"),
+            kl_target=kl_target(config.get("target"), config.get("horizon")),
             numerics={**verl_numerics(entry), "batch": "step"},
         )
     ]

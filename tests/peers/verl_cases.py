@@ -338,8 +338,7 @@ def _adaptive_cases() -> Iterator[PeerCase]:
         options = {
             "estimator": "gae",
             "kl_coef": start,
-            "kl_target": target,
-            "kl_horizon": horizon,
+            "kl_target": (target, horizon),
         }
         mine = partial(ours, data, options, "token_level_rewards")
         yield PeerCase(f"adaptive KL: target {target}", mine, partial(theirs, data, target))

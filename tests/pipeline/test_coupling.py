@@ -34,7 +34,7 @@ CASES = {
     "not whitened": {"estimator": "reinforce_pp", "whiten_advantages": False},
     "kl": {"estimator": "reinforce", **KL},
     "rae after rae": {"estimator": "rae", "norm_mean": "running"},
-    "adaptive kl": {"estimator": "reinforce", **KL, "kl_target": 0.5, "kl_horizon": 40},
+    "adaptive kl": {"estimator": "reinforce", **KL, "kl_target": (0.5, 40)},
     "length weight": {"estimator": "raw", "length_weight": True},
     "difficulty weight": {"estimator": "raw", "difficulty_weight": True},
     "importance weights": {"estimator": "raw", "is_weight": "token"},

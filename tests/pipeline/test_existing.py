@@ -216,7 +216,7 @@ def test_groups_of_one_step_may_be_in_several_files(top):
     ("words", "said"),
     [
         (["--estimator", "raw", "--norm-mean", "running"], "couples all"),
-        (["--kl-coef", "0.1", "--kl-target", "0.1", "--kl-horizon", "9"], "couples all"),
+        (["--kl-coef", "0.1", "--kl-target", "0.1:9"], "couples all"),
         (["--estimator", "rae"], "couples all"),
         (["--whiten-advantages", "--numerics", "batch=all"], "couples all"),
         (["--state", "state.json"], "excludes --state"),

@@ -68,8 +68,7 @@ VALUES = {
     "overlong_penalty": ((4, 3, 1.0), (2, 1, 0.4)),
     "norm_mean": SCOPES[1:],
     "norm_std": SCOPES[1:],
-    "reward_clip": (0.4, 1.1),
-    "reward_clip_low": (-0.2, 0.2),
+    "reward_clip": ((-0.4, 0.4), (-0.2, 1.1), (0.2, 1.1)),
     "is_weight": ("token", "segment", "geometric", "sequence"),
     "is_cap": (1.1, 3.0),
     "is_floor": (0.5, 0.9),
@@ -97,8 +96,7 @@ VALUES = {
     "mask_before_norm": (True,),
     "kl_coef": (0.1, 2.0),
     "kl_estimator": ("abs", "k2", "k3", "k4"),
-    "kl_target": (0.05, 3.0),
-    "kl_horizon": (4.0,),
+    "kl_target": (0.05, 3.0, (0.05, 4.0)),
     "whiten_rewards": (True,),
     "whiten_advantages": (True, False),
     "advantage_clip": (0.3, 1.3),
@@ -167,9 +165,7 @@ _WEIGHTED = {"is_weight": "sequence"}
 _FILTERED = {"is_filter": ("token:ratio:0.6:1.8",)}
 _PENALTY = {"overlong_penalty": (4, 3, 1.5)}
 NEEDS = {
-    "reward_clip_low": {"reward_clip": 1.1},
     "kl_target": _KL,
-    "kl_horizon": {**_KL, "kl_target": 0.05},
     "component_weights": {"reward_components": COMPONENTS},
     "is_weight": _WEIGHTED,
     "is_filter_where": _FILTERED,

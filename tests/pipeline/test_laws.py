@@ -43,7 +43,7 @@ CORRECTED = {"is_weight": "token", "is_cap": 1.2, "is_normalise": True}
 RECIPES = {
     **{name: {"estimator": name, **ESSENTIALS.get(name, {})} for name in ESTIMATORS},
     "weights": {"length_weight": True, "difficulty_weight": True, "whiten_advantages": True},
-    "adaptive KL": {"estimator": "rloo", "kl_coef": 0.1, "kl_target": 0.05, "kl_horizon": 9.0},
+    "adaptive KL": {"estimator": "rloo", "kl_coef": 0.1, "kl_target": (0.05, 9.0)},
     "KL": {"kl_coef": 0.1},
     "running": {"estimator": "dr_grpo", "norm_mean": "running", "norm_std": "running"},
     "whitened rewards": {"estimator": "raw", "whiten_rewards": True, "reward_clip": 1.0},

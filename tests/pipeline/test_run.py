@@ -26,9 +26,9 @@ def test_an_output_can_be_processed_again(process, tmp_path):
 
 STATEFUL = {
     "running": "--norm-mean running --norm-std running --estimator raw",
-    "kl": "--kl-coef 0.3 --kl-target 0.01 --kl-horizon 5",
-    "early kl": "--kl-coef 0.3 --kl-target 0.01 --kl-horizon 5 --numerics kl_credit=response",
-    "both": "--norm-mean running --estimator raw --kl-coef 0.3 --kl-target 0.01 --kl-horizon 5",
+    "kl": "--kl-coef 0.3 --kl-target 0.01:5",
+    "early kl": "--kl-coef 0.3 --kl-target 0.01:5 --numerics kl_credit=response",
+    "both": "--norm-mean running --estimator raw --kl-coef 0.3 --kl-target 0.01:5",
 }
 
 

@@ -47,7 +47,7 @@ def test_what_a_batch_is(batch, options):
         {"kl_coef": 0.5, "kl_estimator": "mse"},
         {"kl_coef": 0.5, "kl_estimator": "low_var_kl"},
         {"kl_coef": 0.5, "numerics": {"log_ratio_clamp": 0.5}},
-        {"kl_coef": 0.5, "kl_target": 0.1, "kl_horizon": 5.0},
+        {"kl_coef": 0.5, "kl_target": (0.1, 5.0)},
         {"kl_coef": 0.5, "reward_clip": 0.3},
         {"whiten_rewards": True},
         {"whiten_advantages": True},

@@ -155,10 +155,12 @@ def facts(out, recipe):
         "response_level_reward": statistic(valid["response_level_rewards"]),
         "reward_clip": saturated(
             out.filter("sample_mask")["response_level_rewards"],
-            recipe.reward_clip,
+            recipe.reward_clip and recipe.reward_clip.high,
             "kept responses",
         ),
-        "token_reward_clip": saturated(kept["token_level_rewards"], recipe.reward_clip, TOKENS_OF),
+        "token_reward_clip": saturated(
+            kept["token_level_rewards"], recipe.reward_clip and recipe.reward_clip.high, TOKENS_OF
+        ),
         "advantage": statistic(kept["advantages"]),
         "return": statistic(kept["returns"]),
         "advantage_clip": saturated(kept["advantages"], recipe.advantage_clip, TOKENS_OF),
@@ -266,7 +268,7 @@ def test_an_adaptive_coefficient_compares_the_mean_kl_of_responses(tmp_path):
             "ref_log_probs": [[-1.4], [-1.0] * 3, [-9.0], [-1.2, 0.0], [-1.0], [-1.0]],
         }
     )
-    options = {"kl_coef": 0.1, "kl_target": 0.15, "kl_horizon": 10.0}
+    options = {"kl_coef": 0.1, "kl_target": (0.15, 10.0)}
     _, summary = processed(tmp_path, data, **options)
     assert summary["kl"]["target"] == 0.15
     means = [step["kl"]["mean"] for step in summary["steps"]]

@@ -137,7 +137,7 @@ def test_shaping_scales_rewards_and_penalises_truncation_and_length():
 
 def test_the_reward_clip_may_be_asymmetric_and_skip_token_rewards():
     rows = responses([-3.0, 3.0])
-    close(rewards_of(rows, reward_clip=1, reward_clip_low=-2), [-2, 1])
+    close(rewards_of(rows, reward_clip="-2:1"), [-2, 1])
     rows = responses([3.0], token_rewards=[0.0, 5.0, 0.0])
     assert written(rows, "reinforce", reward_clip=1)[0].tolist() == [2, 2, 1]
     once = {"clip_stages": "response"}
@@ -312,7 +312,7 @@ def steps():
 
 
 @pytest.mark.parametrize("name", ["gigpo", "step_reinforce"])
-@pytest.mark.parametrize("options", [{}, {"kl_target": 0.5, "kl_horizon": 10.0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"kl_target": (0.5, 10.0)}], ids=str)
 def test_a_kl_penalty_in_the_reward_is_subtracted_from_the_score_of_its_step(name, options):
     charge = {"kl_coef": 0.1, "step_gamma": 0.5, "numerics": {"kl_credit": "response"}, **options}
     kl = [sum(a - b for a, b in zip(r.old, r.ref, strict=True)) for r in steps()]

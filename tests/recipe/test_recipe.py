@@ -41,7 +41,6 @@ DEFAULTS = {
     "lam": 0.95,
     "kl_coef": 0.0,
     "kl_estimator": "k1",
-    "kl_horizon": 10_000.0,
     "rollout_reward": "equal",
     "failures": "drop",
     "attempts": "all",

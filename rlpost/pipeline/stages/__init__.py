@@ -361,7 +361,7 @@ def _reward_stages(resolved: ResolvedRecipe, state: RunState) -> list[Stage]:
         Stage(
             "reward clip",
             reduce=each(on_rewards.clip_rewards, recipe=recipe),
-            fields=on_rewards.clip_fields(recipe),
+            fields=frozenset({"reward_clip"}),
             changes=frozenset({"response_level_rewards"}),
         ),
     ]
@@ -422,7 +422,6 @@ def _kl_fields(resolved: ResolvedRecipe) -> frozenset[str]:
     if recipe.kl_coef > 0:
         fields |= {"numerics.kl_credit"}
         fields |= {"kl_target"} if charges else set()
-        fields |= {"kl_horizon"} if charges and recipe.kl_target is not None else set()
         fields |= {"numerics.observations"} if in_rewards else set()
     needed = "kl" in resolved.written or (charges and recipe.kl_coef > 0)
     if needed and "kl" not in resolved.recorded:
@@ -452,7 +451,7 @@ def _token_reward_stages(resolved: ResolvedRecipe) -> list[Stage]:
     if not resolved.plain or resolved.varying:
         reads = frozenset({"token_rewards"}) if resolved.process == "token" else frozenset()
         place = partial(on_tokens.place_rewards, recipe=recipe)
-        both = recipe.numerics.clip_stages == "response_and_token" and recipe.reward_bounds
+        both = recipe.numerics.clip_stages == "response_and_token" and recipe.reward_clip
         makes = frozenset({"token_level_rewards", *(["token_reward_clipped"] if both else [])})
         stages.append(
             Stage("token rewards", reads, apply=place, uses=_KL, makes=makes, fields=fields)

@@ -228,8 +228,8 @@ def kl_coefficients(
             [*kl.mean.tolist(), 0.0],  # the batch after the last
             [*map(int, kl.number.tolist()), 0],
             start=recipe.kl_coef if start is None else start,
-            target=recipe.kl_target,
-            horizon=recipe.kl_horizon,
+            target=recipe.kl_target.value,
+            horizon=recipe.kl_target.horizon,
         )
         beta = np.array(coefficients, np.float64)
         responses = responses.noting(kl_coef=after)

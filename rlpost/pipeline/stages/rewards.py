@@ -248,20 +248,12 @@ def _running(
     return responses, Moments(own.number, mean, std).at(codes)
 
 
-def clip_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields that `clip_rewards` reads."""
-    return frozenset(
-        {"reward_clip", *(["reward_clip_low"] if recipe.reward_clip is not None else [])}
-    )
-
-
 def clip_rewards(responses: Responses, *, recipe: Recipe) -> Responses:
     """Clamp `rewards`; add `reward_clipped`, true if the reward changed."""
-    bounds = recipe.reward_bounds
-    if bounds is None:
+    if recipe.reward_clip is None:
         return responses
     values = responses["rewards"]
-    clipped = values.clip(*bounds)
+    clipped = values.clip(*recipe.reward_clip)
     return responses.with_(rewards=clipped, reward_clipped=clipped != values)
 
 

@@ -112,7 +112,7 @@ def placing_fields(resolved: ResolvedRecipe) -> frozenset[str]:
 
     A second clip changes token rewards only if they are more than the clipped reward.
     """
-    recipe, bounds = resolved.recipe, resolved.recipe.reward_bounds
+    recipe, bounds = resolved.recipe, resolved.recipe.reward_clip
     penalty = recipe.kl_coef > 0 and recipe.numerics.kl_credit == "return"
     more = penalty or resolved.process == "token" or (bounds is not None and bounds[0] > 0)
     clips = {*(["numerics.clip_stages"] if bounds is not None and more else [])}
@@ -133,7 +133,7 @@ def place_rewards(batch: Batch, *, recipe: Recipe) -> Batch:
     else:
         rewards = batch.xp.zeros(len(batch.mask), terminal) if process is None else process
     rewards = add_at(rewards, _last(batch, recipe), terminal)
-    bounds = recipe.reward_bounds
+    bounds = recipe.reward_clip
     if bounds is not None and recipe.numerics.clip_stages == "response_and_token":
         unclipped, rewards = rewards, rewards.clip(*bounds)
         batch = batch.with_(token_reward_clipped=(rewards != unclipped) & batch.mask)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import fields_of, stages_of
+from rlpost.recipe.base import Written
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
 from rlpost.recipe.presets import (
@@ -157,7 +158,8 @@ def as_typed(name: str, value: Any) -> list[str]:
     elif name in _COMMAS:
         parts = [flag, ",".join(map(_text, value))]
     else:
-        parts = [flag, *map(_text, value if isinstance(value, list | tuple) else [value])]
+        several = isinstance(value, list | tuple) and not isinstance(value, Written)
+        parts = [flag, *map(_text, value if several else [value])]
     return parts
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.sample_facts import plain
-from rlpost.recipe.base import KlEstimator, Range
+from rlpost.recipe.base import KlEstimator, Range, Symmetric
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
@@ -190,12 +190,12 @@ def _reward_clips(resolved: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any
         extremes = sample.extremes(stage)
         if extremes and extremes[1] > 0:
             low, high = extremes
-            yield max(high, -low)
+            yield Symmetric.of(max(high, -low))
             if low < high and low != -high:
-                yield {"reward_clip": high, "reward_clip_low": low}
-    yield from sample.reward_bounds
+                yield Symmetric(low, high)
+    yield from map(Symmetric.of, sample.reward_bounds)
     if resolved.recipe.reward_clip is not None:
-        yield {"reward_clip": None, "reward_clip_low": None}
+        yield None
 
 
 def _advantage_clips(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
@@ -324,7 +324,6 @@ FIELDS: dict[str, SearchedField] = {
     "norm_mean": SearchedField(_scopes, data=(MEANS, UNEQUAL, EQUAL, STEPS)),
     "norm_std": SearchedField(("none",), data=(DEVIATIONS, UNEQUAL), start="none"),
     "reward_clip": SearchedField(_reward_clips),
-    "reward_clip_low": SearchedField(()),
     "is_weight": SearchedField(_weights, data=(ENGINE,)),
     "is_normalise": _WEIGHTS,
     "is_filter_where": _WEIGHTS,
