@@ -503,7 +503,7 @@ def _hits(batch: Batch) -> dict[str, Array]:
 def _divergences(batch: Batch, mask: Array, recipe: Recipe) -> dict[str, Array]:
     """Return the sums that estimate divergences between the two policies."""
     xp, old, infer = batch.xp, corrected(batch, recipe), batch["infer_log_probs"]
-    most = min(recipe.numerics.log_ratio_clamp, MOST_NATS)
+    most = min(recipe.numerics.log_ratio_clamp.bound, MOST_NATS)
     distance = xp.where(mask, old - infer, 0.0)
     clamped = distance.clip(-most, most)
     whole = reduce_responses(distance, mask, batch.offsets, level="sequence").clip(-most, most)

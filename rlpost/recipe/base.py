@@ -117,6 +117,8 @@ class Written:
     """The value as help shows it."""
     needed: ClassVar[str]
     """What is accepted, for errors."""
+    pattern: ClassVar[str]
+    """Of the texts of values, for editors of recipe files."""
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -144,7 +146,7 @@ class Written:
                     "written", "must be {needed}", {"needed": cls.needed}
                 ) from None
 
-        number, text = core_schema.float_schema(), core_schema.str_schema()
+        number, text = core_schema.float_schema(), core_schema.str_schema(pattern=cls.pattern)
         parts = core_schema.list_schema()
         return core_schema.no_info_plain_validator_function(
             parsed,
@@ -172,6 +174,10 @@ def _number(value: Any, empty: float = math.nan) -> float:
     return number
 
 
+_NUMBER = r"[-+]?[0-9.][0-9.eE+-]*"
+_SIDES = f"({_NUMBER})?:({_NUMBER})?"
+
+
 class Bounds(NamedTuple):
     """A lower and an upper bound."""
 
@@ -188,6 +194,7 @@ class Range(Written, Bounds):
 
     metavar = "LOW:HIGH"
     needed = "LOW:HIGH, with LOW under HIGH; one of both may be left out"
+    pattern = f"^{_SIDES}$"
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -209,6 +216,7 @@ class Symmetric(Range):
 
     metavar = "C|LOW:HIGH"
     needed = "C above 0, for -C:C, or LOW:HIGH, with LOW under HIGH; one of both may be left out"
+    pattern = f"^({_NUMBER}|{_SIDES})$"
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -230,6 +238,7 @@ class Offsets(Range):
 
     metavar = "C|LOW:HIGH|never"
     needed = "C, or LOW:HIGH, each above 0, one of which may be left out; or never"
+    pattern = f"^(never|{_NUMBER}|{_SIDES})$"
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -259,6 +268,7 @@ class KlTarget(Written, _Target):
 
     metavar = "VALUE[:HORIZON]"
     needed = "VALUE or VALUE:HORIZON, each above 0"
+    pattern = f"^{_NUMBER}(:{_NUMBER})?$"
     usual = 10_000.0
     """The horizon of a value alone."""
 
@@ -297,6 +307,7 @@ class Clamp(Written, _Limit):
         cls.metavar = f"BOUND|never|{'|'.join(f'{name}:BOUND' for name in cls.choices[1:])}"
         others = series([f"{name}:BOUND" for name in cls.choices[1:]])
         cls.needed = f"a BOUND above 0, {others}, or never"
+        cls.pattern = f"^(never|(({'|'.join(cls.choices)}):)?{_NUMBER})$"
 
     @classmethod
     def of(cls, value: Any) -> Self:

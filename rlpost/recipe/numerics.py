@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlpost.recipe.base import Bound, Ddof, NonNegative, OptionModel, Positive, Unit
+from rlpost.recipe.base import Bound, Clamp, Ddof, NonNegative, OptionModel, Parsed, Positive, Unit
+
+
+class EstimateClamp(Clamp):
+    """A bound in the KL estimates of all estimators, or of k3."""
+
+    choices = ("all", "k3")
+
+
+class WeightClamp(Clamp):
+    """A bound on log weights, at the level of the weight, or on the log ratio of each token."""
+
+    choices = ("level", "token")
 
 
 class Numerics(OptionModel):
@@ -41,14 +53,12 @@ class Numerics(OptionModel):
     """Apply the reward clip to normalised rewards and again to token rewards, or only to the
     former."""
 
-    log_ratio_clamp: Bound = 40.0
-    """Bound on |log old - log ref| in KL estimates, in nats; never: no bound."""
-    log_ratio_clamps: Literal["all", "k3"] = "all"
-    """KL estimators to which log_ratio_clamp applies."""
-    kl_clamp: Bound = 10.0
-    """Bound on the absolute value of a KL estimate, in nats; never: no bound."""
-    kl_clamps: Literal["k3", "all"] = "k3"
-    """KL estimators to which kl_clamp applies."""
+    log_ratio_clamp: Parsed[EstimateClamp] = EstimateClamp("all", 40.0)
+    """Bound on |log old - log ref| in KL estimates, in nats: in all of them, or in k3 alone
+    (k3:BOUND); never: no bound."""
+    kl_clamp: Parsed[EstimateClamp] = EstimateClamp("k3", 10.0)
+    """Bound on the absolute value of a KL estimate, in nats: of all, or of k3 alone (k3:BOUND);
+    never: no bound."""
     kl_policy: Literal["old", "current"] = "old"
     """Policy whose KL from the reference is computed: old (before the update) or current."""
     kl_credit: Literal["return", "token", "response", "none"] = "return"
@@ -116,10 +126,9 @@ class Numerics(OptionModel):
     correction: Literal["last", "first"] = "last"
     """Off-policy correction: after all other stages (last), or before the estimator (first), so
     that rejected tokens leave its scans and lengths, and whitening."""
-    is_clamp: Bound = 40.0
-    """Bound on |log| of importance weights, in nats; never: no bound."""
-    is_clamp_at: Literal["level", "token"] = "level"
-    """What is_clamp bounds: the sum or mean at the weight's level, or each token's log ratio."""
+    is_clamp: Parsed[WeightClamp] = WeightClamp("level", 40.0)
+    """Bound on |log| of importance weights, in nats: of the sum or mean at the weight's level, or
+    of each token's log ratio (token:BOUND); never: no bound."""
     is_filter_clamp: Bound = 40.0
     """Bound on |log old - log infer| of each token in filters, in nats; never: no bound."""
     is_observations: Literal["zero", "one", "ratio"] = "zero"

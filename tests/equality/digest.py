@@ -53,6 +53,7 @@ REMOVED = {
     "earlier_code",  # of `presets`: the presets of earlier code are golden data
     "rlpost.sidecar",  # by which a join recognised the input of new columns
     *("recipe.max_len_mask", "recipe.max_response_length"),  # `drop_longer`
+    *("numerics.log_ratio_clamps", "numerics.kl_clamps", "numerics.is_clamp_at"),
     *("recipe.reward_clip_low", "recipe.kl_horizon"),  # of `reward_clip` and `kl_target`
     *("recipe.difficulty_mask", "recipe.difficulty_low", "recipe.difficulty_high"),
     *("search.ties", "search.tie_count"),  # `search.same_numbers`, without what separates them
@@ -62,6 +63,7 @@ REMOVED = {
 
 # Values that may differ between two runs of the same code. Their keys are still compared.
 IGNORED = {
+    *("log_ratio_clamp", "kl_clamp", "is_clamp"),  # one value with what they bound: `k3:10`
     "seconds",  # timings
     "busy",  # timings of threads
     "written",  # bytes of files, whose metadata have texts and names of keys

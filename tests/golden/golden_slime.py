@@ -10,7 +10,7 @@ NAMES["reinforce_plus_plus_baseline"] = "reinforce_pp_baseline"
 
 def clamps(kind) -> dict:
     """Of two names for one estimator, one is clamped."""
-    return {**ALL, "kl_clamp": 10 if kind == "low_var_kl" else "never"}
+    return {**ALL, "kl_clamp": "k3:10" if kind == "low_var_kl" else "never"}
 
 
 def norm(config) -> dict:

@@ -192,8 +192,7 @@ def test_gae_of_observations(seed):
 
 KL = ("k1", "k2", "k3", "abs")
 KL_NUMERICS = {
-    "log_ratio_clamp": 20.0,
-    "log_ratio_clamps": "k3",
+    "log_ratio_clamp": "k3:20",
     "kl_credit": "response",
 }
 

@@ -125,10 +125,8 @@ VALUES = {
     "numerics.failed": ("count",),
     "numerics.missing_components": ("skip",),
     "numerics.clip_stages": ("response",),
-    "numerics.log_ratio_clamp": (0.5, "never"),
-    "numerics.log_ratio_clamps": ("k3",),
-    "numerics.kl_clamp": (0.3, "never"),
-    "numerics.kl_clamps": ("all",),
+    "numerics.log_ratio_clamp": (0.5, "k3:40", "never"),
+    "numerics.kl_clamp": ("k3:0.3", 10, 0.3, "never"),
     "numerics.kl_policy": ("current",),
     "numerics.kl_credit": ("token", "response", "none"),
     "numerics.process_rewards": ("response", "token"),
@@ -153,8 +151,7 @@ VALUES = {
     "numerics.states": ("batch",),
     "numerics.rae_order": ("group",),
     "numerics.correction": ("first",),
-    "numerics.is_clamp": (0.2, "never"),
-    "numerics.is_clamp_at": ("token",),
+    "numerics.is_clamp": (0.2, "token:0.2", "never"),
     "numerics.is_filter_clamp": (0.2, "never"),
     "numerics.is_observations": ("one", "ratio"),
 }
@@ -186,7 +183,7 @@ NEEDS |= {
     "numerics.missing_components": {"reward_components": COMPONENTS, "nonfinite": "mask"},
     "numerics.clip_stages": {**_KL, "reward_clip": 0.4},
     "numerics.correction": _FILTERED,
-    "numerics.kl_clamp": {**_KL, "numerics.kl_clamps": "all"},
+    "numerics.kl_clamp": _KL,
     "numerics.is_filter_clamp": _FILTERED,
 }
 OF_ESTIMATOR = {

@@ -229,9 +229,9 @@ def test_kl_policy_and_kl_clamps():
     assert kl_of("k1", kl_policy="current") == 0.5
     assert kl_of("k4", kl_policy="current") == pytest.approx(0.5 * np.exp(-0.5))
     assert kl_of("k1", log_ratio_clamp=0.25) == 0.25
-    assert kl_of("k1", log_ratio_clamp=0.25, log_ratio_clamps="k3") == 1
-    assert kl_of("k1", kl_clamp=0.5) == 1
-    assert kl_of("k1", kl_clamp=0.5, kl_clamps="all") == 0.5
+    assert kl_of("k1", log_ratio_clamp="k3:0.25") == 1
+    assert kl_of("k1", kl_clamp="k3:0.5") == 1
+    assert kl_of("k1", kl_clamp=0.5) == 0.5
     assert kl_of("k3", kl_clamp="never") == pytest.approx(np.exp(-1))
 
 

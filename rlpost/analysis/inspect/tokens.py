@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Rows = dict[str, NDArray[Any]]
 
 
-LOG_RATIO_CLAMP = Numerics().log_ratio_clamp
+LOG_RATIO_CLAMP = Numerics().log_ratio_clamp.bound
 FIRST_BUCKET = 128
 LONG = 32  # tokens: longer responses are hardly equal by chance
 LONG_TEXT = 128  # characters, if no list has the number of tokens

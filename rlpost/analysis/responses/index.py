@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 MEASURES = ("reward", "kl", "length", "advantage")
 CHUNK_TOKENS = 1 << 20
 MOST_NAMED = 3  # files in an error
-_KL_CLAMP = Numerics().log_ratio_clamp
+_KL_CLAMP = Numerics().log_ratio_clamp.bound
 
 
 @dataclass

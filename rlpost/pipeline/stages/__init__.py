@@ -425,7 +425,7 @@ def _kl_fields(resolved: ResolvedRecipe) -> frozenset[str]:
         fields |= {"numerics.observations"} if in_rewards else set()
     needed = "kl" in resolved.written or (charges and recipe.kl_coef > 0)
     if needed and "kl" not in resolved.recorded:
-        fields |= on_tokens.estimate_kl_fields(recipe)
+        fields |= on_tokens.ESTIMATE_KL_FIELDS
     return frozenset(fields)
 
 
@@ -477,7 +477,7 @@ def _distillation(resolved: ResolvedRecipe) -> Stage:
         reads=_teacher_roles(resolved),
         apply=partial(on_tokens.add_distillation, recipe=recipe),
         makes=frozenset({"distillation"}),
-        fields=off.fields | on_tokens.estimate_kl_fields(recipe),
+        fields=off.fields | on_tokens.ESTIMATE_KL_FIELDS,
     )
 
 

@@ -101,12 +101,10 @@ def filter_fields(recipe: Recipe) -> frozenset[str]:
 
 def weight_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that importance weights read."""
-    names, numerics = {"is_weight"}, recipe.numerics
+    names = {"is_weight"}
     if recipe.is_weight is not None:
         names |= {"is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"}
         names |= {"numerics.is_clamp", "numerics.is_observations"}
-        if recipe.is_weight != "token" and numerics.is_clamp < math.inf:
-            names.add("numerics.is_clamp_at")
     return frozenset(names)
 
 
@@ -329,8 +327,8 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
         batch.mask,
         batch.offsets,
         level=recipe.is_weight,
-        clamp=numerics.is_clamp,
-        clamp_at=numerics.is_clamp_at,
+        clamp=numerics.is_clamp.bound,
+        clamp_at=numerics.is_clamp.which,
     )
     if numerics.is_observations == "one":
         logs = batch.xp.where(batch.mask, logs, 0.0)

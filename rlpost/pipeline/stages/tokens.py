@@ -68,23 +68,16 @@ def add_kl(batch: Batch, *, recipe: Recipe) -> Batch:
     return masked.with_(row_kl=kl) if recipe.numerics.observations == "policy" else masked
 
 
-def estimate_kl_fields(recipe: Recipe) -> frozenset[str]:
-    """Return the fields that an estimate of KL reads."""
-    numerics, estimator = recipe.numerics, recipe.kl_estimator
-    fields = {"kl_estimator", "numerics.kl_policy"}
-    for bound, which in (("log_ratio_clamp", "log_ratio_clamps"), ("kl_clamp", "kl_clamps")):
-        applies = getattr(numerics, which) in (estimator, "all")
-        if applies:
-            fields.add(f"numerics.{bound}")
-        if estimator != "k3" and getattr(numerics, bound) < math.inf:
-            fields.add(f"numerics.{which}")
-    return frozenset(fields)
+ESTIMATE_KL_FIELDS = frozenset(
+    {"kl_estimator", "numerics.kl_policy", "numerics.log_ratio_clamp", "numerics.kl_clamp"}
+)
+"""The fields that an estimate of KL reads."""
 
 
 def _kl(batch: Batch, reference: str, recipe: Recipe) -> Array:
     """Return the KL from the log-probs in a column, per token."""
     numerics, estimator = recipe.numerics, recipe.kl_estimator
-    bounded = numerics.log_ratio_clamps in (estimator, "all")
+    bounded, log_ratio_clamp = numerics.log_ratio_clamp
     ratio: Array | float = 1.0
     if estimator == "k4" and "log_probs" in batch and "old_log_probs" in batch:
         ratio = batch.xp.exp(batch["log_probs"] - batch["old_log_probs"])
@@ -92,9 +85,9 @@ def _kl(batch: Batch, reference: str, recipe: Recipe) -> Array:
         batch["log_probs" if numerics.kl_policy == "current" else "old_log_probs"],
         batch[reference],
         estimator=estimator,
-        log_ratio_clamp=numerics.log_ratio_clamp if bounded else math.inf,
-        clamp=numerics.kl_clamp,
-        clamps=numerics.kl_clamps,
+        log_ratio_clamp=log_ratio_clamp if bounded in (estimator, "all") else math.inf,
+        clamp=numerics.kl_clamp.bound,
+        clamps=numerics.kl_clamp.which,
         ratio=ratio,
     )
 

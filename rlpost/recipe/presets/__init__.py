@@ -27,7 +27,7 @@ DEFAULT = "default"  # rlpost's own choices, which have no file
 PRESETS = tuple(sorted(path.stem for path in _HOME.glob("*.toml")))
 _LOSS_TABLES = ("loss", "losses")
 _OTHER_TABLES = ("source", "corrections")
-_OF_CORRECTIONS = ("correction", "is_clamp", "is_clamp_at", "is_filter_clamp", "is_observations")
+_OF_CORRECTIONS = ("correction", "is_clamp", "is_filter_clamp", "is_observations")
 _TOML_WIDTH = 80  # characters of a comment
 
 

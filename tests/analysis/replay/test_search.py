@@ -84,7 +84,7 @@ def test_recipes_that_bound_log_ratios_differently_have_other_numbers():
     """The log ratio of one token is 60: the default bounds it by 40, some presets do not."""
     found = searched(Recipe(estimator="opd", teachers={"teacher_log_probs": 1.0}), outlier=60.0)
     assert found.facts["reproduces"]
-    assert found.recipe.numerics.log_ratio_clamp == 40.0
+    assert found.recipe.numerics.log_ratio_clamp == ("all", 40.0)
     assert "nemo-rl" not in [recipe["preset"] for recipe in found.facts["same_numbers"]]
 
 

@@ -62,5 +62,5 @@ def test_observations_may_be_states_with_a_step_of_their_own():
 def test_the_clamp_of_k3():
     rows = [row(0.0, [1, 1], old=[-9.0, -1.0], ref=[0.0, -1.0])]
     options = {"estimator": "raw", "kl_coef": 1.0, "kl_estimator": "k3"}
-    assert credit(rows, {"kl_clamp": 3.0}, **options) == [[-3, -3]]
+    assert credit(rows, {"kl_clamp": "k3:3"}, **options) == [[-3, -3]]
     assert credit(rows, {}, **options) == [[-10, -10]]

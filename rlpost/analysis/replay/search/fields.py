@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 from rlpost.analysis.replay.search.candidates import DETAIL, value_of
 from rlpost.analysis.replay.search.sample_facts import plain
 from rlpost.recipe.base import KlEstimator, Range, Symmetric
-from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.numerics import EstimateClamp, Numerics
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
 
@@ -212,13 +212,23 @@ def _kl_coefs(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
         yield from ({"kl_coef": 0.05, "kl_estimator": one} for one in KL)
 
 
-def _kl_bounds(_: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
+def _clamps(name: str) -> Values:
+    """Return the function of a clamp's values: usual bounds of the same, and the same of others."""
+
+    def values(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
+        clamp = getattr(resolved.recipe.numerics, name)
+        yield from (clamp.of((clamp.which, bound)) for bound in _CLAMPS)
+        yield from (clamp.of((which, clamp.bound)) for which in clamp.choices)
+
+    return values
+
+
+def _kl_bounds(resolved: ResolvedRecipe, sample: SampleFacts) -> Iterator[Any]:
     """Yield usual bounds of KL, and the largest recorded KL, if several share it."""
-    yield from _CLAMPS
+    yield from _clamps("kl_clamp")(resolved, sample)
     extremes = sample.extremes("kl")
     if extremes and extremes[1] > 0:
-        yield extremes[1]
-        yield {f"{DETAIL}kl_clamp": extremes[1], f"{DETAIL}kl_clamps": "all"}
+        yield from (EstimateClamp.of((which, extremes[1])) for which in EstimateClamp.choices)
 
 
 def _whitened(resolved: ResolvedRecipe, _: SampleFacts) -> Iterator[Any]:
@@ -357,10 +367,8 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.failed": SearchedField(data=(FAILURES,)),
     "numerics.missing_components": SearchedField(),
     "numerics.clip_stages": SearchedField(),
-    "numerics.log_ratio_clamp": SearchedField(_CLAMPS),
-    "numerics.log_ratio_clamps": SearchedField(),
+    "numerics.log_ratio_clamp": SearchedField(_clamps("log_ratio_clamp")),
     "numerics.kl_clamp": SearchedField(_kl_bounds),
-    "numerics.kl_clamps": SearchedField(),
     "numerics.kl_policy": SearchedField(data=(POLICIES,)),
     "numerics.kl_credit": SearchedField(data=(LOG_RATIOS,)),
     "numerics.process_rewards": SearchedField(data=(TOKEN_REWARDS,)),
@@ -385,8 +393,7 @@ FIELDS: dict[str, SearchedField] = {
     "numerics.states": SearchedField(),
     "numerics.rae_order": SearchedField(data=(SCATTERED,)),
     "numerics.correction": SearchedField(data=(ENGINE,)),
-    "numerics.is_clamp": SearchedField(_CLAMPS, data=(ENGINE,)),
-    "numerics.is_clamp_at": _WEIGHTS,
+    "numerics.is_clamp": SearchedField(_clamps("is_clamp"), data=(ENGINE,)),
     "numerics.is_filter_clamp": SearchedField((), data=(ENGINE,)),
     "numerics.is_observations": SearchedField(data=(OBSERVATIONS,)),
 }
