@@ -17,7 +17,7 @@ from rlpost import Recipe, enrich
 from rlpost.analysis.loss.render import parameters
 from rlpost.losses import LOSSES, Tokens
 from rlpost.losses.config import LossConfig
-from rlpost.recipe.loss import ABOUT, DEFAULTS, LossOptions
+from rlpost.recipe.loss import ABOUT, LossOptions
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -53,8 +53,6 @@ def test_the_example_estimator_equals_its_reference(tmp_path):
 @pytest.fixture
 def capped(monkeypatch):
     monkeypatch.setitem(ABOUT, "capped", "policy gradient with a capped ratio")
-    own = {"pg_clip_high": 2.0, "ratio_clamp": 20.0, "aggregation": "token-mean"}
-    monkeypatch.setitem(DEFAULTS, "capped", own)
     loss = names_of("rlpost/losses/capped.py")["LOSS"]
     monkeypatch.setitem(LOSSES, "capped", loss)
     return loss
@@ -68,11 +66,11 @@ def test_the_example_loss_and_its_gradient_equal_the_reference(clamp, capped):
     new.requires_grad_()
     mask = torch.ones(64, dtype=torch.bool)
     tokens = Tokens(new, old, advantages, mask, torch.tensor([0, 64]))
-    found = capped(tokens, LossOptions(loss="capped", pg_clip_high=0.4, ratio_clamp=clamp))
+    found = capped(tokens, LossOptions(loss="capped", loss_options={"cap": 1.4}, ratio_clamp=clamp))
     row = reference_losses.Row(
         new.tolist(), new.tolist(), old.tolist(), old.tolist(), advantages.tolist(), 1.0
     )
-    values, states, _ = zip(*reference(row, high=0.4, clamp=clamp), strict=True)
+    values, states, _ = zip(*reference(row, cap=1.4, clamp=clamp), strict=True)
     assert found.values.tolist() == pytest.approx(list(values))
     assert found.clip.tolist() == list(states)
     assert len({*states}) == 2
@@ -81,17 +79,15 @@ def test_the_example_loss_and_its_gradient_equal_the_reference(clamp, capped):
 
 
 @pytest.mark.usefixtures("capped")
-def test_the_bounds_of_the_example_loss_are_shown():
-    """It has an upper bound alone, and no pg_clip."""
-    for options, high in (({}, 3.0), ({"pg_clip_high": 0.5}, 1.5), ({"pg_clip": 0.1}, 3.0)):
-        config = LossConfig(LossOptions(loss="capped", **options))
-        assert config.ratio_bounds == (None, high)
-        assert parameters(config.resolved()) == f"ε = {high - 1:g} above, |log r| ≤ 20"
-    assert config.ignored(["pg_clip", "pg_clip_high"]) == {"pg_clip": "capped"}
+def test_the_option_of_the_example_loss_is_typed_shown_and_swept():
+    config = LossConfig(LossOptions(loss="capped", loss_options={"cap": "1.1"}))
+    assert parameters(config.resolved()) == "cap = 1.1, |log r| ≤ 20"
+    assert config.ignored(["pg_clip", "ratio_clamp"]) == {"pg_clip": "capped"}
     sample = ROOT / "sample_data" / "arithmetic.parquet"
-    ran = run("loss", sample, "--loss", "capped", "--pg-clip-high", "0.1")
-    assert "clipped, ratio > 1.1" in ran.out
-    assert "ε = 0.1 above" in ran.out
+    ran = run("loss", sample, "--loss", "capped", "--sweep", "cap=1.1,2")
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert [row[0] for row in rows if row and row[0] in ("1.1", "2")] == ["1.1", "2"]
+    assert "Without dashes: --loss-option NAME=VALUE." in run("losses", "capped").out
 
 
 def test_every_file_named_in_contributing_exists():

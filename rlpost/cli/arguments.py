@@ -6,10 +6,10 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlpost.errors import UsageError, no_such
+from rlpost.errors import UsageError
 from rlpost.recipe.estimators import NAMES
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.loss import LossOptions, is_own
+from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
     DEFAULT,
     PRESETS,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from rlpost.losses.config import LossConfig, SweptLoss
     from rlpost.recipe.base import OptionModel
 
 
@@ -296,44 +297,46 @@ class Settings:
 
             check_effects(recipe, typed, any_estimator=any_estimator)
 
-    def losses(self, sweep: Sequence[str]) -> list[tuple[LossOptions, Values, Recipe | None]]:
+    def losses(self, sweep: Sequence[str]) -> list[LossConfig]:
         """Return the losses, each with the values that distinguish it from the others.
 
-        The recipe is the one that a sweep of corrections computes its advantages with. A sweep
-        overrides all, and gives the product of all its values; the values of the last name
-        vary fastest.
+        A sweep overrides all, and gives the product of all its values; the values of the last name
+        vary fastest. Of several losses, an option applies to those that have it.
         """
+        from rlpost.losses.config import settings_of  # noqa: PLC0415 - slow to import
+
         table, options = self._file.get("loss", {}), self._set(LossOptions)
         if "loss_options" in options:
             words_of = options["loss_options"]
             options["loss_options"] = name_values(words_of, flag_of("loss_options"))
-        axes = _axes(sweep, str({**table, **options}.get("loss", "ppo")))
+        axes = _axes(sweep)
         points = [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
         if len(points) > MOST_SETTINGS:
             text = f"{len(points)} settings; at most {MOST_SETTINGS} are possible"
             raise UsageError(f"--sweep: {text}")
-        sources = dict.fromkeys(table, f"{self._config}, [loss]")
+        sources = dict.fromkeys(_keys(table), f"{self._config}, [loss]")
         sources |= {name: flag_of(name) for name in options}
-        settings = []
-        for point in points:
-            swept = {name: None if text == "none" else text for name, text in point.items()}
-            words = " ".join(["--sweep", *(f"{name}={text}" for name, text in point.items())])
-            fields = {name: x for name, x in swept.items() if name in LossOptions.model_fields}
-            corrected = {name: x for name, x in swept.items() if name in SWEPT_CORRECTIONS}
-            varied = self._corrected(corrected, words)
-            typed = {**varied.correction.loss, **table, **options, **fields}
-            others = {name: x for name, x in swept.items() if name not in {*fields, *corrected}}
-            if others:
-                typed["loss_options"] = {**typed.get("loss_options", {}), **others}
-            values = loss_values_of(self.preset or DEFAULT, typed)
-            loss = LossOptions.of(
-                values,
-                words if point else "",
-                {name: source for name, source in sources.items() if name not in swept},
-            )
-            recipe = varied.recipe if corrected else None
-            settings.append((loss, _values_of_point(loss, recipe, point), recipe))
-        return settings
+        typed = merged(table, options)
+        return settings_of([self._trial(point, typed, sources) for point in points], sources)
+
+    def _trial(
+        self, point: Mapping[str, str], values: Values, sources: Mapping[str, str]
+    ) -> SweptLoss:
+        """Return the loss of a point, whose recipe a sweep of corrections has."""
+        from rlpost.losses.config import SweptLoss  # noqa: PLC0415 - slow to import
+
+        swept = {name: None if text == "none" else text for name, text in point.items()}
+        words = " ".join(["--sweep", *(f"{name}={text}" for name, text in point.items())])
+        corrected = {name: x for name, x in swept.items() if name in SWEPT_CORRECTIONS}
+        varied = self._corrected(corrected, words)
+        fields = {name: x for name, x in swept.items() if name in LossOptions.model_fields}
+        values = merged(varied.correction.loss, values, fields)
+        options = LossOptions.of(
+            loss_values_of(self.preset or DEFAULT, values),
+            words if point else "",
+            {name: source for name, source in sources.items() if name not in swept},
+        )
+        return SweptLoss(point, options, varied.recipe if corrected else None)
 
     def _corrected(self, fields: Mapping[str, Any], words: str) -> Settings:
         """Return the settings with another correction; an error names the words of the sweep."""
@@ -375,29 +378,15 @@ def _keys(values: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in value)
 
 
-def _values_of_point(loss: LossOptions, recipe: Recipe | None, point: Mapping[str, str]) -> Values:
-    """Return the values that distinguish a setting; a loss or correction by its typed name."""
-    values = loss.loss_options | loss.model_dump(mode="json")
-    values |= {} if recipe is None else recipe.model_dump(mode="json")
-    typed = ("loss", "correction")
-    return {name: text if name in typed else values[name] for name, text in point.items()}
-
-
-def _axes(sweep: Sequence[str], loss: str) -> dict[str, list[str]]:
-    """Return the values of each swept option; if a loss is a user's own, those of any name."""
+def _axes(sweep: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each swept option, as typed."""
     axes: dict[str, list[str]] = {}
-    swept = [text.partition("=")[2].split(",") for text in sweep if text.startswith("loss=")]
-    own = any(is_own(one.strip()) for one in (loss, *(x for words in swept for x in words)))
     for text in sweep:
         name, equals, words = text.partition("=")
         name = name.strip().replace("-", "_")
         values = [word.strip() for word in words.split(",") if word.strip()]
         if not (equals and values):
             raise UsageError(f"--sweep {text}: write it NAME=VALUE,VALUE,...")
-        names = (*LossOptions.model_fields, *SWEPT_CORRECTIONS)
-        if name not in names and not own:
-            problem = f"--sweep {text}: losses have no option {name!r}"
-            raise UsageError(no_such(problem, name, names))
         if name in axes:
             raise UsageError(f"--sweep: {name} is named twice; join its values with commas")
         if len(set(values)) < len(values):

@@ -32,7 +32,7 @@ from rlpost.cli.output import silence_warnings
 from rlpost.errors import UsageError
 from rlpost.recipe.base import InHelp
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
-from rlpost.recipe.loss import LossOptions, defaults_of, word
+from rlpost.recipe.loss import LossOptions, word
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ COMPLETERS: dict[str, Completer] = {
 """What the shell offers for a field, beside the words of its type."""
 OF_PRESETS = ("estimator_name",)
 """Fields that presets alone set."""
-MOST_DEFAULT = 24
-"""Characters of a default; longer ones, which differ by loss, are in `rlpost losses`."""
 WIDEST_CHOICES = 60
 """Characters of the words that help shows as the value of an option."""
 RUN = ("preset", "config", "correction", *OF_RUNS)
@@ -159,10 +157,10 @@ def _help(model: type[OptionModel], name: str) -> str:
     info = model.model_fields[name]
     text = " ".join((info.description or "").split())
     default = info.get_default(call_default_factory=True)
-    usual = defaults_of(name) if model is LossOptions else ""
-    if len(usual) > MOST_DEFAULT:
+    usual = ""
+    if model is LossOptions and default is None and "default" not in text:
         usual = "by loss, see rlpost losses"
-    if not usual and default not in (None, False, {}, ()) and name != "numerics":
+    elif default not in (None, False, {}, ()) and name != "numerics":
         usual = word(default)
     if not usual or "(default" in text:
         return text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
-from rlpost.errors import ErrorPart, UsageError, closest, warn_caller
+from rlpost.errors import ErrorPart, UsageError, closest, no_such, warn_caller
 from rlpost.functional.arguments import (
     check_arrays,
     codes_of,
@@ -97,8 +97,8 @@ def policy_loss(
             batches of `rlpost.load`. Each is at least that of the responses here. None: they are
             the whole step.
         columns: what else your own loss reads by name, each [T] or [N].
-        options: fields of LossOptions, such as `pg_clip=0.1` or `kl_loss_coef=0.01`; they override
-            those of `loss`.
+        options: fields of LossOptions, such as `pg_clip=0.1` or `kl_loss_coef=0.01`, and options of
+            the loss, such as `tau=0.1`; they override those of `loss`.
 
     Returns:
         PolicyLoss; differentiable in `log_probs` only.
@@ -114,9 +114,7 @@ def policy_loss(
     >>> result.loss.item(), new.grad
     (0.0, tensor([-0.5000,  0.5000]))
     """
-    base = loss.model_dump() if isinstance(loss, LossOptions) else {"loss": loss}
-    _check_keywords(base["loss"], options)
-    resolved = LossOptions.of({**base, **options}, "policy_loss")
+    resolved = _options(loss, options)
     required = {"old_log_probs": old_log_probs, "advantages": advantages}
     optional = {"infer_log_probs": infer_log_probs, "ref_log_probs": ref_log_probs}
     optional["is_weight"] = is_weight
@@ -150,13 +148,20 @@ def policy_loss(
     return _aggregated(tokens, resolved, whole, masked=mask is not None)
 
 
-def _check_keywords(name: str, options: Mapping[str, Any]) -> None:
-    """Raise UsageError for a keyword that is an option of an own loss."""
-    unknown = [key for key in options if key not in LossOptions.model_fields]
-    own = {key: options[key] for key in unknown if key in loss_named(name).own_options}
-    if own:
-        text = f"policy_loss: {', '.join(own)}: no option of rlpost, but of loss={name!r}"
-        raise UsageError(text, tip=f"loss_options={own!r}")
+def _options(loss: str | LossOptions, keywords: Mapping[str, Any]) -> LossOptions:
+    """Return the options of a loss that keywords override: fields, or options of the loss."""
+    base: dict[str, Any]
+    base = loss.model_dump() if isinstance(loss, LossOptions) else {"loss": loss}
+    fields = {name: x for name, x in keywords.items() if name in LossOptions.model_fields}
+    others = {name: x for name, x in keywords.items() if name not in fields}
+    if others:
+        known = loss_named(base["loss"]).options
+        unknown = next((name for name in others if name not in known), None)
+        if unknown is not None:
+            text = f"policy_loss: no option {unknown!r} of loss={base['loss']!r}"
+            raise UsageError(no_such(text, unknown, (*known, *LossOptions.model_fields)))
+    options = {**base.get("loss_options", {}), **fields.pop("loss_options", {}), **others}
+    return LossOptions.of({**base, **fields, "loss_options": options}, "policy_loss")
 
 
 def _check_present(options: LossOptions, present: Mapping[str, Any]) -> None:
@@ -186,7 +191,7 @@ def _check_present(options: LossOptions, present: Mapping[str, Any]) -> None:
         for needed, why, name, what in reasons
         if needed and name not in present
     ]
-    for name in loss.named_columns:
+    for name in loss.columns:
         if name not in present:
             text = f"policy_loss: {by_loss} needs columns={{{name!r}: ...}}, [T] or [N]"
             missing.append(ErrorPart(text, closest(name, KNOWN)))
@@ -209,7 +214,7 @@ def _aggregated(
         "length": options.agg_length,
     }
     offsets, mask = tokens.offsets, tokens.mask if masked else None
-    if whole["totals"] is not None and function.rank is not None:
+    if whole["totals"] is not None and function.selects is not None:
         _warn_of_selection(options.loss, whole["totals"], tokens.mask)
     total = aggregate(surrogate.values, offsets, mask, how=way, **how)
     if options.kl_loss_coef > 0:

@@ -277,7 +277,7 @@ def loss(
     """
     from rlpost.analysis.loss import run as work  # noqa: PLC0415 - slow to import
     from rlpost.analysis.loss.log import read_log  # noqa: PLC0415
-    from rlpost.losses.config import LossConfig  # noqa: PLC0415
+    from rlpost.losses.config import SweptLoss, settings_of  # noqa: PLC0415
 
     _check_recipe(recipe)
     if sweep and output is not None:
@@ -292,7 +292,8 @@ def loss(
         raise UsageError("log_map needs log")
     chosen, axes = loss or LossOptions(), dict(sweep or {})
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = [LossConfig(*_swept(chosen, recipe or Recipe(), point)) for point in points]
+    trials = [SweptLoss(point, *_swept(chosen, recipe or Recipe(), point)) for point in points]
+    configs = settings_of(trials, {})
     logged = None if log is None else read_log(Path(log), log_map, chosen.model_fields_set)
     with _opened(inputs, output, options, progress=progress) as (own, run):
         summary = work.loss(own.paths, output, recipe, configs, run, emit, logged)
@@ -301,16 +302,16 @@ def loss(
 
 def _swept(
     loss: LossOptions, recipe: Recipe, point: dict[str, Any]
-) -> tuple[LossOptions, dict[str, Any], Recipe | None]:
-    """Return a setting of a sweep: the loss, the values that distinguish it, its own recipe."""
+) -> tuple[LossOptions, Recipe | None]:
+    """Return the loss of a point of a sweep, and its own recipe."""
     corrected = {name: x for name, x in point.items() if name in SWEPT_CORRECTIONS}
-    fields = {name: x for name, x in point.items() if name not in corrected}
+    fields = {name: x for name, x in point.items() if name in LossOptions.model_fields}
     if not corrected:
-        return LossOptions(**loss.model_dump() | fields), point, None
+        return LossOptions(**loss.model_dump() | fields), None
     named = correction_named(corrected.pop("correction", None))
     own = merged(recipe.model_dump(), named.recipe, corrected)
     chosen = {**named.loss, **loss.model_dump(exclude_unset=True), **fields}
-    return LossOptions(**chosen), point, Recipe.of(own, "sweep")
+    return LossOptions(**chosen), Recipe.of(own, "sweep")
 
 
 def compare(

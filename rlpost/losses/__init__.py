@@ -1,23 +1,12 @@
-"""Policy losses: one file each, all in the table LOSSES."""
+"""Policy losses, by family; all are in the table LOSSES."""
 
 from __future__ import annotations
 
 from rlpost.errors import UsageError, no_such
-from rlpost.losses import (
-    covariance,
-    dppo,
-    fipo,
-    geo_mean,
-    oreal,
-    pg,
-    ppo,
-    real,
-    sapo,
-    vespo,
-    weighted,
-)
-from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate, Tokens
+from rlpost.losses import clipped, covariance, dppo, weighted
+from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate
 from rlpost.losses.kl import kl_loss
+from rlpost.losses.tokens import Tokens
 from rlpost.recipe.functions import from_entry_point, from_file
 from rlpost.recipe.loss import installed
 
@@ -35,32 +24,32 @@ __all__ = [
     "loss_named",
 ]
 LOSSES: dict[str, Loss] = {
-    one.name: one
-    for one in (
-        ppo.PPO,
-        pg.PG,
-        ppo.GSPO,
+    loss.name: loss
+    for loss in (
+        clipped.PPO,
+        weighted.PG,
+        clipped.GSPO,
         weighted.CISPO,
         weighted.TIS,
         weighted.TOPR,
-        pg.KIMI15,
-        geo_mean.GEO_MEAN,
-        sapo.SAPO,
-        pg.GPG,
+        weighted.KIMI15,
+        clipped.GEO_MEAN,
+        clipped.SAPO,
+        weighted.GPG,
         dppo.DPPO,
         dppo.IPO,
         dppo.REF_KL,
         dppo.DPPO_TV,
         dppo.DPPO_KL,
-        pg.DRO,
+        weighted.DRO,
         covariance.CLIP_COV,
         covariance.KL_COV,
-        vespo.VESPO,
+        weighted.VESPO,
         weighted.MASK_PG,
         weighted.ROLLOUT_IS,
-        real.REAL,
-        fipo.FIPO,
-        oreal.OREAL,
+        weighted.REAL,
+        clipped.FIPO,
+        clipped.OREAL,
         weighted.KIMI_K2,
     )
 }
@@ -81,7 +70,7 @@ def loss_named(name: str) -> Loss:
     points = installed()
     if name not in points:
         names = (*LOSSES, *points)
-        every = f"the losses are {', '.join(names)}"
-        raise UsageError(no_such(f"no policy loss {name!r}", name, names, every))
+        known = f"the losses are {', '.join(names)}"
+        raise UsageError(no_such(f"no policy loss {name!r}", name, names, known))
     point = points[name]
     return own.as_loss(from_entry_point(point, own.FLAG), name, point.value)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from rlpost.errors import UsageError, no_such
 from rlpost.kernels.aggregate import OF_UNITS
 from rlpost.losses import loss_named
-from rlpost.losses.base import SIDES
-from rlpost.losses.composition import limits
+from rlpost.losses.base import limits
+from rlpost.recipe.base import Offsets, Range
 from rlpost.recipe.flags import flag_of
+from rlpost.recipe.loss import OF_RATIO, LossOptions
+from rlpost.recipe.recipe import SWEPT_CORRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from rlpost.losses.base import Loss
-    from rlpost.losses.selection import Selection
-    from rlpost.recipe.loss import LossOptions
+    from rlpost.losses.tokens import Selection
     from rlpost.recipe.recipe import Recipe
 
 
 Values = dict[str, Any]
+_SHARED = ("agg_", "kl_loss_")
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,15 @@ class LossConfig:
         ways = (self.aggregation, self.kl_aggregation)
         return {how: role for how, role in OF_UNITS.items() if how in ways}
 
+    @cached_property
+    def values(self) -> Values:
+        """The arguments of the loss; raises UsageError for wrong options."""
+        return self.loss.values(self.options)
+
     @property
     def clamp(self) -> float:
         """The bound on |log ratio| of a token, nats; inf for none."""
-        return float(self.loss.values(self.options).get("ratio_clamp", math.inf))
+        return float(self.values.get("ratio_clamp", math.inf))
 
     @cached_property
     def selection(self) -> Selection | None:
@@ -76,8 +85,8 @@ class LossConfig:
         options = self.options
         fields = [name for name in type(options).model_fields if name.startswith("kl_loss_")]
         apart = ("kl_loss_coef", "kl_loss_aggregation")
-        own = [str(getattr(options, name)) for name in fields if name not in apart]
-        return " ".join(("kl", options.behaviour, self.kl_aggregation, *own))
+        values = [str(getattr(options, name)) for name in fields if name not in apart]
+        return " ".join(("kl", options.behaviour, self.kl_aggregation, *values))
 
     @property
     def ratio_bounds(self) -> tuple[float | None, float | None]:
@@ -86,39 +95,37 @@ class LossConfig:
         The ratio is the one that the loss uses, that of a response for gspo. None if there is no
         bound, or if the loss does not clip a ratio.
         """
-        values = self.loss.values(self.options)
-        if "tis_low" in values:
-            least, most = values["tis_low"], values["tis_high"]
-        elif self.loss.name == "geo_mean":
-            least, most = math.exp(-values["pg_clip_low"]), math.exp(values["pg_clip_high"])
-        elif "pg_clip_high" in values:
-            low, unit = values.get("pg_clip_low", math.inf), values.get("cispo_bounds", "offset")
-            least, most = limits(low, values["pg_clip_high"], unit)
-        else:
+        bounds = self.values.get("weight", self.values.get("pg_clip"))
+        if not isinstance(bounds, Range):
             return None, None
+        least, most = bounds
+        if self.loss.name == "geo_mean":
+            least, most = math.exp(-least), math.exp(most)
+        elif isinstance(bounds, Offsets):
+            least, most = limits(bounds, self.values.get("bounds", "offset"))
         return least if least > 0 else None, most if math.isfinite(most) else None
 
     def resolved(self) -> Values:
         """Return the values of the options that the loss reads, by field of LossOptions.
 
-        LossOptions of these values give the same loss. The clip range is in pg_clip_low and
-        pg_clip_high; pg_clip is there if both are equal. `agg_length` is None if the longest
+        LossOptions of these values give the same loss. `agg_length` is None if the longest
         response's length is used.
         """
-        options = self.options
-        values: Values = {"loss": self.loss.name, "behaviour": options.behaviour}
-        values |= self.loss.values(options)
-        if "pg_clip" in values:
-            values["pg_clip"] = values["pg_clip_low"]
-            if values["pg_clip_low"] != values["pg_clip_high"]:
-                del values["pg_clip"]
-        values["aggregation"] = self.aggregation
+        loss, options = self.loss, self.options
+        read = {name: x.plain(self.values[name]) for name, x in loss.parameters.items() if x.kind}
+        read = {name: "never" if value == math.inf else value for name, value in read.items()}
+        fields = {name: value for name, value in read.items() if name in loss.fields}
+        values = {"loss": loss.name, "behaviour": options.behaviour, **fields}
+        if loss.options:
+            values["loss_options"] = {x: read[x] for x in loss.options if x in read}
         ignored = self.ignored(type(options).model_fields)
-        for name in type(options).model_fields:
-            if name.startswith(("agg_", "kl_loss_")) and name not in ignored:
-                values[name] = getattr(options, name)
-        values["kl_loss_aggregation"] = self.kl_aggregation
-        return {name: "never" if value == math.inf else value for name, value in values.items()}
+        shared = options.model_dump(mode="json")
+        return {
+            **values,
+            "aggregation": self.aggregation,
+            **{x: shared[x] for x in shared if x.startswith(_SHARED) and x not in ignored},
+            "kl_loss_aggregation": self.kl_aggregation,
+        }
 
     def ignored(self, asked: Collection[str]) -> dict[str, str]:
         """Return the options that do not change the loss: name -> what ignores it.
@@ -126,25 +133,14 @@ class LossConfig:
         Args:
             asked: the fields of LossOptions to check.
         """
-        options, name, defaults = self.options, self.loss.name, self.loss.defaults
+        options, loss = self.options, self.loss
         reasons = self._ignored_by_aggregation()
-        for both, sides in SIDES.items():
-            own = [side for side in sides if side in defaults]
-            if own and all(getattr(options, side) is not None for side in own):
-                reasons[both] = f"{name}, since {' and '.join(map(flag_of, own))} are set"
-        of_every_loss = ("loss", "behaviour", "aggregation")
-        for one in type(options).model_fields:
-            of_every = one in of_every_loss or one.startswith(("agg_", "kl_loss_"))
-            if not of_every and one not in defaults:
-                reasons[one] = name
+        reasons |= {name: loss.name for name in OF_RATIO if name not in loss.fields}
         if not options.kl_loss_ratio:
-            of_ratio = ("kl_loss_ratio_policy", "kl_loss_clamp_at")
-            reasons |= dict.fromkeys(of_ratio, "a KL loss without --kl-loss-ratio")
-        if "old_log_probs" not in self.loss.needs and not options.kl_loss_ratio:
-            reasons["behaviour"] = f"{name}, which has no ratio"
-        if options.dual_clip == "twice" and "dual_clip" in defaults:
-            reasons.pop("pg_clip", None)  # the dual clip is computed from it
-        return {one: why for one, why in reasons.items() if one in asked}
+            reasons["kl_loss_ratio_policy"] = "a KL loss without --kl-loss-ratio"
+            if "old_log_probs" not in loss.needs:
+                reasons["behaviour"] = f"{loss.name}, which has no ratio"
+        return {name: why for name, why in reasons.items() if name in asked}
 
     def _ignored_by_aggregation(self) -> dict[str, str]:
         """Return the options of an aggregation that its way, and that of the KL loss, ignore."""
@@ -161,5 +157,75 @@ class LossConfig:
 
 def behaviour_of(configs: Sequence[LossConfig]) -> str:
     """Return the policy that common ratios of these configs divide by: `old` if one config does."""
-    every = [one.options.behaviour for one in configs]
-    return "old" if "old" in every else every[0]
+    policies = [config.options.behaviour for config in configs]
+    return "old" if "old" in policies else policies[0]
+
+
+@dataclass(frozen=True)
+class SweptLoss:
+    """A loss of a sweep, before the options of `loss_options` have their types."""
+
+    point: Mapping[str, Any]
+    """What is swept."""
+    options: LossOptions
+    """With the fields of the point."""
+    recipe: Recipe | None = None
+    """With the corrections of the point."""
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss function."""
+        return loss_named(self.options.loss)
+
+    def config(self, known: Collection[str], sources: Mapping[str, str]) -> LossConfig:
+        """Return the setting of what is swept and read by the loss; of anything else it has None.
+
+        Args:
+            known: the options that any loss of the sweep has.
+            sources: of fields and options that are no flags, for errors.
+
+        Raises:
+            UsageError: no loss has an option, or a value has another type.
+        """
+        loss, options = self.loss, self.options
+        reads = {x: y for x, y in self.point.items() if x in loss.parameters or _is_general(x)}
+        asked = options.loss_options | {x: y for x, y in reads.items() if x in loss.options}
+        asked = {x: y for x, y in asked.items() if x in loss.options or x not in known}
+        try:
+            typed = loss.typed(asked, sources)
+            options = options.model_copy(update={"loss_options": typed})
+            loss.values(options)
+        except UsageError as error:
+            names = "|".join(map(re.escape, reads))
+            flag = re.compile(rf"{flag_of('loss_options')} (?=({names})=)")
+            raise error.reworded(partial(flag.sub, "--sweep ")) from None
+        values = options.model_dump(mode="json") | typed
+        values |= {} if self.recipe is None else self.recipe.model_dump(mode="json")
+        values |= {x: self.point[x] for x in ("loss", "correction") if x in self.point}  # as typed
+        swept = {name: values[name] if name in reads else None for name in self.point}
+        return LossConfig(options, swept, self.recipe)
+
+
+def _is_general(name: str) -> bool:
+    """Return whether a swept name applies to all losses."""
+    return name in SWEPT_CORRECTIONS or (name in LossOptions.model_fields and name not in OF_RATIO)
+
+
+def settings_of(trials: Sequence[SweptLoss], sources: Mapping[str, str]) -> list[LossConfig]:
+    """Return the settings of a sweep, each once: an option applies to the losses that have it.
+
+    Args:
+        trials: a loss of each point.
+        sources: of fields and options that are no flags, for errors.
+
+    Raises:
+        UsageError: no loss has an option, or a value has another type.
+    """
+    known = {name: None for trial in trials for name in trial.loss.parameters}
+    for name in trials[0].point:
+        if name == "loss_options" or not (name in known or _is_general(name)):
+            losses = ", ".join(dict.fromkeys(trial.loss.name for trial in trials))
+            text = f"--sweep {name}: no option {name!r} of {losses}"
+            raise UsageError(no_such(text, name, (*LossOptions.model_fields, *known)))
+    configs = (trial.config(known, sources) for trial in trials)
+    return list({str(config.swept): config for config in configs}.values())

@@ -7,88 +7,125 @@ its batch. The update of a token of high covariance lowers the entropy of the po
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
-from rlpost.losses.base import NONE, SELECTED, Loss
-from rlpost.losses.composition import (
+from rlpost.losses.base import (
+    NONE,
+    SELECTED,
     Bounded,
-    Composition,
+    Loss,
+    Surrogate,
     clipped_along,
+    through_ratio,
     token_ratio,
     unbounded,
 )
+from rlpost.losses.clipped import CLIP
+from rlpost.losses.tokens import Selection, Tokens
+from rlpost.recipe.base import Bound, NonNegative, Offsets, Range, Share
 
 if TYPE_CHECKING:
     from rlpost.kernels.arrays import Array
-    from rlpost.losses.tokens import Tokens
 
 
-def without_chosen(
-    tokens: Tokens, ratio: Array, *, pg_clip_low: float, pg_clip_high: float
-) -> Bounded:
-    """Return PPO's clip, and 0 for the tokens that are selected.
+def clip_cov(
+    tokens: Tokens,
+    *,
+    pg_clip: Offsets = CLIP,
+    ratio_clamp: Bound = math.inf,
+) -> Surrogate:
+    """PPO's clipped surrogate; 0 for the tokens that are selected.
 
     The candidates of a batch are the policy tokens that PPO does not clip and whose covariance is
     between the bounds. Of these, ⌊share · policy tokens⌋ are selected at random, at least one.
+
+    Args:
+        tokens: T tokens.
+        pg_clip: offsets of the ratio from 1.
+        ratio_clamp: bound on |log r|, nats.
     """
-    bounded = clipped_along(tokens, ratio, pg_clip_low=pg_clip_low, pg_clip_high=pg_clip_high)
-    where, chosen = tokens.xp.where, tokens.chosen
-    return Bounded(
-        where(chosen, 0.0, bounded.weight),
-        where(chosen, SELECTED, bounded.clip),
-        bounded.stopped | chosen,
-    )
+    ratio, where, chosen = token_ratio(tokens, ratio_clamp), tokens.xp.where, tokens.chosen
+    bounded = clipped_along(tokens, ratio.value, pg_clip)
+    weight = where(chosen, 0.0, bounded.weight)
+    clip = where(chosen, SELECTED, bounded.clip)
+    return through_ratio(tokens, ratio, Bounded(weight, clip, bounded.stopped | chosen))
 
 
-def clip_cov_rank(
-    tokens: Tokens,
+def kl_cov(tokens: Tokens, *, coef: NonNegative = 1.0, ratio_clamp: Bound = math.inf) -> Surrogate:
+    """The surrogate of the ratio; a penalty β·|log r| on the tokens of highest covariance.
+
+    Args:
+        tokens: T tokens.
+        coef: coefficient β of the penalty.
+        ratio_clamp: bound on |log r|, nats.
+    """
+    xp, chosen, ratio = tokens.xp, tokens.chosen, token_ratio(tokens, ratio_clamp)
+    states = xp.astype(chosen, xp.uint8) * SELECTED
+    bounded = unbounded(tokens, ratio.value)._replace(clip=states)
+    sign = xp.sign(tokens.constant(tokens.log_ratio))
+    penalty = xp.where(chosen, coef * abs(tokens.log_ratio), 0.0)
+    return through_ratio(tokens, ratio, bounded).plus(penalty, xp.where(chosen, coef * sign, 0.0))
+
+
+def inside_covariance(
+    behaviour: str,
     *,
-    pg_clip_low: float,
-    pg_clip_high: float,
-    cov_low: float,
-    cov_high: float,
+    pg_clip: Offsets,
     ratio_clamp: float,
-) -> Array:
+    cov: Range = Range(1.0, 5.0),
+    share: Share = 2e-4,
+    seed: int = 0,
+) -> Selection:
+    """Select candidates of `clip_cov` at random.
+
+    Args:
+        behaviour: the policy that the ratio divides by.
+        pg_clip: as of `clip_cov`.
+        ratio_clamp: likewise.
+        cov: tokens of a covariance between these are candidates.
+        share: share of a batch's policy tokens that are selected.
+        seed: of the random choice.
+    """
+    name = f"clip_cov {behaviour} {pg_clip} {cov} {ratio_clamp} {share} {seed}"
+    rank = partial(_candidates, pg_clip=pg_clip, cov=cov, ratio_clamp=ratio_clamp)
+    return Selection(name, rank, share, seed, behaviour)
+
+
+def _candidates(tokens: Tokens, *, pg_clip: Offsets, cov: Range, ratio_clamp: float) -> Array:
     """Return 0 for candidates of `clip_cov` and -inf for other tokens, [T]."""
-    covariance, ratio = tokens.covariance, tokens.ratio(ratio_clamp)
-    clip = clipped_along(tokens, ratio, pg_clip_low=pg_clip_low, pg_clip_high=pg_clip_high).clip
-    inside = (covariance > cov_low) & (covariance < cov_high) & (clip == NONE)
+    covariance = tokens.covariance
+    clip = clipped_along(tokens, tokens.ratio(ratio_clamp), pg_clip).clip
+    inside = (covariance > cov.low) & (covariance < cov.high) & (clip == NONE)
     return tokens.xp.where(inside, 0.0 * covariance, -math.inf)
 
 
-def marked(tokens: Tokens, ratio: Array) -> Bounded:
-    """Return the ratio itself; the tokens that are selected have the state SELECTED."""
-    states = tokens.xp.astype(tokens.chosen, tokens.xp.uint8) * SELECTED
-    return unbounded(tokens, ratio)._replace(clip=states)
+def highest_covariance(behaviour: str, *, share: Share = 2e-4, seed: int = 0) -> Selection:
+    """Select the tokens of highest covariance.
+
+    Args:
+        behaviour: the policy that the ratio divides by.
+        share: share of a batch's policy tokens that are selected.
+        seed: of the choice among equal covariances.
+    """
+    return Selection(f"kl_cov {behaviour} {share} {seed}", _covariance, share, seed, behaviour)
 
 
-def penalty(tokens: Tokens, *, kl_cov_coef: float) -> tuple[Array, Array]:
-    """Return coef·|log r| of the tokens of highest covariance in their batch, and its gradient."""
-    xp, chosen = tokens.xp, tokens.chosen
-    sign = xp.sign(tokens.constant(tokens.log_ratio))
-    return (
-        xp.where(chosen, kl_cov_coef * abs(tokens.log_ratio), 0.0),
-        xp.where(chosen, kl_cov_coef * sign, 0.0),
-    )
-
-
-def kl_cov_rank(tokens: Tokens) -> Array:
-    """Return the covariance, [T]."""
+def _covariance(tokens: Tokens) -> Array:
     return tokens.covariance
 
 
 CLIP_COV = Loss(
     "clip_cov",
-    Composition("ratio", without_chosen, token_ratio),
+    clip_cov,
     formula="max(-A·r, -A·clip(r, 1-ε, 1+ε)); 0 if selected, low < cov(A, log π) < high",
     source="arXiv:2505.22617",
-    rank=clip_cov_rank,
+    selects=inside_covariance,
 )
 KL_COV = Loss(
     "kl_cov",
-    Composition("ratio", marked, token_ratio, penalty),
+    kl_cov,
     formula="-A·r; + β|log r| if cov(A, log π) is among the highest",
     source="arXiv:2505.22617",
-    rank=kl_cov_rank,
-    after_rank=("kl_cov_coef",),
+    selects=highest_covariance,
 )

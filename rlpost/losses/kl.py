@@ -20,7 +20,7 @@ def kl_loss(tokens: Tokens, options: LossOptions) -> Array:
 
         KL                  the estimate of `rlpost.kernels.kl.token_kl`, clamped
         r·KL                with kl_loss_ratio
-        clamp(r·KL)         with kl_loss_clamp_at = product, which clamps the product alone
+        clamp(r·KL)         with a kl_loss_clamp of the product, which clamps it alone
 
     With the ratio r the gradient of the mean is that of the KL (DeepSeek V3.2's correction).
     kl_loss_ratio_policy is the policy that r divides by; for `current` r is 1, and has the gradient
@@ -51,15 +51,19 @@ class KlLoss:
     @cached_property
     def _bounds(self) -> tuple[float, float]:
         """The bounds on the log ratio, and on the estimate or its product with the ratio."""
-        own, every = self.options, (self.options.kl_loss_estimator, "all")
-        return (
-            own.kl_loss_log_ratio_clamp if own.kl_loss_log_ratio_clamps in every else math.inf,
-            own.kl_loss_clamp if own.kl_loss_clamps in every else math.inf,
+        options = self.options
+        clamps = (options.kl_loss_log_ratio_clamp, options.kl_loss_clamp)
+        of_k3 = options.kl_loss_estimator == "k3"
+        log_ratio, estimate = (
+            clamp.bound if of_k3 or not clamp.which.startswith("k3") else math.inf
+            for clamp in clamps
         )
+        return log_ratio, estimate
 
     @cached_property
     def _of_product(self) -> bool:
-        return self.options.kl_loss_ratio and self.options.kl_loss_clamp_at == "product"
+        options = self.options
+        return options.kl_loss_ratio and options.kl_loss_clamp.which.endswith("product")
 
     @cached_property
     def _pair(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def bind_losses(
         columns = columns_of_rows(source, recipe)
     own: dict[str, str] = {}
     for loss in {config.loss.name: config.loss for config in configs}.values():
-        parameters = dict.fromkeys(loss.named_columns)
+        parameters = dict.fromkeys(loss.columns)
         flag = f"--loss {loss.name}"
         own |= columns_by_name(source, recipe, flag, parameters, KNOWN)
     how = columns.how | dict.fromkeys(own, "name")

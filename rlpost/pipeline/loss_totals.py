@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlpost.kernels.moments import Integers
-    from rlpost.losses.base import Surrogate, Tokens
+    from rlpost.losses.base import Surrogate
     from rlpost.losses.config import LossConfig
+    from rlpost.losses.tokens import Tokens
     from rlpost.pipeline.data import Batch
     from rlpost.pipeline.variants import Variant
 
@@ -434,8 +435,8 @@ class _TokenBlock:
                 self._add(f"{index}.excess", excess)
                 self._add_span(f"{index}.ratio", surrogate.ratio)
             signs = shared
-            if config.loss.own_advantages is not None:
-                own = config.loss.own_advantages(tokens)
+            if config.loss.advantages is not None:
+                own = config.loss.advantages(tokens)
                 signs = first_kinds + self._signs(own > 0, own < 0)
             kinds.append(count_codes(signs + self._state(surrogate.clip, moves), size))
             if first_of is not None:

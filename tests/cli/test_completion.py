@@ -118,7 +118,7 @@ OFFERS = {
     "losses ppo kl_": ["kl_cov"],
     "loss in.parquet --loss gs": ["gspo"],
     "loss in.parquet --sweep loss=cis": ["cispo"],
-    "loss in.parquet --sweep kimi": ["kimi_tau="],
+    "loss in.parquet --sweep pg_c": ["pg_clip="],
 }
 
 

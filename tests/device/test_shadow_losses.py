@@ -12,12 +12,12 @@ from rlpost.losses.config import LossConfig
 from rlpost.recipe.loss import LossOptions
 from tests.device.inputs import rollouts
 
-COVARIANCE = {"cov_low": -0.5, "cov_high": 0.5, "cov_share": 0.02}
-OWN = {"kl_cov": {"cov_share": 0.02}, "clip_cov": COVARIANCE}
+COVARIANCE = {"loss_options": {"cov": "-0.5:0.5", "share": 0.02}}
+OWN = {"kl_cov": {"loss_options": {"share": 0.02}}, "clip_cov": COVARIANCE}
 KL = {"kl_loss_coef": 0.1, "kl_loss_ratio": True}
 OPTIONS = {name: {"loss": name, **OWN.get(name, {})} for name in LOSSES} | {
     "k4": {**KL, "kl_loss_estimator": "k4"},
-    "product": {**KL, "kl_loss_clamp_at": "product", "kl_loss_clamp": 0.1},
+    "product": {**KL, "kl_loss_clamp": "k3-product:0.1"},
     "engine": {"loss": "clip_cov", "behaviour": "infer", **COVARIANCE},
     "clamped": {"ratio_clamp": 0.05, "dual_clip": 1.1, "aggregation": "seq-mean-token-mean"},
 }

@@ -30,6 +30,22 @@ OLD_WORDS: tuple[tuple[str, str], ...] = (
     (r"(log_ratio|kl)_clamp=k3:(\S+)", r"\1_clamp=\2 --numerics \1_clamps=k3"),
     (r"is_clamp=token:(\S+)", r"is_clamp=\1 --numerics is_clamp_at=token"),
     (r"--kl-target (\S+):(\S+)", r"--kl-target \1 --kl-horizon \2"),
+    (r"--pg-clip (\S+):(\S+)", r"--pg-clip-low \1 --pg-clip-high \2"),
+    (r"--loss-option weight=(\S+):(\S+)", r"--tis-low \1 --tis-high \2"),
+    (r"--loss-option (prob|kl)_mask=(\S+):(\S+)", r"--\1-mask-low \2 --\1-mask-high \3"),
+    (r"--loss-option cov=(\S+):(\S+)", r"--cov-low \1 --cov-high \2"),
+    (r"--loss-option mask_clipped=true", "--cispo-mask"),
+    (r"--loss-option ratio_cap=", "--ratio-cap "),
+    (r"--loss-option (positive|negative)=", r"--topr-\1 "),
+    (r"--loss-option tau=", "--kimi-tau "),
+    (r"--loss-option tau_(pos|neg)=", r"--sapo-tau-\1 "),
+    (r"--loss-option prob_mask=", "--prob-mask "),
+    (r"--loss-option square_coef=", "--square-coef "),
+    (r"--loss-option weight_cap=", "--tis-high "),
+    (r"--loss-option beta=", "--dro-beta "),
+    (r"--loss-option (share|seed)=", r"--cov-\1 "),
+    (r"--loss-option coef=", "--kl-cov-coef "),
+    (r"--loss-option (k|lambda)_(pos|neg)=", r"--vespo-\1-\2 "),
 )
 
 
@@ -43,6 +59,8 @@ def old_words(words: list[str]) -> list[str]:
 
 # Values of options that BASE has in two.
 MERGED = (r"recipe\.(reward_clip|kl_target)$", r"reward_clip\.bound$")
+# A clamp with what it bounds: 20 with the field of its estimators there, k3:20 here.
+CLAMPS = (r"(options|rlpost\.loss)\.kl_loss_(log_ratio_)?clamp$",)
 # The size of a file that rlpost wrote: its metadata holds texts and timings.
 SIZES = (r"\.input(\.files\[\d+\])?\.bytes$",)
 
@@ -123,22 +141,22 @@ LOSSES = (
 )
 LOSS_OPTIONS = {
     "ppo": "--pg-clip 0.1 --dual-clip 3",
-    "gspo": "--pg-clip-low 0.01 --pg-clip-high 0.02 --ratio-cap 5",
-    "cispo": "--pg-clip-high 0.3 --cispo-mask",
-    "topr": "--topr-positive 0.5 --topr-negative 0.8",
-    "tis": "--tis-low 0.5 --tis-high 1.2",
-    "kimi15": "--kimi-tau 0.3",
-    "sapo": "--sapo-tau-pos 2 --sapo-tau-neg 3",
-    "dppo": "--prob-mask-low 0.05 --prob-mask-high 0.1 --square-coef 0.01",
-    "ipo": "--prob-mask 0.05",
+    "gspo": "--pg-clip 0.01:0.02 --loss-option ratio_cap=5",
+    "cispo": "--pg-clip 0.2:0.3 --loss-option mask_clipped=true",
+    "topr": "--loss-option positive=0.5 --loss-option negative=0.8",
+    "tis": "--loss-option weight=0.5:1.2",
+    "kimi15": "--loss-option tau=0.3",
+    "sapo": "--loss-option tau_pos=2 --loss-option tau_neg=3",
+    "dppo": "--loss-option prob_mask=0.05:0.1 --loss-option square_coef=0.01",
+    "ipo": "--loss-option prob_mask=0.05",
     "geo_mean": "--pg-clip 0.05",
-    "ref_kl": "--prob-mask 0.05",
-    "dppo_tv": "--prob-mask 0.05 --tis-high 1.2",
-    "dppo_kl": "--kl-mask-low 0.01 --kl-mask-high 0.02",
-    "dro": "--dro-beta 0.4",
-    "clip_cov": "--cov-share 0.05 --cov-low 0.1 --cov-seed 3",
-    "kl_cov": "--cov-share 0.05 --kl-cov-coef 0.3",
-    "vespo": "--vespo-k-pos 1 --vespo-lambda-neg 0.5",
+    "ref_kl": "--loss-option prob_mask=0.05",
+    "dppo_tv": "--loss-option prob_mask=0.05 --loss-option weight_cap=1.2",
+    "dppo_kl": "--loss-option kl_mask=0.01:0.02",
+    "dro": "--loss-option beta=0.4",
+    "clip_cov": "--loss-option share=0.05 --loss-option cov=0.1:5 --loss-option seed=3",
+    "kl_cov": "--loss-option share=0.05 --loss-option coef=0.3",
+    "vespo": "--loss-option k_pos=1 --loss-option lambda_neg=0.5",
 }
 GAE = "--estimator gae --kl-coef 0.1 --whiten-advantages"
 MASKED = "--estimator grpo --kl-coef 0.1 --kl-estimator k3 --reward-clip 0.8"
@@ -466,7 +484,8 @@ def of_losses() -> list[Case]:
     for preset, names in PRESET_LOSSES.items():
         for name in names.split():
             line = f"loss @steps.parquet out.parquet --preset {preset} --loss {name} --format json"
-            made.append(case(f"loss {name} of {preset}", f"{line} --kl-loss-coef 0.01"))
+            line = f"{line} --kl-loss-coef 0.01"
+            made.append(case(f"loss {name} of {preset}", line, ignored=CLAMPS))
     for how, more in (
         ("token-mean", ""), ("seq-mean-token-sum", ""), ("seq-mean-token-mean", "--agg-rows all"),
         ("seq-mean-token-sum-norm", ""),
@@ -490,12 +509,12 @@ def of_losses() -> list[Case]:
              "--format json"),
         case("loss of a recipe file", "loss @steps.parquet --config ../../inputs/gae.toml "
              "--format json"),
-        case("sweep of losses", "loss @arithmetic.parquet --sweep loss=ppo,gspo,cispo,sapo "
+        case("sweep of losses", "loss @arithmetic.parquet --sweep loss=ppo,gspo,cispo "
              "--sweep pg_clip=0.1,0.2 --format json"),
         case("sweep of aggregations", "loss @calculator.parquet --format json --sweep "
              "aggregation=token-mean,seq-mean-token-sum,seq-mean-token-mean"),
         case("sweep of clips", "loss @steps.parquet --sweep dual_clip=never,2,3 "
-             "--sweep pg_clip_high=0.1,0.3 --format json"),
+             "--sweep pg_clip=0.1,0.3 --format json"),
     ]  # fmt: skip
     return made
 

@@ -34,6 +34,8 @@ RENAMED: dict[str, str] = {
 # Keys of JSON that were added on purpose, with what is below them, as dotted names. Each needs a
 # reason beside it.
 ADDED = {
+    *("settings.options.loss_options", "settings.options.pg_clip"),  # both sides are one value
+    *("rlpost.loss.loss_options", "rlpost.loss.pg_clip"),
     "search.same_numbers",  # of `replay`: recipes, without what separates them
     *("recipe.drop_longer", "recipe.drop_difficulty"),  # one value for a mask and its bounds
 }
@@ -43,6 +45,21 @@ ADDED_COLUMNS: set[str] = set()
 
 # Keys of JSON that were removed on purpose, likewise; the name of the file may come first.
 REMOVED = {
+    *(  # options of single losses, which `settings.options.loss_options` has
+        f"{place}.{name}"
+        for place in ("settings.options", "rlpost.loss")
+        for name in (
+            *("pg_clip_low", "pg_clip_high", "ratio_cap", "cispo_bounds", "cispo_mask"),
+            *("tis_low", "tis_high", "topr_positive", "topr_negative", "kimi_tau"),
+            *("sapo_tau_pos", "sapo_tau_neg", "prob_mask", "prob_mask_low", "prob_mask_high"),
+            *("square_coef", "kl_mask", "kl_mask_low", "kl_mask_high", "dro_beta", "cov_low"),
+            *("cov_high", "cov_share", "cov_seed", "kl_cov_coef", "real_tau", "fipo_half_life"),
+            *("fipo_clip_low", "fipo_clip_high", "fipo_safety", "oreal_positive", "oreal_sft"),
+            *("oreal_negative", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg"),
+            *("vespo_lambda_neg", "kl_loss_log_ratio_clamps", "kl_loss_clamps"),
+            "kl_loss_clamp_at",
+        )
+    ),
     "settings.layout",  # of a loss: weights of tokens under micro-batches and ranks
     "settings.gradient.against",  # of a sweep: all settings are compared with the first
     "settings.gradient.groups",  # the prompt groups of the largest gradients

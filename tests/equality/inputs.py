@@ -29,8 +29,7 @@ whiten_ddof = 0
 
 [loss]
 loss = "gspo"
-pg_clip_low = 0.01
-pg_clip_high = 0.02
+pg_clip = 0.01
 """,
     "verl": """
 preset = "verl"

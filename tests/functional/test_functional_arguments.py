@@ -266,7 +266,7 @@ def test_options_that_are_no_switches_reject_bools(model):
             with pytest.raises(UsageError, match=rf"\b{name}\b|--"):
                 model(**{name: value})
     assert rlpost.Recipe(drop_difficulty="0.1:0.95", whiten_advantages=False).drop_difficulty
-    assert LossOptions(cispo_mask=True, kl_loss_ratio=False).cispo_mask
+    assert LossOptions(kl_loss_ratio=True).kl_loss_ratio
     assert torch.equal(
         *(F.grpo(torch.arange(2.0), [0, 0], norm_eps=kind(0.5)) for kind in (np.float32, float))
     )

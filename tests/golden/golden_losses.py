@@ -13,16 +13,14 @@ from rlpost.losses import DUAL, HIGH, LOW, loss_named
 
 # --- verl ----------------------------------------------------------------------------------------
 
-RANGE = {"pg_clip_low": "clip_ratio_low", "pg_clip_high": "clip_ratio_high"}
-
 
 def verl(entry, config, _table):
     kind = entry["function"].rpartition("compute_policy_loss_")[2]
-    options = {ours: config[theirs] for ours, theirs in RANGE.items()}
+    options = {"pg_clip": (config["clip_ratio_low"], config["clip_ratio_high"])}
     if kind == "vanilla":
         options["dual_clip"] = config["clip_ratio_c"]
     if kind == "sapo":
-        options |= {"sapo_tau_pos": config["tau_pos"], "sapo_tau_neg": config["tau_neg"]}
+        options["loss_options"] = {name: config[name] for name in ("tau_pos", "tau_neg")}
     capped = config["rollout_is"] and float(config["rollout_is"].rpartition(" ")[2])
     loss = pinned_loss("verl", loss="ppo" if kind == "vanilla" else kind, **options)
     return [LossRun(loss, verl_metrics, capped and engine_weights(cap=capped, clamp=20.0))]
@@ -60,8 +58,7 @@ def geo_mean_shares(came) -> tuple[float, float]:
 def openrlhf(_entry, config, _table):
     options = {
         "loss": config.get("policy_loss_type", "ppo"),
-        "pg_clip_low": config["clip_eps_low"],
-        "pg_clip_high": config["clip_eps_high"],
+        "pg_clip": (config["clip_eps_low"], config["clip_eps_high"]),
         "dual_clip": config.get("dual_clip"),
     }
     weigh = None
@@ -108,11 +105,11 @@ def openrlhf_metrics(came) -> Metrics:
 
 def trl(_entry, config, _table):
     kind = "gspo" if config["level"] == "sequence" else config["loss_type"]
-    options: dict[str, Any] = {"pg_clip_high": config["epsilon_high"]}
-    if kind != "cispo":
-        options["pg_clip_low"] = config["epsilon_low"]
-    positive, negative = config["sapo_temperatures"]
-    options |= {"sapo_tau_pos": positive, "sapo_tau_neg": negative}
+    low = None if kind == "cispo" else config["epsilon_low"]
+    options: dict[str, Any] = {"pg_clip": (low, config["epsilon_high"])}
+    if kind == "sapo":
+        taus = config["sapo_temperatures"]
+        options["loss_options"] = dict(zip(("tau_pos", "tau_neg"), taus, strict=True))
     options |= {"dual_clip": config["delta"], "kl_loss_coef": config["beta"]}
     options |= {"kl_loss_ratio": config["use_bias_correction_kl"]}
     loss = pinned_loss("trl", loss=kind, **options)
@@ -134,8 +131,8 @@ def trl_metrics(came) -> Metrics:
 
 def openinstruct(_entry, config, _table):
     kind = "ppo" if config["loss_fn"] == "dapo" else config["loss_fn"]
-    low = {"pg_clip_low": config["clip_lower"]} if kind == "ppo" else {}
-    options = {**low, "pg_clip_high": config["clip_higher"]}
+    low = config["clip_lower"] if kind == "ppo" else None
+    options = {"pg_clip": (low, config["clip_higher"])}
     weigh = engine_weights(clamp=10.0, clamp_at="token", cap=2.0)
     loss = pinned_loss("open-instruct", loss=kind, **options)
     return [LossRun(loss, openinstruct_metrics, weigh)]
@@ -152,8 +149,7 @@ def openinstruct_metrics(came) -> Metrics:
 def slime(entry, config, _table):
     kind = "cispo" if "cispo" in entry["function"] else loss_of_slime(config)
     options = {
-        "pg_clip_low": config["eps_clip"],
-        "pg_clip_high": config["eps_clip_high"],
+        "pg_clip": (config["eps_clip"], config["eps_clip_high"]),
         "dual_clip": config.get("eps_clip_c"),
     }
     return [LossRun(pinned_loss("slime", loss=kind, **options))]
@@ -169,17 +165,18 @@ def loss_of_slime(config) -> str:
 
 def primerl(entry, config, _table):
     kind = PRIMERL[entry["function"].rpartition(".")[2]]
-    options = {ours: config[theirs] for theirs, ours in PRIMERL_OPTIONS.items() if theirs in config}
-    return [LossRun(pinned_loss("prime-rl", loss=kind, **options), primerl_metrics)]
+    options = {"square_coef": config["kl_tau"]} if "kl_tau" in config else {}
+    if kind == "ipo" and "ipo_threshold" in config:
+        options["prob_mask"] = config["ipo_threshold"]
+    elif kind == "dppo":
+        options["prob_mask"] = f"{config['dppo_mask_low']}:{config['dppo_mask_high']}"
+    elif "dppo_mask_low" in config:
+        options["prob_mask"] = config["dppo_mask_low"]
+    loss = pinned_loss("prime-rl", loss=kind, loss_options=options)
+    return [LossRun(loss, primerl_metrics)]
 
 
 PRIMERL = {"default_loss_fn": "dppo", "ipo_loss_fn": "ipo", "ref_kl_loss_fn": "ref_kl"}
-PRIMERL_OPTIONS = {
-    "dppo_mask_low": "prob_mask_low",
-    "dppo_mask_high": "prob_mask_high",
-    "ipo_threshold": "prob_mask",
-    "kl_tau": "square_coef",
-}
 
 
 def primerl_metrics(came) -> Metrics:

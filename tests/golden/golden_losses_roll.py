@@ -15,22 +15,20 @@ from rlpost.kernels.rewards import length_weights
 from rlpost.kernels.segments import count_true, spread
 from rlpost.losses import HIGH, LOW
 
-OPTIONS = {
-    "cispo_epsilon_low": "pg_clip_low",
-    "cispo_epsilon_high": "pg_clip_high",
-    "cispo_use_unified_mask": "cispo_mask",
-}
-
 
 def roll(_entry, config, _table) -> list[LossRun]:
     trained, correction = config["actor_train"], config["train_infer_correction"]
     kind = {"vanilla": "pg"}.get(trained.get("pg_variant", "ppo"), trained.get("pg_variant", "ppo"))
     kind = "gspo" if config["importance_sampling"] == "seq" else kind
-    options: dict[str, Any] = {OPTIONS[name]: trained[name] for name in OPTIONS if name in trained}
+    options: dict[str, Any] = {}
+    if "cispo_epsilon_low" in trained:
+        options["pg_clip"] = (trained["cispo_epsilon_low"], trained["cispo_epsilon_high"])
+    if "cispo_use_unified_mask" in trained:
+        options["loss_options"] = {"mask_clipped": trained["cispo_use_unified_mask"]}
     if kind in ("ppo", "gspo"):
         options["pg_clip"] = config["pg_clip"]
         if config["use_pg_clip_range"]:
-            options |= {name: config[name] for name in ("pg_clip_low", "pg_clip_high")}
+            options["pg_clip"] = (config["pg_clip_low"], config["pg_clip_high"])
         options["dual_clip"] = "twice" if config["dual_clip_loss"] else None
     options["aggregation"] = config["loss_agg_mode"]
     options["kl_loss_coef"] = config["kl_loss_coef"] if config["use_kl_loss"] else 0.0

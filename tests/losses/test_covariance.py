@@ -10,7 +10,6 @@ from test_losses import computed, rows_of, slow
 
 from rlpost.errors import UsageError
 from rlpost.losses import SELECTED, Tokens
-from rlpost.recipe.loss import LossOptions
 
 
 def batch_of(count=40, seed=0, *, ties=True):
@@ -45,9 +44,9 @@ def chosen(tokens, **options):
 
 
 CHOICES = [
-    {"loss": "kl_cov", "cov_share": 0.05},
+    {"loss": "kl_cov", "share": 0.05},
     {"loss": "kl_cov"},
-    {"loss": "clip_cov", "cov_share": 0.05, "cov_low": -1.0, "cov_high": 2.0},
+    {"loss": "clip_cov", "share": 0.05, "cov": "-1:2"},
 ]
 
 
@@ -58,9 +57,7 @@ def test_the_order_of_responses_changes_no_selection(options, ties):
     before = chosen(tokens, **options)
     moved, place = reordered(tokens, torch.from_numpy(np.random.default_rng(3).permutation(40)))
     assert torch.equal(chosen(moved, **options), before[place])
-    assert int(before.sum()) == max(
-        1, math.floor(options.get("cov_share", 2e-4) * tokens.mask.sum())
-    )
+    assert int(before.sum()) == max(1, math.floor(options.get("share", 2e-4) * tokens.mask.sum()))
 
 
 def test_equal_responses_do_not_add_to_the_selection():
@@ -70,22 +67,21 @@ def test_equal_responses_do_not_add_to_the_selection():
     again = replace(again, advantages=torch.where(again.advantages > 0, 1.0, -1.0))
     found = chosen(again, loss="kl_cov")
     assert int(found.sum()) == 1
-    assert int(chosen(again, loss="kl_cov", cov_share=0.1).sum()) == int(again.mask.sum() * 0.1)
+    assert int(chosen(again, loss="kl_cov", share=0.1).sum()) == int(again.mask.sum() * 0.1)
 
 
 def test_a_tie_is_broken_by_the_seed_and_kl_cov_without_ties_is_not():
     tied, distinct = batch_of(), batch_of(ties=False)
-    tied = [chosen(tied, loss="kl_cov", cov_share=0.3, cov_seed=i) for i in range(20)]
+    tied = [chosen(tied, loss="kl_cov", share=0.3, seed=i) for i in range(20)]
     assert len({tuple(one.tolist()) for one in tied}) == 20
     assert len({int(one.sum()) for one in tied}) == 1
-    same = [chosen(distinct, loss="kl_cov", cov_share=0.1, cov_seed=i) for i in range(5)]
+    same = [chosen(distinct, loss="kl_cov", share=0.1, seed=i) for i in range(5)]
     assert all(torch.equal(one, same[0]) for one in same)
 
 
 def test_clip_cov_selects_its_candidates_with_equal_frequency():
     """Of c candidates k are selected: each in k/c of the seeds, within 5 standard deviations."""
     tokens, seeds = batch_of(ties=False, seed=8), 200
-    bounds = {"cov_low": 0.2, "cov_high": 1.0}
     policy = tokens.mask.nonzero().flatten()
     flat = {}
     for row, t in slow.clip_cov_candidates(rows_of(with_unread(tokens)), floor=0.2, ceiling=1.0):
@@ -94,7 +90,7 @@ def test_clip_cov_selects_its_candidates_with_equal_frequency():
     count = int(0.03 * tokens.mask.sum())
     assert 3 < count < len(flat) / 2
     for seed in range(seeds):
-        found = chosen(tokens, loss="clip_cov", cov_share=0.03, cov_seed=seed, **bounds)
+        found = chosen(tokens, loss="clip_cov", share=0.03, seed=seed, cov="0.2:1")
         places = found.nonzero().flatten().tolist()
         assert len(places) == count
         for place in places:
@@ -111,7 +107,7 @@ def with_unread(tokens):
 
 def test_without_a_candidate_clip_cov_is_ppo():
     tokens = batch_of()
-    found = computed(tokens, loss="clip_cov", cov_low=100.0, cov_high=200.0, ratio_clamp=20.0)
+    found = computed(tokens, loss="clip_cov", cov="100:200", ratio_clamp=20.0)
     want = computed(tokens, loss="ppo")
     assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
 
@@ -127,8 +123,6 @@ def test_no_policy_token_and_a_single_one_are_allowed():
 
 
 def test_bounds_that_exclude_each_other_are_an_error():
-    for values in ({"cov_low": 5.0}, {"cov_low": 2.0, "cov_high": 1.0}, {"cov_high": 0.5}):
-        with pytest.raises(UsageError, match=r"--cov-low .+ must be below --cov-high"):
-            LossOptions.of(values)
-    with pytest.raises(UsageError, match=r"cov_share is 0: must be "):
-        LossOptions.of({"cov_share": 0})
+    for values, text in (({"cov": "2:1"}, "LOW under HIGH"), ({"share": 0}, "greater than 0")):
+        with pytest.raises(UsageError, match=text):
+            computed(batch_of(), loss="clip_cov", **values)

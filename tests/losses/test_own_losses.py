@@ -24,9 +24,9 @@ PLAIN = '''
 import torch
 
 
-def ppo(ratio, advantages, *, pg_clip_low=0.2, pg_clip_high=0.2):
+def ppo(ratio, advantages, *, pg_clip=(0.2, 0.2)):
     """PPO"""
-    clipped = ratio.clamp(1 - pg_clip_low, 1 + pg_clip_high)
+    clipped = ratio.clamp(1 - pg_clip[0], 1 + pg_clip[1])
     return torch.maximum(-advantages * ratio, -advantages * clipped)
 
 
@@ -60,7 +60,7 @@ def settings(*words):
 def test_ppo_as_a_user_writes_it_is_ppo(file, tmp_path):
     own, theirs = tmp_path / "own.parquet", tmp_path / "ppo.parquet"
     for path, name in ((own, f"{file}:ppo"), (theirs, "ppo")):
-        rlpost.loss(SAMPLE, path, loss=LossOptions(loss=name, pg_clip_high=0.1))
+        rlpost.loss(SAMPLE, path, loss=LossOptions(loss=name, pg_clip="0.2:0.1"))
     left, right = (pq.read_table(path, columns=["pg_loss", "clip_state"]) for path in (own, theirs))
     assert left["clip_state"].equals(right["clip_state"])
     for mine, other in zip(*(x["pg_loss"].to_pylist() for x in (left, right)), strict=True):
@@ -190,8 +190,8 @@ def test_policy_loss_names_every_missing_argument(file):
     new, offsets = torch.zeros(3), torch.tensor([0, 3])
     for name, options, words in (
         ("best", {}, ("rewards=", "units=")),
-        ("scaled", {"scale": 1.0}, ("loss_options={'scale': 1.0}",)),
-        ("scaled", {"loss_options": {"scale": 1.0}}, ("columns={'difficulty'",)),
+        ("scaled", {"scale": 1.0}, ("columns={'difficulty'",)),
+        ("scaled", {"scal": 1.0}, ("did you mean scale",)),
     ):
         with pytest.raises(UsageError) as caught:
             policy_loss(new, new, new, offsets, loss=f"{file}:{name}", **options)

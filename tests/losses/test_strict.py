@@ -3,6 +3,7 @@
 Strict arrays mix no kinds of numbers, and lack what numpy and torch have beyond the standard.
 """
 
+import inspect
 from dataclasses import fields, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("array_api_strict")
 
+from loss_words import nested
 from strict_arrays import Array, strict_formulas, to_numpy, to_strict
 from test_losses import CASES
 
@@ -22,7 +24,6 @@ from rlpost.kernels.kl import token_kl
 from rlpost.kernels.segments import PositionSegments, cut_segments, policy_segments
 from rlpost.kernels.values import value_loss
 from rlpost.losses import Tokens, kl_loss, loss_named
-from rlpost.losses.base import call
 from rlpost.recipe.loss import LossOptions
 
 RANDOM = np.random.default_rng(4)
@@ -67,7 +68,7 @@ def test_estimators_of_tokens(name, options):
 
 @pytest.mark.parametrize("case", [x for x in CASES if not x.startswith("real")])  # numpy
 def test_losses(case):
-    options = LossOptions.of(CASES[case][0] | {"kl_loss_coef": 0.1})
+    options = LossOptions.of(nested(CASES[case][0]) | {"kl_loss_coef": 0.1})
     loss = loss_named(options.loss)
     columns = {"new": NEW, "old": OLD, "advantages": VALUES + 0.5, "infer": REF, "ref": REF}
     columns |= {"rewards": VALUES[:5] + 0.5, "weights": np.exp(REWARDS)}
@@ -78,8 +79,9 @@ def test_losses(case):
 
     def formula(**columns):
         own = replace(tokens, **columns)
-        values = loss.values(options)
-        surrogate = call(loss.function, values, own) if selection else loss(own, options)
+        read = inspect.signature(loss.function).parameters
+        values = {name: x for name, x in loss.values(options).items() if name in read}
+        surrogate = loss.function(own, **values) if selection else loss(own, options)
         return (*surrogate, kl_loss(own, options))
 
     names = [one.name for one in fields(Tokens) if one.name != "in_batch"]

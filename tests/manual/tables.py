@@ -24,7 +24,7 @@ from rlpost.formats import FORMATS
 from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
-from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, DEFAULTS
+from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS
 from rlpost.recipe.presets import correction_named
 from rlpost.recipe.presets import corrections as every_correction
 from rlpost.recipe.recipe import Recipe
@@ -146,10 +146,12 @@ def _flag(field: str) -> str:
 def losses() -> str:
     rows = []
     for name, one in LOSSES.items():
-        defaults = {k: v for k, v in DEFAULTS[name].items() if k != "aggregation"}
-        shown = ", ".join(f"`{_flag(key)}` {_value(value)}" for key, value in defaults.items())
-        aggregation = code(DEFAULTS[name]["aggregation"])
-        rows.append((code(name), ABOUT[name], code(one.formula), aggregation, shown, one.source))
+        shown = ", ".join(
+            f"`{_flag(key) if key in one.fields else key}` {_value(x.plain(x.default))}"
+            for key, x in one.parameters.items()
+        )
+        how = code(one.aggregation)
+        rows.append((code(name), ABOUT[name], code(one.formula), how, shown, one.source))
     headings = ("loss", "what it is", "loss of a token", "aggregation", "defaults", "source")
     return table(headings, rows)
 

@@ -64,7 +64,7 @@ def test_mean_over_rollouts(theirs, seed, clip):
     own = data.padded("log_probs").requires_grad_()
     found = functional.padded.policy_loss(
         own, data.padded("old_log_probs"), data.padded("advantages"), mask, loss="ppo",
-        pg_clip_low=clip[0], pg_clip_high=clip[1], dual_clip=3.0, aggregation="rollout-mean",
+        pg_clip=tuple(clip), dual_clip=3.0, aggregation="rollout-mean",
         units=rollout,
     ).loss * (len({*rollout}) / len(data))  # fmt: skip
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)

@@ -302,7 +302,7 @@ def assert_equal_on_policy(data, found, expected):
     torch.testing.assert_close(found[mask], expected[mask], rtol=1e-5, atol=1e-6)
 
 
-SIDES = ({"pg_clip_low": 0.1, "pg_clip_high": 0.3}, {"eps_clip": 0.1, "eps_clip_higher": 0.3})
+SIDES = ({"pg_clip": (0.1, 0.3)}, {"eps_clip": 0.1, "eps_clip_higher": 0.3})
 
 
 @pytest.mark.parametrize(("dual", "sides"), cases((None, 1.2, 3.0), (False, True)))
@@ -329,7 +329,7 @@ def test_gspo(clip):
 @pytest.mark.parametrize("taus", cases(((1.0, 1.05), (2.0, 3.0))))
 def test_sapo(taus):
     data = mini_batch(11)
-    tau = {"sapo_tau_pos": taus[0], "sapo_tau_neg": taus[1]}
+    tau = {"tau_pos": taus[0], "tau_neg": taus[1]}
     found = our_loss(data, loss="sapo", ratio_clamp="never", **tau)
     assert_same_loss(found, their_loss(data, "sapo_loss_fn", tau_pos=taus[0], tau_neg=taus[1]))
 

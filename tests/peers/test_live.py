@@ -154,11 +154,11 @@ def test_a_case_differs_without_a_field_of_the_preset_or_with_another_value(
 
 def random_clip_cov(data, seed):
     """rlpost's and verl's loss with a random choice of a tenth of the tokens."""
-    tenth = {"cov_share": 0.1}, {"clip_cov_ratio": 0.1}
+    tenth = {"share": 0.1}, {"clip_cov_ratio": 0.1}
     mine, config = verl_losses._both(tenth, verl_losses.BOUNDS)
     torch.manual_seed(seed)
     expected = verl_losses.theirs(data, "clip_cov", config)["loss"]
-    chosen = presets.loss_preset("verl", loss="clip_cov", **mine, cov_seed=seed)
+    chosen = presets.loss_preset("verl", loss="clip_cov", loss_options={**mine, "seed": seed})
     return float(verl_losses.differentiated(data, chosen)[0]), float(expected)
 
 

@@ -3,7 +3,7 @@
 ms-swift's side runs the methods of its trainer from the installed file, without the modules that it
 imports. Where they differ: torchrl clips log ratios to log(1 ± ε) and has no mask, so it gets the
 policy tokens alone; ms-swift's `grpo`, `sapo` and `dr_grpo` divide by all responses (`agg_rows`),
-and its `cispo` has the upper bound itself (`cispo_bounds="ratio"`); its `delta` bounds the ratio of
+and its `cispo` has the upper bound itself (`bounds="ratio"`); its `delta` bounds the ratio of
 positive advantages, too, if it is below 1 + ε. polgrad's GSPO has the gradient
 of the mean with RatioKind.SEQUENCE, which is rlpost's for equal advantages.
 """
@@ -113,24 +113,24 @@ MEAN = {"aggregation": "seq-mean-token-mean", "agg_rows": "all"}
 SWIFT = (
     ("grpo", {}, {"loss": "ppo", **MEAN}),
     ("grpo-kl", {"beta": 0.1}, {"loss": "ppo", "kl_loss_coef": 0.1, **MEAN}),
-    ("bnpo", {"epsilon_high": 0.05}, {"loss": "ppo", "pg_clip_low": 0.2, "pg_clip_high": 0.05}),
+    ("bnpo", {"epsilon_high": 0.05}, {"loss": "ppo", "pg_clip": (0.2, 0.05)}),
     ("dapo", {"delta": 1.3}, {"loss": "ppo", "dual_clip": 1.3}),
     ("dr_grpo", {"max_completion_length": 9}, {
         "loss": "ppo", "aggregation": "seq-mean-token-sum-norm", "agg_norm": "rows",
         "agg_length": 9, "agg_rows": "all"}),
     ("cispo", {"epsilon_high": 1.05}, {
-        "loss": "cispo", "cispo_bounds": "ratio", "pg_clip_high": 1.05}),
+        "loss": "cispo", "bounds": "ratio", "pg_clip": (None, 1.05)}),
     ("sapo", {}, {"loss": "sapo", **MEAN}),
     ("grpo-sequence_token", {"importance_sampling_level": "sequence_token", "epsilon_low": 0.01}, {
-        "loss": "gspo", "pg_clip_low": 0.01, "pg_clip_high": 0.2, **MEAN}),
+        "loss": "gspo", "pg_clip": (0.01, 0.2), **MEAN}),
     ("fipo", {}, {"loss": "fipo"}),
     ("fipo-bounds", {
         "delta": 1.25, "fipo_gamma": 0.5, "fipo_clip_range": 0.05, "fipo_clip_high_only": False,
         "fipo_safety_threshold": 1.02}, {
-        "loss": "fipo", "dual_clip": 1.25, "fipo_half_life": 1, "fipo_clip_low": 0.05,
-        "fipo_clip_high": 0.05, "fipo_safety": 1.02}),
+        "loss": "fipo", "dual_clip": 1.25, "half_life": 1,
+        "influence": (0.95, 1.05), "safety": 1.02}),
     ("real", {}, {"loss": "real"}),
-    ("real-tau", {"real_tau": 0.1}, {"loss": "real", "real_tau": 0.1}),
+    ("real-tau", {"real_tau": 0.1}, {"loss": "real", "tau": 0.1}),
 )  # fmt: skip
 
 
@@ -189,11 +189,11 @@ WAYS = {
     "seq-mean-token-sum-norm": "TOKEN_SUM_NORM",
 }
 KINDS = {
-    "ppo": ("TOKEN", "PG_CLIP", (0.1, 0.3, None), {"pg_clip_low": 0.1, "pg_clip_high": 0.3}),
+    "ppo": ("TOKEN", "PG_CLIP", (0.1, 0.3, None), {"pg_clip": (0.1, 0.3)}),
     "ppo-dual": ("TOKEN", "PG_CLIP", (0.1, 0.1, 1.2), {"pg_clip": 0.1, "dual_clip": 1.2}),
     "gspo": ("SEQUENCE_TOKEN", "PG_CLIP", (0.01, 0.02, None), {
-        "pg_clip_low": 0.01, "pg_clip_high": 0.02}),
-    "cispo": ("TOKEN", "CISPO", (0.1, 0.1, None), {"pg_clip_low": 0.1, "pg_clip_high": 0.1}),
+        "pg_clip": (0.01, 0.02)}),
+    "cispo": ("TOKEN", "CISPO", (0.1, 0.1, None), {"pg_clip": (0.1, 0.1)}),
     "pg": ("TOKEN", "REINFORCE", None, {}),
 }  # fmt: skip
 

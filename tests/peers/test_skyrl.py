@@ -244,8 +244,8 @@ REDUCTIONS = {
     },
     "prompt_mean": {"aggregation": "prompt-mean", "agg_rows": "all"},
 }
-NEVER = {"pg_clip_low": "never", "pg_clip_high": "never", "ratio_clamp": "never"}
-SIDES = ({"pg_clip_low": 0.1, "pg_clip_high": 0.3}, {"eps_clip_low": 0.1, "eps_clip_high": 0.3})
+NEVER = {"pg_clip": "never", "ratio_clamp": "never"}
+SIDES = ({"pg_clip": (0.1, 0.3)}, {"eps_clip_low": 0.1, "eps_clip_high": 0.3})
 LOSSES = {
     "regular": ({"loss": "ppo", **SIDES[0]}, SIDES[1]),
     "dual_clip": ({"loss": "ppo", "dual_clip": 1.2}, {"clip_ratio_c": 1.2}),
@@ -254,11 +254,11 @@ LOSSES = {
         SIDES[1],
     ),
     "cispo": (
-        {"loss": "cispo", "pg_clip_low": 0.3, "pg_clip_high": 0.4},
+        {"loss": "cispo", "pg_clip": (0.3, 0.4)},
         {"cispo": ("CISPOConfig", {"cispo_eps_clip_low": 0.3, "cispo_eps_clip_high": 0.4})},
     ),
     "sapo": (
-        {"loss": "sapo", "sapo_tau_pos": 2.0, "sapo_tau_neg": 3.0},
+        {"loss": "sapo", "tau_pos": 2.0, "tau_neg": 3.0},
         {"sapo": ("SAPOConfig", {"tau_pos": 2.0, "tau_neg": 3.0})},
     ),
     "dppo": (
@@ -267,8 +267,7 @@ LOSSES = {
             "square_coef": 0.0,
             "behaviour": "infer",
             "ratio_clamp": 20.0,
-            "prob_mask_low": 0.05,
-            "prob_mask_high": 0.1,
+            "prob_mask": (0.05, 0.1),
         },
         {"dppo": ("DPPOConfig", {"delta_low": 0.05, "delta_high": 0.1})},
     ),
@@ -376,7 +375,7 @@ def test_losses_far_apart(name):
 @pytest.mark.parametrize("bound", cases((0.01, 0.05)))
 def test_gradient_of_binary_kl(bound):
     data = mini_batch(9)
-    options = {"kl_mask_low": bound, "kl_mask_high": 2 * bound, "tis_high": 1e9}
+    options = {"kl_mask": (bound, 2 * bound), "weight_cap": 1e9}
     found = our_loss(data, "token_mean", loss="dppo_kl", behaviour="infer", **options)
     dppo = ("DPPOConfig", {"dppo_type": "binary_kl", "delta_low": bound, "delta_high": 2 * bound})
     expected = their_loss(data, "dppo", "token_mean", dppo=dppo)
@@ -389,7 +388,7 @@ def test_kl_cov(share):
     """SkyRL's penalty is a sum over tokens, so its coefficient is one per token here."""
     data = mini_batch(10)
     tokens = int(sum(mask.sum() for mask in data.columns["response_mask"]))
-    options = {"cov_share": share, "kl_cov_coef": 0.01 * tokens}
+    options = {"share": share, "coef": 0.01 * tokens}
     found = our_loss(data, "token_mean", loss="kl_cov", **options)
     config = ("KLCovConfig", {"kl_cov_frac": share, "ppo_kl_coef": 0.01})
     assert_same_loss(found, their_loss(data, "kl_cov", "token_mean", kl_cov=config))
@@ -401,7 +400,7 @@ def test_clip_cov(bounds):
     data = mini_batch(11)
     tokens = int(sum(mask.sum() for mask in data.columns["response_mask"]))
     low, high = bounds
-    options = {"cov_low": low, "cov_high": high, "cov_share": 1.0}
+    options = {"cov": (low, high), "share": 1.0}
     found = our_loss(data, "token_mean", loss="clip_cov", **options)
     config = {"clip_ratio": 1.0, "clip_cov_lb": low / tokens, "clip_cov_ub": high / tokens}
     expected = their_loss(data, "clip_cov", "token_mean", clip_cov=("ClipCovConfig", config))

@@ -36,6 +36,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from loss_words import nested
 from peers.comparison import Peer, PeerCase
 
 from rlpost.analysis.loss.run import loss as run_loss
@@ -69,7 +70,7 @@ BY_SEQUENCE = {"loss_type": "grpo", "importance_sampling_level": "sequence"}
 LOSSES: list[tuple[str | None, Json, Json]] = [
     (None, {}, {}),
     ("grpo", {}, {}),
-    ("grpo", {"epsilon": 0.1, "epsilon_high": 0.3}, {"pg_clip_low": 0.1, "pg_clip_high": 0.3}),
+    ("grpo", {"epsilon": 0.1, "epsilon_high": 0.3}, {"pg_clip": (0.1, 0.3)}),
     ("grpo", {"delta": 1.5}, {"dual_clip": 1.5}),
     ("grpo", {"beta": 0.1}, {"kl_loss_coef": 0.1}),
     (
@@ -85,22 +86,22 @@ LOSSES: list[tuple[str | None, Json, Json]] = [
     (
         "gspo",
         {**BY_SEQUENCE, "epsilon": 3e-4, "epsilon_high": 4e-4},
-        {"pg_clip_low": 3e-4, "pg_clip_high": 4e-4},
+        {"pg_clip": (3e-4, 4e-4)},
     ),
     ("luspo", {"importance_sampling_level": "sequence"}, {}),
     ("sapo", {}, {}),
     (
         "sapo",
         {"sapo_temperature_pos": 0.5, "sapo_temperature_neg": 2.0},
-        {"sapo_tau_pos": 0.5, "sapo_tau_neg": 2.0},
+        {"tau_pos": 0.5, "tau_neg": 2.0},
     ),
     ("cispo", {}, {}),
-    ("cispo", {"epsilon_high": 1.5}, {"pg_clip_high": 1.5}),
+    ("cispo", {"epsilon_high": 1.5}, {"pg_clip": (None, 1.5)}),
     ("vespo", {}, {}),
     (
         "vespo",
         {"vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
-        {"vespo_k_pos": 1.0, "vespo_lambda_neg": 0.5},
+        {"k_pos": 1.0, "lambda_neg": 0.5},
     ),
 ]
 """The preset's losses (None: the default), with options of GRPOConfig and of rlpost."""
@@ -378,7 +379,7 @@ def _our_loss(update: TrlUpdate, name: str | None, options: Json) -> Numbers:
         path = Path(folder) / "batch.parquet"
         pq.write_table(table, path)
         named = {} if name is None else {"loss": name}
-        config = LossConfig(loss_preset(NAME, **named, **options))
+        config = LossConfig(loss_preset(NAME, **named, **nested(options)))
         summary = run_loss(path, None, None, [config], _ON_CPU)
     setting = summary["settings"][0]
     numbers = {"loss": setting["loss"]["total"]}

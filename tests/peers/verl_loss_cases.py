@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from loss_words import nested
 from peers.comparison import PeerCase
 from peers.peer_rollouts import rollouts
 
@@ -60,11 +61,11 @@ CORE = "verl.trainer.ppo.core_algos"
 KL_ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
 CLIP = ({"pg_clip": 0.1}, {"clip_ratio_low": 0.1, "clip_ratio_high": 0.1})
 SIDES = (
-    {"pg_clip_low": 0.1, "pg_clip_high": 0.3},
+    {"pg_clip": (0.1, 0.3)},
     {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3},
 )
-CANDIDATES = ({"cov_share": 1.0}, {"clip_cov_ratio": 1.0})
-BOUNDS = ({"cov_low": 0.1, "cov_high": 0.8}, {"clip_cov_lb": 0.1, "clip_cov_ub": 0.8})
+CANDIDATES = ({"share": 1.0}, {"clip_cov_ratio": 1.0})
+BOUNDS = ({"cov": (0.1, 0.8)}, {"clip_cov_lb": 0.1, "clip_cov_ub": 0.8})
 
 
 def _both(*pairs: tuple[Json, Json]) -> tuple[Json, Json]:
@@ -81,37 +82,37 @@ GRID: dict[str, list[tuple[Json, Json]]] = {
     "cispo": [({}, {}), CLIP, SIDES],
     "sapo": [
         ({}, {}),
-        ({"sapo_tau_pos": 2.0, "sapo_tau_neg": 3.0}, {"tau_pos": 2.0, "tau_neg": 3.0}),
+        ({"tau_pos": 2.0, "tau_neg": 3.0}, {"tau_pos": 2.0, "tau_neg": 3.0}),
     ],
     "geo_mean": [({}, {}), CLIP, SIDES],
     "gpg": [({}, {})],
     "dppo_tv": [
         ({}, {}),
         (
-            {"prob_mask_low": 0.05, "prob_mask_high": 0.1},
+            {"prob_mask": (0.05, 0.1)},
             {"clip_ratio_low": 0.05, "clip_ratio_high": 0.1},
         ),
-        ({"tis_high": 1.2}, {"clip_ratio_c": 1.2}),
+        ({"weight_cap": 1.2}, {"clip_ratio_c": 1.2}),
     ],
     "dppo_kl": [
         ({}, {}),
         (
-            {"kl_mask_low": 0.01, "kl_mask_high": 0.02},
+            {"kl_mask": (0.01, 0.02)},
             {"clip_ratio_low": 0.01, "clip_ratio_high": 0.02},
         ),
-        ({"tis_high": 1.2}, {"clip_ratio_c": 1.2}),
+        ({"weight_cap": 1.2}, {"clip_ratio_c": 1.2}),
     ],
-    "dro": [({"dro_beta": x}, {"dro_beta": x}) for x in (0.1, 2.0)],
+    "dro": [({"beta": x}, {"dro_beta": x}) for x in (0.1, 2.0)],
     "clip_cov": [
         CANDIDATES,
         _both(CANDIDATES, BOUNDS),
         _both(CANDIDATES, BOUNDS, SIDES),
-        ({"cov_low": 50.0, "cov_high": 60.0}, {"clip_cov_lb": 50.0, "clip_cov_ub": 60.0}),
+        ({"cov": (50.0, 60.0)}, {"clip_cov_lb": 50.0, "clip_cov_ub": 60.0}),
     ],
     "kl_cov": [
         ({}, {}),
-        ({"cov_share": 0.1}, {"kl_cov_ratio": 0.1}),
-        ({"cov_share": 0.25, "kl_cov_coef": 2.0}, {"kl_cov_ratio": 0.25, "ppo_kl_coef": 2.0}),
+        ({"share": 0.1}, {"kl_cov_ratio": 0.1}),
+        ({"share": 0.25, "coef": 2.0}, {"kl_cov_ratio": 0.25, "ppo_kl_coef": 2.0}),
     ],
 }
 """Losses; for each, sets of options: rlpost's, and those of verl's configs."""
@@ -149,7 +150,7 @@ def mini_batch(seed: int, *, weights: bool = False, **options: Any) -> PeerRollo
 
 def ours(data: PeerRollouts, loss: str, options: Json) -> Numbers:
     """Return the loss with the preset, its gradient, and what `rlpost loss` counts."""
-    chosen = loss_preset(NAME, loss=loss, **options)
+    chosen = loss_preset(NAME, loss=loss, **nested(options))
     found = reported(data, chosen)
     setting = found["settings"][0]
     clip, (batch,) = setting["clip"], setting["batches"]
@@ -246,7 +247,7 @@ def _rows(data: PeerRollouts, name: str) -> list[torch.Tensor]:
 def _tensors(data: PeerRollouts, *, counts: bool) -> Any:
     """Return a mini-batch as verl's workers get it, without padding."""
 
-    def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+    def jagged(rows: list[torch.Tensor]) -> torch.Tensor:
         return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
     columns = {
@@ -257,10 +258,10 @@ def _tensors(data: PeerRollouts, *, counts: bool) -> Any:
         "response_mask": "response_mask",
     }
     tensors = {
-        key: nested(_rows(data, name)) for key, name in columns.items() if name in data.columns
+        key: jagged(_rows(data, name)) for key, name in columns.items() if name in data.columns
     }
-    tensors["prompts"] = nested([torch.zeros(1, dtype=torch.int64) for _ in data.lengths])
-    tensors["responses"] = nested([torch.zeros(n, dtype=torch.int64) for n in data.lengths])
+    tensors["prompts"] = jagged([torch.zeros(1, dtype=torch.int64) for _ in data.lengths])
+    tensors["responses"] = jagged([torch.zeros(n, dtype=torch.int64) for n in data.lengths])
     batch = import_module("tensordict").TensorDict(tensors, batch_size=[len(data)])
     numbers = (int(data.mask.sum()), len(data)) if counts else (None, None)
     import_module(TENSORS).assign_non_tensor(
@@ -317,11 +318,11 @@ def _option_cases() -> Iterator[PeerCase]:
 def _large_cases() -> Iterator[PeerCase]:
     """Yield cases of so many tokens that the default share, 2e-4, selects several of them."""
     data = mini_batch(60, turns=True, steps=160).with_(step=None)
-    strong = {"kl_cov_coef": 1000.0}, {"ppo_kl_coef": 1000.0}  # the share alone is the default
+    strong = {"coef": 1000.0}, {"ppo_kl_coef": 1000.0}  # the share alone is the default
     yield _case("many tokens, default share", data, "kl_cov", *strong)
     yield _case("many tokens, all candidates", data, "clip_cov", *CANDIDATES)
     low, high = _around(data, int(2e-4 * int(data.mask.sum())))
-    bounds = {"cov_low": low, "cov_high": high}, {"clip_cov_lb": low, "clip_cov_ub": high}
+    bounds = {"cov": (low, high)}, {"clip_cov_lb": low, "clip_cov_ub": high}
     yield _case("many tokens, as many candidates as are selected", data, "clip_cov", *bounds)
 
 

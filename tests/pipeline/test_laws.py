@@ -356,8 +356,8 @@ def test_many_small_files_are_the_same_for_any_workers(tmp_path):
 @pytest.mark.parametrize("given", [True, False], ids=["read", "computed"])
 @pytest.mark.parametrize("loss", ["gspo", "kl_cov", "clip_cov"])
 def test_chunks_order_and_files_change_no_bit_of_a_loss(tmp_path, given, loss):
-    words = ("--loss", loss, *(["--cov-share", 0.05] if "cov" in loss else []))
-    words += ("--cov-low", 0.1) if loss == "clip_cov" else ()
+    words = ("--loss", loss, *(["--loss-option", "share=0.05"] if "cov" in loss else []))
+    words += ("--loss-option", "cov=0.1:5") if loss == "clip_cov" else ()
     table = tied(dump(with_advantages=given))
     path = save(table, tmp_path / "one.parquet")
     want = summary_of(path, *words, "--workers", 1)

@@ -169,21 +169,20 @@ def test_a_loss_of_a_preset_is_that_of_the_source(one):
 
 NUMBERS = {
     "prob_mask": (0.05, 0.9),
-    "prob_mask_low": (0.05, 0.9),
     "square_coef": (0.5,),
-    "cov_low": (-1.0,),
-    "cov_high": (9.0,),
-    "cov_share": (0.5,),
-    "cov_seed": (3,),
-}
-SIDES = {
-    "pg_clip": ("pg_clip_low", "pg_clip_high"),
-    "prob_mask": ("prob_mask_low", "prob_mask_high"),
+    "cov": ("-1:9", "1:9"),
+    "share": (0.5,),
+    "pg_clip": ("0.05:3", "3:0.05"),
+    "kl_loss_log_ratio_clamp": ("k3:0.05", 0.05),
+    "kl_loss_clamp": ("k3:0.05", "all:0.05", "product:0.05", "k3-product:0.05"),
 }
 
 
 def alternatives(field: str, value: Any = None) -> list[Any]:
     """Other values of an option."""
+    if field not in LossOptions.model_fields:
+        words = {"bounds": ["ratio", "offset"], "mask_clipped": [True, False]}
+        return [x for x in words.get(field, NUMBERS.get(field, (0.05, 3.0))) if x != value]
     kind = LossOptions.model_fields[field].annotation
     kinds = [one for one in (kind, *get_args(kind)) if get_origin(one) is Literal]
     if kinds:
@@ -193,17 +192,6 @@ def alternatives(field: str, value: Any = None) -> list[Any]:
     if field == "dual_clip":
         return [1.5]
     return [x for x in NUMBERS.get(field, (0.05, 3.0)) if x != value]
-
-
-def set_by(values: dict[str, Any]) -> set[str]:
-    """The options that values set; pg_clip sets both sides, and both sides set it, and so on."""
-    found = set(values)
-    for both, sides in SIDES.items():
-        if both in values:
-            found |= set(sides)
-        if set(sides) <= found:
-            found.add(both)
-    return found
 
 
 LEFT = {"kl_loss_coef", "agg_length", "agg_norm", "loss", "kl_loss_aggregation", "loss_options"}
@@ -216,7 +204,7 @@ divides by; and the aggregation of the KL loss, which is that of the loss."""
 def test_a_loss_of_a_preset_does_not_change_with_the_defaults(one):
     values = values_of(one)
     for field, info in LossOptions.model_fields.items():
-        if field not in set_by(values) | LEFT:
+        if field not in {*values} | LEFT:
             assert close(one, {**values, field: alternatives(field, info.default)[0]}), field
 
 
@@ -225,10 +213,14 @@ def test_a_loss_of_a_preset_does_not_change_with_the_defaults(one):
 def test_each_option_of_a_preset_is_caught_by_a_case(name):
     table = load_toml(file_of(name))
     fields = [((), field) for field in table["loss"]]
-    fields += [((loss,), field) for loss, own in table.get("losses", {}).items() for field in own]
+    fields += [
+        ((loss,), field)
+        for loss, own in table.get("losses", {}).items()
+        for field in {**own, **own.get("loss_options", {})}
+    ]
     unheld = []
     for losses, field in fields:
-        if field == "loss":
+        if field in ("loss", "loss_options"):
             continue
         cases = [one for one in CASES if one.preset == name and one.loss in (losses or (one.loss,))]
         if not any(changes(one, field) for one in cases):
@@ -239,9 +231,11 @@ def test_each_option_of_a_preset_is_caught_by_a_case(name):
 def changes(one: Case, field: str) -> bool:
     """Whether some other value of an option changes the case."""
     values = values_of(one)
-    for other in alternatives(field, values.get(field)):
+    own = values.get("loss_options", {})
+    for other in alternatives(field, own.get(field, values.get(field))):
+        changed = {"loss_options": {**own, field: other}} if field in own else {field: other}
         try:
-            if not close(one, {**values, field: other}):
+            if not close(one, {**values, **changed}):
                 return True
         except RlpostError:
             continue

@@ -176,11 +176,13 @@ def test_differences_of_two_frameworks_have_a_description():
 def test_differences_include_the_policy_loss():
     words = ("presets", "diff", "nemo-rl", "default", "--loss", "gspo", "--format", "json")
     found = {row["field"]: row for row in json.loads(run(*words).out)}
-    assert (found["loss.pg_clip_low"]["nemo-rl"], found["loss.pg_clip_low"]["default"]) == (
-        0.2,
-        3e-4,
-    )
-    assert found["loss.pg_clip_low"]["meaning"]
+    clip = found["loss.pg_clip"]
+    assert (clip["nemo-rl"], clip["default"]) == (0.2, "0.0003:0.0004")
+    assert clip["meaning"]
+    words = ("presets", "diff", "verl", "default", "--loss", "gspo", "--format", "json")
+    (cap,) = [row for row in json.loads(run(*words).out) if row["field"] == "loss.ratio_cap"]
+    assert (cap["verl"], cap["default"]) == (10.0, "never")
+    assert "log s" in cap["meaning"]
     usual = json.loads(run("presets", "diff", "prime-rl", "verl", "--format", "json").out)
     (loss,) = [row for row in usual if row["field"] == "loss.loss"]
     assert (loss["prime-rl"], loss["verl"]) == ("ipo", "ppo")

@@ -13,7 +13,8 @@ from rlpost.display.page import Notice, Page, show_page
 from rlpost.display.tables import MOST_ROWS, TextTable, elided, show_json
 from rlpost.display.text import aligned, counted, number, percent, role_columns, run_times
 from rlpost.display.trends import Trend, trend_table
-from rlpost.recipe.loss import ABOUT_AGGREGATIONS, behaviour_role, is_own, word
+from rlpost.recipe.base import Offsets
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, KlClamp, behaviour_role, is_own, word
 from rlpost.recipe.recipe import PROXIMAL
 from rlpost.render.summary import unit_line
 
@@ -48,37 +49,19 @@ _CLIP_NOTES = {
     "mask_pg": "A masked token has zero gradient; a clipped one keeps a bounded weight.",
     "rollout_is": "A clipped token has zero gradient, for any sign of A.",
 }
-# The symbols of options in formulas, except those of the clip range.
+# The symbols of options in formulas; others have their names.
 _SYMBOLS = {
+    "pg_clip": "ε",
     "dual_clip": "c",
-    "kimi_tau": "τ",
-    "sapo_tau_pos": "τ if A > 0",
-    "sapo_tau_neg": "τ otherwise",
-    "tis_low": "low",
-    "tis_high": "high",
-    "topr_positive": "factor if reward > 0",
-    "topr_negative": "factor otherwise",
+    "tau": "τ",
+    "tau_pos": "τ if A > 0",
+    "tau_neg": "τ otherwise",
     "prob_mask": "δ",
-    "square_coef": "κ",
     "kl_mask": "δ",
-    "dro_beta": "β",
-    "kl_cov_coef": "β",
-    "cov_low": "low",
-    "cov_high": "high",
-    "cov_share": "share",
-    "cov_seed": "seed",
-    "fipo_half_life": "half-life",
-    "fipo_clip_low": "low",
-    "fipo_clip_high": "high",
-    "fipo_safety": "safety",
-    "oreal_positive": "a",
-    "oreal_sft": "b",
-    "oreal_negative": "a'",
-    "real_tau": "τ",
-    "vespo_k_pos": "k",
-    "vespo_lambda_pos": "λ",
-    "vespo_k_neg": "k if A < 0",
-    "vespo_lambda_neg": "λ if A < 0",
+    "weight_cap": "c",
+    "square_coef": "κ",
+    "beta": "β",
+    "coef": "β",
 }
 _UNLIMITED = 1_000_000
 
@@ -223,41 +206,25 @@ def _ratio_formula(summary: Json, behaviour: str) -> str:
 
 
 def parameters(options: Mapping[str, Any]) -> str:
-    """Return the values of the symbols in a formula."""
-    texts = []
-    if "pg_clip" in options:
-        texts.append(f"ε = {word(options['pg_clip'])}")
-    elif "pg_clip_high" in options:
-        symbol = "bounds" if options.get("cispo_bounds") == "ratio" else "ε"
-        sides = (("below", "pg_clip_low"), ("above", "pg_clip_high"))
-        ends = [(side, options[name]) for side, name in sides if name in options]
-        words = (f"{word(x)} {side}" if x != "never" else f"none {side}" for side, x in ends)
-        texts.append(f"{symbol} = {', '.join(words)}")
-    symbols = _SYMBOLS | ({"tis_high": "c"} if options["loss"] in TRUNCATING else {})
-    for name, symbol in symbols.items():
-        if options.get(name, "never") == "never":
-            continue
-        masks = name in ("prob_mask", "kl_mask")
-        texts.append(f"{symbol} = {_mask_bounds(options) if masks else word(options[name])}")
+    """Return the values of the options in a formula."""
+    fields = {name: options[name] for name in ("pg_clip", "dual_clip") if name in options}
+    values = {x: y for x, y in {**fields, **_own(options)}.items() if y != "never"}
+    texts = [f"{_SYMBOLS.get(name, name)} = {word(value)}" for name, value in values.items()]
     if options.get("ratio_clamp", "never") != "never":
         texts.append(f"|log r| ≤ {word(options['ratio_clamp'])}")
-    if options.get("ratio_cap", "never") != "never":
-        texts.append(f"log r ≤ {word(options['ratio_cap'])}")
-    texts += [f"{name} = {word(value)}" for name, value in options.get("loss_options", {}).items()]
     return ", ".join(texts)
 
 
-def _mask_bounds(options: Mapping[str, Any]) -> str:
-    low, high = (_mask_bound(options, side) for side in ("low", "high"))
-    if options["loss"] == "ref_kl" or low == high:
-        return low
-    return f"{low} falling, {high} rising"
+def _own(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of the loss alone."""
+    own: Mapping[str, Any] = options.get("loss_options", {})
+    return own
 
 
-def _mask_bound(options: Mapping[str, Any], side: str) -> str:
-    """Return the bound of a masking loss for falling (low) or rising (high) probabilities."""
-    name = "kl_mask" if "kl_mask" in options else "prob_mask"
-    return word(options.get(f"{name}_{side}", options[name]))
+def _mask_bounds(options: Mapping[str, Any]) -> Offsets:
+    """Return the bounds of a masking loss for falling and for rising probabilities."""
+    own = _own(options)
+    return Offsets.of(own.get("kl_mask", own.get("prob_mask")))
 
 
 def _single(summary: Json) -> Iterator[TextTable]:
@@ -311,11 +278,12 @@ def branch_labels(one: Json) -> dict[str, str]:
         return {side: text for side, text in _OWN_STATES.items() if clip[side]["tokens"]}
     if name in MASKING:
         by = "with KL >" if name == "dppo_kl" else "by >"
-        labels = {"low": f"masked, π fell {by} {_mask_bound(options, 'low')}"}
+        low, high = _mask_bounds(options)
+        labels = {"low": f"masked, π fell {by} {word(low)}"}
         if name != "ref_kl":
-            labels["high"] = f"masked, π rose {by} {_mask_bound(options, 'high')}"
+            labels["high"] = f"masked, π rose {by} {word(high)}"
         if name in TRUNCATING:
-            labels["dual"] = f"weight truncated to {word(options['tis_high'])}"
+            labels["dual"] = f"weight truncated to {word(_own(options)['weight_cap'])}"
         return labels
     signs = {"low": "<", "high": ">"}
     labels = {
@@ -352,11 +320,12 @@ def outcome_notes(one: Json) -> Iterator[str]:
         yield "A: advantage of the token. Zero gradient: the token does not update the policy."
     yield _clip_note(one)
     if name in SELECTING:
+        share = word(_own(options)["share"])
         yield (
-            f"Selected: {word(options['cov_share'])} of the policy tokens of each batch, at least "
+            f"Selected: {share} of the policy tokens of each batch, at least "
             "1, by their covariance of advantage and log-prob."
         )
-    if options.get("cispo_mask") and one["clip"]["any"]["tokens"]:
+    if _own(options).get("mask_clipped") and one["clip"]["any"]["tokens"]:
         yield "The other clipped tokens keep a gradient with a bounded weight."
     if name in ("ppo", "gspo", "fipo", "oreal") and one["clip"]["dual"]["tokens"]:
         yield "The dual clip also stops the gradient if A < 0 and the ratio is above c."
@@ -379,11 +348,11 @@ def _clip_note(one: Json) -> str:
         text = f"No {'binary KL is above' if name == 'dppo_kl' else moved} a bound."
     elif name in _CLIP_NOTES:
         text = _CLIP_NOTES[name]
-    elif name in MASKING and options.get("square_coef"):
+    elif name in MASKING and _own(options).get("square_coef"):
         text = "A masked token loses -A·r and keeps the gradient of κ(log r)²."
     elif name in MASKING:
         text = "A masked token has zero gradient."
-    elif options.get("cispo_mask"):
+    elif _own(options).get("mask_clipped"):
         text = "A clipped token has zero gradient if its ratio moved in the direction of A."
     elif not clipped:
         text = "A clipped token keeps its gradient; only its weight is bounded."
@@ -450,7 +419,7 @@ def loss_notes(one: Json) -> Iterator[str]:
     estimator, coefficient = options["kl_loss_estimator"], number(options["kl_loss_coef"])
     yield f"KL from the reference: estimator {estimator}, coefficient {coefficient}."
     if one["kl_clamped"]:
-        bound = number(options["kl_loss_clamp"])
+        bound = number(KlClamp.of(options["kl_loss_clamp"]).bound)
         yield f"KL was clamped to ±{bound} nats at {counted(one['kl_clamped'], 'token')}."
 
 

@@ -458,12 +458,13 @@ def unused_options(
     for config in configs:
         typed, name = config.options.loss_options, config.loss.name
         texts += [
-            f"{flag_of(one)}: sets that of the advantages, not of --loss {name}; "
-            f"{flag_of('loss_options')} {one}=VALUE sets the loss's own"
-            for one in config.loss.own_options
-            if one in fields and one not in typed and one not in config.swept
+            f"{flag_of(option)}: sets that of the advantages, not of --loss {name}; "
+            f"{flag_of('loss_options')} {option}=VALUE sets the loss's own"
+            for option in config.loss.options
+            if option in fields and option not in typed and option not in config.swept
         ]
-        asked = {*of_loss, *config.swept} - {"loss"}
+        swept = {name for name, value in config.swept.items() if value is not None}
+        asked = {*of_loss, *swept} - {"loss"}
         for name, why in config.ignored(asked).items():
             reasons.setdefault(name, {})[why] = None
     if all(one["loss"]["kl"] is None for one in summary["settings"]):

@@ -100,7 +100,8 @@ def losses(
     from rlpost.cli.render.catalogue import show_losses  # noqa: PLC0415
     from rlpost.losses import LOSSES, loss_named  # noqa: PLC0415
 
-    show_losses([loss_named(name) for name in names] if names else [*LOSSES.values()], how.value)
+    listed = [loss_named(name) for name in names] if names else [*LOSSES.values()]
+    show_losses(listed, how.value, detailed=bool(names))
 
 
 @presets_app.callback(invoke_without_command=True)
@@ -193,10 +194,10 @@ def diff(
         found = [one for one in found if one.path in order]
     if loss is not None or estimator is None:
         named = {"loss": loss} if loss else {}
-        losses = [
-            LossConfig(frameworks.loss_preset(name, **named)).resolved() for name in (left, right)
-        ]
-        found += frameworks.loss_differences(*losses)
+        configs = [LossConfig(frameworks.loss_preset(x, **named)) for x in (left, right)]
+        texts = {name: x.text for config in configs for name, x in config.loss.options.items()}
+        ours, theirs = (config.resolved() for config in configs)
+        found += frameworks.loss_differences(ours, theirs, texts)
     show_differences((left, right), found, how.value, explain=explain)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,24 +101,14 @@ def loss(
     settings, emit = settings.with_loss_columns()
     if emit and output is None:
         raise UsageError(f"--emit {','.join(emit)} needs OUT, the file that gets the column")
-    recipe, losses = settings.recipe, settings.losses(sweep or [])
+    recipe, configs = settings.recipe, settings.losses(sweep or [])
     # Torch and pyarrow take a second to import; errors of the command line come first.
     from rlpost.analysis.loss import render as render_loss  # noqa: PLC0415
     from rlpost.analysis.loss import run as loss_run  # noqa: PLC0415
     from rlpost.analysis.loss.summary import unused_options  # noqa: PLC0415
     from rlpost.interface.inputs import open_inputs  # noqa: PLC0415
-    from rlpost.losses.config import LossConfig  # noqa: PLC0415
     from rlpost.pipeline.options import Options  # noqa: PLC0415
 
-    configs = [LossConfig(*one) for one in losses]
-    for config in configs:
-        try:
-            config.loss.values(config.options)
-        except UsageError as error:
-            if not config.swept:
-                raise
-            swept = re.compile(rf"--loss-option (?=({'|'.join(config.swept)})\b)")
-            raise error.reworded(partial(swept.sub, "--sweep ")) from None
     check_summary(summary_json)
     logged = _read_log(log, log_map, sweep, settings)
     with reporting(quiet=quiet) as reporter:

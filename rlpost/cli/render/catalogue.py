@@ -15,8 +15,9 @@ from rlpost.display.page import Page, show_page
 from rlpost.display.tables import TextTable, show_json, show_list, show_markdown
 from rlpost.display.text import counted
 from rlpost.recipe import presets
+from rlpost.recipe.base import is_plain
 from rlpost.recipe.flags import flag_of
-from rlpost.recipe.loss import DEFAULTS, word
+from rlpost.recipe.loss import LossOptions, word
 from rlpost.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from rlpost.cli.arguments import Setting
     from rlpost.estimators import Estimator
     from rlpost.losses import Loss
+    from rlpost.recipe.functions import Option
     from rlpost.recipe.presets import FieldDifference
 
 
 NONE = "–"
 SETTING = ("field", "value", "from")
+OPTION = ("option", "type", "default", "meaning")
 
 
 def show_estimators(
@@ -65,13 +68,14 @@ def _show_catalogue(
     rows: Sequence[Sequence[Any]],
     how: str,
     steps: Sequence[str] = (),
+    tables: Sequence[TextTable] = (),
 ) -> None:
     """Print a list of methods on stdout: as a page, `json` or `markdown`."""
     if how == "json":
         show_list(headings, rows, how)
         return
     table = _listed(headings, rows)
-    show_page(Page(f"rlpost {name} · {len(rows)}", parts=[table], next_steps=steps), how)
+    show_page(Page(f"rlpost {name} · {len(rows)}", parts=[table, *tables], next_steps=steps), how)
 
 
 def _listed(
@@ -97,31 +101,51 @@ def _options(estimator: Estimator) -> list[str]:
     return [*map(str, estimator.own_options.values()), *shared]
 
 
-def show_losses(losses: Sequence[Loss], how: str) -> None:
-    """Print policy losses on stdout: required columns, formula, aggregation, options, source."""
+def show_losses(losses: Sequence[Loss], how: str, *, detailed: bool) -> None:
+    """Print policy losses on stdout: required columns, formula, aggregation, options, source.
+
+    Args:
+        losses: those to describe.
+        how: `table`, `json` or `markdown`.
+        detailed: with a table of the options of each.
+    """
     headings = ("loss", "needs", "formula", "aggregation", "options", "source")
     rows = []
-    for one in losses:
-        defaults = DEFAULTS.get(one.name, one.defaults)
-        options = {key: x for key, x in defaults.items() if key != "aggregation"}
-        typed = {name: x for name, x in options.items() if name != "loss_options"}
-        for name, option in one.own_options.items():
-            typed[name] = f"<{option.type_name}>" if option.required else option.default
-        own = options if how == "json" else ", ".join(_distinct(typed))
-        needs = ", ".join((*one.needs, *["group"] * one.grouped))
-        rows.append((one.name, needs, one.formula, one.aggregation, own, one.source))
+    for loss in losses:
+        options = [_option_row(loss, option) for option in loss.parameters.values()]
+        records = [dict(zip(OPTION, option, strict=True)) for option in options]
+        text = ", ".join(f"{name} {word(default)}" for name, _, default, _ in options)
+        needs = ", ".join((*loss.needs, *["group"] * loss.grouped))
+        cell = records if how == "json" else text
+        rows.append((loss.name, needs, loss.formula, loss.aggregation, cell, loss.source))
     steps = ["your own: rlpost loss IN --loss my_losses.py:function, see rlpost help losses"]
-    _show_catalogue("losses", headings, rows, how, steps)
+    tables = [_option_table(loss) for loss in losses if loss.parameters] if detailed else []
+    _show_catalogue("losses", headings, rows, how, steps, tables)
 
 
-def _distinct(options: Mapping[str, Any]) -> list[str]:
-    """Return options as text; a bound of one side only if it differs from that of both sides."""
-    return [
-        f"{name} {word(value)}"
-        for name, value in options.items()
-        if options.get(name.removesuffix("_low").removesuffix("_high")) != value
-        or not name.endswith(("_low", "_high"))
-    ]
+def _option_row(loss: Loss, option: Option) -> tuple[str, str, Any, str]:
+    """Return name, type, default and meaning of an option."""
+    default = f"<{option.type_name}>" if option.required else option.default
+    if option.kind and not option.required and is_plain(option.default):
+        default = option.plain(option.default)
+    default = "never" if default == math.inf else default
+    text = option.text
+    if option.name in loss.fields and not text:
+        text = " ".join((LossOptions.model_fields[option.name].description or "").split())
+    kind = option.type_name.replace(" | ", "|").replace("'", "")
+    return option.name, kind, default, text.removesuffix(".")
+
+
+def _option_table(loss: Loss) -> TextTable:
+    """Return the options of a loss; those of `loss_options` have no dashes."""
+    rows = []
+    for option in loss.parameters.values():
+        name, kind, default, text = _option_row(loss, option)
+        rows.append((flag_of(name) if name in loss.fields else name, kind, word(default), text))
+    notes = [f"Without dashes: {flag_of('loss_options')} NAME=VALUE."] if loss.options else []
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    headings = (f"options of {loss.name}", *OPTION[1:])
+    return TextTable(headings, rows, text=range(len(OPTION)), notes=notes, width=width)
 
 
 def show_presets(how: str) -> None:

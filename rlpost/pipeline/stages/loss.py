@@ -12,8 +12,7 @@ from rlpost.kernels.arrays import is_tensor, namespace, on_host
 from rlpost.kernels.segments import lengths, spread
 from rlpost.kernels.selection import Floors, HighestOf, Ranked, distinct_keys
 from rlpost.losses.kl import KlLoss
-from rlpost.losses.selection import BatchMeans, ResponseSums
-from rlpost.losses.tokens import InBatch, Tokens
+from rlpost.losses.tokens import BatchMeans, InBatch, ResponseSums, Tokens
 from rlpost.pipeline.columns import FINAL_MASK
 from rlpost.pipeline.output.columns import token_column
 from rlpost.pipeline.stages import Stage
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from rlpost.kernels.arrays import Array
     from rlpost.losses.config import LossConfig
-    from rlpost.losses.selection import Selection
+    from rlpost.losses.tokens import Selection
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.resolved import ResolvedRecipe
 

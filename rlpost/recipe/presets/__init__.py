@@ -14,12 +14,15 @@ import json
 import textwrap
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import UsageError, no_such
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import TABLES, Recipe, load_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Values = dict[str, Any]
 _HOME = Path(__file__).parent
@@ -92,7 +95,7 @@ def merged(*layers: Values) -> Values:
     for layer in layers:
         joined = {
             name: {**out[name], **layer[name]}
-            for name in TABLES
+            for name in (*TABLES, "loss_options")
             if isinstance(layer.get(name), dict) and isinstance(out.get(name), dict)
         }
         out = {**out, **layer, **joined}
@@ -257,20 +260,24 @@ def differences(left: Recipe, right: Recipe) -> list[FieldDifference]:
     return fields
 
 
-def loss_differences(left: Values, right: Values) -> list[FieldDifference]:
-    """Return the values in which two policy losses differ, as `loss.FIELD`.
+def loss_differences(
+    left: Values, right: Values, texts: Mapping[str, str]
+) -> list[FieldDifference]:
+    """Return the values in which two policy losses differ, as `loss.OPTION`.
 
     Args:
         left: values by field of LossOptions, as a loss resolves them; None if it has none.
         right: those of the other loss.
+        texts: what options of `loss_options` are.
     """
-    found = []
-    for name, info in LossOptions.model_fields.items():
-        pair = left.get(name), right.get(name)
-        if pair[0] != pair[1]:
-            meaning = " ".join((info.description or "").split())
-            found.append(FieldDifference(f"loss.{name}", *pair, meaning))
-    return found
+    fields = LossOptions.model_fields.items()
+    meanings = {name: " ".join((info.description or "").split()) for name, info in fields}
+    left, right = (loss | loss.get("loss_options", {}) for loss in (left, right))
+    return [
+        FieldDifference(f"loss.{name}", left.get(name), right.get(name), meaning)
+        for name, meaning in {**meanings, **texts}.items()
+        if name != "loss_options" and left.get(name) != right.get(name)
+    ]
 
 
 def changed(recipe: Recipe, loss: LossOptions | None = None, *, every: bool = False) -> Values:
@@ -305,8 +312,15 @@ def toml_of(values: Values) -> list[str]:
             if info and info.description:
                 lines += toml_comment(" ".join(info.description.split()))
             key = name if name.isidentifier() else json.dumps(name)
-            lines.append(f"{key} = {json.dumps(value)}")
+            lines.append(f"{key} = {_toml(value)}")
     return lines
+
+
+def _toml(value: Any) -> str:
+    """Return a plain value as in TOML: as in JSON, but for tables."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml(x)}' for name, x in value.items())} }}"
+    return json.dumps(value)
 
 
 def toml_comment(text: str) -> list[str]:

@@ -66,13 +66,13 @@ DETAILS = {"positions", "steps", "domains"}
 def test_rows_of_a_sweep_equal_single_runs_bit_for_bit(tmp_path):
     path = save(dump(80), tmp_path / "in.parquet")
     swept = summary_of(path, *SWEEP)
-    assert len(swept["settings"]) == 14
+    assert len(swept["settings"]) == 11  # the clip range changes four of seven losses
     assert [tuple(one["swept"].values()) for one in swept["settings"][:2]] == [
         (0.1, "ppo"),
         (0.1, "gspo"),
     ]
     for one in swept["settings"]:
-        words = [f"--pg-clip={one['swept']['pg_clip']}", f"--loss={one['swept']['loss']}"]
+        words = [f"--{x.replace('_', '-')}={y}" for x, y in one["swept"].items() if y is not None]
         single = summary_of(path, *words)
         alone = {name: x for name, x in single["settings"][0].items() if name not in DETAILS}
         assert {**one, "swept": {}, "gradient": None} == alone
@@ -100,7 +100,10 @@ def test_a_sweep_prints_a_row_for_each_setting(tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--sweep", "pg_clp=1,2"], "losses have no option 'pg_clp'\n  tip: did you mean pg_clip"),
+        (["--sweep", "pg_clp=1,2"], "no option 'pg_clp' of ppo\n  tip: did you mean pg_clip"),
+        (["--sweep", "tau=1,2", "--sweep", "loss=ppo,tis"], "no option 'tau' of ppo, tis"),
+        (["--sweep", "tau=1,x", "--loss", "real"], "--sweep tau=x: a value of type float"),
+        (["--loss-option", "tau=1", "--sweep", "loss=ppo,tis"], "has no option 'tau'"),
         (["--sweep", "pg_clip"], "write it NAME=VALUE,VALUE"),
         (["--sweep", "pg_clip=0.1,x"], "pg_clip"),
         (["--sweep", "pg_clip=0.1,0.1"], "a value is repeated"),
@@ -117,6 +120,24 @@ def test_a_wrong_command_line_exits_2_and_names_the_error(tmp_path, words, text)
     assert ran.code == 2
     assert text in ran.err
     assert ran.out == ""
+
+
+def test_an_option_is_swept_over_the_losses_that_have_it(tmp_path):
+    path, recipe = save(dump(), tmp_path / "in.parquet"), tmp_path / "recipe.toml"
+    recipe.write_text("[loss]\nloss_options = { k_pos = 1.0, k_neg = 2.0 }\n")
+    words = ("--sweep", "tau=0.1,0.2", "--sweep", "pg_clip=0.1:0.2,0.3", "--loss-option", "k_neg=4")
+    swept = summary_of(path, "--sweep", "loss=ppo,kimi15,pg,vespo", *words, "--config", recipe)
+    assert [(x["swept"]["loss"], *[*x["swept"].values()][1:]) for x in swept["settings"]] == [
+        ("ppo", None, "0.1:0.2"),
+        ("ppo", None, 0.3),
+        ("kimi15", 0.1, None),
+        ("kimi15", 0.2, None),
+        ("pg", None, None),
+        ("vespo", None, None),
+    ]
+    options = swept["settings"][-1]["options"]["loss_options"]
+    assert (options["k_pos"], options["k_neg"]) == (1.0, 4.0)
+    assert not any("without effect" in text for text in swept["warnings"])
 
 
 def test_too_many_settings_are_rejected(tmp_path):
@@ -266,7 +287,7 @@ def test_the_output_has_the_input_columns_the_loss_and_the_clip_state(tmp_path):
     assert others["pg_loss"].abs().sum() == others["clip_state"].sum() == 0
     metadata = pq.read_metadata(out).metadata
     options = LossOptions.model_validate_json(metadata[b"rlpost.loss"])
-    assert (options.loss, options.pg_clip_low, options.pg_clip_high) == ("ppo", 0.2, 0.2)
+    assert (options.loss, options.pg_clip) == ("ppo", (0.2, 0.2))
     assert (options.dual_clip, options.ratio_clamp) == (math.inf, 20)
     noted = json.loads(metadata[b"rlpost.loss_summary"])
     assert noted["settings"][0]["clip"] == summary_of(path)["settings"][0]["clip"]
@@ -445,18 +466,6 @@ def test_suspicious_log_probs_and_advantages_give_warnings(tmp_path):
     assert "all advantages are zero" in warnings(save(flat, tmp_path / "zero.parquet"))
     bare = save(table.drop_columns(["response_mask"]), tmp_path / "bare.parquet")
     assert "no mask column" in warnings(bare)
-
-
-def test_options_without_effect_give_warnings(tmp_path):
-    path = save(dump(), tmp_path / "in.parquet")
-    assert "--estimator: without effect" in warnings(path, "--estimator", "rloo")
-    assert "--tis-high: without effect on ppo" in warnings(path, "--tis-high", "2")
-    idle = warnings(path, "--sweep", "pg_clip=0.1,0.2", "--sweep", "loss=ppo,sapo")
-    assert "--pg-clip: without effect on sapo" in idle
-    assert "without effect" not in warnings(path, "--pg-clip", "0.3", "--map", "reward=none")
-    anew = summary_of(path, "--estimator", "rloo", "--map", "advantages=none")
-    assert anew["estimator"] == "rloo"
-    assert anew["warnings"] == summary_of(path)["warnings"]
 
 
 # Options from elsewhere

@@ -138,7 +138,16 @@ CORRECTIONS = ("none", "verl:decoupled_seq_is_rs", "verl:bypass_pg_is")
     [
         ("--preset", "verl", "--estimator", "grpo"),  # filters before the estimator
         ("--whiten-advantages", "--aggregation", "prompt-mean"),
-        ("--estimator", "rloo", "--loss", "clip_cov", "--cov-low", 0, "--cov-share", 0.1),
+        (
+            "--estimator",
+            "rloo",
+            "--loss",
+            "clip_cov",
+            "--loss-option",
+            "cov=0:5",
+            "--loss-option",
+            "share=0.1",
+        ),
     ],
     ids=["verl", "whitened", "selected"],
 )

@@ -95,8 +95,8 @@ def test_another_aggregation(given, table, tmp_path):
 
 def test_another_clip_bound(table, tmp_path):
     """The share of clipped tokens depends on earlier updates of the step: no option is named."""
-    path = write(tmp_path / "log.jsonl", logged(table, pg_clip_high=0.28))
-    _, findings = compared(table, path, pg_clip_high=0.2)
+    path = write(tmp_path / "log.jsonl", logged(table, pg_clip="0.2:0.28"))
+    _, findings = compared(table, path, pg_clip="0.2")
     assert findings.keys() == {"pg_loss", "loss", "clip_frac"}
     assert "4 of 4 steps: the logged one is lower; at step" in findings["clip_frac"]["text"]
     assert {finding["option"] for finding in findings.values()} == {None}

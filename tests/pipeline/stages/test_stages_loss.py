@@ -1,7 +1,5 @@
 """Stages of a loss: tokens selected of a batch do not depend on chunks, files and order."""
 
-from itertools import pairwise
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -15,18 +13,22 @@ from rlpost.losses import SELECTED
 from rlpost.recipe.loss import LossOptions
 
 SELECTING = {
-    "kl_cov": ("--loss", "kl_cov", "--cov-share", 0.05),
-    "clip_cov": ("--loss", "clip_cov", "--cov-share", 0.05, "--cov-low", 0.1),
+    "kl_cov": {"loss": "kl_cov", "loss_options": {"share": 0.05}},
+    "clip_cov": {"loss": "clip_cov", "loss_options": {"share": 0.05, "cov": "0.1:5"}},
 }
+
+
+def words_of(options):
+    own = [f"--loss-option={name}={value}" for name, value in options["loss_options"].items()]
+    return ["--loss", options["loss"], *own]
 
 
 @pytest.mark.parametrize("loss", SELECTING.values(), ids=SELECTING)
 def test_each_step_selects_as_the_function_does_of_a_batch(tmp_path, loss):
     path, out = save(tied(dump()), tmp_path / "in.parquet"), tmp_path / "out.parquet"
-    assert run("loss", path, out, *map(str, loss)).code == 0
+    assert run("loss", path, out, *words_of(loss)).code == 0
     written = pl.from_arrow(pq.read_table(out))
-    options = LossOptions(**{word[2:].replace("-", "_"): x for word, x in pairwise(loss)
-                             if str(word).startswith("--")})  # fmt: skip
+    options = LossOptions(**loss)
     for step in written.partition_by("step"):
         flat = step.select(
             *(pl.col(name).cast(pl.List(pl.Float64)).explode() for name in (*TOKENS, "advantages")),
@@ -44,15 +46,16 @@ def test_each_step_selects_as_the_function_does_of_a_batch(tmp_path, loss):
 
 def test_a_sweep_selects_for_each_setting(tmp_path):
     path = save(tied(dump()), tmp_path / "in.parquet")
-    sweep = ("--sweep", "loss=ppo,kl_cov,clip_cov", "--sweep", "cov_share=0.01,0.2")
+    sweep = ("--sweep", "loss=ppo,kl_cov,clip_cov", "--sweep", "share=0.01,0.2")
     rows = summary_of(path, *sweep)["settings"]
-    assert len(rows) == 6
-    for row in rows[2:]:
-        name, share = row["options"]["loss"], row["swept"]["cov_share"]
-        one = summary_of(path, "--loss", name, "--cov-share", share)["settings"][0]
+    assert len(rows) == 5
+    assert rows[0]["swept"] == {"loss": "ppo", "share": None}
+    for row in rows[1:]:
+        name, share = row["options"]["loss"], row["swept"]["share"]
+        one = summary_of(path, "--loss", name, "--loss-option", f"share={share}")["settings"][0]
         assert one["clip"] == row["clip"]
         assert one["batches"] == row["batches"]
-    assert [row["clip"]["selected"]["tokens"] for row in rows[:2]] == [0, 0]
+    assert [row["clip"]["selected"]["tokens"] for row in rows[:1]] == [0]
 
 
 def test_dropped_responses_compete_in_no_batch(tmp_path):
@@ -60,8 +63,8 @@ def test_dropped_responses_compete_in_no_batch(tmp_path):
     kept = [i % 3 != 0 for i in range(60)]
     with_mask = table.append_column("sample_mask", pa.array(kept))
     want = summary_of(
-        save(table.filter(pa.array(kept)), tmp_path / "a.parquet"), *SELECTING["kl_cov"]
+        save(table.filter(pa.array(kept)), tmp_path / "a.parquet"), *words_of(SELECTING["kl_cov"])
     )
-    got = summary_of(save(with_mask, tmp_path / "b.parquet"), *SELECTING["kl_cov"])
+    got = summary_of(save(with_mask, tmp_path / "b.parquet"), *words_of(SELECTING["kl_cov"]))
     assert got["settings"][0]["clip"] == want["settings"][0]["clip"]
     assert got["settings"][0]["batches"] == want["settings"][0]["batches"]
