@@ -1,4 +1,4 @@
-"""Checks of array arguments: shapes, types, names, finite numbers."""
+"""Checks of array arguments: libraries, shapes, types, ids, finite numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import numpy as np
 
 from rlpost.errors import DataError, UsageError
 from rlpost.kernels.arrays import Array, all_true, is_tensor, like, namespace, on_host
-from rlpost.kernels.segments import compact_offsets, positions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
+    Ids: TypeAlias = Array | Sequence[Hashable]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,12 +35,18 @@ def of_any_library(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*arguments: P.args, **options: P.kwargs) -> R:
-        others = [one for one in (*arguments, *options.values()) if _is_other(one)]
-        if not others:
+        other = next(filter(_is_other, (*arguments, *options.values())), None)
+        if other is None:
             return function(*arguments, **options)
-        plain: Any = [_as_numpy(one) for one in arguments]
-        result = function(*plain, **{name: _as_numpy(one) for name, one in options.items()})
-        back: R = _in_library(result, others[0])
+
+        def converted(part: Any) -> Any:
+            known = isinstance(part, (np.ndarray, np.generic))
+            return xp.asarray(np.asarray(part)) if known else part
+
+        plain: Any = map(_as_numpy, arguments)
+        result = function(*plain, **{name: _as_numpy(value) for name, value in options.items()})
+        xp = other.__array_namespace__()  # type: ignore[attr-defined]
+        back: R = each(result, converted)
         return back
 
     return call
@@ -64,13 +71,12 @@ def _as_numpy(value: Any) -> Any:
         ) from None
 
 
-def _in_library(result: Any, other: Any) -> Any:
-    """Return arrays of numpy, also in a tuple, as arrays of the library of another array."""
-    if isinstance(result, tuple):
-        parts = [_in_library(one, other) for one in result]
-        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
-    known = isinstance(result, (np.ndarray, np.generic))
-    return other.__array_namespace__().asarray(np.asarray(result)) if known else result
+def each(result: Any, function: Callable[[Any], Any]) -> Any:
+    """Return what a function makes of a result, or of each part of a tuple, in its type."""
+    if not isinstance(result, tuple):
+        return function(result)
+    parts = map(function, result)
+    return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
 
 
 class Ragged(NamedTuple):
@@ -93,16 +99,17 @@ def ragged(offsets: Array, mask: Array | None, tokens: Array) -> Ragged:
     Raises:
         UsageError: the shapes or values do not match.
     """
+    check_arrays(offsets=offsets)
     size = math.prod(tokens.shape)
     host = on_host(offsets)  # the only wait for offsets on a GPU
     if tokens.ndim != 1 or host.ndim != 1 or host.dtype.kind not in "iu":
         raise UsageError(
             f"tokens of shape {tuple(tokens.shape)} and {offsets.dtype} offsets of shape "
             f"{tuple(offsets.shape)}: [T] numbers and [N+1] integers are needed; "
-            "rlpost.functional.padded has functions of [B, T]"
+            "rlpost.functional.padded has functions of [N, T]"
         )
     host = host.astype(np.int64, copy=False)
-    ends = (0, 0) if not len(host) else (int(host[0]), int(host[-1]))
+    ends = (int(host[0]), int(host[-1])) if len(host) else (0, 0)
     if not len(host) or ends != (0, size) or bool((np.diff(host) < 0).any()):
         raise UsageError(
             f"offsets of {len(host)} numbers from {ends[0]} to {ends[1]}: they must ascend "
@@ -112,48 +119,43 @@ def ragged(offsets: Array, mask: Array | None, tokens: Array) -> Ragged:
 
 
 def mask_of(values: Array, mask: Array | None) -> Array:
-    """Return the mask as bool; all true for None.
+    """Return the mask as bool beside the values; all true for None.
 
     Raises:
         UsageError: the mask does not have the shape of the values.
     """
     if mask is None:
-        every = all_true(math.prod(values.shape), values)
-        return every if values.ndim == 1 else every.reshape(values.shape)
+        whole = all_true(math.prod(values.shape), values)
+        return whole if values.ndim == 1 else whole.reshape(values.shape)
     if mask.shape != values.shape:
         raise UsageError(
             f"mask of shape {tuple(mask.shape)} for values of shape {tuple(values.shape)}: "
             "they must be the same"
         )
-    return beside(mask, values) != 0
-
-
-def beside(array: Array, other: Array) -> Array:
-    """Return an array in the library and on the device of another."""
-    if is_tensor(array) and is_tensor(other):
-        return array.to(other.device)
-    return array if is_tensor(array) == is_tensor(other) else like(on_host(array), other)
+    if is_tensor(mask) and is_tensor(values):
+        return mask.to(values.device) != 0
+    return (mask if is_tensor(mask) == is_tensor(values) else like(on_host(mask), values)) != 0
 
 
 def floats(**arrays: Array) -> tuple[Array, ...]:
-    """Return arrays of one library in the widest of their types.
+    """Return arrays of one library and shape in the widest of their types.
 
     Raises:
         UsageError: an array is neither float32 nor float64, or shapes differ.
     """
     check_arrays(**arrays)
-    (first, shape), *_ = ((name, array.shape) for name, array in arrays.items())
-    xp = namespace(next(iter(arrays.values())))
+    first = next(iter(arrays), "")
+    xp = namespace(arrays.get(first))
     for name, array in arrays.items():
         if array.dtype not in (xp.float32, xp.float64):
             cast = f"{name}.float()" if is_tensor(array) else f'{name}.astype("float32")'
             raise UsageError(
                 f"{name} is {array.dtype}: float32 or float64 is needed, such as {cast}"
             )
-        if array.shape != shape:
+        if array.shape != arrays[first].shape:
             raise UsageError(
-                f"{name} of shape {tuple(array.shape)} and {first} of shape {tuple(shape)}: "
-                "they must be the same"
+                f"{name} of shape {tuple(array.shape)} and {first} of shape "
+                f"{tuple(arrays[first].shape)}: they must be the same"
             )
     widest = xp.float64 if any(x.dtype == xp.float64 for x in arrays.values()) else xp.float32
     return tuple(xp.astype(array, widest) for array in arrays.values())
@@ -180,13 +182,13 @@ def check_arrays(**arrays: object) -> None:
 
 
 def per_response(name: str, numbers: Array, count: int) -> Array:
-    """Return the numbers [N].
+    """Return the numbers [N], or [N, K] of components.
 
     Raises:
         UsageError: they are no array with one number for each response.
     """
     check_arrays(**{name: numbers})
-    if numbers.shape != (count,):
+    if numbers.ndim != 1 + (name == "components") or len(numbers) != count:
         raise UsageError(
             f"{name} of shape {tuple(numbers.shape)}: ({count},) is needed, one number for each "
             "response"
@@ -208,25 +210,12 @@ def numbers(**options: object) -> None:
     """Check that options are numbers; None is the default of its option.
 
     Raises:
-        UsageError: an option is a bool, NaN, or no number at all; also in a sequence of numbers.
+        UsageError: an option is a bool, NaN, or no number at all.
     """
     for name, value in options.items():
-        for one in value if isinstance(value, (tuple, list)) else (value,):
-            number = isinstance(one, Real) and not isinstance(one, bool) and not math.isnan(one)
-            if not number and one is not None:
-                raise UsageError(f"{name}={value!r}: a number is needed")
-
-
-def shares(**options: float | None) -> None:
-    """Check that options are numbers from 0 to 1, such as γ and λ; None is the default.
-
-    Raises:
-        UsageError: an option is not.
-    """
-    numbers(**options)
-    for name, value in options.items():
-        if value is not None and not 0 <= value <= 1:
-            raise UsageError(f"{name}={value!r}: a number from 0 to 1 is needed")
+        number = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+        if not number and value is not None:
+            raise UsageError(f"{name}={value!r}: a number is needed")
 
 
 def finite_tokens(mask: Array, offsets: Array | None = None, **columns: Array) -> None:
@@ -261,42 +250,41 @@ def finite_tokens(mask: Array, offsets: Array | None = None, **columns: Array) -
         )
 
 
-def finite(name: str, numbers: Array) -> NDArray[np.float64]:
-    """Return the numbers as float64 of numpy.
+def finite(name: str, numbers: Array, *, or_nan: bool = False) -> NDArray[np.float64]:
+    """Return the numbers as float64 of numpy; NaN may stand for none.
 
     Raises:
         DataError: a number is NaN or infinite.
     """
-    values: NDArray[np.float64] = on_host(numbers).astype(np.float64, copy=False)
-    bad = int((~np.isfinite(values)).sum())
+    values: NDArray[np.float64] = on_host(numbers).astype(np.float64)  # a result may be its input
+    bad = int((np.isinf(values) if or_nan else ~np.isfinite(values)).sum())
     if bad:
         raise DataError(
-            f"{name}: {bad} of {values.size} numbers are NaN or infinite; leave those responses "
-            "out, or set a number"
+            f"{name}: {bad} of {values.size} numbers are {'' if or_nan else 'NaN or '}infinite; "
+            "leave those responses out, or set a number"
         )
     return values
 
 
-def codes_of(groups: Array | Sequence[Hashable], rewards: Array) -> tuple[NDArray[np.int64], int]:
-    """Return codes of the groups, from 0 without gaps, [N], and the number of groups.
+def codes_of(name: str, ids: Ids, count: int) -> tuple[NDArray[np.int64], int]:
+    """Return codes of ids in order of first appearance, from 0 without gaps, and their number.
 
     Raises:
-        UsageError: there is not one id for each reward.
+        UsageError: there is not one id for each response.
     """
-    ids = on_host(groups) if is_tensor(groups) else groups
+    ids = on_host(ids) if is_tensor(ids) else ids
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "biuf":
-        labels, codes = np.unique(ids, return_inverse=True)
-        count, codes = len(labels), codes.reshape(ids.shape)
+        labels, first, codes = np.unique(ids, return_index=True, return_inverse=True)
+        codes, number = np.argsort(np.argsort(first))[codes.reshape(ids.shape)], len(labels)
     else:
         seen: dict[Hashable, int] = {}
-        indices = [seen.setdefault(name, len(seen)) for name in ids]
-        codes, count = np.array(indices, np.int64), len(seen)
-    if rewards.ndim != 1 or codes.shape != tuple(rewards.shape):
+        codes = np.array([seen.setdefault(label, len(seen)) for label in ids], np.int64)
+        number = len(seen)
+    if codes.shape != (count,):
         raise UsageError(
-            f"groups of shape {tuple(codes.shape)} for rewards of shape {tuple(rewards.shape)}: "
-            "one id and one reward for each response are needed, [N]"
+            f"{name} of shape {tuple(codes.shape)}: ({count},) is needed, one id for each response"
         )
-    return codes, count
+    return codes, number
 
 
 def step_totals(
@@ -344,7 +332,7 @@ def step_totals(
                 f"{needed}, over all of its micro-batches and ranks"
                 + ("" if masked else "; there is no mask=: pass that of the batch")
             )
-    return {name: xp.full((), numbers[name], one) for name, one in own.items()}
+    return {name: xp.full((), numbers[name], count) for name, count in own.items()}
 
 
 def _count(value: object) -> int | None:
@@ -356,20 +344,3 @@ def _count(value: object) -> int | None:
     except TypeError:
         return None
     return number if number >= 0 else None
-
-
-def on_policy_tokens(
-    function: Callable[..., tuple[Array, ...]], responses: Ragged, *columns: Array
-) -> tuple[Array, ...]:
-    """Apply a function to the policy tokens, and return its results with 0 on the others.
-
-    Args:
-        function: of columns [M] of policy tokens and their offsets [N+1]; returns arrays [M].
-        responses: offsets and mask.
-        columns: [T] each; values of observation tokens are not used.
-    """
-    policy = positions_of(responses.mask)
-    offsets = compact_offsets(responses.mask, responses.offsets)
-    results = function(*(column[policy] for column in columns), offsets)
-    xp, size = namespace(responses.mask), len(responses.mask)
-    return tuple(xp.placed(result, policy, size) for result in results)

@@ -14,7 +14,6 @@ from rlpost.functional.arguments import (
     finite_tokens,
     floats,
     numbers,
-    of_any_library,
     one_of,
     per_response,
     ragged,
@@ -49,7 +48,6 @@ class PolicyLoss(NamedTuple):
     selects the token, else 0."""
 
 
-@of_any_library
 def policy_loss(
     log_probs: Array,
     old_log_probs: Array,
@@ -139,7 +137,7 @@ def policy_loss(
         ref=log_probs_of.get("ref_log_probs"),
         rewards=None if rewards is None else constant(per_response("rewards", rewards, count)),
         weights=log_probs_of.get("is_weight"),
-        group=None if units is None else like(codes_of(units, responses.offsets[1:])[0], new),
+        group=None if units is None else like(codes_of("units", units, count)[0], new),
         columns={name: constant(x) for name, x in (columns or {}).items()},
     )
     if sample_weight is not None:
@@ -236,7 +234,6 @@ def _warn_of_selection(loss: str, totals: Mapping[str, int], mask: Array) -> Non
         )
 
 
-@of_any_library
 def aggregate(
     values: Array,
     offsets: Array,
@@ -316,7 +313,7 @@ def aggregate(
         sums = sums / tokens.clip(1)
     valid, rows = tokens > 0, count
     if how in OF_UNITS and units is not None:
-        codes, rows = codes_of(units, tokens)
+        codes, rows = codes_of("units", units, count)
         of_units = np.bincount(codes, on_host(tokens), rows)
         sums = sums / like(of_units[codes].clip(1), sums)
         valid = like(of_units > 0, tokens)

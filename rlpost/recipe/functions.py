@@ -54,20 +54,25 @@ class Option:
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self.kind)
 
-    def parsed(self, value: Any) -> Any:
+    def parsed(self, value: Any, *, typed: bool = False) -> Any:
         """Return a value of the option's type; text is converted, a list from `a,b`.
+
+        Args:
+            value: as typed, or as in a recipe file.
+            typed: a text is no number.
 
         Raises:
             ValueError: it is of another type or out of range, or the option has no type.
         """
         if self.kind is None:
             raise ValueError(f"its parameter has no type; {_NO_TYPE}")
-        strict = isinstance(value, bool) or None  # else True is read as 1
+        text = isinstance(value, str)
+        strict = isinstance(value, bool) or (typed and text) or None  # else True is read as 1
         try:
             return self._adapter.validate_python(value, strict=strict)
         except ValidationError as error:
             problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        if isinstance(value, str):
+        if text and not typed:
             words = [word.strip() for word in value.split(",") if word.strip()]
             try:
                 return self._adapter.validate_python(words)

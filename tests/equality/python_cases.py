@@ -139,6 +139,7 @@ def functional_tokens() -> None:
     mask, rewards = tokens["response_mask"], torch.tensor(table["reward"].to_pylist())
     placed = F.place_rewards(rewards, offsets, mask)
     credit, returns = F.gae(placed, tokens["values"], offsets, mask, gamma=0.99, lam=0.9)
+    discounted = getattr(F, "discounted_returns", None) or F.reinforce  # its name in BASE
     old, infer, ref = (tokens[f"{name}_log_probs"] for name in ("old", "infer", "ref"))
     weights = {
         f"weights_{level}_{name}": tensor
@@ -163,7 +164,7 @@ def functional_tokens() -> None:
         placed=placed,
         credit=credit,
         returns=returns,
-        discounted=F.discounted_returns(placed, offsets, mask, gamma=0.9),
+        discounted=discounted(placed, offsets, mask, gamma=0.9),
         spread=F.to_tokens(rewards, offsets, mask),
         whitened=F.whiten(credit, mask),
         **{f"kl_{name}": F.kl(old, ref, mask, kl_estimator=name) for name in ("k1", "k2", "k3")},

@@ -1,6 +1,8 @@
-"""The functions give the numbers of the command, and order and names of groups do not matter."""
+"""Every estimator has a public form with the numbers of the command, in any order of rows."""
 
 from __future__ import annotations
+
+import inspect
 
 import pytest
 import reference as slow
@@ -10,10 +12,8 @@ from functional_rows import (
     ONE_BATCH,
     SINGLE,
     F,
-    advantages_of,
     few,
     flat,
-    groups_of,
     mask_of,
     numbers,
     offsets_of,
@@ -22,36 +22,128 @@ from functional_rows import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import COMPONENTS
+from strategies import BY_TRAJECTORY, ESSENTIALS, to_table
 
+import rlpost
 from rlpost.errors import DataError
+from rlpost.estimators import ESTIMATORS
 
-OF_GROUPS = ("grpo", "dr_grpo", "rloo", "opo", "gpg", "grpo_passk", "max_rl")
+VAPO = {"lambda_policy": 0.5, "lambda_value": 1.0, "length_adaptive_alpha": 0.1}
+OPTIONS = {
+    "gae": [{"gamma": 0.9, "lam": 0.5}, {"gamma": 0.9, **VAPO}],
+    "turn_gae": [{"gamma": 0.9, "lam": 0.5, "turn_value": "last"}],
+    "agentic_reinforce": [{"gamma": 0.9, "segment_reward": "last"}],
+    **{name: [{"gamma": 0.9}] for name in ("reinforce", "reinforce_pp", "remax", "vtrace")},
+    "grpo": [{"norm_mean": "others", "norm_std": "none"}, {"norm_eps": 0.1}],
+    "gdpo": [{"batch_eps": 0.1}],
+    "grpo_passk": [{"norm_std": "none"}],
+    "gigpo": [{"states": "batch", "episodes": "row", "step_gamma": 0.5}],
+    "mt_grpo": [{"turn_baseline": "reward", "step_gamma": 0.5, "norm_std": "none"}],
+    "step_reinforce": [{"step_gamma": 0.5, "norm_std": "none"}],
+    "turn_credit": [{"step_gamma": 0.5, "step_weight": 2.0}],
+    "optimal_token_baseline": [{"gamma": 0.9}],
+    "gpg": [{"f_norm": 2.0}],
+}
+"""Options of estimators beside the defaults."""
+ROUGH = {"rtol": 1e-4, "atol": 1e-3}  # rewards that are divided by next to nothing
+JOINED = ("mt_grpo", "turn_credit")
+SCALARS = {
+    "turn": "turn", "step_score": "step_score", "episode_score": "episode_score",
+    "turn_reward": "turn_reward", "win_rate": "win_rate", "hack": "hack", "tokens": "length",
+    "reward_baseline": "reward_baseline", "rewards": "reward",
+}  # fmt: skip
+IDS = {
+    "group": "group",
+    "batch": "batch",
+    "domain": "domain",
+    "rollout": "traj_id",
+    "state_id": "state_id",
+}
+TOKENS = {"values": "values", "old_log_probs": "old", "infer_log_probs": "infer",
+          "sum_pi_squared": "sum_pi_squared"}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OF_GROUPS)
+def column(rows, name):
+    """What a parameter of a public function is, of rows."""
+    if name in TOKENS:
+        return numbers(rows, TOKENS[name])
+    if name in IDS:
+        return [getattr(row, IDS[name]) for row in rows]
+    if name in SCALARS:
+        scalars = [getattr(row, SCALARS[name]) for row in rows]
+        return torch.tensor([float("nan") if x is None else float(x) for x in scalars]).double()
+    return {
+        "offsets": offsets_of,
+        "mask": mask_of,
+        "token_rewards": lambda x: F.place_rewards(rewards_of(x), offsets_of(x), mask_of(x)),
+        "components": lambda x: torch.tensor([[*r.components.values()] for r in x]).double(),
+        "cohort": lambda x: [(r.domain, r.group if r.domain == "math" else "") for r in x],
+        "distillation": lambda x: 0.5 * F.kl(numbers(x, "old"), numbers(x, "ref"), mask_of(x)),
+    }[name](rows)
+
+
+def outcomes(rows):
+    """The rows with the mean reward of each row's rollout."""
+    ids = [(r.group, r.traj_id) for r in rows]
+    of = {x: [r.reward for r, y in zip(rows, ids, strict=True) if x == y] for x in ids}
+    return [slow.replace(r, reward=sum(of[x]) / len(of[x])) for r, x in zip(rows, ids, strict=True)]
+
+
+def computed(name, rows, **options):
+    """What a public function returns of the columns of rows."""
+    parameters = inspect.signature(getattr(F, name)).parameters.values()
+    names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and p.name != "branch"]
+    return getattr(F, name)(**{x: column(rows, x) for x in names}, **options)
+
+
+def recipe_of(name, options):
+    essentials = dict(ESSENTIALS.get(name, {}))
+    essentials |= {"component_weights": (1.0, 1.0)} if name == "gdpo" else {}
+    numerics = {x: y for x, y in options.items() if x in rlpost.Numerics.model_fields}
+    fields = {x: y for x, y in options.items() if x in rlpost.Recipe.model_fields}
+    others = {x: y for x, y in options.items() if x not in {*numerics, *fields}}
+    joined = {"rollout_reward": "mean"} if name in JOINED else {}
+    columns = BY_TRAJECTORY if "rollout" in inspect.signature(getattr(F, name)).parameters else {}
+    return rlpost.Recipe(
+        estimator=name,
+        numerics=numerics,
+        options=others,
+        **{**essentials, **columns, **joined, **fields},
+    )
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@few
+@given(ONE_BATCH, st.data())
+def test_numbers_are_those_of_the_command(name, rows, data):
+    options = data.draw(st.sampled_from([{}, *OPTIONS.get(name, [])]))
+    table = to_table([slow.replace(r, token_rewards=None) for r in rows])
+    made, _ = rlpost.enrich(table, recipe_of(name, options))
+    credit = computed(name, outcomes(rows) if name in JOINED else rows, **options)
+    advantages, returns = credit if isinstance(credit, tuple) else (credit, None)
+    if "mask" not in inspect.signature(getattr(F, name)).parameters:
+        advantages = F.to_tokens(advantages, offsets_of(rows), mask_of(rows))
+    torch.testing.assert_close(advantages, flat(made["advantages"].to_pylist()), **ROUGH)
+    if returns is not None:
+        torch.testing.assert_close(returns, flat(made["returns"].to_pylist()), **SINGLE)
+
+
+OF_RESPONSES = [
+    name
+    for name in ESTIMATORS
+    if "mask" not in inspect.signature(getattr(F, name)).parameters and name != "rae"
+]
+
+
+@pytest.mark.parametrize("name", OF_RESPONSES)
 @few
 @given(ONE_BATCH)
-def test_advantages_of_groups(name, rows):
-    found = advantages_of(name, rows)
-    own = F.to_tokens(found, offsets_of(rows), mask_of(rows))
-    torch.testing.assert_close(own, written(rows, estimator=name), **SINGLE)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(len(rows)))
-    codes = {group: 7 - 3 * place for place, group in enumerate(dict.fromkeys(groups_of(rows)))}
-    renamed = [slow.replace(row, group=codes[row.group]) for row in rows]
-    moved = advantages_of(name, [renamed[i] for i in order.tolist()])
+def test_order_of_rows_and_names_of_ids_do_not_matter(name, rows):
+    found, order = computed(name, rows), torch.randperm(len(rows))
+    names = {group: 7 - 3 * place for place, group in enumerate({r.group: 0 for r in rows})}
+    renamed = [slow.replace(row, group=names[row.group]) for row in rows]
+    moved = computed(name, [renamed[i] for i in order.tolist()])
     torch.testing.assert_close(moved, found[order], rtol=0, atol=0)
-
-
-@few
-@given(ONE_BATCH, st.sampled_from([(1.0, 1.0), (1.0, 0.5)]))
-def test_gdpo(rows, weights):
-    components = torch.tensor([[r.components[name] for name in COMPONENTS] for r in rows])
-    found = F.gdpo(components.double(), groups_of(rows), component_weights=weights)
-    recipe = {"reward_components": COMPONENTS, "component_weights": weights}
-    want = written(rows, estimator="gdpo", **recipe)
-    own = F.to_tokens(found, offsets_of(rows), mask_of(rows))
-    torch.testing.assert_close(own, want, rtol=1e-4, atol=1e-3)
 
 
 def test_groups_may_be_a_tensor_or_names():
@@ -68,33 +160,6 @@ def test_norms_of_others_and_of_none():
     torch.testing.assert_close(
         F.grpo(rewards, [0, 0, 0], norm_std="none"), F.dr_grpo(rewards, [0, 0, 0])
     )
-
-
-# Scans: name, columns besides rewards, recipe.
-VAPO = {"lambda_policy": 0.5, "lambda_value": 1.0, "length_adaptive_alpha": 0.1}
-SCANS = [
-    ("gae", ["values"], {"gamma": 0.9, "lam": 0.5}),
-    ("gae", ["values"], {"gamma": 0.9, **VAPO}),
-    ("turn_gae", ["values"], {"gamma": 0.9, "lam": 0.5}),
-    ("vtrace", ["values", "old", "infer"], {"gamma": 0.9}),
-    ("agentic_reinforce", [], {"gamma": 0.9}),
-    ("discounted_returns", [], {"gamma": 0.9}),
-]
-
-
-@pytest.mark.parametrize(("name", "columns", "knobs"), SCANS)
-@few
-@given(ONE_BATCH)
-def test_scans(name, columns, knobs, rows):
-    rewards = F.place_rewards(rewards_of(rows), offsets_of(rows), mask_of(rows))
-    others = [numbers(rows, column) for column in columns]
-    found = getattr(F, name)(rewards, *others, offsets_of(rows), mask_of(rows), **knobs)
-    recipe = {"estimator": "reinforce" if name == "discounted_returns" else name, **knobs}
-    advantages, returns = found if others else (found, found)
-    torch.testing.assert_close(advantages, written(rows, **recipe), **SINGLE)
-    torch.testing.assert_close(returns, written(rows, "returns", **recipe), **SINGLE)
-    whitened = written(rows, whiten_advantages=True, **recipe)
-    torch.testing.assert_close(F.whiten(advantages, mask_of(rows)), whitened, **SINGLE)
 
 
 @few

@@ -112,7 +112,7 @@ def test_an_array_that_numpy_cannot_read_is_an_error():
     jax = pytest.importorskip("jax")
 
     def total(values):
-        return F.discounted_returns(values, OFFSETS).sum()
+        return F.reinforce(values, OFFSETS).sum()
 
     with pytest.raises(UsageError, match="on the CPU is needed"):
         jax.grad(total)(jax.numpy.ones(9))
@@ -122,7 +122,10 @@ def test_an_array_that_numpy_cannot_read_is_an_error():
 
 DIFFERENTIABLE = {
     "gae": ("rewards", "values"),
-    "discounted_returns": ("rewards",),
+    "reinforce": ("rewards",),
+    "reinforce_pp": ("rewards",),
+    "remax": ("rewards", "scores"),
+    "opd": ("values",),
     "turn_gae": ("rewards", "values"),
     "agentic_reinforce": ("rewards",),
     "vtrace": ("rewards", "values"),
@@ -168,7 +171,7 @@ def test_constants_have_no_gradient(name, columns, knobs):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own
-@pytest.mark.parametrize("name", ["gae", "discounted_returns"])
+@pytest.mark.parametrize("name", ["gae", "reinforce"])
 def test_forward_derivatives_equal_difference_quotients(name):
     offsets = torch.tensor([0, 5, 5, 37])
     rewards = torch.linspace(-1, 1, 37, dtype=torch.float64)

@@ -19,10 +19,8 @@ from functional_rows import (
     offsets_of,
     padded,
     padded_mask,
-    rewards_of,
 )
 from hypothesis import given
-from hypothesis import strategies as st
 from reference import replace
 from strategies import BY_TRAJECTORY, to_table
 
@@ -55,43 +53,6 @@ def on_tokens(rows, credit):
     return F.to_tokens(credit, offsets_of(rows), mask_of(rows))
 
 
-@few
-@given(ONE_BATCH, st.sampled_from(["return", "reward"]), st.sampled_from([1.0, 0.5]))
-def test_mt_grpo_and_turn_credit_are_those_of_the_command(rows, baseline, gamma):
-    rewards, ids = outcomes(rows)
-    turns, scores, groups = of_turns(rows, "turn"), of_turns(rows), groups_of(rows)
-    knobs = {"turn_baseline": baseline, "step_gamma": gamma}
-    found = F.mt_grpo(rewards, scores, turns, ids, groups, **knobs)
-    recipe = {"rollout_reward": "mean", "step_gamma": gamma}
-    numerics = {"turn_baseline": baseline}
-    want = written(rows, estimator="mt_grpo", numerics=numerics, **recipe)
-    torch.testing.assert_close(on_tokens(rows, found), want, rtol=1e-4, atol=1e-3)
-    tokens = torch.tensor([r.length for r in rows])
-    found = F.turn_credit(rewards, scores, turns, ids, groups, tokens, step_gamma=gamma)
-    want = written(rows, estimator="turn_credit", **recipe)
-    torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
-
-
-@few
-@given(ONE_BATCH)
-def test_gar_is_that_of_the_command(rows):
-    hacks = torch.tensor([r.hack for r in rows])
-    found = F.gar(rewards_of(rows), of_turns(rows, "win_rate"), groups_of(rows), hacks)
-    want = written(rows, estimator="gar", unit="row")
-    torch.testing.assert_close(on_tokens(rows, found), want, **SINGLE)
-
-
-@few
-@given(ONE_BATCH)
-def test_returns_of_turns_normalised_in_groups_are_step_reinforce(rows):
-    _, ids = outcomes(rows)
-    scores = of_turns(rows, "step_score")
-    returns = F.turn_returns(scores, of_turns(rows, "turn"), ids, step_gamma=0.5)
-    found = F.grpo(returns, groups_of(rows))
-    want = written(rows, estimator="step_reinforce", step_gamma=0.5)
-    torch.testing.assert_close(on_tokens(rows, found), want, rtol=1e-4, atol=1e-3)
-
-
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
 @few
 @given(ONE_BATCH)
@@ -107,7 +68,7 @@ SCANS = {
     "gae": (["values"], {"gamma": 0.9, "lam": 0.5}),
     "turn_gae": (["values"], {"gamma": 0.9, "lam": 0.5}),
     "agentic_reinforce": ([], {"gamma": 0.9}),
-    "discounted_returns": ([], {"gamma": 0.9}),
+    "reinforce": ([], {"gamma": 0.9}),
 }
 
 
@@ -126,12 +87,11 @@ def test_scans_of_rollouts_are_those_of_the_command(name, rows):
         last = max(t for t, m in enumerate(rows[at].mask) if m)
         rewards[offsets_of(rows)[at] + last] = mean[at]
     others = [numbers(rows, column) for column in columns]
-    rollouts = {"rollouts": ids, "turns": of_turns(rows, "turn")}
+    rollouts = {"rollout": ids, "turn": of_turns(rows, "turn")}
     structure = {"offsets": offsets_of(rows), "mask": mask_of(rows)}
     found = F.over_rollouts(getattr(F, name), rewards, *others, **structure, **rollouts, **knobs)
-    estimator = "reinforce" if name == "discounted_returns" else name
     bare = [replace(r, turn_reward=None) for r in rows]
-    want = written(bare, estimator=estimator, scan="rollout", rollout_reward="mean", **knobs)
+    want = written(bare, estimator=name, scan="rollout", rollout_reward="mean", **knobs)
     own = found.advantages if others else found
     torch.testing.assert_close(own, want, **SINGLE)
     flatly = (padded(rows, one) for one in (rewards, *others))
@@ -141,7 +101,7 @@ def test_scans_of_rollouts_are_those_of_the_command(name, rows):
 
 def test_gradients_flow_through_scans_of_rollouts():
     values = torch.tensor([0.5, 0.25, 1.0], dtype=torch.float64, requires_grad=True)
-    rows = {"rollouts": [0, 0], "turns": torch.tensor([0, 1]), "offsets": torch.tensor([0, 2, 3])}
+    rows = {"rollout": [0, 0], "turn": torch.tensor([0, 1]), "offsets": torch.tensor([0, 2, 3])}
     made = F.over_rollouts(F.gae, torch.zeros(3).double(), values, lam=0.0, **rows)
     made.advantages[1].backward()
     assert values.grad.tolist() == [0.0, -1.0, 1.0]
@@ -152,19 +112,19 @@ def test_a_turn_is_one_row(name):
     one, turns, ids = torch.tensor([1.0, 1.0]), torch.tensor([3, 3]), ["a", "a"]
     calls = {
         "mt_grpo": lambda **more: F.mt_grpo(one, one, turns, ids, [0, 0], **more),
-        "turn_returns": lambda **more: F.turn_returns(one, turns, ids, **more),
+        "turn_returns": lambda **more: F.turn_returns(one, turns, ids, [0, 0], **more),
         "over_rollouts": lambda **more: F.over_rollouts(
-            F.discounted_returns,
+            F.reinforce,
             one,
             offsets=torch.tensor([0, 1, 2]),
-            rollouts=ids,
-            turns=turns,
+            rollout=ids,
+            turn=turns,
             **more,
         ),
     }
     with pytest.raises(DataError, match="row 1 and row 0 are both turn 3"):
         calls[name]()
-    first, second = calls[name](branches=["10", "9"]), calls[name](branches=["9", "10"])
+    first, second = calls[name](branch=["10", "9"]), calls[name](branch=["9", "10"])
     torch.testing.assert_close(first, second.flip(0), **CLOSE)
 
 

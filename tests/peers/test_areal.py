@@ -247,7 +247,7 @@ def test_kl(kl, apart):
     data = rollouts(8, apart=apart)
     names = ("old_log_probs", "ref_log_probs")
     old, ref = (torch.from_numpy(np.concatenate(data.columns[name])) for name in names)
-    clamps = {"kl_clamp": 10.0, "kl_clamps": "all", "log_ratio_clamp": float("inf")}
+    clamps = {"kl_clamp": 10.0, "log_ratio_clamp": "never"}
     found = functional.kl(old, ref, kl_estimator=kl, **clamps)
     expected = areal("utils.data").KLEstimator(kl)(old, ref)
     torch.testing.assert_close(found, expected.double(), rtol=1e-5, atol=1e-6)

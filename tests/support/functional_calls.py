@@ -30,22 +30,35 @@ def call(name, *columns, **options):
     return name, columns, options
 
 
+STEPS = ("turns", "rollouts", "groups")
 CALLS = [
     call("gae", "rewards", "values", "offsets", "mask", gamma=0.9),
     call("gae", "rewards", "values", "offsets", "mask", length_adaptive_alpha=0.5),
-    call("discounted_returns", "rewards", "offsets", "mask", gamma=0.5),
+    call("reinforce", "rewards", "offsets", "mask", gamma=0.5),
+    call("reinforce_pp", "rewards", "offsets", "mask", gamma=0.5, whiten_ddof=0),
+    call("reinforce_pp_baseline", "scores", "groups", "offsets", "mask", shift_mean=False),
+    call("remax", "rewards", "scores", "offsets", "mask", gamma=0.5),
     call("turn_gae", "rewards", "values", "offsets", "mask", gamma=0.9),
     call("agentic_reinforce", "rewards", "offsets", "mask", gamma=0.5),
     call("vtrace", "rewards", "values", "old", "infer", "offsets", "mask", gamma=0.9),
-    call("mt_grpo", "scores", "scores", "turns", "rollouts", "groups", norm_std="none"),
-    call("turn_credit", "scores", "scores", "turns", "rollouts", "groups", "lengths"),
-    call("turn_returns", "scores", "turns", "rollouts", step_gamma=0.5),
+    call(
+        "optimal_token_baseline", "rewards", "old", "values", "groups", "offsets", "mask", eps=0.1
+    ),
+    call("opd", "values", "mask"),
+    call("mt_grpo", "scores", "scores", *STEPS, norm_std="none"),
+    call("turn_credit", "scores", "scores", *STEPS, "lengths"),
+    call("gigpo", "scores", "scores", "turns", "rollouts", "lengths", "groups", states="batch"),
+    call("step_reinforce", "scores", *STEPS, step_gamma=0.5, norm_mean="others"),
+    call("turn_returns", "scores", *STEPS, step_gamma=0.5),
     call("gar", "scores", "scores", "groups"),
     call("place_rewards", "scores", "offsets", "mask"),
     call("response_rewards", "scores", "rewards", "offsets"),
     call("to_tokens", "scores", "offsets", "mask"),
+    call("raw", "scores"),
     call("grpo", "scores", "groups"),
     call("dr_grpo", "scores", "groups"),
+    call("hierarchical_grpo", "scores", "rollouts"),
+    call("rae", "scores", "groups", "rollouts"),
     call("rloo", "scores", "groups"),
     call("opo", "scores", "lengths", "groups"),
     call("gpg", "scores", "groups"),

@@ -1,0 +1,352 @@
+"""Public forms of formulas, for ragged and for padded arrays: what a parameter is, its name says.
+
+A formula takes arrays of one type, numbers that are finite, codes of ids, and rows that are sorted
+by group. Its public form takes ids in any order, checks all arguments, and returns numbers in the
+library and type, and on the device, of the input.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from functools import cache, partial
+from inspect import BoundArguments, Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rlpost.errors import DataError, UsageError
+from rlpost.estimators.base import FIELDS
+from rlpost.functional import arguments as of_arrays
+from rlpost.io.keys import name_ranks
+from rlpost.kernels.arrays import like, namespace
+from rlpost.kernels.arrays.numpy_arrays import canonical_order, placed
+from rlpost.kernels.codes import joint_codes
+from rlpost.kernels.moments import group_offsets
+from rlpost.kernels.rollouts import rollout_ranks
+from rlpost.kernels.segments import compact_offsets, positions_of
+from rlpost.recipe.functions import Option, options_of
+from rlpost.recipe.numerics import Numerics
+from rlpost.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rlpost.functional.arguments import Ids
+    from rlpost.kernels.moments import Floats, Integers
+
+    Function = Callable[..., Any]
+
+# What a parameter is. All else that is keyword-only is an option, whose annotation is its type.
+_CONSTANT = {"old_log_probs", "infer_log_probs", "sum_pi_squared", "entropy", "age"}
+_FINITE = {*_CONSTANT, "log_probs", "ref_log_probs"}
+TOKENS = {*_FINITE, "token_rewards", "values", "old_values", "returns", "distillation"}
+TOKENS |= {"advantages", "is_weight"}
+"""Numbers of tokens: [T], or [N, T] if they are padded."""
+_MAY_LACK = {"turn_reward", "win_rate", "components"}  # a number, which is then NaN
+RESPONSES = {*_MAY_LACK, "rewards", "tokens", "turn", "step_score", "episode_score", "hack"}
+RESPONSES |= {"reward_baseline", "numbers"}
+"""Numbers of responses, [N]."""
+IDS = {"group", "batch", "domain", "cohort", "rollout", "branch", "state_id"}
+"""N ids."""
+_SCOPED, _SCOPES = {"norm_mean", "norm_std"}, Literal["group", "others", "none"]
+_OPTIONAL = {"batch", "domain", "branch", "mask"}
+_TEXTS = {
+    "offsets": "[N+1] first token of each response; the last element is T.",
+    "mask": "[T], 0 on observation tokens; None if there are none.",
+    "group": "N ids of the prompt groups, in any order.",
+    "batch": "N ids of the batches; None for one batch.",
+    "domain": "N ids of the domains (roles of agents); None for one domain.",
+    "turn": "[N] number of each row's turn in its rollout.",
+    "branch": "N ids, which order rows of one turn by name; None: each turn is one row.",
+}
+_RAISES = """Raises:
+    UsageError: a shape, a type or an option is wrong, or arrays are of different libraries.
+    DataError: a number that must be finite is not, or two rows are one turn."""
+
+
+def checked(
+    formula: Function, *parts: Function, name: str = "", returns: str = "", mask: bool = True
+) -> Function:
+    """Return the public form of a formula for ragged arrays.
+
+    Args:
+        formula: what computes.
+        parts: whose options its `**options` are.
+        name: of the public form, if it is another one.
+        returns: the type of the result, if it is another one; `Array` is advantages alone.
+        mask: a formula of tokens has observation tokens to leave out.
+    """
+    own, name = signature(formula), name or formula.__name__
+    parameters = [p for p in _public(formula, parts) if mask or p.name != "mask"]
+    returns = returns or own.return_annotation.replace("Floats", "Array")
+    public = Signature(parameters, return_annotation=returns)
+    columns = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.name in TOKENS]
+    options, names = {*public.parameters}.difference(columns), {*own.parameters}
+    by_tokens = not {"offsets", *TOKENS}.isdisjoint(columns)
+    compute = _of_tokens if by_tokens else _of_responses
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        given = public.bind(*arguments, **keywords).arguments
+        chosen = {x: _parsed((formula, *parts), x, given[x]) for x in given if x in options}
+        result = compute(partial(formula, **chosen), names, {x: given.get(x) for x in columns})
+        return result[0] if returns == "Array" and isinstance(result, tuple) else result
+
+    return public_form(call, name, public, _documented(formula, name, public, parts))
+
+
+def composed(function: Function, *parts: Function) -> Function:
+    """Return a public function whose `**options` are those of other public functions."""
+    own, name = signature(function), function.__name__
+    columns = [p for p in own.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    public = own.replace(parameters=[*columns, *_keywords(*parts)])
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        bound = public.bind(*arguments, **keywords)
+        return function(*bound.args, **bound.kwargs)
+
+    return public_form(call, name, public, _documented(function, name, public, parts))
+
+
+def padded(function: Function) -> Function:
+    """Return the form of a public function for padded arrays; itself if it takes any shape."""
+    own = signature(function)
+    if "offsets" not in own.parameters:
+        return function
+    masked = "mask" in own.parameters
+    parameters = {x: p for x, p in own.parameters.items() if x != "mask"}
+    parameters["offsets"] = parameters["offsets"].replace(name="mask")
+    several = next((x for x, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
+    public = own.replace(parameters=[p for p in parameters.values() if masked or p.name != "mask"])
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        given = public.bind(*arguments, **keywords).arguments
+        columns = {"mask": given["mask"]} if masked else {}
+        columns |= {x: value for x, value in given.items() if x in TOKENS and value is not None}
+        more = {f"{several}[{i}]": column for i, column in enumerate(given.get(several, ()))}
+        rows, width = _shape(**columns, **more)
+        flat = {x: value.reshape(-1) for x, value in {**columns, **more}.items()}
+        flat |= {several: tuple(flat[x] for x in more)} if several else {}
+        first = next(iter(columns.values()))
+        flat["offsets"] = namespace(first).arange(rows + 1, first) * width
+        bound = BoundArguments(own, {**given, **flat})
+        result = function(*bound.args, **bound.kwargs)
+        return of_arrays.each(result, lambda x: x.reshape(rows, width) if masked and x.ndim else x)
+
+    doc = (inspect.getdoc(function) or "").partition("\n\n>>>")[0].replace("[T]", "[N, T]")
+    doc = re.sub(r"\n    offsets: .*", "", doc).replace(
+        "; None if there are none.", " and padding."
+    )
+    return public_form(call, function.__name__, public, doc, module="rlpost.functional.padded")
+
+
+def public_form(
+    call: Function, name: str, public: Signature, doc: str, module: str = "rlpost.functional"
+) -> Function:
+    """Return a function of arrays of any library, with a name, a signature and a docstring."""
+    call.__name__ = call.__qualname__ = name
+    call.__module__, call.__doc__ = module, doc
+    call.__signature__ = public  # type: ignore[attr-defined]
+    return of_arrays.of_any_library(call)
+
+
+def _public(formula: Function, parts: Iterable[Function]) -> list[Parameter]:
+    """Return the parameters of the public form of a formula; `parts` have its `**options`."""
+    own = signature(formula).parameters
+    by_tokens = "mask" in own or not TOKENS.isdisjoint(own)
+    public = {"rollout_order": "turn"} | ({} if by_tokens else {"offsets": "group"})
+    needed: dict[str, bool] = {}
+    for name, parameter in own.items():
+        if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
+            required = name not in _OPTIONAL and parameter.default is Parameter.empty
+            needed[public.get(name, name)] = required
+    needed |= {"branch": False} if "rollout_order" in own else {}
+    needed |= {"mask": False} if by_tokens else {}
+    columns = [
+        Parameter(
+            name,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if required else None,
+            annotation=("Ids" if name in IDS else "Array") + ("" if required else " | None"),
+        )
+        for name, required in sorted(needed.items(), key=lambda column: not column[1])
+    ]
+    return [*columns, *_keywords(*parts, formula)]
+
+
+def _keywords(*functions: Function) -> list[Parameter]:
+    """Return the keyword-only parameters of functions, each name once."""
+    parameters = [p for function in functions for p in signature(function).parameters.values()]
+    return [*{p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}.values()]
+
+
+@cache
+def _options(functions: tuple[Function, ...]) -> dict[str, Option]:
+    """Return the options of functions; those that are fields of a recipe have the field's type."""
+    options = options_of(functions, FIELDS)
+    fields = {**Recipe.model_fields, **Numerics.model_fields}
+    for p in _keywords(*functions):
+        if p.name in FIELDS:
+            kind = _SCOPES if p.name in _SCOPED else fields[p.name].rebuild_annotation()
+            options[p.name] = Option(p.name, kind, p.default)
+    return options
+
+
+def _parsed(functions: tuple[Function, ...], name: str, value: Any) -> Any:
+    """Return the value of an option of functions; UsageError if it is not of the option's type."""
+    option = _options(functions)[name]
+    for part in value if isinstance(value, (list, tuple)) else (value,):
+        number = not isinstance(part, bool) or isinstance(option.default, bool)
+        if not number or (isinstance(part, float) and math.isnan(part)):
+            raise UsageError(f"{name}={value!r}: a number is needed")
+    try:
+        return option.parsed(value, typed=True)
+    except ValueError as error:
+        raise UsageError(f"{name}={value!r}: {error}") from None
+
+
+def _of_tokens(formula: Function, own: set[str], given: Mapping[str, Any]) -> Any:
+    """Return what a formula of tokens computes.
+
+    With offsets and without a mask it sees the policy tokens alone, else all tokens, with 0 on
+    observation tokens.
+    """
+    present = {x: value for x, value in given.items() if value is not None}
+    of_responses = {x: of_arrays.floats(**{x: present[x]})[0] for x in present if x in RESPONSES}
+    columns = {x: value for x, value in present.items() if x in TOKENS}
+    columns = dict(zip(columns, of_arrays.floats(**columns), strict=True))
+    first = next(iter({**columns, **of_responses}.values()))
+    xp, mask = namespace(first), given.get("mask")
+    columns |= {x: xp.constant(columns[x]) for x in columns if x in _CONSTANT}
+    arguments: dict[str, Any] = {"mask": of_arrays.mask_of(first, mask)} if columns else {}
+    if "offsets" in given:
+        offsets = given["offsets"]
+        of_arrays.check_arrays(offsets=offsets)
+        tokens = first if columns else xp.zeros(int(offsets[-1]) if len(offsets) else 0, first)
+        arguments = of_arrays.ragged(offsets, mask, tokens)._asdict()
+        count = len(arguments["offsets"]) - 1
+        for x, numbers in of_responses.items():
+            of_arrays.per_response(x, numbers, count)
+        arguments |= _codes(given, count)[0]
+    kept, finite = arguments["mask"], {x: xp.constant(columns[x]) for x in columns if x in _FINITE}
+    of_arrays.finite_tokens(kept, arguments.get("offsets"), **finite)
+    if "offsets" in own and "mask" not in own and "mask" in given:
+        policy, size = positions_of(kept), len(kept)
+        columns = {x: column[policy] for x, column in columns.items()}
+        compact = compact_offsets(kept, arguments["offsets"])
+        result = formula(**columns, **of_responses, offsets=compact)
+        return of_arrays.each(result, lambda part: xp.placed(part, policy, size))
+    if mask is not None:  # masked numbers may be NaN, which a product with 0 passes to gradients
+        columns = {x: xp.where(kept, column, 0.0) for x, column in columns.items()}
+    arguments = {x: value for x, value in arguments.items() if x in own}
+    result = formula(**columns, **of_responses, **arguments)
+    if mask is None:
+        return result
+    bools = kept.dtype
+    return of_arrays.each(
+        result, lambda x: x & kept if x.dtype == bools else xp.where(kept, x, 0.0)
+    )
+
+
+def _of_responses(formula: Function, own: set[str], given: Mapping[str, Any]) -> Any:
+    """Return what a formula of responses computes, from numbers of numpy in float64."""
+    numbers = {x: value for x, value in given.items() if x in RESPONSES and value is not None}
+    name, first = next(iter(numbers.items()))
+    (first,) = of_arrays.floats(**{name: first})
+    count = len(first) if first.ndim else 0
+    columns: dict[str, Any] = {
+        x: of_arrays.finite(x, of_arrays.per_response(x, value, count), or_nan=x in _MAY_LACK)
+        for x, value in numbers.items()
+    }
+    codes, sizes = _codes(given, count)
+    if "rollout_order" in own:
+        rollout = joint_codes(codes["group"], codes["rollout"])
+        columns["rollout_order"] = ranks_of(rollout, columns["turn"], given["branch"])
+    arguments = {x: value for x, value in {**columns, **codes}.items() if x in own}
+    order: Any = slice(None)
+    if "offsets" in own:
+        keys = (key for x in arguments.values() for key in (x.T if x.ndim > 1 else (x,)))
+        order = canonical_order(codes["group"], *keys)
+        arguments = {x: value[order] for x, value in arguments.items()}
+        arguments["offsets"] = group_offsets(codes["group"], sizes["group"])
+    result = formula(**arguments)
+
+    def as_given(part: Floats) -> Any:
+        back = placed(part, order, count) if "offsets" in own else part
+        return namespace(first).astype(like(back, first), first.dtype)
+
+    return of_arrays.each(result, as_given)
+
+
+def _codes(given: Mapping[str, Any], count: int) -> tuple[dict[str, Integers], dict[str, int]]:
+    """Return the codes of all ids, and how many there are; one for ids that are not given."""
+    both = {
+        x: of_arrays.codes_of(x, [0] * count if ids is None else ids, count)
+        for x, ids in given.items()
+        if x in IDS and x != "branch"
+    }
+    return {x: codes for x, (codes, _) in both.items()}, {x: size for x, (_, size) in both.items()}
+
+
+def ranks_of(rollout: Integers, turn: Floats, branch: Ids | None) -> Integers:
+    """Return the ranks of the rows of rollouts, [N]; DataError if two rows are one turn."""
+    code = None
+    if branch is not None:
+        codes, _ = of_arrays.codes_of("branch", branch, len(turn))
+        labels = dict.fromkeys(branch.tolist() if hasattr(branch, "tolist") else branch)
+        code = name_ranks([*labels])[codes]
+    ranks = rollout_ranks(rollout, turn, code)
+    first = np.unique(ranks, return_index=True)[1]
+    if len(first) < len(ranks):
+        row = int(np.setdiff1d(np.arange(len(ranks)), first)[0])
+        raise DataError(
+            f"turn: row {row} and row {first[ranks[row]]} are both turn {turn[row]:g} of a "
+            "rollout; a turn is one row: drop copies, or set branch"
+        )
+    return ranks
+
+
+def _shape(**columns: Any) -> tuple[int, int]:
+    """Return the shape [N, T] of padded arrays; raises UsageError if one has another one."""
+    of_arrays.check_arrays(**columns)
+    (name, first), *others = columns.items()
+    if first.ndim != 2:  # noqa: PLR2004
+        raise UsageError(f"{name} of shape {tuple(first.shape)}: [N, T] is needed")
+    for other, column in others:
+        if column.shape != first.shape:
+            raise UsageError(
+                f"{other} of shape {tuple(column.shape)} and {name} of shape {tuple(first.shape)}: "
+                "they must be the same"
+            )
+    return first.shape  # type: ignore[no-any-return]
+
+
+# Docstrings
+
+_ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+
+def _documented(formula: Function, name: str, public: Signature, parts: Iterable[Function]) -> str:
+    """Return the docstring of a formula in the words of its public form."""
+    head, _, tail = (inspect.getdoc(formula) or "").partition("\nArgs:\n")
+    section, *paragraphs = tail.split("\n\n")
+    texts = dict(_ARGUMENT.findall("\n".join([*map(_arguments, parts), section])))
+    ragged = "offsets" in public.parameters
+    texts |= _TEXTS if ragged else {**_TEXTS, "mask": "the same shape; None for all tokens."}
+    lines = [f"    {x}: {texts[x]}" for x in public.parameters if x in texts]
+    ends = (i for i, text in enumerate(paragraphs) if text.startswith(("Source", ">>>")))
+    paragraphs.insert(next(ends, len(paragraphs)), _RAISES)
+    doc = "\n\n".join([head.rstrip(), "\n".join(["Args:", *lines]), *paragraphs])
+    doc = re.sub(r"Credit of \[([NT])\], the same array twice", r"[\1]", doc)
+    doc = re.sub(r"\[N\] codes of", "N ids of", doc).replace(f"{formula.__name__}(", f"{name}(")
+    if public.return_annotation == "Array":
+        doc = re.sub(r"(?m)^(>>>.*)\.(?:advantages|returns)\b", r"\1", doc)
+    if not ragged and "offsets" in signature(formula).parameters:
+        doc = re.sub(r"(?m)^(>>>.*)np\.array\(\[0, (\d+)\]\)", r"\1[7] * \2", doc)
+    return doc
+
+
+def _arguments(function: Function) -> str:
+    """Return the lines of the arguments in a docstring."""
+    return (inspect.getdoc(function) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
