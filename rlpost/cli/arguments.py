@@ -7,8 +7,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlpost.errors import UsageError
+from rlpost.recipe.base import words_of
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.flags import flag_of
+from rlpost.recipe.flags import SET, flag_of
 from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import (
     DEFAULT,
@@ -80,7 +81,8 @@ class Settings:
         """Store what was set, without any check.
 
         Args:
-            options: by field of Recipe or LossOptions; None if unset. Others are ignored.
+            options: by field of Recipe or LossOptions; None if unset. `assigned` has the words of
+                --set, which override the others. Further ones are ignored.
             config: the recipe file.
             preset: the framework; None: the file's.
             variables: the RLPOST_* variables of the options that they, and no flags, set.
@@ -108,12 +110,27 @@ class Settings:
         return {name: x for name, x in self._file.items() if name not in _NOT_OF_RECIPE}
 
     @cached_property
-    def _recipe_options(self) -> Values:
-        """The options of the recipe that are set, with their tables parsed."""
+    def typed(self) -> Values:
+        """The fields of the recipe that options set, without preset and recipe file."""
         values = self._set(Recipe)
         for name, value in values.items():
             if name in TABLES:
                 values[name] = name_values(value, flag_of(name))
+        return merged(values, self._assigned)
+
+    @cached_property
+    def _assigned(self) -> Values:
+        """The fields that --set sets."""
+        values: Values = {}
+        for path, value in name_values(self._options.get("assigned", []), SET).items():
+            field, _, name = path.partition(".")
+            field = field.replace("-", "_")
+            if field not in TABLES:
+                values[path.replace("-", "_")] = value
+            elif name:
+                values.setdefault(field, {})[name] = value
+            else:
+                raise UsageError(f"{SET} {path}={value}: write it {field}.NAME=VALUE")
         return values
 
     def _set(self, model: type[OptionModel]) -> Values:
@@ -155,7 +172,7 @@ class Settings:
         """The fields of the recipe that options, the correction and the file set."""
         layers = [self._recipe_file, self.correction.recipe]
         # A file may change the correction that it names; --correction overrides the file.
-        return merged(*(layers if self._correction else layers[::-1]), self._recipe_options)
+        return merged(*(layers if self._correction else layers[::-1]), self.typed)
 
     @property
     def requested(self) -> dict[str, Any]:
@@ -168,7 +185,7 @@ class Settings:
 
     @property
     def _requested_estimator(self) -> str | None:
-        return self._options.get("estimator") or self._file.get("estimator")
+        return self.typed.get("estimator") or self._file.get("estimator")
 
     @property
     def has_base(self) -> bool:
@@ -176,44 +193,24 @@ class Settings:
         return self._preset is not None or self._config is not None
 
     @property
-    def typed(self) -> Values:
-        """The options of the recipe that are set, by field, without preset and recipe file."""
-        return dict(self._recipe_options)
-
-    @property
     def words(self) -> list[str]:
-        """The preset, the recipe file and the options of the recipe, as one types them."""
-        preset = [] if self._preset is None else ["--preset", self._preset]
-        words = preset + ([] if self._config is None else ["--config", str(self._config)])
-        words += ["--correction", self._correction] if self._correction else []
-        for name, value in self._set(Recipe).items():
-            flag = flag_of(name)
-            if isinstance(value, bool):
-                words.append(flag if value else f"--no-{flag[2:]}")
-            elif isinstance(value, list):
-                words += [word for one in value for word in (flag, str(one))]
-            else:
-                words += [flag, *map(str, value if isinstance(value, tuple) else (value,))]
-        return words
+        """The preset, the recipe file and the fields that are set, as one types them with --set."""
+        words = [] if self._preset is None else ["--preset", self._preset]
+        words += [] if self._config is None else ["--config", str(self._config)]
+        return words + [word for name, x in self.typed.items() for word in words_of(name, x)]
 
-    def without(self, *fields: str) -> Settings:
-        """Return settings without the options of some fields."""
-        own = {name: x for name, x in self._options.items() if name not in fields}
-        return Settings(own, self._config, self._preset, self.variables, self._correction)
+    def _with(self, options: Values, correction: str | None = None) -> Settings:
+        """Return settings with other options, and with another correction if one is named."""
+        both = {**self._options, **options}
+        named = correction or self._correction
+        return Settings(both, self._config, self._preset, self.variables, named)
 
     def with_loss_columns(self) -> tuple[Settings, list[str]]:
         """Return settings without the columns of a loss in --emit, and these columns."""
-        named = [name.strip() for name in self._recipe_options.get("emit", "").split(",")]
-        own = [name for name in named if name in LOSS_EXTRA]
+        named = [name.strip() for name in self.typed.get("emit", "").split(",")]
+        of_loss = [name for name in named if name in LOSS_EXTRA]
         others = ",".join(name for name in named if name not in LOSS_EXTRA)
-        changed = Settings(
-            {**self._options, "emit": others or None},
-            self._config,
-            self._preset,
-            self.variables,
-            self._correction,
-        )
-        return changed if own else self, own
+        return self._with({"emit": others or None}) if of_loss else self, of_loss
 
     @property
     def fields_set(self) -> tuple[set[str], set[str]]:
@@ -221,7 +218,7 @@ class Settings:
 
         `correction` is among the former if a correction is named.
         """
-        of_recipe = {*self._set(Recipe), *self._recipe_file}
+        of_recipe = {*self.typed, *self._recipe_file}
         of_loss = {*self._set(LossOptions), *self._file.get("loss", {})}
         named = {"correction"} if self.correction_name else set()
         return of_recipe & {*Recipe.model_fields} | named, of_loss & {*LossOptions.model_fields}
@@ -236,9 +233,10 @@ class Settings:
         sources = dict.fromkeys(_keys(values), f"preset {self.preset}")
         sources |= dict.fromkeys(_keys(self._own), f"--correction {self.correction_name}")
         sources |= dict.fromkeys(_keys(self._recipe_file), str(self._config))
-        for name, value in self._recipe_options.items():
+        for name, value in self.typed.items():
             flag = f"--no-{flag_of(name)[2:]}" if value is False else flag_of(name)
             sources |= dict.fromkeys(_keys({name: value}), self.variables.get(name, flag))
+        sources |= dict.fromkeys(_keys(self._assigned), SET)
         if estimator != (requested or Recipe().estimator):
             why = f", for {requested}" if requested else ""
             sources["estimator"] = f"preset {self.preset}{why}"
@@ -248,7 +246,7 @@ class Settings:
     def recipe(self) -> Recipe:
         """The recipe."""
         own = self._own
-        if "estimator" in self._recipe_options:
+        if "estimator" in self.typed:
             own.pop("estimator_name", None)
         recipe = self._typed(Recipe.of(values_of(self.preset or DEFAULT, own), "", self.sources))
         self._check_effects(recipe)
@@ -260,7 +258,8 @@ class Settings:
             return recipe
         from rlpost.estimators import estimator_named  # noqa: PLC0415 - slow to import
 
-        files = {name: x for name, x in self.sources.items() if x not in self.variables.values()}
+        flags = {SET, *self.variables.values()}
+        files = {name: source for name, source in self.sources.items() if source not in flags}
         return estimator_named(recipe.estimator).with_typed_options(recipe, files)
 
     def given(self) -> Values:
@@ -269,7 +268,7 @@ class Settings:
         Raises:
             UsageError: a value is wrong, or changes no number.
         """
-        typed, name = self._recipe_options, self._requested_estimator
+        typed, name = self.typed, self._requested_estimator
         of_preset = name not in NAMES and any(name in variants(preset) for preset in PRESETS)
         if name is None or of_preset:
             own = {key: x for key, x in typed.items() if key != "estimator"}
@@ -277,11 +276,10 @@ class Settings:
             self._check_effects(recipe, any_estimator=True)
         else:
             recipe = self.recipe
-        values = recipe.model_dump()
-        tables = {
-            key: {part: values[key][part] for part in typed[key]} for key in TABLES if key in typed
-        }
-        return {key: values[key] for key in typed} | tables | ({"estimator": name} if name else {})
+        values = {key: getattr(recipe, key) for key in typed}
+        for key in typed.keys() & {*TABLES}:
+            values[key] = {part: dict(values[key])[part] for part in typed[key]}
+        return values | ({"estimator": name} if name else {})
 
     def _check_effects(self, recipe: Recipe, *, any_estimator: bool = False) -> None:
         """Raise UsageError if a flag sets an option that changes no number.
@@ -289,7 +287,7 @@ class Settings:
         The estimator always changes some. Variables, presets and recipe files may have such a field
         for every input.
         """
-        names = {*self._recipe_options} - {*self.variables, *TABLES, *NOT_IN_NUMBERS, "estimator"}
+        names = {*self.typed} - {*self.variables, *TABLES, *NOT_IN_NUMBERS, "estimator"}
         fields = Recipe.model_fields
         typed = [name for name in sorted(names) if getattr(recipe, name) != fields[name].default]
         if typed:
@@ -344,8 +342,7 @@ class Settings:
             return self
         name = fields.get("correction", self._correction)
         named = "none" if "correction" in fields and name is None else name
-        own = {**self._options, **{x: fields[x] for x in fields if x != "correction"}}
-        settings = Settings(own, self._config, self._preset, self.variables, named)
+        settings = self._with({x: fields[x] for x in fields if x != "correction"}, named)
         try:
             settings.recipe  # noqa: B018 - it raises for wrong values
         except UsageError as error:
@@ -365,7 +362,7 @@ def name_values(words: Sequence[str], flag: str) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
-            raise UsageError(f"{flag} {word}: write it NAME=VALUE")
+            raise UsageError(f"{flag} {word}: write it {'FIELD' if flag == SET else 'NAME'}=VALUE")
         pairs[name] = value
     return pairs
 

@@ -19,7 +19,7 @@ from rlpost import manual
 from rlpost.recipe import presets as framework_presets
 from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, LossOptions
 from rlpost.recipe.numerics import Numerics
-from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, WRITTEN
+from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
 
 if TYPE_CHECKING:
@@ -117,15 +117,32 @@ def roles(context: typer.Context, incomplete: str) -> Offers:
 
 def numerics(incomplete: str) -> Offers:
     """Return NAME=VALUE of the fields of Numerics."""
-    about = _descriptions(Numerics)
+    return _pairs(incomplete, _descriptions(Numerics), lambda name: _values(Numerics, name))
 
-    def values(name: str) -> Offers:
-        info = Numerics.model_fields[name]
-        if get_origin(info.annotation) is Literal:
-            return [(str(value), about[name]) for value in get_args(info.annotation)]
-        return [(f"{info.default:g}", "the default")]
+
+def fields(incomplete: str) -> Offers:
+    """Return FIELD=VALUE of the fields of a recipe, and numerics.NAME=VALUE."""
+    about = {name: text for name, text in _descriptions(Recipe).items() if name not in TABLES}
+    about |= {f"numerics.{name}": text for name, text in _descriptions(Numerics).items()}
+
+    def values(path: str) -> Offers:
+        table, _, name = path.rpartition(".")
+        return _values(Numerics if table else Recipe, name)
 
     return _pairs(incomplete, about, values)
+
+
+def _values(model: type[BaseModel], name: str) -> Offers:
+    """Return the words of a field's type, else its default if that is a number."""
+    info = model.model_fields[name]
+    parts = (info.annotation, *get_args(info.annotation))
+    words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    if bool in parts:
+        words += ["true", "false"]
+    about = " ".join((info.description or "").split())
+    if words or not isinstance(info.default, float):
+        return [(word, about) for word in words]
+    return [(f"{info.default:g}", "the default")]
 
 
 def checks() -> Offers:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rlpost.errors import DataError, ErrorPart, RlpostError, closest
-from rlpost.recipe.flags import PREFIX, field_of, variable_of
+from rlpost.recipe.flags import PREFIX, SET, field_of, variable_of
+from rlpost.recipe.recipe import TABLES, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import typer
 
 
+_TYPED = re.compile(r"--(no-)?([a-z][a-z-]*)(?: (\w+=[^\s:;,]+|-?\d[^\s:;,]*|[^\s:;-]+(?=:)))?")
+"""A flag and its value in a sentence."""
 _VARIABLE = "ENVIRONMENT"  # click's name for the source of such a value
 
 
@@ -43,13 +46,20 @@ def unknown_variables(environment: Mapping[str, str], options: Collection[str]) 
 
 @contextmanager
 def naming_variables(context: typer.Context) -> Iterator[None]:
-    """Make errors that begin with a flag, or with the recipe file, begin with its variable."""
+    """Name variables and --set in errors, in place of flags that were not typed.
+
+    An error that begins with a flag, or with the recipe file, begins with the variable that set it;
+    a flag that the command lacks is named as the field of --set.
+    """
     try:
         yield
-    except DataError:
-        raise
     except RlpostError as error:
-        parts = [replace(one, text=with_variable(one.text, context)) for one in error.parts]
+        parts = [*error.parts]
+        if not isinstance(error, DataError):
+            parts = [replace(part, text=with_variable(part.text, context)) for part in parts]
+        if "assigned" in context.params:
+            flags = {flag for parameter in context.command.params for flag in parameter.opts}
+            parts = [part.changed(lambda text: with_set(text, flags)) for part in parts]
         if parts == [*error.parts]:
             raise
         raise error.with_parts(parts) from error.__cause__
@@ -69,3 +79,31 @@ def with_variable(line: str, context: typer.Context) -> str:
     word = rest.split(maxsplit=1)[0].rstrip(":") if rest[:1] == " " else ""
     is_value = word and os.environ.get(variable, "").startswith(word.strip("'"))
     return f"{variable}={rest[1:]}" if is_value else f"{variable}{rest}"
+
+
+def assigning(flag: str) -> str:
+    """Return the option that sets the field of a flag; empty if it is the flag of no field."""
+    field = field_of(flag)
+    if field not in Recipe.model_fields:
+        return ""
+    return f"{SET} {field}{'.NAME' * (field in TABLES)}=VALUE sets it"
+
+
+def with_set(text: str, flags: Collection[str]) -> str:
+    """Return a text with `--set FIELD=VALUE` in place of flags of fields that are none of these.
+
+    >>> with_set("--gamma 2: must be at most 1; --estimator gae reads it", ["--estimator"])
+    '--set gamma=2: must be at most 1; --estimator gae reads it'
+    >>> with_set("--numerics single=raw without --no-whiten-rewards", [])
+    '--set numerics.single=raw without --set whiten_rewards=false'
+    """
+
+    def assigned(typed: re.Match[str]) -> str:
+        off, field, value = typed[1], field_of(f"--{typed[2]}"), typed[3]
+        if f"--{off or ''}{typed[2]}" in flags or field not in Recipe.model_fields:
+            return typed[0]
+        if off or value is None:
+            return f"{SET} {field}{'=false' * bool(off)}{f' {value}' if value else ''}"
+        return f"{SET} {field}{'.' if field in TABLES else '='}{value}"
+
+    return _TYPED.sub(assigned, text)

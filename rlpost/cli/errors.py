@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperArgument
 
-from rlpost.cli.environment import variable_behind
+from rlpost.cli.environment import assigning, variable_behind
 from rlpost.cli.help_screen import ALL, usage_of, value_of
 from rlpost.errors import (
     ErrorPart,
@@ -21,6 +21,7 @@ from rlpost.errors import (
     closest,
     series,
 )
+from rlpost.recipe.flags import SET
 from rlpost.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def _no_option(flag: str, known: list[str], context: Any) -> ErrorPart:
     text = f"no option {flag}"
     if flag == ALL:
         return ErrorPart(text, tip=f"`{context.command_path} --help` lists all options")
+    if SET in known and (tip := assigning(flag)):
+        return ErrorPart(text, tip=tip)
     if candidates := closest(flag, known):
         return ErrorPart(text, candidates)
     if owners := _commands_with(flag, context):

@@ -230,6 +230,17 @@ Config = Annotated[
     Path | None,
     option("--config", metavar="PATH", panel=ESTIMATOR, variable=True, help="Recipe file (TOML)."),
 ]
+Assigned = Annotated[
+    list[str] | None,
+    option(
+        "--set",
+        metavar="FIELD=VALUE",
+        panel=ESTIMATOR,
+        common=False,
+        complete=completion.fields,
+        help="Field of the recipe: gamma=0.9, numerics.single=raw.",
+    ),
+]
 Map = Annotated[
     list[str] | None,
     option(
@@ -384,6 +395,7 @@ def with_recipe_options(
 
         fields = [*_fields(Recipe, uncommon=(REWARDS, KL, MASKS, ADVANTAGES) if loss else ())]
         shared = {"preset": Preset, "config": Config, "correction": CorrectionName}
+        shared["assigned"] = Assigned
         fields += [_parameter(name, annotation) for name, annotation in shared.items()]
         fields += [*_fields(LossOptions)] if loss else []
         _replace_signature(run, function, fields)

@@ -376,22 +376,46 @@ def _takes(annotation: Any, *kinds: Any) -> bool:
 
 
 def as_typed(value: Any, joint: str = " ") -> str:
-    """Return a value as one types it after a flag; lists with a joint, a comma in `--set`.
+    """Return a value as one types it after a flag; a list with a joint, which is a comma in --set.
 
     >>> as_typed(-1.0), as_typed((1, 2.5)), as_typed("abc"), as_typed("a b"), as_typed(True)
     ('-1', '1 2.5', 'abc', "'a b'", 'true')
     >>> as_typed(Range(0.1, 0.95)), as_typed(Symmetric(-5, 5)), as_typed(Offsets(math.inf, 4))
     ('0.1:0.95', '5', ':4')
     """
-    if isinstance(value, Written):
-        return str(value)
+    if isinstance(value, list | tuple) and not isinstance(value, Written):
+        return joint.join(map(as_typed, value))
+    return shlex.quote(text_of(value))
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a text that its type parses."""
+    if isinstance(value, list | tuple) and not isinstance(value, Written):
+        return ",".join(map(text_of, value))
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    if isinstance(value, list | tuple):
-        return joint.join(map(as_typed, value))
-    return shlex.quote(str(value))
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def words_of(name: str, value: Any) -> list[str]:
+    """Return the words that set a field, or `numerics.NAME`, on a command line with --set.
+
+    >>> words_of("gamma", 0.9), words_of("numerics.kl_clamp", math.inf), words_of("kl_target", None)
+    (['--set', 'gamma=0.9'], ['--set', 'numerics.kl_clamp=never'], [])
+    >>> words_of("columns", {"reward": "score"}), words_of("teachers", {"big": 0.5})
+    (['--map', 'reward=score'], ['--set', 'teachers.big=0.5'])
+    """
+    if value is None:
+        return []
+    if name == "estimator":
+        return [flag_of(name), str(value)]
+    if name == "columns":
+        return [
+            word for key, column in value.items() for word in (flag_of(name), f"{key}={column}")
+        ]
+    if isinstance(value, dict):
+        return [word for key in value for word in words_of(f"{name}.{key}", value[key])]
+    return [SET, f"{name}={'never' if value == math.inf else text_of(value)}"]
 
 
 def wrong_value(place: str, value: Any, needed: str) -> ErrorPart:

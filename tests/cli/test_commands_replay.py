@@ -21,7 +21,7 @@ from rlpost.errors import DataError, UsageError
 
 SAMPLE = ROOT / "sample_data" / "arithmetic.parquet"
 STAGES = ("kl", "token_level_rewards", "raw_advantages", "advantages", "returns")
-GAE = ("--preset", "verl", "--estimator", "gae", "--kl-coef", "0.05")
+GAE = ("--preset", "verl", "--estimator", "gae", "--set", "kl_coef=0.05")
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,17 @@ def test_a_reproduced_recipe_is_code_0_with_every_stage_equal(folder):
 @pytest.fixture(scope="module")
 def parted(folder):
     """A replay with another λ, of one of two steps and of everything."""
-    words = ["replay", "gae.parquet", *GAE, "--lam", "0.5", "--sample", "500", "--format", "json"]
+    words = [
+        "replay",
+        "gae.parquet",
+        *GAE,
+        "--set",
+        "lam=0.5",
+        "--sample",
+        "500",
+        "--format",
+        "json",
+    ]
     ran = run(words, folder)
     assert ran.code == 1
     return strict_json(ran.out)
@@ -115,7 +125,7 @@ def test_the_first_stage_that_parts_is_the_verdict_with_tokens_side_by_side(part
 
 def test_what_the_difference_is_stands_on_the_third_line(parted):
     lines = printed(parted)
-    assert "`--lam 1`" in lines[2]
+    assert "`--set lam=1`" in lines[2]
     assert next(i for i, line in enumerate(lines) if line == "Stages") > 2
 
 
@@ -129,7 +139,7 @@ def test_observation_tokens_are_in_parentheses_and_tokens_that_differ_are_marked
         }
     )
     pq.write_table(table, tmp_path / "in.parquet")
-    ran = run(["replay", "in.parquet", "--preset", "trl", "--norm-std", "none"], tmp_path)
+    ran = run(["replay", "in.parquet", "--preset", "trl", "--set", "norm_std=none"], tmp_path)
     title, tokens, recorded, _, marks = block(ran.out.splitlines(), "Largest differences")
     assert "row 0 · a · reward 1 · 4 tokens" in title
     assert tokens.split() == ["token", "0", "(1)", "2", "3"]
@@ -159,7 +169,7 @@ def test_a_search_prints_its_recipe_and_saves_what_config_reads(folder, rollouts
 
 
 def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(rollouts, tmp_path):
-    named = ["--preset", "verl", "--estimator", "grpo", "--numerics", "norm_eps=0.01"]
+    named = ["--preset", "verl", "--estimator", "grpo", "--set", "numerics.norm_eps=0.01"]
     pq.write_table(rollouts, tmp_path / "in.parquet")
     assert run(["advantages", "in.parquet", "out.parquet", *named, "-q"], tmp_path).code == 0
     words = ["replay", "out.parquet", "--estimator", "grpo", "--format", "json"]
@@ -177,7 +187,7 @@ def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_pat
     odd = pa.array([[0.1 * row * t for t, _ in enumerate(one)] for row, one in enumerate(lists)])
     at = table.schema.get_field_index("advantages")
     pq.write_table(table.set_column(at, "advantages", odd), tmp_path / "odd.parquet")
-    fixed = ["--estimator", "raw", "--no-whiten-advantages"]
+    fixed = ["--estimator", "raw", "--set", "whiten_advantages=false"]
     ran = run(["replay", "odd.parquet", *fixed], tmp_path)
     assert ran.code == 1
     lines = ran.out.splitlines()
@@ -205,9 +215,9 @@ def of_turns(name):
 
 IDS = ("traj_id", "rollout_id", "trajectory_id", "conversation")
 COLUMNS_NAMED = {
-    **{name: f"--estimator grpo --map rollout={name} --rollout-reward last" for name in IDS},
-    "components": "--estimator gdpo --reward-components bonus,difficulty --unit row",
-    "teacher": "--estimator opd --teacher infer_log_probs=0.5 --unit row",
+    **{name: f"--estimator grpo --map rollout={name} --set rollout_reward=last" for name in IDS},
+    "components": "--estimator gdpo --set reward_components=bonus,difficulty --set unit=row",
+    "teacher": "--estimator opd --set teachers.infer_log_probs=0.5 --set unit=row",
 }
 """Options that name a column; text and lists of whole numbers are read only if one names them."""
 
@@ -232,7 +242,7 @@ def test_options_that_name_a_column_read_any_column(name, mode, tmp_path):
 
 @pytest.mark.parametrize("mode", [("--preset", "default"), ()], ids=["recipe", "search"])
 @pytest.mark.parametrize(
-    "words", ["--map rollout=nope", "--estimator gdpo --reward-components nope"], ids=str
+    "words", ["--map rollout=nope", "--estimator gdpo --set reward_components=nope"], ids=str
 )
 def test_a_column_that_is_not_there_is_named(words, mode, folder):
     ran = run(["replay", "gae.parquet", *mode, *words.split()], folder)
@@ -266,18 +276,26 @@ ERRORS = {
     (GAE_FILE, "--tolerance", "-1"): (2, "--tolerance -1.0: a number from 0 on is needed"),
     (GAE_FILE, "--sample", "0"): (2, "--sample 0: at least 1 token is needed"),
     (GAE_FILE, *GAE, "-v", "--format", "json"): (2, "--verbose: has no effect with --format json"),
-    (GAE_FILE, "--emit", "kl"): (2, "--emit: .*leave it out"),
+    (GAE_FILE, "--set", "emit=kl"): (2, "--set emit: .*leave it out"),
     (GAE_FILE, "--overwrite"): (2, "--overwrite: nothing is written; add --save-config"),
     (GAE_FILE, "--preset", "trl", "--save-config", "a.toml"): (
         2, "--save-config a.toml: .*--preset trl is not searched for",
     ),
     (GAE_FILE, "--save-config", "no/a.toml"): (4, "no/a.toml: cannot be written"),
-    (GAE_FILE, "--lam", "2"): (2, "--lam 2: "),
+    (GAE_FILE, "--set", "lam=2"): (2, "--set lam=2: must be less than or equal to 1"),
     (GAE_FILE, "--estimator", "no"): (2, "--estimator: no estimator 'no'"),
-    (GAE_FILE, "--estimator", "grpo", "--lam", "0.5"): (2, "--lam .*grpo"),
-    (GAE_FILE, "--preset", "trl", "--reward-components", "a,b"): (
-        3, "gae.parquet: --reward-components a: no column 'a'",
+    (GAE_FILE, "--estimator", "grpo", "--set", "lam=0.5"): (2, "--set lam .*grpo"),
+    (GAE_FILE, "--preset", "trl", "--set", "reward_components=a,b"): (
+        3, "gae.parquet: --set reward_components=a: no column 'a'",
     ),
+    (GAE_FILE, "--set", "gama=1"): (2, "--set gama: no such field tip: did you mean gamma"),
+    (GAE_FILE, "--set", "numerics.sinlge=raw"): (2, "--set numerics.sinlge: no .* mean single"),
+    (GAE_FILE, "--set", "numerics.single=rw"): (2, "numerics.single=rw: must be .* mean raw"),
+    (GAE_FILE, "--set", "numerics=raw"): (2, "--set numerics=raw: write it numerics.NAME=VALUE"),
+    (GAE_FILE, "--set", "gamma"): (2, "--set gamma: write it FIELD=VALUE"),
+    (GAE_FILE, "--set", "kl_target=1"): (2, "--set kl_target needs --set kl_coef above 0"),
+    (GAE_FILE, "--estimator", "gdpo", "--preset", "verl"): (2, "gdpo needs --set rew.*_comp"),
+    (GAE_FILE, "--gamma", "1"): (2, "no option --gamma tip: --set gamma=VALUE sets it"),
     ("grpo.parquet", "--preset", "trl", *WEIGHTS): (3, "computes none of the recorded columns"),
 }  # fmt: skip
 

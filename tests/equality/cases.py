@@ -6,6 +6,10 @@ import re
 import shlex
 import tempfile
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ALWAYS = (
     "advantages,returns,response_level_rewards,raw_advantages,token_level_rewards,"
@@ -17,7 +21,11 @@ ALWAYS = (
 BASE = "5e0d738"
 """The commit whose options `OLD_WORDS` has."""
 # How BASE writes what these cases have: pattern and replacement of a command line, in this order.
-OLD_WORDS: tuple[tuple[str, str], ...] = (
+OLD_WORDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"^compare .*", lambda line: line[0].replace(" --config ", " --recipe ")),
+    (r"--set numerics\.(\S+)", r"--numerics \1"),
+    (r"--set (\w+)=true", lambda field: f"--{field[1].replace('_', '-')}"),
+    (r"--set (\w+)=(\S+)", lambda field: f"--{field[1].replace('_', '-')} {field[2]}"),
     (r"--drop-longer ", "--max-len-mask --max-response-length "),
     (
         r"--drop-difficulty (\S+):(\S+)",
@@ -555,8 +563,8 @@ def of_reading() -> list[Case]:
              "--estimator dr_grpo --format json"),
         case("compare presets", "compare @calculator.parquet --preset verl --preset trl "
              "--preset openrlhf --estimator grpo --format json"),
-        case("compare recipes", "compare @steps.parquet --recipe ../../inputs/gae.toml "
-             "--recipe ../../inputs/verl.toml --format json -n 9"),
+        case("compare recipes", "compare @steps.parquet --config ../../inputs/gae.toml "
+             "--config ../../inputs/verl.toml --format json -n 9"),
         case("compare columns", "compare @arithmetic.parquet --estimator gae --estimator reinforce "
              "--column returns --format json"),
         case("compare a folder", "compare @parts --estimator grpo --estimator opo --format json"),
@@ -564,7 +572,7 @@ def of_reading() -> list[Case]:
              "advantages @steps.parquet b.parquet -q --estimator grpo --kl-coef 0.1",
              "advantages @steps.parquet c.parquet -q --estimator rloo",
              "compare a.parquet b.parquet c.parquet --format json",
-             "compare a.parquet --recipe ../../inputs/gae.toml --format json"),
+             "compare a.parquet --config ../../inputs/gae.toml --format json"),
         case("verify what was centred", "advantages @steps.parquet in.parquet -q --norm-std none",
              "verify in.parquet --format json"),
         case("verify what was corrected", "advantages @steps.parquet in.parquet -q --is-weight "
@@ -572,6 +580,18 @@ def of_reading() -> list[Case]:
              "verify in.parquet --format json"),
     ]  # fmt: skip
     return made
+
+
+def with_set(options: str) -> str:
+    """Options of a recipe as `replay` takes them: `--kl-coef 1` is `--set kl_coef=1`."""
+
+    def assigned(option: re.Match[str]) -> str:
+        field = option[1].replace("-", "_")
+        if field in ("preset", "estimator"):
+            return option[0]
+        return f"--set {field}{'.' if field == 'numerics' else '='}{option[2] or 'true'}"
+
+    return re.sub(r"--([a-z-]+)(?: (?!--)(\S+))?", assigned, options)
 
 
 def of_replays() -> list[Case]:
@@ -583,15 +603,15 @@ def of_replays() -> list[Case]:
         ("multiturn", f"--preset default {MASKED}", "--kl-estimator k2"),
     ):
         record = f"advantages @{source}.parquet in.parquet -q {recipe} {emit}"
-        replay = f"replay in.parquet --format json {recipe}"
+        replay = f"replay in.parquet --format json {with_set(recipe)}"
         made += [
             case(f"replay {recipe} on {source}", record, replay),
-            case(f"replay {recipe} with {other}", record, f"{replay} {other}", code=1),
+            case(f"replay {recipe} with {other}", record, f"{replay} {with_set(other)}", code=1),
         ]
     enriched = f"advantages @steps.parquet in.parquet -q {GAE} {emit}"
     return [
         *made,
-        case("replay with a search", enriched, f"replay in.parquet --format json {GAE} "
+        case("replay with a search", enriched, f"replay in.parquet --format json {with_set(GAE)} "
              "--save-config found.toml"),
     ]  # fmt: skip
 

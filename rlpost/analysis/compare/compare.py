@@ -70,7 +70,8 @@ def compare_files(
     """
     if len(paths) == 1:
         raise UsageError(
-            f"{paths[0]}: a comparison needs another input, or --recipe, --preset or --estimator"
+            f"{paths[0]}: a comparison needs another input, or --preset, --config, "
+            "--estimator or --set"
         )
     sides = [file_side(_source([path]), columns_map, column) for path in paths]
     short = [Path(str(path)).name for path in names or paths]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path  # noqa: TC003 - typer reads annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,11 +29,11 @@ EPILOG = """Examples:
 
   rlpost compare run-a.parquet run-b.parquet
 
-  rlpost compare in.parquet --estimator grpo --estimator rloo --estimator dr_grpo
+  rlpost compare in.parquet --estimator grpo --estimator rloo
 
-  rlpost compare in.parquet --preset verl --preset trl --estimator grpo
+  rlpost compare in.parquet --preset verl --preset trl --set gamma=0.9
 
-  rlpost compare 'dumps/*.parquet' --recipe a.toml --recipe b.toml --format markdown
+  rlpost compare 'dumps/*.parquet' --config a.toml --config b.toml
 """
 
 
@@ -61,10 +61,10 @@ def compare(
         ),
     ] = 5,
     how: declared.Output = OutputFormat.table,
-    recipe: Annotated[
+    config: Annotated[
         list[Path] | None,
         option(
-            "--recipe", metavar="PATH", panel=ESTIMATOR, help="Recipe file of one side; repeatable."
+            "--config", metavar="PATH", panel=ESTIMATOR, help="Recipe file of one side; repeatable."
         ),
     ] = None,
     preset: Annotated[
@@ -87,13 +87,14 @@ def compare(
             help="Estimator of one side; a single one is for all sides.",
         ),
     ] = None,
+    assigned: declared.Assigned = None,
 ) -> None:
     """Compare the advantages of files, or of one input under several recipes.
 
     Prints correlations and sign agreement of each pair, over responses and tokens, the largest
     differences, and what each side clips and masks. Responses of files are matched by their keys.
     """
-    recipes = variants(recipe or [], preset or [], estimator or [], roles or [])
+    recipes = variants(config, preset, estimator, {"columns": roles, "assigned": assigned})
     columns_map = name_values(roles or [], "--map")
     # Torch and pyarrow take a second to import; a wrong command line is answered before that.
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
@@ -107,31 +108,33 @@ def compare(
 
 
 def variants(
-    recipes: Sequence[Path], presets: Sequence[str], estimators: Sequence[str], roles: list[str]
+    configs: Sequence[Path] | None,
+    presets: Sequence[str] | None,
+    estimators: Sequence[str] | None,
+    options: dict[str, list[str] | None],
 ) -> dict[str, Recipe]:
-    """Return the recipes to run, each recipe with each preset and estimator, and their names.
+    """Return the recipes to run: each recipe file with each preset and estimator, and their names.
+
+    Args:
+        configs: recipe files.
+        presets: presets.
+        estimators: estimators.
+        options: of all recipes, as of `Settings`.
 
     Raises:
         UsageError: too many; or as the recipes.
     """
-    kinds: tuple[list[Path | None], list[str | None], list[str | None]] = (
-        [*recipes] or [None],
-        [*presets] or [None],
-        [*estimators] or [None],
-    )
-    if not any((recipes, presets, estimators)):
+    kinds: list[Sequence[Any]] = [configs or [None], presets or [None], estimators or [None]]
+    if kinds == [[None]] * 3 and not options.get("assigned"):
         return {}
-    found: dict[str, Recipe] = {}
+    vary = [len(kind) > 1 for kind in kinds]
+    recipes: dict[str, Recipe] = {}
     for config, preset, estimator in product(*kinds):
-        chosen = (config and config.stem, preset, estimator)
-        vary = [len(kind) > 1 for kind in kinds]
-        words = [
-            str(w) for w, more in zip(chosen, vary, strict=True) if w and (more or not any(vary))
-        ]
-        name = " ".join(words)
-        name = name if name not in found else f"{name} ({config})"
-        options = {"estimator": estimator, "columns": roles}
-        found[name] = Settings(options, config, preset).recipe
-    if len(found) > MOST_SIDES:
-        raise UsageError(f"{len(found)} recipes: at most {MOST_SIDES} can be compared at once")
-    return found
+        chosen = zip((config and config.stem, preset, estimator), vary, strict=True)
+        name = " ".join(str(word) for word, more in chosen if word and (more or not any(vary)))
+        name = name or "recipe"
+        name = name if name not in recipes else f"{name} ({config})"
+        recipes[name] = Settings({**options, "estimator": estimator}, config, preset).recipe
+    if len(recipes) > MOST_SIDES:
+        raise UsageError(f"{len(recipes)} recipes: at most {MOST_SIDES} can be compared at once")
+    return recipes

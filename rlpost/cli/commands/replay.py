@@ -8,30 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
-from rlpost.cli.arguments import Settings  # noqa: TC001 - typer reads annotations
-from rlpost.cli.help_screen import command
-from rlpost.cli.options import (
-    OutputFormat,
-    option,
-    reads_data,
-    with_recipe_options,
-)
+from rlpost.cli import completion
+from rlpost.cli import options as declared
+from rlpost.cli.arguments import Settings, name_values
+from rlpost.cli.help_screen import ESTIMATOR, command
+from rlpost.cli.options import OutputFormat, option, reads_data
 from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
-from rlpost.recipe.flags import field_of, flag_of
+from rlpost.recipe.flags import SET
 
 Json = dict[str, Any]
 app = typer.Typer(add_completion=False)
 EXIT_DIFFERS = 1
 OF_OUTPUT = ("emit", "emit_only", "replace", "pass_threshold")
-"""Options of a recipe that change no recorded number."""
+"""Fields of a recipe that change no recorded number."""
 
 EPILOG = """Examples:
 
   rlpost replay dump.parquet --preset verl --estimator grpo
 
   rlpost replay dump.parquet
+
+  rlpost replay dump.parquet --preset verl --set numerics.norm_eps=1e-8
 
   rlpost replay 'steps/*.parquet' --map advantages=adv --preset trl
 
@@ -41,13 +39,25 @@ EPILOG = """Examples:
 
 @command(app, epilog=EPILOG)
 @reads_data
-@with_recipe_options()
 def replay(
-    settings: Settings,
     paths: Annotated[
         list[str],
         typer.Argument(metavar="IN...", help="Files with recorded columns."),
     ],
+    roles: declared.Map = None,
+    preset: declared.Preset = None,
+    config: declared.Config = None,
+    estimator: Annotated[
+        str | None,
+        option(
+            "--estimator",
+            metavar="NAME",
+            panel=ESTIMATOR,
+            complete=completion.estimators,
+            help="Estimator of the recipe, or of those that are searched.",
+        ),
+    ] = None,
+    assigned: declared.Assigned = None,
     tolerance: Annotated[
         float | None,
         option(
@@ -82,10 +92,12 @@ def replay(
     recorded before it; the first that differs is named. Without --preset or --config, rlpost
     searches for the recipe. Exit code 0: reproduced; 1: a stage differs.
     """
-    _check_outputs(settings)
+    settings = Settings({"estimator": estimator, "assigned": assigned}, config, preset)
+    if unread := [name for name in OF_OUTPUT if name in settings.typed]:
+        raise UsageError(f"{SET} {unread[0]}: replay writes no column; leave it out")
     if verbose and how is OutputFormat.json:
         raise UsageError("--verbose: has no effect with --format json, which has everything")
-    request = _request(settings, tolerance, sample)
+    request = _request(settings, name_values(roles or [], "--map"), tolerance, sample)
     _check_save(save_config, request, overwrite=overwrite)
     result = _replayed(paths, request, bars=how is OutputFormat.table)
     if save_config is not None:
@@ -93,14 +105,6 @@ def replay(
     _show(result, how, verbose=verbose)
     if not result["reproduced"]:
         raise typer.Exit(EXIT_DIFFERS)
-
-
-def _check_outputs(settings: Settings) -> None:
-    """Raise UsageError for options of columns that are written."""
-    typed = {flag_of(name): settings.typed.get(name) for name in OF_OUTPUT}
-    for flag, value in typed.items():
-        if value not in (None, [], ()) and field_of(flag) not in settings.variables:
-            raise UsageError(f"{flag}: replay writes no column, so it has no effect; leave it out")
 
 
 def _show(result: Json, how: OutputFormat, *, verbose: bool) -> None:
@@ -129,15 +133,17 @@ def _replayed(paths: list[str], request: Json, *, bars: bool) -> Json:
     return result
 
 
-def _request(settings: Settings, tolerance: float | None, sample: int | None) -> Json:
+def _request(
+    settings: Settings, roles: dict[str, str], tolerance: float | None, sample: int | None
+) -> Json:
     """Return the fields of a Request, without the reporter."""
-    own = settings.without("columns", *OF_OUTPUT)
     set_ = {"tolerance": tolerance, "sample_tokens": sample}
-    fields = {name: x for name, x in set_.items() if x is not None}
-    fields["columns_map"] = settings.typed.get("columns", {})
-    if own.has_base:
-        return {**fields, "recipe": own.recipe, "named": shlex.join(own.words)}
-    return {**fields, "given": own.given()}
+    fields: Json = {name: x for name, x in set_.items() if x is not None}
+    if settings.has_base:
+        named = shlex.join(settings.words)
+        return {**fields, "recipe": settings.recipe, "named": named, "columns_map": roles}
+    given = settings.given()
+    return {**fields, "columns_map": given.pop("columns", {}) | roles, "given": given}
 
 
 def _check_save(path: Path | None, request: Json, *, overwrite: bool) -> None:

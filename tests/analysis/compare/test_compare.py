@@ -166,7 +166,7 @@ def test_a_single_recipe_is_compared_with_what_the_file_holds(pair):
     ],
 )
 def test_sides_are_named_by_what_varies(presets, estimators, names):
-    assert [*variants([], presets, estimators, [])] == names
+    assert [*variants([], presets, estimators, {})] == names
 
 
 # What is printed

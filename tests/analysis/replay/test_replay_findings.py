@@ -172,11 +172,13 @@ def test_a_finding_names_its_stage_and_later_stages_have_their_own():
     wrong = rlpost.Recipe.of({**true.model_dump(), "kl_coef": 0.0, "whiten_advantages": False})
     found, _ = findings(table, wrong)
     assert (found[0]["name"], found[0]["stage"]) == ("option:kl_coef", "returns")
-    assert found[0]["options"] == ["--kl-coef 0.013"]
-    assert found[0]["text"].startswith("`returns`, but not `advantages`: reproduced by `--kl-coef")
+    assert found[0]["options"] == ["--set kl_coef=0.013"]
+    assert found[0]["text"].startswith(
+        "`returns`, but not `advantages`: reproduced by `--set kl_coef"
+    )
     later = next(one for one in found if one["stage"] == "advantages")
     assert later["name"] == "option:whiten_advantages"
-    assert later["text"].startswith("with `--kl-coef 0.013`, `advantages`: reproduced by ")
+    assert later["text"].startswith("with `--set kl_coef=0.013`, `advantages`: reproduced by ")
 
 
 def test_whitening_within_each_rank_is_found_and_not_in_ranks_without_it():

@@ -134,4 +134,4 @@ def test_a_trainer_that_counts_turns_as_responses_is_found_and_named():
         assert found.recipe.unit == own.unit
         (finding,) = replay_recipe(rollouts, other, "it")["findings"]
         assert finding["name"] == "option:unit"
-        assert f"--unit {own.unit or 'rollout'}" in finding["text"].partition("in place of")[0]
+        assert f"--set unit={own.unit or 'rollout'}" in finding["text"].partition("in place of")[0]

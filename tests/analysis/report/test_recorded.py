@@ -47,12 +47,12 @@ def test_recorded_numbers_are_compared_with_the_recipe_of_the_options(tmp_path):
     assert f"`rlpost replay {path}`" in without.lines[-1]
     assert [row[1] for row in without.tables[0].rows] == [*emit]
     other = gae.model_copy(update={"lam": 0.5})
-    found, shown = rlpost.replay(path, other), section_of(other, "--preset verl --lam 0.5")
+    found, shown = rlpost.replay(path, other), section_of(other, "--preset verl --set lam=0.5")
     assert [(one.label, one.value) for one in shown.tiles[:2]] == [
         ("Verdict", "Differs"), ("First stage that differs", "advantages"),
     ]  # fmt: skip
     stages = shown.tables[0]
     assert [row[:2] for row in stages.rows] == [(x["title"], x["verdict"]) for x in found.stages]
-    assert "--lam" in shown.lines[0]
+    assert "--set lam" in shown.lines[0]
     with pytest.raises(DataError, match="no recorded column"):
         report([str(SAMPLE / "arithmetic.parquet")], tmp_path / "page.html", recipe=gae)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.search.candidates import as_typed, nested, value_of
+from rlpost.analysis.replay.search.candidates import nested, value_of
 from rlpost.analysis.replay.search.fields import FIELDS
 from rlpost.analysis.replay.search.sample_facts import SampleFacts
 from rlpost.errors import UsageError
+from rlpost.recipe.base import words_of
 from rlpost.recipe.presets import merged
 from rlpost.recipe.recipe import Recipe
 
@@ -33,12 +34,12 @@ class Change:
     @property
     def options(self) -> list[str]:
         """The options as typed, one text each."""
-        typed = (as_typed(name, value) for name, value in self.fields)
+        typed = (words_of(name, value) for name, value in self.fields)
         return [" ".join(parts) for parts in typed if parts]
 
     def before(self, recipe: Recipe) -> list[str]:
         """Return the options as typed that set the values of a recipe."""
-        typed = (as_typed(name, value_of(recipe, name)) for name, _ in self.fields)
+        typed = (words_of(name, value_of(recipe, name)) for name, _ in self.fields)
         return [" ".join(parts) for parts in typed if parts]
 
     def recipe(self, recipe: Recipe) -> Recipe | None:

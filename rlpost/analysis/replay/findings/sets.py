@@ -221,7 +221,7 @@ def single_groups(seen: Evidence) -> Iterator[DifferingPart]:
     """Only prompt groups of one response differ.
 
     Such a response has no other to be compared with, and frameworks set its advantage to 0, to its
-    reward, or to anything. `--numerics single=` has the usual choices.
+    reward, or to anything. `--set numerics.single=` has the usual choices.
     """
     if "group" in seen.replayer.rollouts.columns:
         yield from _only(seen, "groups of one response", seen.group_size == 1)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import fields_of, stages_of
-from rlpost.recipe.base import Written
+from rlpost.recipe.base import words_of
 from rlpost.recipe.estimators import NAMES
-from rlpost.recipe.flags import flag_of
 from rlpost.recipe.presets import (
     DEFAULT,
     PRESETS,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 DETAIL = "numerics."
 """How the name of a numerical detail begins among the changes of a candidate."""
-_COMMAS = ("reward_components", "component_weights", "episode_domains")
-_PAIRS = ("columns", "teachers", "loss_options")
 # Of equally small recipes the first is named: rlpost's own, then presets.
 ORDER = (DEFAULT, *PRESETS)
 
@@ -122,7 +120,7 @@ class Candidate:
         parts += ["--estimator", self.estimator]
         for name, value in {**self.given, **self.changes}.items():
             if name != "estimator":
-                parts += as_typed(name, value)
+                parts += words_of(name, value)
         return parts
 
     @property
@@ -139,34 +137,7 @@ class Candidate:
     @property
     def named(self) -> str:
         """The options in one line."""
-        return " ".join(f"'{part}'" if " " in part else part for part in self.typed)
-
-
-def as_typed(name: str, value: Any) -> list[str]:
-    """Return the options that set a field, or `numerics.NAME`, as one types them."""
-    flag = flag_of(name)
-    if value is None:
-        parts: list[str] = []
-    elif name.startswith(DETAIL):
-        parts = ["--numerics", f"{name.removeprefix(DETAIL)}={_text(value)}"]
-    elif isinstance(value, bool):
-        parts = [flag if value else f"--no-{flag[2:]}"]
-    elif name in _PAIRS:
-        parts = [part for key, one in value.items() for part in (flag, f"{key}={_text(one)}")]
-    elif name == "is_filter":
-        parts = [part for one in value for part in (flag, str(one))]
-    elif name in _COMMAS:
-        parts = [flag, ",".join(map(_text, value))]
-    else:
-        several = isinstance(value, list | tuple) and not isinstance(value, Written)
-        parts = [flag, *map(_text, value if several else [value])]
-    return parts
-
-
-def _text(value: Any) -> str:
-    if value == float("inf"):
-        return "never"
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+        return shlex.join(self.typed)
 
 
 def bases(given: Mapping[str, Any]) -> list[Candidate]:
