@@ -17,7 +17,7 @@ from rlpost import Recipe, enrich
 from rlpost.analysis.loss.render import parameters
 from rlpost.losses import LOSSES, Tokens
 from rlpost.losses.config import LossConfig
-from rlpost.recipe.loss import ABOUT, LossOptions
+from rlpost.recipe.loss import NAMES, LossOptions
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -52,8 +52,8 @@ def test_the_example_estimator_equals_its_reference(tmp_path):
 
 @pytest.fixture
 def capped(monkeypatch):
-    monkeypatch.setitem(ABOUT, "capped", "policy gradient with a capped ratio")
-    loss = names_of("rlpost/losses/capped.py")["LOSS"]
+    monkeypatch.setattr("rlpost.recipe.loss.NAMES", [*NAMES, "capped"])
+    loss = names_of("rlpost/losses/capped.py")["LOSSES"][-1]
     monkeypatch.setitem(LOSSES, "capped", loss)
     return loss
 

@@ -17,7 +17,7 @@ import typer  # noqa: TC002 - typer reads annotations
 
 from rlpost import manual
 from rlpost.recipe import presets as framework_presets
-from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, LossOptions
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, LossOptions
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.recipe import EXTRA, LOSS_EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
@@ -37,11 +37,16 @@ def choices_of(metavar: str | None) -> Completer | None:
 
 
 def names(table: str) -> dict[str, str]:
-    """Return the names of `estimators` with formulas, of `formats` or `export` with titles.
+    """Return the names of estimators, losses, formats or export targets, with a line about each.
 
     They come from the manual's generated tables: torch and pyarrow are not imported.
     """
-    column = {"estimators": "formula", "formats": "dump", "export": "writes"}[table]
+    column = {
+        "estimators": "formula",
+        "losses": "what it is",
+        "formats": "dump",
+        "export": "writes",
+    }[table]
     first, *_ = manual.table(table)[0]
     return {row[first]: row[column] for row in manual.table(table)}
 
@@ -55,7 +60,7 @@ def estimators(context: typer.Context) -> Offers:
 
 def losses(context: typer.Context) -> Offers:
     """Return policy losses, and the variants of the preset."""
-    return (ABOUT | _variants(context, framework_presets.loss_variants)).items()
+    return (names("losses") | _variants(context, framework_presets.loss_variants)).items()
 
 
 def aggregations() -> Offers:

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 from rlpost.errors import UsageError, no_such
-from rlpost.losses import clipped, covariance, dppo, weighted
+from rlpost.losses import clipped, dppo, weighted
 from rlpost.losses.base import DUAL, HIGH, LOW, NONE, SELECTED, Loss, Surrogate
 from rlpost.losses.kl import kl_loss
 from rlpost.losses.tokens import Tokens
 from rlpost.recipe.functions import from_entry_point, from_file
-from rlpost.recipe.loss import installed
+from rlpost.recipe.loss import NAMES, installed
 
 __all__ = [
-    "DUAL",
-    "HIGH",
-    "LOSSES",
-    "LOW",
-    "NONE",
-    "SELECTED",
-    "Loss",
-    "Surrogate",
-    "Tokens",
-    "kl_loss",
+    "DUAL", "HIGH", "LOSSES", "LOW", "NONE", "SELECTED", "Loss", "Surrogate", "Tokens", "kl_loss",
     "loss_named",
-]
+]  # fmt: skip
 LOSSES: dict[str, Loss] = {
     loss.name: loss
-    for loss in (
-        clipped.PPO,
-        weighted.PG,
-        clipped.GSPO,
-        weighted.CISPO,
-        weighted.TIS,
-        weighted.TOPR,
-        weighted.KIMI15,
-        clipped.GEO_MEAN,
-        clipped.SAPO,
-        weighted.GPG,
-        dppo.DPPO,
-        dppo.IPO,
-        dppo.REF_KL,
-        dppo.DPPO_TV,
-        dppo.DPPO_KL,
-        weighted.DRO,
-        covariance.CLIP_COV,
-        covariance.KL_COV,
-        weighted.VESPO,
-        weighted.MASK_PG,
-        weighted.ROLLOUT_IS,
-        weighted.REAL,
-        clipped.FIPO,
-        clipped.OREAL,
-        weighted.KIMI_K2,
+    for loss in sorted(
+        (*clipped.LOSSES, *weighted.LOSSES, *dppo.LOSSES),
+        key=lambda loss: NAMES.index(loss.name),
     )
 }
 

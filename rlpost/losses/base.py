@@ -78,6 +78,11 @@ class Loss:
     columns: tuple[str, ...] = ()
     """The columns of the input that it reads by their names."""
 
+    @property
+    def about(self) -> str:
+        """The first sentence of its function."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0].removesuffix(".")
+
     @cached_property
     def parameters(self) -> Mapping[str, Option]:
         """All options that it reads, by name."""

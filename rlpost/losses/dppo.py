@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import math
+from math import inf
 from typing import TYPE_CHECKING
 
 from rlpost.losses.base import (
@@ -51,9 +51,9 @@ def dppo(
     *,
     prob_mask: Offsets = Offsets(0.2, 0.2),
     square_coef: NonNegative = 1e-3,
-    ratio_clamp: Bound = math.inf,
+    ratio_clamp: Bound = inf,
 ) -> Surrogate:
-    """Mask if A > 0 and π - π_old > high, or A < 0 and π - π_old < -low.
+    """Masks tokens whose probability moved too far along the advantage.
 
     Args:
         tokens: T tokens.
@@ -72,9 +72,9 @@ def ipo(
     *,
     prob_mask: Share = 0.1,
     square_coef: NonNegative = 1e-3,
-    ratio_clamp: Bound = math.inf,
+    ratio_clamp: Bound = inf,
 ) -> Surrogate:
-    """Mask if |π - π_old| is above the bound, for any advantage.
+    """Masks tokens whose probability moved too far in any direction.
 
     Args:
         tokens: T tokens.
@@ -97,9 +97,9 @@ def ref_kl(
     *,
     prob_mask: Share = 0.2,
     square_coef: NonNegative = 1e-3,
-    ratio_clamp: Bound = math.inf,
+    ratio_clamp: Bound = inf,
 ) -> Surrogate:
-    """Mask falling probabilities only: prime-rl uses the sign of the advantage, which is absent.
+    """Dppo with the log ratio to the reference as the advantage.
 
     Args:
         tokens: T tokens.
@@ -127,7 +127,7 @@ def dppo_tv(
     weight_cap: Positive = 20.0,
     ratio_clamp: Bound = 20.0,
 ) -> Surrogate:
-    """Mask if A > 0 and π - π_old > high, or A <= 0 and π - π_old < -low.
+    """Truncated weights; masks tokens whose π moved too far along A.
 
     |π - π_old| is the total variation between two choices: this token, or any other.
 
@@ -149,7 +149,7 @@ def dppo_kl(
     weight_cap: Positive = 20.0,
     ratio_clamp: Bound = 20.0,
 ) -> Surrogate:
-    """As `dppo_tv`, but masked if KL(π_old ‖ π) of the two choices is above the bound.
+    """Truncated weights; masks tokens whose binary KL is too high, along A.
 
     KL = π_old·(old - new) + (1 - π_old)·log((1 - π_old + 1e-8)/(1 - π + 1e-8))
 
@@ -169,31 +169,22 @@ def dppo_kl(
     return _truncated(tokens, below, above, weight_cap, ratio_clamp)
 
 
-DPPO = Loss(
-    "dppo", dppo, formula="-A·r + κ(log r)²; masked if π moved > δ along A", source="prime-rl"
-)
-"""prime-rl's default loss."""
-IPO = Loss("ipo", ipo, formula="-A·r + κ(log r)²; masked if |Δπ| > δ", source="prime-rl")
-REF_KL = Loss(
-    "ref_kl",
-    ref_kl,
-    formula="-stop(log π_ref - log π)·r + κ(log r)²; masked if Δπ < -δ",
-    source="prime-rl",
-    needs=("log_probs", "old_log_probs", "ref_log_probs"),
-    advantages=reference_ratio,
-)
-"""The reverse KL, token by token; advantages of the input are not read."""
-DPPO_TV = Loss(
-    "dppo_tv",
-    dppo_tv,
-    formula="-stop(min(r, c))·A·log π; 0 if π moved > δ along A",
-    source="arXiv:2602.04879",
-)
-"""DPPO-Binary-TV, with its bound."""
-DPPO_KL = Loss(
-    "dppo_kl",
-    dppo_kl,
-    formula="-stop(min(r, c))·A·log π; 0 if KL(π_old ‖ π) > δ along A",
-    source="arXiv:2602.04879",
-)
-"""DPPO-Binary-KL, with its bound; 1e-8 as in verl."""
+LOSSES = (
+    # prime-rl's default loss.
+    Loss("dppo", dppo, "-A·r + κ(log r)²; masked if π moved > δ along A", "prime-rl"),
+    Loss("ipo", ipo, "-A·r + κ(log r)²; masked if |Δπ| > δ", "prime-rl"),
+    # The reverse KL, token by token; advantages of the input are not read.
+    Loss(
+        "ref_kl", ref_kl, "-stop(log π_ref - log π)·r + κ(log r)²; masked if Δπ < -δ", "prime-rl",
+        needs=("log_probs", "old_log_probs", "ref_log_probs"), advantages=reference_ratio
+    ),
+    # DPPO-Binary-TV, with its bound.
+    Loss(
+        "dppo_tv", dppo_tv, "-stop(min(r, c))·A·log π; 0 if π moved > δ along A", "arXiv:2602.04879"
+    ),
+    # DPPO-Binary-KL, with its bound; 1e-8 as in verl.
+    Loss(
+        "dppo_kl", dppo_kl, "-stop(min(r, c))·A·log π; 0 if KL(π_old ‖ π) > δ along A",
+        "arXiv:2602.04879"
+    ),
+)  # fmt: skip

@@ -51,14 +51,11 @@ class KlLoss:
     @cached_property
     def _bounds(self) -> tuple[float, float]:
         """The bounds on the log ratio, and on the estimate or its product with the ratio."""
-        options = self.options
-        clamps = (options.kl_loss_log_ratio_clamp, options.kl_loss_clamp)
-        of_k3 = options.kl_loss_estimator == "k3"
-        log_ratio, estimate = (
-            clamp.bound if of_k3 or not clamp.which.startswith("k3") else math.inf
-            for clamp in clamps
-        )
-        return log_ratio, estimate
+        log_ratio, estimate = self.options.kl_loss_log_ratio_clamp, self.options.kl_loss_clamp
+        if self.options.kl_loss_estimator == "k3":
+            return log_ratio.bound, estimate.bound
+        clamps = [math.inf if x.which.startswith("k3") else x.bound for x in (log_ratio, estimate)]
+        return clamps[0], clamps[1]
 
     @cached_property
     def _of_product(self) -> bool:
@@ -68,11 +65,9 @@ class KlLoss:
     @cached_property
     def _pair(self) -> dict[str, Any]:
         """The arguments of an estimate before its clamp."""
-        tokens, ref = self.tokens, self.tokens.ref
-        assert ref is not None, "tokens without log-probs of the reference policy"
         return {
-            "policy": tokens.masked_log_probs,
-            "ref": tokens.xp.where(tokens.mask, ref, 0.0),
+            "policy": self.tokens.masked_log_probs,
+            "ref": self.tokens.ref_log_probs,
             "estimator": self.options.kl_loss_estimator,
             "log_ratio_clamp": self._bounds[0],
             "ratio": self._ratio if self.options.kl_loss_estimator == "k4" else 1.0,

@@ -20,23 +20,16 @@ if TYPE_CHECKING:
 
 FLAG = "--loss"
 SHAPE = "def f(ratio, advantages, *, option=1.0): return -advantages * ratio"
-_READ: dict[str, Callable[[Tokens], Array]] = {
-    "log_ratio": lambda tokens: tokens.log_ratio,
-    "advantages": lambda tokens: tokens.masked_advantages,
-    "log_probs": lambda tokens: tokens.masked_log_probs,
-    "old_log_probs": lambda tokens: tokens.old_log_probs,
-    "infer_log_probs": lambda tokens: tokens.xp.where(tokens.mask, tokens.infer, 0.0),
-    "ref_log_probs": lambda tokens: tokens.xp.where(tokens.mask, tokens.ref, 0.0),
-    "mask": lambda tokens: tokens.mask,
-    "offsets": lambda tokens: tokens.offsets,
-    "group": lambda tokens: tokens.group,
-    "rewards": lambda tokens: tokens.rewards,
-}
-KNOWN = ("ratio", *_READ)
+_READ = {
+    "ratio": "", "log_ratio": "log_ratio", "advantages": "masked_advantages", "mask": "mask",
+    "log_probs": "masked_log_probs", "old_log_probs": "old_log_probs", "offsets": "offsets",
+    "infer_log_probs": "infer_log_probs", "ref_log_probs": "ref_log_probs", "group": "group",
+    "rewards": "rewards",
+}  # fmt: skip
+"""What of Tokens a parameter gets; `ratio` is clamped."""
+KNOWN = tuple(_READ)
 """Parameters that are no columns by name."""
-_OPTIONAL = {"infer_log_probs": "infer_log_probs", "ref_log_probs": "ref_log_probs"} | {
-    "rewards": "reward"
-}
+_OPTIONAL = {x: x for x in ("infer_log_probs", "ref_log_probs")} | {"rewards": "reward"}
 _CLAMP, _TWO = 20.0, 2
 
 
@@ -54,21 +47,19 @@ def as_loss(function: Any, name: str, source: str) -> Loss:
     parameters = inspect.signature(function).parameters.values()
     columns = [x.name for x in parameters if x.kind is not x.KEYWORD_ONLY]
     options = [x for x in parameters if x.kind is x.KEYWORD_ONLY]
-    clamped = "ratio" in columns and all(x.name != "ratio_clamp" for x in options)
-    if clamped:
+    names = [x.name for x in options]
+    if "ratio" in columns and "ratio_clamp" not in names:
         kind = inspect.Parameter.KEYWORD_ONLY
         options += [inspect.Parameter("ratio_clamp", kind, default=_CLAMP, annotation=float)]
 
     @wraps(function)
     def of_tokens(tokens: Tokens, **values: Any) -> Surrogate:
-        clamp = values.get("ratio_clamp", _CLAMP)
-        if clamped:
-            del values["ratio_clamp"]
-
         def result(moved: Tokens, others: Mapping[str, Array]) -> tuple[Array, Array | None]:
-            read = {"ratio": lambda tokens: tokens.ratio(clamp), **_READ}
-            arguments = {x: read[x](moved) if x in read else others[x] for x in columns}
-            return _result(name, function, arguments, values, moved)
+            arguments = {x: getattr(moved, _READ[x]) for x in columns if _READ.get(x)}
+            if "ratio" in columns:
+                arguments["ratio"] = moved.ratio(values["ratio_clamp"])
+            arguments |= {x: others[x] for x in columns if x not in _READ}
+            return _result(name, function, arguments, {x: values[x] for x in names}, moved)
 
         return _differentiated(name, tokens, result)
 
@@ -82,7 +73,7 @@ def as_loss(function: Any, name: str, source: str) -> Loss:
         grouped="group" in columns,
         weighs=True,
         linked=True,
-        columns=tuple(x for x in columns if x not in KNOWN),
+        columns=tuple(x for x in columns if x not in _READ),
     )
     try:
         loss.parameters  # noqa: B018 - it raises for wrong annotations
@@ -139,7 +130,7 @@ def _differentiated(
         raise DataError(f"loss {name}: the gradient of a token is not finite")
     ratio = moved.ratio(_CLAMP).detach()
     if clip is None:
-        stopped = mask & (gradient == 0) & ~moved.advantage_zero & (slope is not None)
+        stopped = mask & (gradient == 0) & (moved.masked_advantages != 0) & (slope is not None)
         clip = clip_states(stopped & (ratio < 1), stopped & (ratio > 1))
     surrogate = Surrogate(values, clip, gradient.detach(), ratio)
     if is_tensor(tokens.new):

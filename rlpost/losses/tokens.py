@@ -154,11 +154,6 @@ class Tokens:
         return self.masked_advantages < 0
 
     @cached_property
-    def advantage_zero(self) -> Array:
-        """[T] bool: the advantage is 0, or the token is masked out."""
-        return self.masked_advantages == 0
-
-    @cached_property
     def negated_advantages(self) -> Array:
         """[T] -A, which a loss multiplies by ratios."""
         return -self.masked_advantages
@@ -172,6 +167,17 @@ class Tokens:
     def old_log_probs(self) -> Array:
         """[T] `old`, 0 if masked out."""
         return self.xp.where(self.mask, self.old, 0.0)
+
+    @cached_property
+    def infer_log_probs(self) -> Array:
+        """[T] `infer`, which there must be, 0 if masked out."""
+        return self.xp.where(self.mask, self.infer, 0.0)
+
+    @cached_property
+    def ref_log_probs(self) -> Array:
+        """[T] `ref`, which there must be, 0 if masked out."""
+        assert self.ref is not None, "tokens without log-probs of the reference policy"
+        return self.xp.where(self.mask, self.ref, 0.0)
 
     @cached_property
     def log_ratio(self) -> Array:
@@ -189,13 +195,6 @@ class Tokens:
         return self.xp.where(
             self.mask, self.xp.exp(self.constant(self.new)) - self.xp.exp(self.old), 0.0
         )
-
-    @cached_property
-    def reward_positive(self) -> Array:
-        """[T] bool: the reward of the response is above 0; without rewards, the advantage is."""
-        if self.rewards is None:
-            return self.masked_advantages > 0
-        return spread(self.rewards > 0, self.offsets)
 
     @cached_property
     def _divided(self) -> dict[str, Tokens]:
@@ -230,20 +229,12 @@ class Tokens:
             self._ratios[clamp] = self.xp.exp(bounded)
         return self._ratios[clamp]
 
-    @cached_property
-    def _beyond(self) -> dict[float, Array]:
-        return {}
-
     def beyond(self, clamp: float) -> Array | bool:
         """Return whether the log ratio is clamped, [T] bool; its gradient is 0 then.
 
         False if the clamp is inf.
         """
-        if math.isinf(clamp):
-            return False
-        if clamp not in self._beyond:
-            self._beyond[clamp] = abs(self.log_ratio) > clamp
-        return self._beyond[clamp]
+        return False if math.isinf(clamp) else abs(self.log_ratio) > clamp
 
     def response_mean(self, values: Array) -> Array:
         """Return the mean over the policy tokens of each token's response, [T], detached."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -35,13 +36,13 @@ _MOST = 500.0  # its exponential, and the sum of many, is finite in float64
 
 
 def pg(tokens: Tokens) -> Surrogate:
-    """The plain policy gradient: no ratio, nothing clipped."""
+    """Plain policy gradient: no ratio, nothing clipped."""
     ones = tokens.xp.ones_like(tokens.masked_advantages)
     return through_log_prob(tokens, ones, unbounded(tokens, ones))
 
 
 def kimi15(tokens: Tokens, *, tau: NonNegative = 0.1) -> Surrogate:
-    """The plain policy gradient with a penalty τ/2·(log r)².
+    """Plain policy gradient with a penalty on the squared log ratio.
 
     Args:
         tokens: T tokens.
@@ -51,7 +52,7 @@ def kimi15(tokens: Tokens, *, tau: NonNegative = 0.1) -> Surrogate:
 
 
 def dro(tokens: Tokens, *, beta: NonNegative = 0.1) -> Surrogate:
-    """The plain policy gradient with a penalty β/2·(log r)².
+    """Plain policy gradient with a penalty on the squared log ratio.
 
     Args:
         tokens: T tokens.
@@ -63,12 +64,12 @@ def dro(tokens: Tokens, *, beta: NonNegative = 0.1) -> Surrogate:
 def cispo(
     tokens: Tokens,
     *,
-    pg_clip: Offsets = Offsets(math.inf, 4.0),
+    pg_clip: Offsets = Offsets(inf, 4.0),
     bounds: Literal["offset", "ratio"] = "offset",
     mask_clipped: bool = False,
     ratio_clamp: Bound = 20.0,
 ) -> Surrogate:
-    """Policy gradient with the weight clip(r, 1 - ε_low, 1 + ε_high), for any advantage.
+    """Policy gradient with clipped importance weights; keeps all gradients.
 
     Args:
         tokens: T tokens.
@@ -92,10 +93,8 @@ def _truncated(ratio: Array, bounds: Range) -> Bounded:
     return Bounded(ratio.clip(low, high), clip_states(ratio < low, ratio > high))
 
 
-def tis(
-    tokens: Tokens, *, weight: Range = Range(0.0, 1.0), ratio_clamp: Bound = math.inf
-) -> Surrogate:
-    """Policy gradient with a truncated importance weight.
+def tis(tokens: Tokens, *, weight: Range = Range(0, 1), ratio_clamp: Bound = inf) -> Surrogate:
+    """Policy gradient with truncated importance weights.
 
     Args:
         tokens: T tokens.
@@ -109,12 +108,12 @@ def tis(
 def topr(
     tokens: Tokens,
     *,
-    weight: Range = Range(0.0, 1.0),
+    weight: Range = Range(0, 1),
     positive: NonNegative = 1.0,
     negative: NonNegative = 1.0,
-    ratio_clamp: Bound = math.inf,
+    ratio_clamp: Bound = inf,
 ) -> Surrogate:
-    """Plain policy gradient if the reward is > 0, with a truncated weight otherwise.
+    """Plain gradient if reward > 0, truncated importance weights otherwise.
 
     Without rewards, the sign of the advantage is used.
 
@@ -125,7 +124,9 @@ def topr(
         negative: factor of the other responses.
         ratio_clamp: bound on |log r|, nats.
     """
-    ratio, rewarded = importance_weight(tokens, ratio_clamp), tokens.reward_positive
+    ratio, rewarded = importance_weight(tokens, ratio_clamp), tokens.advantage_positive
+    if tokens.rewards is not None:
+        rewarded = spread(tokens.rewards > 0, tokens.offsets)
     low, high = weight
     clip = clip_states(~rewarded & (ratio < low), ~rewarded & (ratio > high))
     factor = tokens.xp.where(rewarded, positive, negative * ratio.clip(low, high))
@@ -136,10 +137,10 @@ def kimi_k2(
     tokens: Tokens,
     *,
     tau: NonNegative = 0.1,
-    weight: Range = Range(0.0, 5.0),
+    weight: Range = Range(0, 5),
     ratio_clamp: Bound = 20.0,
 ) -> Surrogate:
-    """Policy gradient with a truncated weight, and A - τ·log r as the advantage.
+    """Policy gradient with truncated weights and the advantage A - τ·log r.
 
     Args:
         tokens: T tokens.
@@ -154,13 +155,9 @@ def kimi_k2(
 
 
 def mask_pg(
-    tokens: Tokens,
-    *,
-    pg_clip: Offsets = CLIP,
-    dual_clip: Bound = 3.0,
-    ratio_clamp: Bound = 20.0,
+    tokens: Tokens, *, pg_clip: Offsets = CLIP, dual_clip: Bound = 3.0, ratio_clamp: Bound = 20.0
 ) -> Surrogate:
-    """Policy gradient with a clipped weight, 0 with the state DUAL if r > c; for any advantage.
+    """Clipped importance weights; 0 for tokens of a high ratio.
 
     Args:
         tokens: T tokens.
@@ -176,7 +173,7 @@ def mask_pg(
 
 
 def rollout_is(tokens: Tokens, *, pg_clip: Offsets = CLIP, ratio_clamp: Bound = 20.0) -> Surrogate:
-    """Policy gradient with the weight r if 1 - ε_low < r < 1 + ε_high, else 0; for any A."""
+    """Importance weights; 0 for tokens outside the bounds."""
     ratio, (low, high) = importance_weight(tokens, ratio_clamp), limits(pg_clip)
     below, above = ratio <= low, ratio >= high
     weight = tokens.xp.where(below | above, 0.0, ratio)
@@ -191,7 +188,7 @@ def vespo(
     k_neg: NonNegative = 3.0,
     lambda_neg: Positive = 2.0,
 ) -> Surrogate:
-    """Policy gradient with a smooth weight φ of the product w of a response's ratios.
+    """Smooth weights of whole responses, by the product of their ratios.
 
         φ(w) = exp(λ + k·log w - λ·w), with k and λ by the sign of the advantage; φ(1) = 1
 
@@ -221,7 +218,7 @@ def vespo(
 
 
 def real(tokens: Tokens, *, tau: Positive = 0.5) -> Surrogate:
-    """One loss for a prompt group, from the scores s = mean(log r)/τ of its responses.
+    """Classifies the responses of a prompt group by their mean log ratios.
 
         L = log(1 + Σ e^s over A ≤ 0) + log(1 + Σ e^-s over A > 0)
 
@@ -265,79 +262,46 @@ def real(tokens: Tokens, *, tau: Positive = 0.5) -> Surrogate:
 
 
 _NO_RATIO = ("advantages", "log_probs")
-PG = Loss(
-    "pg",
-    pg,
-    formula="-A·log π",
-    source="Williams 1992",
-    aggregation="seq-mean-token-sum",
-    needs=_NO_RATIO,
-)
-GPG = Loss("gpg", pg, formula="-A·log π", source="arXiv:2504.02546", needs=_NO_RATIO)
-"""GPG differs in its advantages, the estimator gpg, and in its aggregation."""
-KIMI15 = Loss(
-    "kimi15",
-    kimi15,
-    formula="-A·log π + τ/2·(log r)²",
-    source="arXiv:2501.12599",
-    aggregation="seq-mean-token-mean",
-)
-"""Token by token, as in ROLL."""
-DRO = Loss("dro", dro, formula="-A·log π + β/2·(log r)²", source="arXiv:2405.19107")
-"""kimi15 under the name that verl and Tinker use; verl needs `policy_loss.dro_beta`."""
-CISPO = Loss("cispo", cispo, formula="-stop(clip(r, 1-ε, 1+ε))·A·log π", source="arXiv:2506.13585")
-"""MiniMax-M1. By default there is no lower bound, and the upper one is a ratio of 5, as in "The Art
-of Scaling RL Compute for LLMs" (arXiv 2510.13786)."""
-TIS = Loss(
-    "tis",
-    tis,
-    formula="-stop(clip(r, low, high))·A·log π",
-    source="arXiv:2503.14286",
-    aggregation="seq-mean-token-mean",
-)
-"""Ionides, "Truncated importance sampling", 2008; with [0, 1] as in TOPR."""
-TOPR = Loss(
-    "topr",
-    topr,
-    formula="-A·log π; reward ≤ 0: -stop(clip(r, low, high))·A·log π",
-    source="arXiv:2503.14286",
-    aggregation="seq-mean-token-mean",
-)
-"""Le Roux et al.; token by token, as in ROLL."""
-KIMI_K2 = Loss(
-    "kimi_k2", kimi_k2, formula="-stop(clip(r, low, high)·(A - τ·log r))·log π", source="ART"
-)
-"""openpipe_art 0.5.23, art/loss.py, loss_fn with `kimi_k2_tau`, without `ppo`."""
-MASK_PG = Loss(
-    "mask_pg", mask_pg, formula="-stop(clip(r, 1-ε, 1+ε))·A·log π; 0 if r > c", source="XTuner"
-)
-"""xtuner/v1/rl/loss/loss_fn.py (commit 981e372), mask_pg_loss_fn: c is `clip_ratio_c`; r divides by
-the rollout engine (`behaviour="infer"`)."""
-ROLLOUT_IS = Loss(
-    "rollout_is",
-    rollout_is,
-    formula="-stop(r)·A·log π; 0 unless 1-ε < r < 1+ε",
-    source="SkyRL",
-)
-"""skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py, rollout_is_policy_loss: r divides by
-the rollout engine (`behaviour="infer"`). CISPO with that anchor is `cispo` with it."""
-VESPO = Loss(
-    "vespo",
-    vespo,
-    formula="-stop(exp(λ + k·log w - λw))·A·log π, w = exp(Σ log r)",
-    source="arXiv:2602.10693",
-    of_responses=True,
-    weighs=True,
-)
-"""As in TRL 1.16.0 (trl/trainer/grpo_trainer.py, get_gamma_weights)."""
-REAL = Loss(
-    "real",
-    real,
-    formula="log(1 + Σ e^s over A ≤ 0) + log(1 + Σ e^-s over A > 0), s = mean(log r)/τ",
-    source="arXiv:2602.05630",
-    aggregation="prompt-mean",
-    of_responses=True,
-    grouped=True,
-)
-"""As in ms-swift 4.6.0 (swift/rlhf_trainers/grpo_trainer.py:1090), where responses without policy
-tokens have s = 0 and A = 0."""
+
+
+LOSSES = (
+    Loss("pg", pg, "-A·log π", "Williams 1992", "seq-mean-token-sum", needs=_NO_RATIO),
+    # GPG differs in its advantages, the estimator gpg, and in its aggregation.
+    Loss("gpg", pg, "-A·log π", "arXiv:2504.02546", needs=_NO_RATIO),
+    # Token by token, as in ROLL.
+    Loss("kimi15", kimi15, "-A·log π + τ/2·(log r)²", "arXiv:2501.12599", "seq-mean-token-mean"),
+    # kimi15 under the name that verl and Tinker use; verl needs `policy_loss.dro_beta`.
+    Loss("dro", dro, "-A·log π + β/2·(log r)²", "arXiv:2405.19107"),
+    # MiniMax-M1. By default there is no lower bound, and the upper one is a ratio of 5, as in
+    # "The Art of Scaling RL Compute for LLMs" (arXiv 2510.13786).
+    Loss("cispo", cispo, "-stop(clip(r, 1-ε, 1+ε))·A·log π", "arXiv:2506.13585"),
+    # Ionides, "Truncated importance sampling", 2008; with [0, 1] as in TOPR.
+    Loss(
+        "tis", tis, "-stop(clip(r, low, high))·A·log π", "arXiv:2503.14286", "seq-mean-token-mean"
+    ),
+    # Le Roux et al.; token by token, as in ROLL.
+    Loss(
+        "topr", topr, "-A·log π; reward ≤ 0: -stop(clip(r, low, high))·A·log π", "arXiv:2503.14286",
+        "seq-mean-token-mean"
+    ),
+    # openpipe_art 0.5.23, art/loss.py, loss_fn with `kimi_k2_tau`, without `ppo`.
+    Loss("kimi_k2", kimi_k2, "-stop(clip(r, low, high)·(A - τ·log r))·log π", "ART"),
+    # xtuner/v1/rl/loss/loss_fn.py (commit 981e372), mask_pg_loss_fn: c is `clip_ratio_c`; r
+    # divides by the rollout engine (`behaviour="infer"`).
+    Loss("mask_pg", mask_pg, "-stop(clip(r, 1-ε, 1+ε))·A·log π; 0 if r > c", "XTuner"),
+    # skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py, rollout_is_policy_loss: r
+    # divides by the rollout engine (`behaviour="infer"`). CISPO with that anchor is `cispo`
+    # with it.
+    Loss("rollout_is", rollout_is, "-stop(r)·A·log π; 0 unless 1-ε < r < 1+ε", "SkyRL"),
+    # As in TRL 1.16.0 (trl/trainer/grpo_trainer.py, get_gamma_weights).
+    Loss(
+        "vespo", vespo, "-stop(exp(λ + k·log w - λw))·A·log π, w = exp(Σ log r)",
+        "arXiv:2602.10693", of_responses=True, weighs=True
+    ),
+    # As in ms-swift 4.6.0 (swift/rlhf_trainers/grpo_trainer.py:1090), where responses without
+    # policy tokens have s = 0 and A = 0.
+    Loss(
+        "real", real, "log(1 + Σ e^s over A ≤ 0) + log(1 + Σ e^-s over A > 0), s = mean(log r)/τ",
+        "arXiv:2602.05630", "prompt-mean", of_responses=True, grouped=True
+    ),
+)  # fmt: skip

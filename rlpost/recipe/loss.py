@@ -1,4 +1,4 @@
-"""Options that policy losses share, and a line about each loss.
+"""Options that policy losses share, and the names of losses.
 
 Help, completion and errors need them without numpy; the loss functions, with the options of each,
 are in `rlpost.losses`.
@@ -31,34 +31,14 @@ from rlpost.recipe.base import (
     OptionValue,
     Parsed,
 )
+from rlpost.recipe.numerics import EstimateClamp
 
-ABOUT = {
-    "ppo": "PPO's clipped surrogate, with separate bounds and dual clip",
-    "pg": "plain policy gradient: no ratio, nothing clipped",
-    "gspo": "PPO's surrogate with one ratio for a whole response",
-    "cispo": "policy gradient with clipped importance weights; keeps all gradients",
-    "tis": "policy gradient with truncated importance weights",
-    "topr": "plain gradient if reward > 0, truncated importance weights otherwise",
-    "kimi15": "plain policy gradient with a penalty on the squared log ratio",
-    "geo_mean": "PPO's surrogate of the geometric mean of a response's clipped ratios",
-    "sapo": "smooth gate on the ratio in place of a clip",
-    "gpg": "plain policy gradient, as a mean over all tokens",
-    "dppo": "masks tokens whose probability moved too far along the advantage",
-    "ipo": "masks tokens whose probability moved too far in any direction",
-    "ref_kl": "dppo with the log ratio to the reference as the advantage",
-    "dppo_tv": "truncated weights; masks tokens whose π moved too far along A",
-    "dppo_kl": "truncated weights; masks tokens whose binary KL is too high, along A",
-    "dro": "plain policy gradient with a penalty on the squared log ratio",
-    "clip_cov": "ppo; drops some tokens of high covariance of advantage and log-prob",
-    "kl_cov": "surrogate of the ratio; KL penalty on tokens of high covariance",
-    "vespo": "smooth weights of whole responses, by the product of their ratios",
-    "mask_pg": "clipped importance weights; 0 for tokens of a high ratio",
-    "rollout_is": "importance weights; 0 for tokens outside the bounds",
-    "real": "classifies the responses of a prompt group by their mean log ratios",
-    "fipo": "ppo, weighted by how far the rest of the response moved",
-    "oreal": "ppo with a factor for each sign of A, and imitation if A > 0",
-    "kimi_k2": "policy gradient with truncated weights and the advantage A - τ·log r",
-}
+NAMES = (
+    "ppo", "pg", "gspo", "cispo", "tis", "topr", "kimi15", "geo_mean", "sapo", "gpg", "dppo", "ipo",
+    "ref_kl", "dppo_tv", "dppo_kl", "dro", "clip_cov", "kl_cov", "vespo", "mask_pg", "rollout_is",
+    "real", "fipo", "oreal", "kimi_k2",
+)  # fmt: skip
+"""The losses of rlpost; their functions are in `rlpost.losses`."""
 ABOUT_AGGREGATIONS = {
     "token-mean": "sum over all policy tokens of a batch / their number",
     "token-mean-by-sign": "mean over tokens with A > 0, plus the mean over the other policy tokens",
@@ -82,7 +62,7 @@ def behaviour_role(behaviour: str) -> str:
 
 def is_own(name: str) -> bool:
     """Return whether a loss is a user's: none of rlpost has its name."""
-    return name not in ABOUT
+    return name not in NAMES
 
 
 def installed() -> dict[str, EntryPoint]:
@@ -98,15 +78,9 @@ def word(value: Any) -> str:
 
 
 Aggregation = Literal[
-    "token-mean",
-    "token-mean-by-sign",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-    "prompt-mean",
-    "rollout-mean",
-]
+    "token-mean", "token-mean-by-sign", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean",
+    "seq-mean-token-sum-norm", "prompt-mean", "rollout-mean",
+]  # fmt: skip
 
 
 def _never(value: Any) -> Any:
@@ -129,12 +103,6 @@ DualClip = Annotated[
 AGGREGATIONS = get_args(Aggregation)
 OF_RATIO = ("pg_clip", "dual_clip", "ratio_clamp")
 """The fields of LossOptions that only some losses read."""
-
-
-class KlLogRatioClamp(Clamp):
-    """A bound on the log ratio to the reference: of all estimators, or of k3."""
-
-    choices = ("all", "k3")
 
 
 class KlClamp(Clamp):
@@ -180,7 +148,7 @@ class LossOptions(OptionModel):
     """Coefficient of the KL loss; 0: only measured."""
     kl_loss_estimator: KlEstimator = "k3"
     """Estimator of KL(current ‖ reference) per token."""
-    kl_loss_log_ratio_clamp: Parsed[KlLogRatioClamp] = KlLogRatioClamp("all", 40.0)
+    kl_loss_log_ratio_clamp: Parsed[EstimateClamp] = EstimateClamp("all", 40.0)
     """Bound on |new - ref| before exp, nats: of all estimators, or of k3."""
     kl_loss_clamp: Parsed[KlClamp] = KlClamp("k3", 10.0)
     """Bound on |KL| per token, nats: of estimates k3 or all, or of their
@@ -200,7 +168,7 @@ class LossOptions(OptionModel):
     @classmethod
     def _listed(cls, name: str) -> str:
         if is_own(name) and ":" not in name and name not in (others := installed()):
-            names = (*ABOUT, *others)
+            names = (*NAMES, *others)
             every = f"the losses are {', '.join(names)}"
             raise OptionValueError(no_such(f"no policy loss {name!r}", name, names, every))
         return name

@@ -27,7 +27,6 @@ from rlpost.estimators import ESTIMATORS
 from rlpost.formats import FORMATS
 from rlpost.io.parquet.column_names import column_names
 from rlpost.losses import LOSSES
-from rlpost.recipe.loss import ABOUT
 from rlpost.recipe.presets import PRESETS
 from rlpost.recipe.roles import ROLES
 
@@ -61,7 +60,7 @@ def asked(*words: str, cwd: Path, by: str = "bash") -> list[str]:
 
 def test_names_are_read_without_torch():
     assert names("estimators") == {name: one.formula for name, one in ESTIMATORS.items()}
-    assert {*ABOUT} == {*LOSSES}
+    assert names("losses") == {name: one.about for name, one in LOSSES.items()}
     assert names("formats") == {name: one.title for name, one in FORMATS.items()}
     code = (
         "import sys; from rlpost.cli.completion import names;"

@@ -24,7 +24,7 @@ from rlpost.formats import FORMATS
 from rlpost.formats.targets import TARGETS
 from rlpost.losses import LOSSES
 from rlpost.manual import OF_COMMANDS, TOPICS
-from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS
 from rlpost.recipe.presets import correction_named
 from rlpost.recipe.presets import corrections as every_correction
 from rlpost.recipe.recipe import Recipe
@@ -151,7 +151,7 @@ def losses() -> str:
             for key, x in one.parameters.items()
         )
         how = code(one.aggregation)
-        rows.append((code(name), ABOUT[name], code(one.formula), how, shown, one.source))
+        rows.append((code(name), one.about, code(one.formula), how, shown, one.source))
     headings = ("loss", "what it is", "loss of a token", "aggregation", "defaults", "source")
     return table(headings, rows)
 

@@ -13,7 +13,8 @@ from rlpost.cli.arguments import UNSET, Setting, Settings
 from rlpost.cli.help_screen import NAMES, Group, command
 from rlpost.cli.options import option, with_recipe_options
 from rlpost.recipe.base import KL_SYNONYMS
-from rlpost.recipe.loss import ABOUT, LossOptions
+from rlpost.recipe.loss import NAMES as LOSSES
+from rlpost.recipe.loss import LossOptions
 from rlpost.recipe.presets import DEFAULT, PRESETS, corrections, loss_variants, variants
 from rlpost.recipe.recipe import EXTRA, TABLES, WRITTEN, Recipe
 from rlpost.recipe.roles import ROLES
@@ -178,7 +179,7 @@ def _add_names(fields: Json, loss: Json) -> None:
     own = [name for preset in PRESETS for name in variants(preset)]
     own_losses = [name for preset in PRESETS for name in loss_variants(preset)]
     fields["estimator"] |= _open([*ESTIMATORS, *own])
-    loss["loss"] |= _open([*ABOUT, *own_losses])
+    loss["loss"] |= _open([*LOSSES, *own_losses])
     fields["columns"] |= {"propertyNames": _open(list(ROLES))}
     fields["kl_estimator"]["enum"] = [*fields["kl_estimator"]["enum"], *KL_SYNONYMS]
     loss["kl_loss_estimator"]["enum"] = [*loss["kl_loss_estimator"]["enum"], *KL_SYNONYMS]

@@ -22,7 +22,7 @@ from rlpost.analysis.loss import run as loss_run
 from rlpost.losses import LOSSES
 from rlpost.losses.config import LossConfig
 from rlpost.pipeline.options import Options
-from rlpost.recipe.loss import ABOUT, ABOUT_AGGREGATIONS, AGGREGATIONS, LossOptions
+from rlpost.recipe.loss import ABOUT_AGGREGATIONS, AGGREGATIONS, NAMES, LossOptions
 
 
 def with_lists(table, name, change):
@@ -348,7 +348,7 @@ def test_the_estimator_of_a_preset_has_the_name_on_the_command_line(tmp_path):
 
 
 def test_the_catalogue_has_all_losses():
-    assert [*ABOUT] == [*LOSSES]
+    assert [*NAMES] == [*LOSSES]
     assert [*ABOUT_AGGREGATIONS] == [*AGGREGATIONS]
 
 
