@@ -181,7 +181,7 @@ def test_the_recipe_in_the_metadata_is_the_first_of_those_that_reproduce(rollout
 
 
 def test_a_search_that_finds_nothing_is_code_1_with_what_remains(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlpost.analysis.replay.search.search.RECIPES", 1)  # no other neighbours
+    monkeypatch.setattr("rlpost.analysis.replay.search.RECIPES", 1)  # no other neighbours
     table = pq.read_table(folder / "grpo.parquet")
     lists = table["advantages"].to_pylist()
     odd = pa.array([[0.1 * row * t for t, _ in enumerate(one)] for row, one in enumerate(lists)])

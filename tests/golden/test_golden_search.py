@@ -12,7 +12,7 @@ from rlpost import Recipe, enrich
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.rollouts import read
-from rlpost.analysis.replay.search.search import search
+from rlpost.analysis.replay.search import search
 from rlpost.io.parquet.source import TableSource
 
 # The framework's name among the cases, the estimator, a part of the entry's name.
@@ -70,7 +70,7 @@ def test_numbers_of_a_recipe_are_solved():
 
 
 def test_fields_that_were_typed_stay_and_what_remains_is_named(monkeypatch):
-    monkeypatch.setattr("rlpost.analysis.replay.search.search.RECIPES", 1)  # no other neighbours
+    monkeypatch.setattr("rlpost.analysis.replay.search.RECIPES", 1)  # no other neighbours
     recipe = Recipe(estimator="reinforce", gamma=0.9)
     rollouts = rollouts_of(recipe)
     found = search(rollouts, tolerance=1e-4, given={"estimator": "max_rl", "kl_coef": 0.0})

@@ -11,7 +11,7 @@ from peers.comparison import quiet
 from peers.peer_rollouts import rollouts
 
 import rlpost
-from rlpost.analysis.replay.search.candidates import base_recipe
+from rlpost.analysis.replay.candidates import base_recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PAGE = Path(rlpost.__file__).parent / "manual" / "replay.md"

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from rlpost.analysis.replay.differences import Difference
     from rlpost.analysis.replay.rollouts import Rollouts
-    from rlpost.errors import DataError, UsageError
     from rlpost.pipeline.data import Batch, Responses
     from rlpost.pipeline.engine import Engine
     from rlpost.pipeline.resolved import ResolvedRecipe
@@ -146,6 +145,13 @@ class Replayed:
         return STAGES[self.name].level == "tokens"
 
 
+def _differing(stage: Replayed) -> tuple[int, float]:
+    """Return how many numbers of a stage differ, and by how much in the mean."""
+    distance = stage.difference.distance[stage.difference.chosen]
+    mean = float(np.nan_to_num(distance, nan=np.inf).mean()) if len(distance) else 0.0
+    return int(stage.difference.wrong.sum()), mean
+
+
 class Replayer:
     """Computes the recorded stages of some rollouts by recipes, and compares.
 
@@ -241,7 +247,9 @@ class Replayer:
                 continue
             found, last = computed(self.inputs, own, missing, self.part)
             resolved = last if own is whole else resolved
-            out |= {n: self._compared(n, column, last) for n, column in found.items()}
+            for name, column in found.items():
+                stage = self._compared(name, column, last)
+                out[name] = min(out.get(name, stage), stage, key=_differing)
         return [out[name] for name in ordered(recipe, out)], resolved or self.resolved(whole)
 
     def _recorded(self, names: Collection[str]) -> list[str]:
@@ -285,18 +293,6 @@ class Replayer:
         """Return a replayer of other inputs, against the same recorded columns."""
         other = Replayer(self.rollouts, self.tolerance)
         other.inputs, other.part = inputs, None
-        return other
-
-    def assuming(self, name: str, column: pa.Array) -> Replayer:
-        """Return a replayer that takes a column for the recorded one of a stage."""
-        own = f"assumed.{name}"
-        rollouts = replace(
-            self.rollouts,
-            table=with_column(self.rollouts.table, own, column),
-            recorded={**self.rollouts.recorded, name: own},
-        )
-        other = Replayer(rollouts, self.tolerance)
-        other.inputs = self.inputs
         return other
 
     def _in_place(self, recipe: Recipe, name: str) -> bool:
@@ -416,8 +412,3 @@ def equal_reward_slack(rollouts: Rollouts, resolved: ResolvedRecipe) -> Numbers:
 def rounding_of_mean(reward: Numbers, epsilon: float) -> Numbers:
     """Return the rounding of a mean of equal rewards, divided by ε, [N]; at most 1.2."""
     return np.minimum(_LARGEST_SLACK, _FLOAT32 * np.abs(reward) / max(epsilon, 1e-12))
-
-
-def why_not(error: UsageError | DataError) -> str:
-    """Return the reason why a recipe does not fit an input, as one line."""
-    return str(error).splitlines()[0]

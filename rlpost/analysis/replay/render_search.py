@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rlpost.analysis.replay.stages import STAGES
 from rlpost.display.tables import TextTable
 from rlpost.display.text import counted, number, percent
 
@@ -52,8 +51,6 @@ def search_parts(result: Json, *, verbose: bool) -> Iterator[TextTable]:
     found = result["search"]
     if result["reproduced"] and found["same_numbers"]:
         yield _same_numbers(found, verbose=verbose)
-    if found["unexplained"] and not any(one["options"] for one in result["findings"]):
-        yield _unexplained(found)
     if verbose:
         yield _search_facts(found)
 
@@ -85,22 +82,3 @@ def _same_numbers(found: Json, *, verbose: bool) -> TextTable:
         text=(0, 1),
         notes=[f"… {more} more: --verbose prints them"] if more else [],
     )
-
-
-def _unexplained(found: Json) -> TextTable:
-    """Return by stage which rows the nearest recipe does not reproduce."""
-    lines = []
-    for one in found["unexplained"]:
-        title = STAGES[one["stage"]].title
-        if not one["computed"]:
-            lines.append(f"{title}: not computed")
-            continue
-        kinds = f", all {' and '.join(one['kinds'])}" if one["kinds"] else ""
-        rows = ", ".join(map(str, one["rows"]))
-        lines.append(
-            f"{title}: {percent(one['share'])} of the numbers, in "
-            f"{counted(one['responses'], 'response')}{kinds} of {counted(one['groups'], 'group')} "
-            f"and {one['steps']} of {counted(one['of_steps'], 'step')}; rows {rows}"
-            f"{', …' if one['responses'] > len(one['rows']) else ''}"
-        )
-    return TextTable(title="What remains unexplained", lines=lines)

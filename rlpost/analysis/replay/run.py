@@ -164,8 +164,8 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     """Compare a sample with the recipe of the request, or with the best one of a search."""
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
+        from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415
         from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
-        from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
         from rlpost.analysis.replay.stored_recipe import recipe_of_files  # noqa: PLC0415
 
         found = search.search(

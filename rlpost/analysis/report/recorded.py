@@ -118,7 +118,7 @@ def _compared(
     source: Source, columns_map: Mapping[str, str], stored: StoredRecipe, named: str = ""
 ) -> RecordedColumns:
     from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - slow to import
-    from rlpost.analysis.replay.search.metadata import candidate_of  # noqa: PLC0415
+    from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415
 
     recipe = stored.recipe
     assert recipe is not None

@@ -11,8 +11,8 @@ import rlpost
 from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.rollouts import Rollouts, read
-from rlpost.analysis.replay.search.sample import sampled
-from rlpost.analysis.replay.search.search import search
+from rlpost.analysis.replay.sample import sampled
+from rlpost.analysis.replay.search import search
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.coupling import coupling_of
 
@@ -85,7 +85,7 @@ def test_search_adds_the_groups_in_which_its_recipe_differs(monkeypatch: pytest.
     )
     recipe = rlpost.preset("verl", estimator="grpo", advantage_clip=1.5)
     small = partial(sampled, tokens=TOKENS)
-    monkeypatch.setattr("rlpost.analysis.replay.search.search.sampled", small)
+    monkeypatch.setattr("rlpost.analysis.replay.search.sampled", small)
     whole = recorded(table, recipe)
     found = search(whole, tolerance=1e-4, given={"estimator": "grpo"})
     assert small(whole).rows.max() < count - 48

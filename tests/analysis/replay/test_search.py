@@ -13,10 +13,10 @@ from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
 from rlpost.analysis.replay.rollouts import read
-from rlpost.analysis.replay.search.candidates import nested, value_of
-from rlpost.analysis.replay.search.fields import FIELDS, choices
+from rlpost.analysis.replay.candidates import nested, value_of
+from rlpost.analysis.replay.search import GRID, SOLVED
 from rlpost.analysis.replay.search.sample_facts import SampleFacts
-from rlpost.analysis.replay.search.search import search
+from rlpost.analysis.replay.search import search
 from rlpost.io.parquet.source import TableSource
 from rlpost.recipe.numerics import Numerics
 from rlpost.recipe.presets import merged, values_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from rlpost.errors import UsageError
 from rlpost.pipeline.running_state import RunState
 from rlpost.pipeline.stages import fields_of, stages_of
 from rlpost.recipe.base import words_of
@@ -27,6 +28,7 @@ from rlpost.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from rlpost.analysis.replay.stored_recipe import StoredRecipe
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 Values = dict[str, Any]
@@ -194,3 +196,23 @@ def values_read(resolved: ResolvedRecipe) -> Values:
         own |= dict(zip(("norm_mean", "norm_std"), resolved.norm, strict=True))
     values = {name: value_of(resolved.recipe, name) for name in sorted(fields)}
     return values | {name: value for name, value in own.items() if name in fields}
+
+
+_LEFT_OUT = {"estimator", "estimator_name", "columns", "emit", "emit_only", "replace"}
+"""Fields that a candidate has otherwise, or that change no number."""
+
+
+def candidate_of(stored: StoredRecipe) -> Candidate | None:
+    """Return the preset, its estimator and the changes of the recipe in the metadata of files.
+
+    None without a recipe, or if its preset or its estimator is not known here.
+    """
+    recipe, preset = stored.recipe, stored.preset or DEFAULT
+    if recipe is None or preset not in ORDER:
+        return None
+    plain = Candidate(preset, stored.estimator or recipe.estimator)
+    names = [name for name in flat(recipe.model_dump()) if name not in _LEFT_OUT]
+    try:
+        return plain.changed({name: value_of(recipe, name) for name in names})
+    except UsageError:
+        return None

@@ -56,14 +56,6 @@ def sampled(rollouts: Rollouts, tokens: int = SAMPLE) -> Rollouts:
     return whole if whole.offsets[-1] <= tokens else _groups(whole, tokens).within(whole)
 
 
-def widened(sample: Rollouts, rows: Codes) -> Rollouts:
-    """Return a sample with more groups: those of some rows, by their positions in its steps."""
-    steps = sample.steps
-    groups = [*steps.groups[np.searchsorted(steps.rows, sample.rows)], *steps.groups[rows]]
-    rows = np.flatnonzero(np.isin(steps.groups, groups))
-    return steps.take(rows, sample.scope).within(steps)
-
-
 def _groups(rollouts: Rollouts, tokens: int) -> Rollouts:
     groups = rollouts.groups
     sizes = np.bincount(groups, rollouts.lengths)

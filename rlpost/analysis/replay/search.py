@@ -1,0 +1,561 @@
+"""Search for the recipe that made recorded numbers: presets, a grid of single values, a solver.
+
+Every preset with each of its estimators is computed on a sample. From the nearest recipes on,
+single values of GRID are tried, and up to three numbers of SOLVED are solved by least squares,
+until the first recorded column that differs is equal; then the next one is. Changes that the result
+does not need are taken out.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from rlpost.analysis.replay.candidates import bases, flat, nested, presets_of, value_of, values_read
+from rlpost.analysis.replay.sample import sampled
+from rlpost.analysis.replay.trials import Trial, Trials
+from rlpost.display.reporter import SilentReporter
+from rlpost.errors import DataError
+from rlpost.io.arrow import is_list, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from rlpost.analysis.replay.candidates import Candidate
+    from rlpost.analysis.replay.rollouts import Rollouts
+    from rlpost.display.reporter import Reporter
+    from rlpost.recipe.recipe import Recipe
+
+    Numbers = NDArray[np.float64]
+
+Json = dict[str, Any]
+Changes = dict[str, Any]
+RECIPES = 1500
+"""Recipes after which no others are tried."""
+ROUNDS = 5
+"""Changes of a recipe that make one more column equal, at most."""
+NEAREST = 4
+"""Recipes whose neighbours are tried in a round: as many by equal numbers, and by distance."""
+_SOLUTIONS = 3
+"""Of these, the ones whose numbers are solved."""
+_STEPS = 5
+_DIGITS = (1, 2, 3, 4, 6)
+_SOLVED_ELEMENTS = 200_000
+_WORST = 0.1
+"""Share of the elements that a step of least squares leaves out."""
+_NEAR_SHARE = 0.45
+"""Share of the numbers that are equal, or nothing is near."""
+_MANY = 0.1
+"""Share of the numbers that a change makes equal, if it stays where nothing reproduces."""
+_LATER = ("sample_weight", "is_weight")
+"""Stages that no preset computes without an option."""
+_FEW = 3
+"""Equal numbers that can be those of a clip."""
+_MOST_COLUMNS = 5
+KL_KINDS = ("k1", "k2", "k3", "abs", "k4")
+_SCOPES = ("group", "others", "batch", "running", "none")
+
+GRID: dict[str, tuple[Any, ...]] = {
+    "kl_coef": (5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.0),
+    "kl_estimator": KL_KINDS,
+    "gamma": (0.9, 0.95, 0.97, 0.99, 0.995, 1.0),
+    "lam": (0.0, 0.9, 0.95, 0.98, 0.99, 1.0),
+    "norm_mean": _SCOPES,
+    "norm_std": _SCOPES,
+    "whiten_advantages": (True, False),
+    "whiten_rewards": (True, False),
+    "reward_clip": (0.5, 1.0, 2.0, 5.0, 10.0),
+    "advantage_clip": (0.5, 1.0, 2.0, 5.0, 10.0),
+    "reward_scale": ((0.0, 1.0, 0.0, 1.0), (0.0, 1.0, -1.0, 1.0), (-1.0, 1.0, 0.0, 1.0)),
+    "truncation_penalty": (0.0, 0.5, -1.0),
+    "drop_zero_variance": (True, False),
+    "drop_single": (True, False),
+    "drop_truncated": (True, False),
+    "difficulty_weight": (True, False),
+    "length_weight": (True, False),
+    "unit": ("row", "rollout"),
+    "rollout_reward": ("last", "sum", "mean"),
+    "scan": ("row", "rollout"),
+    "bootstrap": ("column", "last", None),
+    "numerics.norm_eps": (0.0, 1e-9, 1e-8, 1e-6, 1e-5, 1e-4),
+    "numerics.norm_ddof": (0, 1),
+    "numerics.single": ("zero", "zero_always", "raw", "normalise"),
+    "numerics.constant": ("zero", "divide"),
+    "numerics.batch": ("step", "step_domain", "all"),
+    "numerics.kl_credit": ("return", "token", "response", "none"),
+    "numerics.log_ratio_clamp": (10.0, 20.0, 40.0, float("inf")),
+    "numerics.kl_clamp": (10.0, 20.0, float("inf")),
+    "numerics.terminal_reward": ("last_policy_token", "last_token"),
+    "numerics.observations": ("skip", "states", "zero_states", "policy", "restart", "cut"),
+    "numerics.outcome": ("return", "response"),
+    "numerics.process_rewards": ("response", "token"),
+    "numerics.whiten_ddof": (0, 1),
+    "numerics.whiten_scale": ("std", "none"),
+}
+"""Values that are tried of a field, one at a time."""
+SOLVED = {
+    "kl_coef": (0.0, 100.0),
+    "gamma": (0.0, 1.0),
+    "lam": (0.0, 1.0),
+    "numerics.norm_eps": (0.0, 10.0),
+}
+"""Numbers that are solved, with their bounds; the first three that can change a column."""
+MOST_SOLVED = 3
+
+
+@dataclass(frozen=True)
+class NearestRecipe:
+    """The recipe that is nearest to recorded numbers."""
+
+    recipe: Recipe
+    named: str
+    """As one types it."""
+    facts: Json
+
+
+def search(
+    rollouts: Rollouts,
+    *,
+    tolerance: float,
+    given: Mapping[str, Any] | None = None,
+    metadata: Candidate | None = None,
+    framework: str = "",
+    reporter: Reporter | None = None,
+) -> NearestRecipe:
+    """Return the smallest recipe that reproduces recorded numbers, or the nearest one.
+
+    Args:
+        rollouts: the input, with recorded columns.
+        tolerance: relative tolerance.
+        given: fields of a recipe that the user typed; they stay.
+        metadata: the recipe that the metadata of the input names. It is first if it reproduces.
+        framework: the framework that the metadata names. Without a recipe in the metadata, its
+            presets come before others that reproduce.
+        reporter: receives the recipes tried.
+
+    Returns:
+        The recipe, and plain facts: `tried`, `skipped` (recipes that do not fit, by reason),
+        `seconds`, `sample`, `reproduces`, `best` (`named`, `preset`, `estimator`, `toml`,
+        `by_metadata`), `metadata` (the recipe in the metadata: `named`, `reproduces`), `near`
+        (about half of the numbers are equal), `share_equal`, `largest`, `not_computed` and
+        `same_numbers` (other recipes that reproduce).
+
+    Raises:
+        DataError: no recipe fits the input.
+    """
+    started = time.perf_counter()
+    reports = reporter or SilentReporter()
+    reports.start("search", None)
+    trials = _Search(sampled(rollouts), tolerance, flat(given or {}), reports, metadata, framework)
+    best = trials.best()
+    facts = trials.facts(best, time.perf_counter() - started)
+    return NearestRecipe(best.candidate.recipe, best.candidate.named, facts)
+
+
+class _Search:
+    """A search over a sample."""
+
+    def __init__(
+        self,
+        sample: Rollouts,
+        tolerance: float,
+        given: Json,
+        reporter: Reporter,
+        metadata: Candidate | None,
+        framework: str,
+    ) -> None:
+        self.given, self.framework = given, framework
+        self.trials = Trials(sample, tolerance, lambda: reporter.advance(1))
+        self.starts = self._starts()
+        computed = {name for trial in self.starts for name in trial.stages}
+        self.missing = [n for n in sample.recorded if n not in computed and n not in _LATER]
+        if self.missing and len(self.missing) < len(sample.recorded):
+            left = sample.without(self.missing)
+            self.trials = Trials(left, tolerance, lambda: reporter.advance(1))
+            self.starts = self._starts()
+        self.equivalent: list[Trial] = []
+        self.of_metadata = None if metadata is None else self._of_metadata(metadata)
+
+    def _of_metadata(self, metadata: Candidate) -> Trial | None:
+        """Return the trial of the recipe in the metadata, with the changes that its stages read.
+
+        None if it does not fit the input, or if the user typed another value of a field.
+        """
+        values = {**metadata.changes, "estimator": metadata.estimator}
+        if any(values.get(name, value) != value for name, value in self.given.items()):
+            return None
+        trial = self.trials.of(metadata)
+        if trial is None:
+            return None
+        return self.trials.of(
+            metadata.without({*metadata.changes} - {*values_read(trial.resolved)})
+        )
+
+    def _starts(self) -> list[Trial]:
+        """Return the trials of presets and estimators without changes, the nearest first."""
+        candidates = (
+            base.changed(changes)
+            for base in bases(self.given)
+            for changes in _needed(base, self.trials.rollouts)
+        )
+        trials = [trial for trial in map(self.trials.of, candidates) if trial is not None]
+        if not trials:
+            skipped = self.trials.skipped
+            reasons = "; ".join(sorted(skipped, key=lambda reason: -skipped[reason])[:3])
+            raise DataError(f"{self.trials.rollouts.name}: no recipe fits this input: {reasons}")
+        return sorted(trials, key=lambda trial: trial.by_share)
+
+    def best(self) -> Trial:
+        """Return the trial of the metadata, or the plainest, if it reproduces, or the nearest."""
+        best = self.starts[0]
+        if self.of_metadata is not None and self.of_metadata.reproduces:
+            best = self.of_metadata
+        while not best.reproduces:
+            further = self._further(best)
+            if further.equal_stages <= best.equal_stages:
+                return self._supported(min(best, further, key=lambda trial: trial.by_share))
+            best = further
+        self.equivalent = self._equivalent(self._pruned(best))
+        exact = min(self.equivalent, key=lambda trial: trial.inexact)
+        fitting = [trial for trial in self.equivalent if trial.as_exact_as(exact)]
+        return min(fitting, key=lambda x: (not self.by_metadata(x), *x.candidate.order))
+
+    def _further(self, best: Trial) -> Trial:
+        """Return a trial with more equal stages than a trial, or the nearest one."""
+        changes = best.candidate.changes
+        others = [x.candidate.changed(changes) for x in self.starts] if changes else []
+        found = {trial.numbers: trial for trial in reversed(self.starts)}
+        self._add(found, [best, *self._tried(others)])
+        expanded: set[Any] = set()
+        for _ in range(ROUNDS):
+            waiting = [trial for key, trial in found.items() if key not in expanded]
+            orders: list[Callable[[Trial], Any]] = [lambda x: x.by_share, lambda x: x.by_distance]
+            nearest = [sorted(waiting, key=order)[:NEAREST] for order in orders]
+            turns = {trial.numbers: trial for pair in zip(*nearest, strict=True) for trial in pair}
+            for number, trial in enumerate(turns.values()):
+                if self.trials.count > RECIPES:
+                    break
+                expanded.add(trial.numbers)
+                self._add(found, self._tried(self._neighbours(trial)))
+                if number < _SOLUTIONS:
+                    self._add(found, self._solved(trial))
+                nearer = min(found.values(), key=lambda x: x.by_share)
+                if nearer.equal_stages > best.equal_stages:
+                    return nearer
+        return min(found.values(), key=lambda trial: trial.by_share)
+
+    def _tried(self, candidates: Iterable[Candidate]) -> Iterator[Trial]:
+        yield from (trial for trial in map(self.trials.of, candidates) if trial is not None)
+
+    @staticmethod
+    def _add(found: dict[Any, Trial], trials: Iterable[Trial]) -> None:
+        """Add trials, the plainest of those with the same numbers."""
+        for trial in trials:
+            before = found.get(trial.numbers, trial)
+            found[trial.numbers] = min(before, trial, key=lambda x: x.candidate.order)
+
+    def _neighbours(self, trial: Trial) -> Iterator[Candidate]:
+        """Yield the candidates of single changes of a trial."""
+        candidate, fields = trial.candidate, self.fields_behind(trial)
+        for changes in single_changes(trial.resolved.recipe, self.trials.rollouts, fields):
+            if self.given.keys().isdisjoint(changes):
+                yield candidate.changed(changes)
+        yield from (candidate.without([name]) for name in candidate.changes)
+        for preset in presets_of(trial.resolved.recipe.estimator, self.given):
+            yield preset.changed(candidate.changes)
+
+    def fields_behind(self, trial: Trial) -> frozenset[str]:
+        """Return the fields that can change the first stage that differs."""
+        return self.trials.replayer.fields_behind(trial.candidate.recipe, trial.first_differing)
+
+    # ---- numbers ----
+
+    def _solved(self, trial: Trial) -> Iterator[Trial]:
+        """Yield trials whose numbers are solved from the first stage that differs."""
+        fields = self.fields_behind(trial) - {*self.given}
+        recipe = trial.resolved.recipe
+        names = [n for n in SOLVED if n in fields and value_of(recipe, n) is not None][:MOST_SOLVED]
+        kinds = [recipe.kl_estimator]
+        if "kl_coef" in names and recipe.kl_coef == 0 and "kl_estimator" not in self.given:
+            kinds = [*KL_KINDS]
+        for kind in kinds if names else []:
+            start = {"kl_estimator": kind} if len(kinds) > 1 else {}
+            solution = self._solution(trial.candidate.changed(start), names, trial.first_differing)
+            if solution is not None:
+                yield self._rounded(solution, names, trial.equal_stages)
+
+    def _solution(self, candidate: Candidate, names: list[str], stage: str) -> Trial | None:
+        """Return a candidate with numbers by Gauss-Newton; None if they are not nearer."""
+        current, best = self.trials.of(candidate), None
+        for _ in range(_STEPS):
+            values = None if current is None else self._step(current, names, stage)
+            if values is None:
+                break
+            assert current is not None
+            before, current = current, self.trials.of(current.candidate.changed(values))
+            if current is None or current.by_distance[:2] >= before.by_distance[:2]:
+                break
+            best = current
+        return best
+
+    def _step(self, trial: Trial, names: list[str], stage: str) -> dict[str, float] | None:
+        """Return the values after a step of least squares in the numbers of a stage."""
+        values = {name: float(value_of(trial.resolved.recipe, name)) for name in names}
+        steps = {n: _probe(x, SOLVED[n][1]) for n, x in values.items()}
+        moved = [self.trials.of(trial.candidate.changed({n: values[n] + steps[n]})) for n in names]
+        found = [x and self.trials.difference(x, stage) for x in (trial, *moved)]
+        differences = [x for x in found if x is not None]
+        if len(differences) <= len(names):
+            return None
+        base = differences[0]
+        columns = [
+            (other.computed - base.computed) / step
+            for other, step in zip(differences[1:], steps.values(), strict=True)
+        ]
+        slopes, apart = np.column_stack(columns), base.recorded - base.computed
+        use = base.chosen & np.isfinite(apart) & np.isfinite(slopes).all(axis=1)
+        use &= slopes.any(axis=1)
+        use &= ~saturated(base.recorded, base.chosen)
+        rows = np.flatnonzero(use)
+        rows = rows[:: max(1, len(rows) // _SOLVED_ELEMENTS)]
+        if not len(rows):
+            return None
+        near = rows[np.abs(apart[rows]) <= np.quantile(np.abs(apart[rows]), 1 - _WORST)]
+        by = np.linalg.lstsq(slopes[near], apart[near], rcond=1e-8)[0]
+        return {
+            name: min(max(values[name] + float(step), SOLVED[name][0]), SOLVED[name][1])
+            for name, step in zip(names, by, strict=True)
+        }
+
+    def _rounded(self, trial: Trial, names: list[str], equal_stages: int) -> Trial:
+        """Return a trial with the fewest digits that make more stages equal, or the trial."""
+        recipe = trial.candidate.recipe
+        for digits in _DIGITS:
+            values = {n: float(f"{value_of(recipe, n):.{digits}g}") for n in names}
+            plainer = self.trials.of(trial.candidate.changed(values))
+            if plainer is not None and plainer.equal_stages > equal_stages:
+                return plainer
+        return trial
+
+    # ---- the result ----
+
+    def _pruned(self, trial: Trial) -> Trial:
+        """Return a trial that reproduces without the changes that it does not need."""
+        for name in sorted(trial.candidate.changes, key=lambda name: "." not in name):
+            plainer = self.trials.of(trial.candidate.without([name]))
+            if plainer is not None and plainer.as_exact_as(trial):
+                trial = plainer
+        return trial
+
+    def _equivalent(self, best: Trial) -> list[Trial]:
+        """Return the recipe in the metadata, presets, and presets with a trial's changes.
+
+        All of them reproduce.
+        """
+        presets = presets_of(best.resolved.recipe.estimator, self.given)
+        changed = self._tried(x.changed(best.candidate.changes) for x in presets)
+        pruned = [self._pruned(trial) for trial in changed if trial.reproduces]
+        metadata = [self.of_metadata] if self.of_metadata else []
+        return [x for x in chain([best], self.starts, pruned, metadata) if x.reproduces]
+
+    def by_metadata(self, trial: Trial) -> bool:
+        """Return whether the metadata name the recipe of a trial, or only its framework."""
+        if self.of_metadata is None or not self.of_metadata.reproduces:
+            return trial.candidate.preset == self.framework
+        return trial.candidate == self.of_metadata.candidate
+
+    def _supported(self, best: Trial) -> Trial:
+        """Return a trial without the changes that make few numbers equal."""
+        for name in best.candidate.changes:
+            plainer = self.trials.of(best.candidate.without([name]))
+            if plainer is not None and plainer.share >= best.share - _MANY:
+                best = plainer if plainer.equal_stages >= best.equal_stages else best
+        plain = self.starts[0]
+        better = best.equal_stages > plain.equal_stages or best.share > plain.share + _MANY
+        return best if better else plain
+
+    def _same_numbers(self, best: Trial) -> list[Trial]:
+        """Return the plainest other recipe of each framework and estimator that is as exact."""
+        plainest: dict[tuple[str, str], Trial] = {best.key: best}
+        for trial in sorted(self.equivalent, key=lambda trial: trial.candidate.order):
+            if trial.as_exact_as(best):
+                plainest.setdefault(trial.key, trial)
+        return [trial for trial in plainest.values() if trial is not best]
+
+    def facts(self, best: Trial, seconds: float) -> Json:
+        """Return the result of the search as plain data."""
+        trials, sample = self.trials, self.trials.rollouts
+        metadata = self.of_metadata
+        return {
+            "tried": trials.count,
+            "skipped": dict(sorted(trials.skipped.items(), key=lambda item: -item[1])),
+            "seconds": round(seconds, 3),
+            "sample": {
+                "responses": len(sample),
+                "tokens": int(sample.offsets[-1]),
+                "scope": sample.scope,
+                "of_responses": len(sample.steps),
+                "of_tokens": int(sample.steps.offsets[-1]),
+            },
+            "reproduces": best.reproduces,
+            "near": best.reproduces or (best.share_equal or 0.0) >= _NEAR_SHARE,
+            "best": {
+                **_named(best),
+                "toml": best.candidate.toml,
+                "by_metadata": self.by_metadata(best),
+            },
+            "metadata": metadata
+            and {"named": metadata.candidate.named, "reproduces": metadata.reproduces},
+            "largest": best.largest,
+            "share_equal": best.share_equal,
+            "not_computed": sorted({*self.missing, *sample.recorded} - {*best.stages}),
+            "same_numbers": [_named(trial) for trial in self._same_numbers(best)],
+        }
+
+
+def _named(trial: Trial) -> Json:
+    candidate = trial.candidate
+    return {
+        "named": candidate.named,
+        "options": candidate.typed,
+        "preset": candidate.preset,
+        "estimator": candidate.estimator,
+        "changes": nested(candidate.changes),
+    }
+
+
+def _probe(value: float, most: float) -> float:
+    """Return the step with which the slope of a number is measured."""
+    step = max(abs(value) * 0.01, 1e-3)
+    return -step if value + step > most else step
+
+
+def saturated(values: Numbers, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which numbers are the extreme one that several share: those that a clip bounds."""
+    size = np.abs(np.nan_to_num(values))
+    at = chosen & (size >= size[chosen].max(initial=0.0) * (1 - 1e-6))
+    return at if _FEW <= at.sum() < chosen.sum() / 2 else np.zeros_like(at)
+
+
+# ---- single changes ----
+
+
+def single_changes(recipe: Recipe, rollouts: Rollouts, fields: frozenset[str]) -> Iterator[Changes]:
+    """Yield the single changes of a recipe that are tried, of fields that can change a number.
+
+    Args:
+        recipe: with other values.
+        rollouts: whose recorded extremes and columns are values to try.
+        fields: those that can change a number.
+    """
+    for name, values in GRID.items():
+        if name in fields:
+            yield from ({name: x} for x in values if x != value_of(recipe, name))
+            if name in _OPTIONAL and value_of(recipe, name) is not None:
+                yield {name: None}
+    if "norm_mean" in fields:
+        yield from ({"norm_mean": scope, "norm_std": scope} for scope in _SCOPES)
+    if "kl_coef" in fields and recipe.kl_coef == 0:
+        yield from ({"kl_coef": 0.05, "kl_estimator": kind} for kind in KL_KINDS)
+    for name, stages in _CLIPPED.items():
+        bounds = (_extreme(rollouts, stage) for stage in stages)
+        yield from ({name: x} for x in bounds if x and name in fields)
+    if "is_weight" in fields:
+        yield from _weights(rollouts)
+    if "overlong_penalty" in fields:
+        yield from ({"overlong_penalty": x} for x in _penalties(recipe, rollouts))
+
+
+_OPTIONAL = ("reward_clip", "advantage_clip", "reward_scale", "truncation_penalty")
+_CLIPPED = {
+    "reward_clip": ("response_level_rewards", "token_level_rewards", "advantages"),
+    "advantage_clip": ("advantages",),
+}
+
+
+def _extreme(rollouts: Rollouts, stage: str) -> float | None:
+    """Return the largest recorded size, if several numbers share it."""
+    if stage not in rollouts.recorded:
+        return None
+    values = np.abs(rollouts.column(stage).values)
+    values = values[np.isfinite(values)]
+    largest = values.max(initial=0.0)
+    return float(f"{largest:.6g}") if (values >= largest * (1 - 1e-6)).sum() >= _FEW else None
+
+
+def _penalties(recipe: Recipe, rollouts: Rollouts) -> Iterator[tuple[int, int, float] | None]:
+    """Yield penalties by columns of length limits, and others than the one of a recipe."""
+    if recipe.overlong_penalty is None:
+        for column in _unused(rollouts, "max", lists=False):
+            limit = int(np.nanmax(_numbers(rollouts, column)))
+            yield limit, max(limit // 4, 1), 1.0
+        return
+    length, buffer, factor = recipe.overlong_penalty
+    yield None
+    for times in (0.25, 0.5, 2.0, 4.0):
+        yield length, min(max(int(buffer * times), 1), length), factor
+        yield length, buffer, factor * times
+
+
+def _weights(rollouts: Rollouts) -> Iterator[Changes]:
+    """Yield levels of importance weights, with the caps and bounds that recorded ones show."""
+    shapes: list[Changes] = [{}]
+    if "is_weight" in rollouts.recorded:
+        values = rollouts.column("is_weight").on_tokens(rollouts.offsets)
+        values = values[rollouts.mask & np.isfinite(values)]
+        positive = values[values > 0]
+        if len(positive):
+            low, high = (float(f"{x:.6g}") for x in (positive.min(), positive.max()))
+            shapes.append({"is_cap": high})
+            if len(positive) == len(values):
+                shapes += [{"is_floor": low}, {"is_floor": low, "is_cap": high}]
+            else:
+                least, most = np.floor(low * 20) / 20, np.ceil(high * 20) / 20
+                shapes.append({"is_mask": (float(least), float(most))})
+    for level in ("token", "segment", "geometric", "sequence"):
+        yield from ({"is_weight": level, **shape} for shape in shapes)
+
+
+def _needed(base: Candidate, rollouts: Rollouts) -> list[Changes]:
+    """Return the columns without which an estimator is an error; one empty change for others."""
+    if base.recipe.estimator == "gdpo":
+        words = ("reward", "score", "component")
+        columns = list(chain.from_iterable(_unused(rollouts, x, lists=False) for x in words))
+        return [{"reward_components": tuple(dict.fromkeys(columns))}] if columns[1:] else []
+    if base.recipe.estimator == "opd":
+        columns = [
+            *_unused(rollouts, "teacher", lists=True),
+            *_unused(rollouts, "logp", lists=True),
+        ]
+        reference = rollouts.columns.columns.get("ref_log_probs")
+        teachers = [*dict.fromkeys([*columns, *([reference] if reference else [])])]
+        return [
+            {"teachers": {teacher: 1.0}, "kl_estimator": kind}
+            for teacher in teachers
+            for kind in KL_KINDS
+        ]
+    rows = "rollout" in rollouts.columns
+    return [{}, {"unit": "row"}] if rows else [{}]
+
+
+def _unused(rollouts: Rollouts, word: str, *, lists: bool) -> list[str]:
+    """Return the columns of numbers with a word in their name that serve no role."""
+    used = {*rollouts.columns.columns.values(), *rollouts.recorded.values()}
+    fields = [field for field in rollouts.table.schema if field.name not in used]
+    found = [
+        field.name
+        for field in fields
+        if word in field.name and is_list(field.type) == lists and (lists or is_number(field.type))
+    ]
+    return found[:_MOST_COLUMNS]
+
+
+def _numbers(rollouts: Rollouts, column: str) -> Numbers:
+    return np.asarray(rollouts.table.column(column).combine_chunks().cast(pa.float64()))

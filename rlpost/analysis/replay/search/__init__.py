@@ -1,1 +1,0 @@
-"""The search for the recipe that made recorded numbers."""
