@@ -15,7 +15,7 @@ from rlpost.analysis.findings import Check, Finding, Registry
 from rlpost.analysis.replay.candidates import as_typed, nested, value_of
 from rlpost.analysis.replay.evidence import Evidence
 from rlpost.analysis.replay.rollouts import NumberColumn
-from rlpost.analysis.replay.search import SOLVED, single_changes
+from rlpost.analysis.replay.search import SOLVED, number_of, single_changes, with_numbers
 from rlpost.analysis.replay.stages import with_column
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
@@ -198,7 +198,9 @@ def _relations(seen: Evidence) -> Iterator[ReplayFinding]:
 def _parts(seen: Evidence) -> Iterator[ReplayFinding]:
     for check in _of("part"):
         for text, share, inside in check.run(seen):
-            found = [] if inside is None else [*_changes(inside), *_relations(inside)]
+            found = [] if inside is None else [*_relations(inside)]
+            if inside is not None and inside.replayer is not seen.replayer:  # computed alone
+                found = [*_changes(inside), *found]
             more = f": {found[0].text}" if found else ""
             finding = _finding(check, Explanation(text + more, share), seen.stage.name)
             yield ReplayFinding(**{**vars(finding), "options": found[0].options if found else ()})
@@ -303,23 +305,23 @@ def _solved(seen: Evidence) -> Iterator[PossibleCause]:
     """Yield values of a number, or of two, by Gauss-Newton, with the fewest digits first."""
     if not seen.enough(seen.wrong):
         return
-    names = [n for n in SOLVED if n in seen.fields and value_of(seen.recipe, n) is not None]
+    names = [n for n in SOLVED if n in seen.fields and number_of(seen.recipe, n) is not None]
     for some in [[name] for name in names] + [[a, b] for a, b in itertools.pairwise(names)]:
         values = _solution(seen, some)
         for digits in _DIGITS if values else ():
             rounded = {name: float(f"{x:.{digits}g}") for name, x in values.items()}
-            cause = _changed(seen, rounded)
+            cause = _changed(seen, with_numbers(seen.resolved.recipe, rounded))
             if cause is not None:
                 yield cause
 
 
 def _solution(seen: Evidence, names: Sequence[str]) -> dict[str, float]:
     """Return the values of numbers by Gauss-Newton; none if they do not bring the stage nearer."""
-    values = {name: float(value_of(seen.recipe, name)) for name in names}
+    values = {name: number_of(seen.recipe, name) or 0.0 for name in names}
     before = np.inf
 
     def numbers(changes: dict[str, float]) -> Numbers | None:
-        cause = _changed(seen, changes)
+        cause = _changed(seen, with_numbers(seen.resolved.recipe, changes))
         found = None if cause is None or cause.recipe is None else seen.numbers(cause.recipe)
         return None if found is None else found[seen.chosen]
 
@@ -620,7 +622,7 @@ def column_added(seen: Evidence) -> Iterator[Explanation]:
 # ---- parts that have all differences ----
 
 Part = tuple[str, float, Evidence | None]
-"""What it is, its share of the differing elements, and its numbers if they are computed alone."""
+"""What it is, its share of the differing elements, and its numbers."""
 
 
 @check("part")
@@ -685,7 +687,7 @@ def some_responses(seen: Evidence) -> Iterator[Part]:
     for name, codes in sets.items():
         for rows, labels in _differing(seen, codes, name):
             share = float(np.isin(seen.rows[seen.wrong], rows).mean())
-            yield f"only responses with `{name}` {labels} differ", share, None
+            yield f"only responses with `{name}` {labels} differ", share, seen.among(rows)
 
 
 def _differing(seen: Evidence, codes: Codes, column: str) -> Iterator[tuple[Codes, str]]:

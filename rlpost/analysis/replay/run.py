@@ -165,10 +165,10 @@ def _compared(source: Source, sample: Rollouts, request: ReplayRequest) -> Json:
     recipe, name, found = request.recipe, request.named, None
     if recipe is None:
         from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415
-        from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only a search needs it
+        from rlpost.analysis.replay.search import search  # noqa: PLC0415 - only it needs presets
         from rlpost.analysis.replay.stored_recipe import recipe_of_files  # noqa: PLC0415
 
-        found = search.search(
+        found = search(
             sample,
             tolerance=request.tolerance,
             given=request.given,

@@ -9,6 +9,7 @@ does not need are taken out.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,10 @@ from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
+from rlpost.recipe.base import Symmetric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -71,11 +73,11 @@ GRID: dict[str, tuple[Any, ...]] = {
     "norm_std": _SCOPES,
     "whiten_advantages": (True, False),
     "whiten_rewards": (True, False),
-    "reward_clip": (0.5, 1.0, 2.0, 5.0, 10.0),
+    "reward_clip": tuple(map(Symmetric.of, (0.5, 1.0, 2.0, 5.0, 10.0))),
     "advantage_clip": (0.5, 1.0, 2.0, 5.0, 10.0),
     "reward_scale": ((0.0, 1.0, 0.0, 1.0), (0.0, 1.0, -1.0, 1.0), (-1.0, 1.0, 0.0, 1.0)),
     "truncation_penalty": (0.0, 0.5, -1.0),
-    "drop_zero_variance": (True, False),
+    "drop_equal_rewards": (True, False),
     "drop_single": (True, False),
     "drop_truncated": (True, False),
     "difficulty_weight": (True, False),
@@ -101,12 +103,15 @@ GRID: dict[str, tuple[Any, ...]] = {
 }
 """Values that are tried of a field, one at a time."""
 SOLVED = {
+    "teachers": (-100.0, 100.0),
+    "component_weights": (-100.0, 100.0),
     "kl_coef": (0.0, 100.0),
     "gamma": (0.0, 1.0),
     "lam": (0.0, 1.0),
     "numerics.norm_eps": (0.0, 10.0),
 }
-"""Numbers that are solved, with their bounds; the first three that can change a column."""
+"""Numbers that are solved, with their bounds; the first three that can change a column. Of several
+weights it is the last."""
 MOST_SOLVED = 3
 
 
@@ -281,8 +286,10 @@ class _Search:
         """Yield trials whose numbers are solved from the first stage that differs."""
         fields = self.fields_behind(trial) - {*self.given}
         recipe = trial.resolved.recipe
-        names = [n for n in SOLVED if n in fields and value_of(recipe, n) is not None][:MOST_SOLVED]
-        kinds = [recipe.kl_estimator]
+        names = [n for n in SOLVED if n in fields and number_of(recipe, n) is not None][
+            :MOST_SOLVED
+        ]
+        kinds: list[Any] = [recipe.kl_estimator]
         if "kl_coef" in names and recipe.kl_coef == 0 and "kl_estimator" not in self.given:
             kinds = [*KL_KINDS]
         for kind in kinds if names else []:
@@ -299,7 +306,8 @@ class _Search:
             if values is None:
                 break
             assert current is not None
-            before, current = current, self.trials.of(current.candidate.changed(values))
+            changes = with_numbers(current.resolved.recipe, values)
+            before, current = current, self.trials.of(current.candidate.changed(changes))
             if current is None or current.by_distance[:2] >= before.by_distance[:2]:
                 break
             best = current
@@ -307,11 +315,13 @@ class _Search:
 
     def _step(self, trial: Trial, names: list[str], stage: str) -> dict[str, float] | None:
         """Return the values after a step of least squares in the numbers of a stage."""
-        values = {name: float(value_of(trial.resolved.recipe, name)) for name in names}
+        recipe = trial.resolved.recipe
+        values = {name: number_of(recipe, name) or 0.0 for name in names}
         steps = {n: _probe(x, SOLVED[n][1]) for n, x in values.items()}
-        moved = [self.trials.of(trial.candidate.changed({n: values[n] + steps[n]})) for n in names]
-        found = [x and self.trials.difference(x, stage) for x in (trial, *moved)]
-        differences = [x for x in found if x is not None]
+        probes = (with_numbers(recipe, {n: values[n] + steps[n]}) for n in names)
+        moved = [self.trials.of(trial.candidate.changed(changes)) for changes in probes]
+        tried = [self.trials.difference(x, stage) for x in (trial, *moved) if x is not None]
+        differences = [difference for difference in tried if difference is not None]
         if len(differences) <= len(names):
             return None
         base = differences[0]
@@ -338,8 +348,8 @@ class _Search:
         """Return a trial with the fewest digits that make more stages equal, or the trial."""
         recipe = trial.candidate.recipe
         for digits in _DIGITS:
-            values = {n: float(f"{value_of(recipe, n):.{digits}g}") for n in names}
-            plainer = self.trials.of(trial.candidate.changed(values))
+            values = {n: float(f"{number_of(recipe, n):.{digits}g}") for n in names}
+            plainer = self.trials.of(trial.candidate.changed(with_numbers(recipe, values)))
             if plainer is not None and plainer.equal_stages > equal_stages:
                 return plainer
         return trial
@@ -431,6 +441,28 @@ def _named(trial: Trial) -> Json:
     }
 
 
+def number_of(recipe: Recipe, name: str) -> float | None:
+    """Return a number of SOLVED; None if the recipe has none."""
+    value = value_of(recipe, name)
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, list | tuple):
+        value = value[-1] if value else None
+    return value if value is None else float(value)
+
+
+def with_numbers(recipe: Recipe, numbers: Mapping[str, float]) -> Changes:
+    """Return the changes that set numbers of SOLVED."""
+    changes: Changes = {}
+    for name, number in numbers.items():
+        value: Any = value_of(recipe, name)
+        if isinstance(value, Mapping):
+            changes[name] = {**value, [*value][-1]: number}
+        else:
+            changes[name] = (*value[:-1], number) if isinstance(value, tuple) else number
+    return changes
+
+
 def _probe(value: float, most: float) -> float:
     """Return the step with which the slope of a number is measured."""
     step = max(abs(value) * 0.01, 1e-3)
@@ -466,7 +498,8 @@ def single_changes(recipe: Recipe, rollouts: Rollouts, fields: frozenset[str]) -
         yield from ({"kl_coef": 0.05, "kl_estimator": kind} for kind in KL_KINDS)
     for name, stages in _CLIPPED.items():
         bounds = (_extreme(rollouts, stage) for stage in stages)
-        yield from ({name: x} for x in bounds if x and name in fields)
+        wrapped = Symmetric.of if name == "reward_clip" else float
+        yield from ({name: wrapped(x)} for x in bounds if x and name in fields)
     if "is_weight" in fields:
         yield from _weights(rollouts)
     if "overlong_penalty" in fields:
@@ -528,7 +561,9 @@ def _needed(base: Candidate, rollouts: Rollouts) -> list[Changes]:
     if base.recipe.estimator == "gdpo":
         words = ("reward", "score", "component")
         columns = list(chain.from_iterable(_unused(rollouts, x, lists=False) for x in words))
-        return [{"reward_components": tuple(dict.fromkeys(columns))}] if columns[1:] else []
+        names = tuple(dict.fromkeys(columns))
+        weights = (1.0,) * len(names)
+        return [{"reward_components": names, "component_weights": weights}] if names[1:] else []
     if base.recipe.estimator == "opd":
         columns = [
             *_unused(rollouts, "teacher", lists=True),

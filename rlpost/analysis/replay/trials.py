@@ -17,13 +17,20 @@ from rlpost.errors import DataError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from rlpost.analysis.replay.candidates import Candidate
     from rlpost.analysis.replay.differences import Difference
     from rlpost.analysis.replay.rollouts import Rollouts
     from rlpost.pipeline.resolved import ResolvedRecipe
 
+    Numbers = NDArray[np.float64]
+
 FAR = 10.0
 """The distance of a stage that a recipe does not compute."""
+MAPPED = 0.05
+"""What an affine map adds to a distance."""
+_LEAST_SPREAD = 1e-20
 NOISE = 6e-7
 """Differences that float32 arithmetic in another order makes, as a share of the mean size."""
 _MASKS = ("sample_mask", "final_response_mask")
@@ -39,14 +46,15 @@ class Nearness:
     """Recorded numbers that differ by more than the tolerance."""
     compared: int
     distance: float
-    """Mean |difference| as a share of the mean |recorded number|, at most FAR."""
+    """Mean |difference| as a share of the mean |recorded number|, at most FAR; that after an affine
+    map of each batch and MAPPED, if it is less: a whitening or another unit is one change away."""
     largest: float
     inexact: float
     """The 90th percentile of |difference|, as a share of the same."""
 
     @classmethod
-    def of(cls, difference: Difference) -> Nearness:
-        """Return the nearness of computed numbers."""
+    def of(cls, difference: Difference, batches: NDArray[np.int64]) -> Nearness:
+        """Return the nearness of computed numbers, with the batch of each element."""
         chosen = difference.chosen
         wrong, compared = int(difference.wrong.sum()), int(chosen.sum())
         distance = np.nan_to_num(difference.distance[chosen], nan=np.inf)
@@ -55,12 +63,31 @@ class Nearness:
             return cls(wrong, compared, FAR * bool(wrong), distance.max(initial=0.0), 0.0)
         relative = distance / size
         near, exact = float(relative.mean()), float(np.quantile(relative, 0.9))
-        return cls(wrong, compared, min(near, FAR), float(distance.max()), exact)
+        if wrong:
+            left = _left_by_map(
+                difference.computed[chosen], difference.recorded[chosen], batches[chosen]
+            )
+            near = min(near, MAPPED + left / size, FAR)
+        return cls(wrong, compared, near, float(distance.max()), exact)
 
     @property
     def share(self) -> float:
         """The share of the numbers that are equal."""
         return 1.0 - self.wrong / self.compared if self.compared else 1.0
+
+
+def _left_by_map(ours: Numbers, theirs: Numbers, batches: NDArray[np.int64]) -> float:
+    """Return the mean |difference| after the affine map of each batch that is nearest to theirs."""
+    counts = np.maximum(np.bincount(batches), 1)
+
+    def centred(values: Numbers) -> Numbers:
+        return np.asarray(values - (np.bincount(batches, values) / counts)[batches])
+
+    x, y = centred(ours), centred(theirs)
+    spread, both = np.bincount(batches, x * x), np.bincount(batches, x * y)
+    slope = np.divide(both, spread, out=np.zeros_like(both), where=spread > _LEAST_SPREAD)
+    left = float(np.abs(y - slope[batches] * x).mean())
+    return left if np.isfinite(left) else np.inf
 
 
 @dataclass(frozen=True)
@@ -169,6 +196,9 @@ class Trials:
         self.count = 0
         self._report = report
         self._trials: dict[str, Trial | None] = {}
+        batches = rollouts.codes("batch")
+        self._batches = {len(rollouts): batches}
+        self._batches.setdefault(int(rollouts.offsets[-1]), np.repeat(batches, rollouts.lengths))
 
     def of(self, candidate: Candidate) -> Trial | None:
         """Return the trial of a candidate; None if it does not fit the input."""
@@ -197,7 +227,10 @@ class Trials:
         self.count += 1
         self._report()
         replayed, resolved = self.replayer.tried(candidate.recipe, self.stages)
-        near = {stage.name: Nearness.of(stage.difference) for stage in replayed}
+        near = {}
+        for stage in replayed:
+            batches = self._batches[len(stage.difference.recorded)]
+            near[stage.name] = Nearness.of(stage.difference, batches)
         order = dict.fromkeys([*_MASKS, *ordered(resolved.recipe, self.stages)])
         recorded = tuple(name for name in order if name in self.stages)
         return Trial(candidate, resolved, near, recorded)

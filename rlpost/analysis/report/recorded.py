@@ -117,8 +117,8 @@ def _of_metadata(
 def _compared(
     source: Source, columns_map: Mapping[str, str], stored: StoredRecipe, named: str = ""
 ) -> RecordedColumns:
-    from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - slow to import
     from rlpost.analysis.replay.candidates import candidate_of  # noqa: PLC0415
+    from rlpost.analysis.replay.run import ReplayRequest, replay_sample  # noqa: PLC0415 - slow to import
 
     recipe = stored.recipe
     assert recipe is not None

@@ -10,8 +10,9 @@ from replay_faults import CLEAN, FAULTS
 from replay_trainer import rollouts
 
 import rlpost
+from rlpost.analysis.replay import evidence
 from rlpost.analysis.replay.compute import Replayer
-from rlpost.analysis.replay.findings import FINDINGS, evidence
+from rlpost.analysis.replay.findings import FINDINGS
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.replay import replay_recipe
 from rlpost.analysis.replay.rollouts import read
@@ -27,14 +28,17 @@ def findings(table, recipe):
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_first_finding_names_a_planted_fault(fault):
-    found, _ = findings(fault.file(), fault.recipe())
+    found, reproduced = findings(fault.file(), fault.recipe())
+    if not fault.expected:
+        assert (found, reproduced) == ([], False)
+        return
     assert found[0]["name"] in fault.expected, found
     assert 0.9 < found[0]["explains"] <= 1
-    assert max(Counter(one["name"] for one in found).values()) == 1
+    assert max(Counter(finding["name"] for finding in found).values()) == 1
     assert len(found) <= 5
 
 
-OF_OTHER_TESTS = {"factor", "not-finite", "some-responses", "step-divisor"}
+OF_OTHER_TESTS = {"factor", "not-finite", "some-responses"}
 """Findings whose planted faults are in tests below, and in `test_replay`."""
 
 
@@ -145,85 +149,24 @@ def test_one_differing_response_has_no_relation():
         *with_advantages(lambda values, rows: np.where(rows == 7, 1.5 * values + 0.25, values))
     )
     assert not reproduced
-    assert not {one["name"] for one in found} & {"factor", "offset", "group-offset", "sign"}
+    assert not {finding["name"] for finding in found} & {"factor", "sign"}
 
 
-@pytest.mark.parametrize("where", ["another one of its step", "the one a row before it"])
-def test_numbers_of_other_rows_are_found(where):
-    table, recipe = with_advantages(lambda values, _: values)
-    numbers = [max(one, key=abs) for one in table["advantages"].to_pylist()]
-    steps = np.array(table["step"].to_pylist())
-    rows = [np.flatnonzero(steps == step) for step in np.unique(steps)]
-    other = np.concatenate([np.roll(one, 1) for one in rows])
-    if "before" in where:
-        other = np.maximum(np.arange(len(table)) - 1, 0)
-    masks = table["response_mask"].to_pylist()
-    rolled = [[m * numbers[i] for m in mask] for i, mask in zip(other, masks, strict=True)]
-    found, _ = findings(replaced(table, "advantages", rolled), recipe)
-    assert [one["name"] for one in found] == ["other-rows"]
-    assert where in found[0]["text"]
-
-
-def test_a_finding_names_its_stage_and_later_stages_have_their_own():
-    true = rlpost.preset(
-        "slime", estimator="reinforce_plus_plus_baseline", kl_coef=0.013, whiten_advantages=True
-    )
+def test_a_finding_names_the_first_stage_that_differs_and_what_it_reproduces():
+    true = rlpost.preset("slime", estimator="reinforce_plus_plus_baseline", kl_coef=0.013)
     table = recorded(rollouts(302, responses=96), true, "returns", "advantages")
-    wrong = rlpost.Recipe.of({**true.model_dump(), "kl_coef": 0.0, "whiten_advantages": False})
+    wrong = rlpost.Recipe.of({**true.model_dump(), "kl_coef": 0.0})
     found, _ = findings(table, wrong)
     assert (found[0]["name"], found[0]["stage"]) == ("option:kl_coef", "returns")
     assert found[0]["options"] == ["--set kl_coef=0.013"]
-    assert found[0]["text"].startswith(
-        "`returns`, but not `advantages`: reproduced by `--set kl_coef"
-    )
-    later = next(one for one in found if one["stage"] == "advantages")
-    assert later["name"] == "option:whiten_advantages"
-    assert later["text"].startswith("with `--set kl_coef=0.013`, `advantages`: reproduced by ")
+    assert found[0]["text"].startswith("`returns` and `advantages`: reproduced by `--set kl_coef")
 
 
-def test_whitening_within_each_rank_is_found_and_not_in_ranks_without_it():
+def test_columns_of_ranks_in_a_clean_file_have_no_finding():
     recipe = rlpost.preset(
         "slime", estimator="reinforce_plus_plus_baseline", whiten_advantages=True
     )
     table = rollouts(303, responses=96)
-    prompts = np.unique(table["prompt_id"].to_pylist(), return_inverse=True)[1]
-    ranks = pa.array(prompts % 2)  # whole groups, so that only whitening differs
-    by_step_and_rank = pa.array(2 * np.array(table["step"].to_pylist()) + np.asarray(ranks))
-    split = recorded(replaced(table, "step", by_step_and_rank), recipe, "advantages")
-    local = replaced(split, "step", table["step"].to_pylist()).append_column("dp_rank", ranks)
-    found, _ = findings(local, recipe)
-    assert found[0]["name"] == "within-sets"
-    assert "within each `dp_rank`" in found[0]["text"]
+    ranks = pa.array(np.arange(len(table)) % 2)
     whole = recorded(table, recipe, "advantages").append_column("dp_rank", ranks)
     assert findings(whole, recipe) == ([], True)
-
-
-@pytest.mark.parametrize(
-    ("divisor", "expected"),
-    [
-        (lambda _deviation, before: before, "step-divisor"),
-        (
-            lambda deviation, _before: np.maximum(deviation, 0.4) + 1e-4,
-            "option:numerics.norm_floor",
-        ),
-    ],
-)
-def test_rewards_divided_by_another_deviation(divisor, expected):
-    recipe = rlpost.preset("trl", estimator="grpo")
-    table = rollouts(304, responses=96)
-    centred = recorded(
-        table, rlpost.Recipe.of({**recipe.model_dump(), "norm_std": "none"}), "advantages"
-    )
-    reward = np.array(table["reward"].to_pylist())
-    steps, groups = (np.array(table[name].to_pylist()) for name in ("step", "prompt_id"))
-    keys = np.unique(np.stack([steps, np.unique(groups, return_inverse=True)[1]]), axis=1,
-                     return_inverse=True)[1].ravel()  # fmt: skip
-    deviation = np.array([reward[keys == k].std(ddof=1) if (keys == k).sum() > 1 else 0
-                          for k in keys])  # fmt: skip
-    before = np.array([reward[steps == max(s - 1, 0)].std(ddof=1) for s in steps])
-    by = divisor(deviation, before)
-    values = [
-        [x / d for x in row] for row, d in zip(centred["advantages"].to_pylist(), by, strict=True)
-    ]
-    found, _ = findings(replaced(centred, "advantages", values), recipe)
-    assert found[0]["name"] == expected, found

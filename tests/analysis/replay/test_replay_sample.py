@@ -1,10 +1,7 @@
 """The sample of a search: groups of whole steps, with the numbers that they have in the steps."""
 
-from functools import partial
-
 import numpy as np
 import pyarrow as pa
-import pytest
 from replay_trainer import rollouts
 
 import rlpost
@@ -12,7 +9,6 @@ from rlpost.analysis.replay.compute import Replayer
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.rollouts import Rollouts, read
 from rlpost.analysis.replay.sample import sampled
-from rlpost.analysis.replay.search import search
 from rlpost.io.parquet.source import TableSource
 from rlpost.pipeline.coupling import coupling_of
 
@@ -69,26 +65,3 @@ def test_part_of_a_step_has_a_warning():
     assert part.scope == "whole prompt groups"
     assert sampled(part, TOKENS // 4).around is None
     assert "statistics of a batch" in part.warnings[0]
-
-
-def test_search_adds_the_groups_in_which_its_recipe_differs(monkeypatch: pytest.MonkeyPatch):
-    rewards = np.tile([0.0, 1.0, 0.2, 0.9, 0.1, 0.8, 0.0, 1.0], 60).astype(np.float32)
-    rewards[-48:] = np.tile([1.0, 0, 0, 0, 0, 0, 0, 0], 6)  # beyond the bound of advantages
-    count, length = len(rewards), 6
-    table = pa.table(
-        {
-            "step": np.zeros(count, np.int64),
-            "prompt_id": np.arange(count) // 8,
-            "reward": rewards + np.repeat(np.linspace(0, 0.3, count // 8), 8).astype(np.float32),
-            "response_mask": pa.array([[1] * length] * count, pa.list_(pa.uint8())),
-        }
-    )
-    recipe = rlpost.preset("verl", estimator="grpo", advantage_clip=1.5)
-    small = partial(sampled, tokens=TOKENS)
-    monkeypatch.setattr("rlpost.analysis.replay.search.sampled", small)
-    whole = recorded(table, recipe)
-    found = search(whole, tolerance=1e-4, given={"estimator": "grpo"})
-    assert small(whole).rows.max() < count - 48
-    assert 1.5 in (found.recipe.advantage_clip, *(found.recipe.reward_clip or ()))
-    assert found.facts["reproduces"]
-    assert found.facts["sample"]["responses"] < count
