@@ -16,9 +16,9 @@ from golden_rules import runs_of
 from golden_runs import Run
 from test_golden import defect_of
 
+from rlpost.analysis.replay.candidates import base_recipe
 from rlpost.analysis.replay.input_columns import NamedColumns
 from rlpost.analysis.replay.rollouts import read
-from rlpost.analysis.replay.candidates import base_recipe
 from rlpost.analysis.replay.search import search
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.io.parquet.source import TableSource

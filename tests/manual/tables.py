@@ -16,7 +16,6 @@ from rlpost.analysis.inspect.about import TOPICS as INSPECT_TOPICS
 from rlpost.analysis.inspect.findings import FINDINGS
 from rlpost.analysis.loss.log import METRICS
 from rlpost.analysis.replay import findings as replay
-from rlpost.analysis.replay.findings.base import Phase
 from rlpost.analysis.replay.stages import STAGES
 from rlpost.cli.help_screen import ALL, OPTIONS, PANELS, about, value_of
 from rlpost.estimators import ESTIMATORS
@@ -272,7 +271,7 @@ def logged_metrics() -> str:
 
 
 def replay_findings() -> str:
-    phases = get_args(Phase)
+    phases = get_args(replay.Phase)
     return _findings(sorted(replay.FINDINGS.values(), key=lambda one: phases.index(one.phase)))
 
 

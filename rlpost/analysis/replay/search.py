@@ -24,6 +24,7 @@ from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
 from rlpost.recipe.base import Symmetric
+from rlpost.recipe.numerics import EstimateClamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,6 +65,11 @@ _MOST_COLUMNS = 5
 KL_KINDS = ("k1", "k2", "k3", "abs", "k4")
 _SCOPES = ("group", "others", "batch", "running", "none")
 
+_CLAMPS = tuple(
+    EstimateClamp.of((which, bound))
+    for which in ("k3", "all")
+    for bound in (10.0, 20.0, 40.0, np.inf)
+)
 GRID: dict[str, tuple[Any, ...]] = {
     "kl_coef": (5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.0),
     "kl_estimator": KL_KINDS,
@@ -92,8 +98,8 @@ GRID: dict[str, tuple[Any, ...]] = {
     "numerics.constant": ("zero", "divide"),
     "numerics.batch": ("step", "step_domain", "all"),
     "numerics.kl_credit": ("return", "token", "response", "none"),
-    "numerics.log_ratio_clamp": (10.0, 20.0, 40.0, float("inf")),
-    "numerics.kl_clamp": (10.0, 20.0, float("inf")),
+    "numerics.log_ratio_clamp": _CLAMPS,
+    "numerics.kl_clamp": _CLAMPS,
     "numerics.terminal_reward": ("last_policy_token", "last_token"),
     "numerics.observations": ("skip", "states", "zero_states", "policy", "restart", "cut"),
     "numerics.outcome": ("return", "response"),
@@ -558,6 +564,8 @@ def _weights(rollouts: Rollouts) -> Iterator[Changes]:
 
 def _needed(base: Candidate, rollouts: Rollouts) -> list[Changes]:
     """Return the columns without which an estimator is an error; one empty change for others."""
+    if base.given.keys() & {"reward_components", "teachers"}:
+        return [{}]
     if base.recipe.estimator == "gdpo":
         words = ("reward", "score", "component")
         columns = list(chain.from_iterable(_unused(rollouts, x, lists=False) for x in words))
