@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from rlpost.pipeline.resolved import ResolvedRecipe
 
 Values = dict[str, Any]
-DETAIL = "numerics."
-"""How the name of a numerical detail begins among the changes of a candidate."""
+_TABLES = ("numerics", "options")
+"""Tables of a recipe whose entries are changes of their own."""
 # Of equally small recipes the first is named: rlpost's own, then presets.
 ORDER = (DEFAULT, *PRESETS)
 
@@ -55,22 +55,29 @@ def base_recipe(preset: str, estimator: str) -> Recipe:
 
 
 def nested(flat: Mapping[str, Any]) -> Values:
-    """Return changes as fields of a recipe: `numerics.NAME` in a table of its own."""
-    out: Values = {name: value for name, value in flat.items() if not name.startswith(DETAIL)}
-    details = {n.removeprefix(DETAIL): v for n, v in flat.items() if n.startswith(DETAIL)}
-    return merged(out, {"numerics": details} if details else {})
+    """Return changes as fields of a recipe: `numerics.NAME` and `options.NAME` in their tables."""
+    out: Values = {}
+    for name, value in flat.items():
+        table, _, key = name.partition(".")
+        if table in _TABLES and key:
+            out[table] = {**out.get(table, {}), key: value}
+        else:
+            out[name] = value
+    return out
 
 
 def flat(values: Mapping[str, Any]) -> Values:
     """Return fields of a recipe as changes."""
-    details = {DETAIL + name: value for name, value in values.get("numerics", {}).items()}
-    return {name: value for name, value in values.items() if name != "numerics"} | details
+    tables = {f"{t}.{key}": x for t in _TABLES for key, x in values.get(t, {}).items()}
+    return {name: value for name, value in values.items() if name not in _TABLES} | tables
 
 
 def value_of(recipe: Recipe, name: str) -> Any:
-    """Return the value of a field, or of `numerics.NAME`."""
-    owner = recipe.numerics if name.startswith(DETAIL) else recipe
-    return getattr(owner, name.removeprefix(DETAIL))
+    """Return the value of a field, of `numerics.NAME`, or of `options.NAME`; None if not set."""
+    table, _, key = name.partition(".")
+    if not key:
+        return getattr(recipe, name)
+    return getattr(recipe.numerics, key) if table == "numerics" else recipe.options.get(key)
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Candidate:
     estimator: str
     """As the framework calls it."""
     changes: Values = field(default_factory=dict)
-    """By field, or `numerics.NAME`."""
+    """By field, or `TABLE.NAME`."""
     given: Values = field(default_factory=dict)
     """Fields that the user typed, in the same form; they stay."""
 

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from rlpost.analysis.findings import Check, Finding, Registry
-from rlpost.analysis.replay.candidates import as_typed, nested, value_of
+from rlpost.analysis.replay.candidates import nested, value_of
 from rlpost.analysis.replay.evidence import Evidence
 from rlpost.analysis.replay.rollouts import NumberColumn
 from rlpost.analysis.replay.search import SOLVED, number_of, single_changes, with_numbers
 from rlpost.analysis.replay.stages import with_column
 from rlpost.display.text import counted
 from rlpost.errors import DataError, UsageError
+from rlpost.recipe.base import words_of
 from rlpost.recipe.presets import merged
 from rlpost.recipe.recipe import Recipe
 from rlpost.recipe.roles import LOG_PROBS
@@ -292,8 +293,8 @@ def _changed(seen: Evidence, changes: dict[str, Any]) -> PossibleCause | None:
         recipe = Recipe.of(merged(values, nested(changes)))
     except UsageError:
         return None
-    typed = [" ".join(as_typed(name, value)) for name, value in changes.items()]
-    before = [" ".join(as_typed(name, value_of(seen.recipe, name))) for name in changes]
+    typed = [" ".join(words_of(name, value)) for name, value in changes.items()]
+    before = [" ".join(words_of(name, value_of(seen.recipe, name))) for name in changes]
     options, replaced = " ".join(filter(None, typed)), " ".join(filter(None, before))
     text = f"reproduced by `{options}`" if options else f"reproduced without `{replaced}`"
     text += f", in place of `{replaced}`" if options and replaced else ""
@@ -630,7 +631,7 @@ def single_groups(seen: Evidence) -> Iterator[Part]:
     """Only prompt groups of one response differ.
 
     Such a response has no other to be compared with, and frameworks set its advantage to 0, to its
-    reward, or to anything. `--numerics single=` has the usual choices.
+    reward, or to anything. `--set numerics.single=` has the usual choices.
     """
     if "group" in seen.rollouts.columns:
         groups = seen.rollouts.groups
