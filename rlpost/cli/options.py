@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import types
-from enum import Enum
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -61,37 +60,6 @@ WIDEST_CHOICES = 60
 RUN = ("preset", "config", "correction", *OF_RUNS)
 """Options that environment variables set, beside those of the recipe and the loss."""
 _METAVARS = {dict: "NAME=VALUE", tuple: "A,B,...", bool: "", int: "INT", float: "FLOAT"}
-
-
-class OutputFormat(Enum):
-    """The output formats of commands that only read."""
-
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-
-
-class FindingSeverity(Enum):
-    """The least severity of findings that fail a command."""
-
-    error = "error"
-    warning = "warning"
-
-
-class CountedUnits(Enum):
-    """What statistics of responses count."""
-
-    row = "row"
-    rollout = "rollout"
-
-
-class RolloutRewards(Enum):
-    """The reward of a rollout whose rows have different rewards."""
-
-    equal = "equal"
-    last = "last"
-    sum = "sum"
-    mean = "mean"
 
 
 def option(
@@ -263,7 +231,9 @@ SummaryJson = Annotated[
     str | None,
     option("--summary-json", metavar="PATH", help="Write the summary as JSON; - is stdout."),
 ]
-Output = Annotated[OutputFormat, option("--format", help="Output format on stdout.")]
+Output = Annotated[
+    Literal["table", "json", "markdown"], option("--format", help="Output format on stdout.")
+]
 Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print errors only.")]
 Verbose = Annotated[
     bool,
@@ -338,11 +308,11 @@ NamedTokenizer = Annotated[
     option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
 ]
 Unit = Annotated[
-    CountedUnits | None,
+    Literal["row", "rollout"] | None,
     option("--unit", help="Count rows or rollouts in statistics of responses."),
 ]
 RolloutReward = Annotated[
-    RolloutRewards,
+    Literal["equal", "last", "sum", "mean"],
     option("--rollout-reward", help="Reward of a rollout whose rows differ."),
 ]
 PassThreshold = Annotated[
@@ -352,7 +322,7 @@ PassThreshold = Annotated[
 Components = Annotated[str | None, field_option(Recipe, "reward_components")]
 Weights = Annotated[str | None, field_option(Recipe, "component_weights")]
 FailOn = Annotated[
-    FindingSeverity | None,
+    Literal["error", "warning"] | None,
     option("--fail-on", help="Exit with code 1 if there are such findings."),
 ]
 
@@ -393,12 +363,18 @@ def with_recipe_options(
             every = {"context": context, "settings": settings, **values}
             function(**{name: every[name] for name in own})
 
-        fields = [*_fields(Recipe, uncommon=(REWARDS, KL, MASKS, ADVANTAGES) if loss else ())]
-        shared = {"preset": Preset, "config": Config, "correction": CorrectionName}
-        shared["assigned"] = Assigned
-        fields += [_parameter(name, annotation) for name, annotation in shared.items()]
-        fields += [*_fields(LossOptions)] if loss else []
-        _replace_signature(run, function, fields)
+        options = [*_fields(Recipe, uncommon=(REWARDS, KL, MASKS, ADVANTAGES) if loss else ())]
+        options += [
+            _parameter("preset", Preset),
+            _parameter("config", Config),
+            _parameter("correction", CorrectionName),
+            _parameter("assigned", Assigned),
+            *(_fields(LossOptions) if loss else ()),
+        ]
+        left = [name for name in own if name not in ("context", "settings")]
+        context = _parameter("context", typer.Context, inspect.Parameter.empty)
+        help_all = _parameter("help_all", HelpAll, default=False)
+        _set_signature(run, [*options, *(own[name] for name in left), context, help_all])
         return run
 
     return decorated
@@ -414,33 +390,15 @@ def reads_data(function: Callable[..., None]) -> Callable[..., None]:
         with limited_memory(max_memory):
             function(**values)
 
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in inspect.signature(function, eval_str=True).parameters.values()
-    ]
-    limit = _parameter("max_memory", MaxMemory)
-    run.__signature__ = inspect.Signature([*own, limit])  # type: ignore[attr-defined]
+    own = inspect.signature(function, eval_str=True).parameters.values()
+    _set_signature(run, [*own, _parameter("max_memory", MaxMemory)])
     return run
 
 
-def _replace_signature(
-    target: Callable[..., None], source: Callable[..., None], options: list[inspect.Parameter]
-) -> None:
-    """Set the signature that typer reads.
-
-    Args:
-        target: the function whose signature is set.
-        source: the function whose parameters it has, except `settings`.
-        options: its other parameters.
-    """
-    own = {
-        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(source, eval_str=True).parameters.items()
-        if name != "settings"
-    }
-    own.setdefault("context", _parameter("context", typer.Context, inspect.Parameter.empty))
-    own["help_all"] = _parameter("help_all", HelpAll, default=False)
-    target.__signature__ = inspect.Signature([*options, *own.values()])  # type: ignore[attr-defined]
+def _set_signature(function: Any, parameters: list[inspect.Parameter]) -> None:
+    """Set the signature that typer reads."""
+    named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    function.__signature__ = inspect.Signature(named)
 
 
 def _fields(

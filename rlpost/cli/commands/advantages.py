@@ -112,7 +112,7 @@ def advantages(
         device, chunk_tokens, workers, overwrite, state,
         engine=engine, ray_address=ray_address, asked=names if names["preset"] else {},
         started=context.obj, skip_existing=skip_existing,
-        fail_on=None if fail_on is None else fail_on.value,
+        fail_on=fail_on,
     )  # fmt: skip
     if show_plan:
         _show_plan(paths, recipe, run, steps, quiet=quiet, verbose=verbose)

@@ -9,7 +9,7 @@ import typer
 from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.help_screen import NAMES, Group, command
-from rlpost.cli.options import OutputFormat, option
+from rlpost.cli.options import option
 from rlpost.errors import UsageError
 from rlpost.recipe import presets as frameworks
 
@@ -69,7 +69,7 @@ def estimators(
             help="Estimators to list (default: all).",
         ),
     ] = None,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
 ) -> None:
     """List estimators: formula, required columns, source.
 
@@ -81,7 +81,7 @@ def estimators(
 
     named = [estimator_named(name) for name in names] if names else [*ESTIMATORS.values()]
     points = {} if names else {name: point.value for name, point in installed().items()}
-    show_estimators(named, points, how.value)
+    show_estimators(named, points, how)
 
 
 @command(losses_app, epilog=LOSSES_EPILOG)
@@ -94,27 +94,27 @@ def losses(
             help="Policy losses to list (default: all).",
         ),
     ] = None,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
 ) -> None:
     """List policy losses: formula, required columns, options, source."""
     from rlpost.cli.render.catalogue import show_losses  # noqa: PLC0415
     from rlpost.losses import LOSSES, loss_named  # noqa: PLC0415
 
     listed = [loss_named(name) for name in names] if names else [*LOSSES.values()]
-    show_losses(listed, how.value, detailed=bool(names))
+    show_losses(listed, how, detailed=bool(names))
 
 
 @presets_app.callback(invoke_without_command=True)
 def presets(
     context: typer.Context,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
 ) -> None:
     """List, show and compare the framework presets."""
     if context.invoked_subcommand is not None:
         return
     from rlpost.cli.render.catalogue import show_presets  # noqa: PLC0415
 
-    show_presets(how.value)
+    show_presets(how)
 
 
 @command(presets_app)
@@ -127,7 +127,7 @@ def show(
     ],
     estimator: Annotated[str | None, ESTIMATOR] = None,
     loss: Annotated[str | None, LOSS] = None,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
 ) -> None:
     """Print the recipe and the policy loss of a preset, as a TOML file for --config.
 
@@ -140,7 +140,7 @@ def show(
     every = name == frameworks.DEFAULT
     lines = frameworks.toml_comment(frameworks.about(name))
     lines += frameworks.toml_lines(recipe, options, every=every)
-    show_recipe(lines, frameworks.changed(recipe, options, every=every), how.value)
+    show_recipe(lines, frameworks.changed(recipe, options, every=every), how)
 
 
 @command(presets_app)
@@ -170,7 +170,7 @@ def diff(
     ] = None,
     loss: Annotated[str | None, LOSS] = None,
     explain: Annotated[bool, option("--explain", help="Describe each field.")] = False,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
 ) -> None:
     """Print where two frameworks differ: the recipe, and the policy loss.
 
@@ -198,7 +198,7 @@ def diff(
         texts = {name: x.text for config in configs for name, x in config.loss.options.items()}
         ours, theirs = (config.resolved() for config in configs)
         found += frameworks.loss_differences(ours, theirs, texts)
-    show_differences((left, right), found, how.value, explain=explain)
+    show_differences((left, right), found, how, explain=explain)
 
 
 def _fields_read(recipes: Sequence[Recipe]) -> list[str]:

@@ -12,7 +12,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import OutputFormat, option, reads_data
+from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 
@@ -60,7 +60,7 @@ def compare(
             "--count", "-n", metavar="INT", min=0, help="Responses to list that differ the most."
         ),
     ] = 5,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     config: Annotated[
         list[Path] | None,
         option(
@@ -100,11 +100,11 @@ def compare(
     from rlpost.analysis.compare import render as render_compare  # noqa: PLC0415
     from rlpost.interface import functions  # noqa: PLC0415
 
-    with reporting(bars=how is OutputFormat.table) as reporter:
+    with reporting(bars=how == "table") as reporter:
         comparison = functions.compare(
             paths, recipes, columns_map=columns_map, column=column, count=count, progress=reporter
         )
-    render_compare.show(comparison, how.value)
+    render_compare.show(comparison, how)
 
 
 def variants(

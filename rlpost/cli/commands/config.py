@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -62,15 +61,6 @@ app = typer.Typer(
 schema_app = typer.Typer(add_completion=False)
 
 
-class Style(Enum):
-    """The output formats of a recipe."""
-
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-    toml = "toml"
-
-
 @app.callback(epilog=EPILOG)
 def config() -> None:
     """Show the resolved recipe and the source of each value."""
@@ -81,7 +71,10 @@ def config() -> None:
 def show(
     settings: Settings,
     every: Annotated[bool, option("--all", help="Print defaults, too.")] = False,
-    style: Annotated[Style, option("--format", help="Output format on stdout.")] = Style.table,
+    how: Annotated[
+        Literal["table", "json", "markdown", "toml"],
+        option("--format", help="Output format on stdout."),
+    ] = "table",
 ) -> None:
     """Show the recipe of these options and the source of each value.
 
@@ -106,7 +99,7 @@ def show(
     fields = fields_of(recipe.model_copy(update=values), sources)
     listed = [one for one in fields if one.is_set or every]
     of_preset = f"preset {settings.preset}, " if settings.preset else ""
-    show_settings(listed, f"{of_preset}estimator {recipe.estimator}", style.value)
+    show_settings(listed, f"{of_preset}estimator {recipe.estimator}", how)
 
 
 def fields_of(recipe: Recipe, sources: Mapping[str, str]) -> list[Setting]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -11,7 +10,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat, option, reads_data
+from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError
 
@@ -27,20 +26,6 @@ EPILOG = """Examples:
 
   rlpost convert mine.jsonl out.parquet --from jsonl --map reward=scores.total
 """
-
-
-class Nonfinite(Enum):
-    """How a conversion treats numbers that are not finite."""
-
-    keep = "keep"
-    error = "error"
-
-
-class Attempts(Enum):
-    """Which attempts of a run count, of a step that several have."""
-
-    newest = "newest"
-    all = "all"
 
 
 LAYOUTS = ("response", "padded", "shifted", "compact", "left-padded")
@@ -101,13 +86,13 @@ def convert(
     ] = None,
     where: declared.Where = None,
     attempts: Annotated[
-        Attempts,
+        Literal["newest", "all"],
         option("--attempts", help="Rows of a step that several attempts wrote."),
-    ] = Attempts.newest,
+    ] = "newest",
     nonfinite: Annotated[
-        Nonfinite,
+        Literal["keep", "error"],
         option("--nonfinite", help="NaN or infinite numbers: keep and count, or stop."),
-    ] = Nonfinite.keep,
+    ] = "keep",
     workers: Annotated[
         int | None,
         option(
@@ -121,7 +106,7 @@ def convert(
     listed: Annotated[
         bool, option("--list", help="List the formats; with --from NAME: all about it.")
     ] = False,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -137,7 +122,7 @@ def convert(
     if listed and summary_json is not None:
         raise UsageError("--summary-json needs a conversion; for the list use --list --format json")
     if listed:
-        render_convert.show_formats(how.value, source)
+        render_convert.show_formats(how, source)
         return
     from rlpost.interface import functions  # noqa: PLC0415
 
@@ -154,12 +139,12 @@ def convert(
             group_size=group_size,
             tokenizer=tokenizer,
             where=where,
-            attempts=attempts.value,
-            nonfinite=nonfinite.value,
+            attempts=attempts,
+            nonfinite=nonfinite,
             workers=workers,
             overwrite=overwrite,
             progress=reporter,
         )
     write_json(summary, summary_json)
-    if summary_json != "-" or how is OutputFormat.table:
-        render_convert.show_conversion(summary, how.value, quiet=quiet)
+    if summary_json != "-" or how == "table":
+        render_convert.show_conversion(summary, how, quiet=quiet)

@@ -9,7 +9,6 @@ import typer
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.environment import with_variable
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat
 from rlpost.errors import UnavailableError
 
 app = typer.Typer(add_completion=False)
@@ -35,7 +34,7 @@ def doctor(
             show_default=False,
         ),
     ] = ".",
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     device: declared.Device = "auto",
 ) -> None:
     """Check the installation, the machine and the devices, for bug reports.
@@ -53,6 +52,6 @@ def doctor(
 
     result = examine(device, out)
     result["problems"] = [with_variable(text, context) for text in result["problems"]]
-    render_doctor.show(result, how.value)
+    render_doctor.show(result, how)
     if not result["ok"]:
         raise typer.Exit(UnavailableError.exit_code)

@@ -11,7 +11,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat, option, reads_data
+from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import check_summary, reporting, write_json
 from rlpost.errors import UsageError, series
 
@@ -57,7 +57,7 @@ def export(
     listed: Annotated[
         bool, option("--list", help="List the targets; with --to NAME: all about it.")
     ] = False,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,
     quiet: declared.Quiet = False,
 ) -> None:
@@ -74,7 +74,7 @@ def export(
     if listed and summary_json is not None:
         raise UsageError("--summary-json needs an export; for the list use --list --format json")
     if listed:
-        render_export.show_targets(how.value, target)
+        render_export.show_targets(how, target)
         return
     assert paths is not None
     assert target is not None
@@ -94,8 +94,8 @@ def export(
             progress=reporter,
         )
     write_json(summary, summary_json)
-    if summary_json != "-" or how is OutputFormat.table:
-        render_export.show_export(summary, how.value, quiet=quiet)
+    if summary_json != "-" or how == "table":
+        render_export.show_export(summary, how, quiet=quiet)
 
 
 def _check_given(paths: list[str], target: str | None) -> None:
@@ -110,7 +110,7 @@ def _check_given(paths: list[str], target: str | None) -> None:
 
 
 def _check_streams(
-    paths: list[str], summary_json: str | None, how: OutputFormat, *, overwrite: bool
+    paths: list[str], summary_json: str | None, how: str, *, overwrite: bool
 ) -> None:
     """Check that nothing else goes to stdout if the output does."""
     if paths[-1] != "-":
@@ -119,7 +119,7 @@ def _check_streams(
         raise UsageError("--overwrite: has no effect, because OUT is -, which is stdout")
     for flag, is_given in (
         ("--summary-json -", summary_json == "-"),
-        (f"--format {how.value}", how is not OutputFormat.table),
+        (f"--format {how}", how != "table"),
     ):
         if is_given:
             raise UsageError(

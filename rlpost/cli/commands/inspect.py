@@ -11,8 +11,6 @@ from rlpost.cli import options as declared
 from rlpost.cli.arguments import components_of, name_values
 from rlpost.cli.help_screen import SINGLE, command, usage_of
 from rlpost.cli.options import (
-    OutputFormat,
-    RolloutRewards,
     option,
     reads_data,
 )
@@ -83,10 +81,10 @@ def inspect(
     ] = None,
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
-    rollout_reward: declared.RolloutReward = RolloutRewards.equal,
+    rollout_reward: declared.RolloutReward = "equal",
     reward_components: declared.Components = None,
     component_weights: declared.Weights = None,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     prompt: Annotated[
         str | None,
         option("--prompt", metavar="ID", panel=SINGLE, help="Show the responses of this group."),
@@ -138,11 +136,11 @@ def inspect(
     adds every table: columns, groups, rewards, lengths, log-probs, masks, steps, domains, storage.
     """
     if about is not None:
-        _check_about(about, has_input=bool(paths), json=how is OutputFormat.json)
+        _check_about(about, has_input=bool(paths), json=how == "json")
     if not paths:
         if about is None:
             raise UsageError("IN... is missing", tip=usage_of(context))
-        _show_about(about, None, how.value)
+        _show_about(about, None, how)
         return
     columns_map = name_values(roles or [], "--map")
     components = components_of(reward_components, component_weights)
@@ -156,11 +154,11 @@ def inspect(
             **screens,
             footer=footer,
             no_tokens=not tokens,
-            unit=unit and unit.value,
+            unit=unit,
             **checked,
         )
         _show_responses(
-            paths, where, columns_map=columns_map, count=count, colour=colour, format=how.value,
+            paths, where, columns_map=columns_map, count=count, colour=colour, format=how,
             prompt=prompt, row=row, top=top, worst=worst,
         )  # fmt: skip
         return
@@ -169,12 +167,12 @@ def inspect(
     if footer:
         no_rows = "has no effect with --footer, which reads no rows"
         _check_unset(no_rows, about=about, verbose=verbose, where=where, **checked)
-        _show_footer(paths, columns_map, None if quiet and how is OutputFormat.table else how.value)
+        _show_footer(paths, columns_map, None if quiet and how == "table" else how)
         return
     _check_screens(how, **screens)
     from rlpost.interface import functions  # noqa: PLC0415 - polars takes a second to import
 
-    table = how is OutputFormat.table
+    table = how == "table"
     with reporting(quiet=quiet, bars=table and not quiet) as reporter:
         result = functions.inspect(
             paths,
@@ -182,18 +180,16 @@ def inspect(
             where=where,
             tokens=tokens,
             pass_threshold=pass_threshold,
-            unit=unit and unit.value,
-            rollout_reward=rollout_reward.value,
+            unit=unit,
+            rollout_reward=rollout_reward,
             reward_components=components,
             ignore=ignore or [],
             evidence=EVIDENCE if about is None else MOST_EVIDENCE,
-            critic_and_entropy=verbose
-            or about in ("critic", "entropy")
-            or how is OutputFormat.json,
+            critic_and_entropy=verbose or about in ("critic", "entropy") or how == "json",
             progress=reporter,
         )
     _show_facts(result, how, about, verbose=verbose, quiet=quiet)
-    if result.failing(None if fail_on is None else fail_on.value):
+    if result.failing(fail_on):
         raise typer.Exit(FindingsError.exit_code)
 
 
@@ -209,30 +205,28 @@ def _check_about(name: str, *, has_input: bool, json: bool) -> None:
         raise UsageError(f"--about {name}: has no effect with --format json, which has everything")
 
 
-def _check_screens(how: OutputFormat, **screens: object) -> None:
+def _check_screens(how: str, **screens: object) -> None:
     """Raise UsageError if several options choose what is printed, or --verbose has no effect."""
     chosen = [flag_of(name) for name, value in screens.items() if value]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} exclude each other")
-    if screens["verbose"] and how is OutputFormat.json:
+    if screens["verbose"] and how == "json":
         raise UsageError("--verbose: has no effect with --format json, which has everything")
 
 
-def _show_facts(
-    facts: Facts, how: OutputFormat, about: str | None, *, verbose: bool, quiet: bool
-) -> None:
+def _show_facts(facts: Facts, how: str, about: str | None, *, verbose: bool, quiet: bool) -> None:
     """Print the overview, every table, a topic, or with `quiet` a line for each finding."""
     from rlpost.analysis.inspect import render  # noqa: PLC0415
     from rlpost.display.page import show_page  # noqa: PLC0415
 
     if about is not None:
-        _show_about(about, facts, how.value)
-    elif quiet and how is OutputFormat.table:
+        _show_about(about, facts, how)
+    elif quiet and how == "table":
         render.show_findings(facts)
-    elif how is OutputFormat.json:
+    elif how == "json":
         render.show(facts, "json")
     else:
-        show_page(render.page(facts, verbose=verbose), how.value)
+        show_page(render.page(facts, verbose=verbose), how)
 
 
 def _show_about(name: str, facts: Facts | None, how: str) -> None:

@@ -12,7 +12,6 @@ from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
 from rlpost.cli.options import (
-    OutputFormat,
     option,
     reads_data,
     with_recipe_options,
@@ -74,7 +73,7 @@ def loss(
             help="Column of the log for a metric (default: found by its name).",
         ),
     ] = None,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,
     overwrite: declared.Overwrite = False,
     device: declared.Device = "auto",
@@ -94,7 +93,7 @@ def loss(
             "needed; pass several inputs as a directory or a quoted glob: "
             "rlpost loss 'dumps/*.parquet' OUT"
         )
-    if verbose and (quiet or how is OutputFormat.json):
+    if verbose and (quiet or how == "json"):
         raise UsageError(f"--verbose and {'--quiet' if quiet else '--format json'}: one is enough")
     if sweep and output is not None:
         raise UsageError("--sweep and OUT exclude each other: OUT has the loss of one setting")
@@ -120,8 +119,8 @@ def loss(
             summary = own.result(found) | settings.requested
     summary["warnings"] += unused_options(summary, configs, *settings.fields_set)
     write_json(summary, summary_json)
-    if summary_json != "-" and not (quiet and how is OutputFormat.table):
-        render_loss.show(summary, how.value, verbose=verbose)
+    if summary_json != "-" and not (quiet and how == "table"):
+        render_loss.show(summary, how, verbose=verbose)
 
 
 def _read_log(

@@ -12,7 +12,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import OutputFormat, option, reads_data
+from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting, write_text
 from rlpost.errors import UsageError
 from rlpost.recipe.flags import SET
@@ -83,7 +83,7 @@ def replay(
         bool,
         option("--overwrite", common=False, help="Replace the file of --save-config."),
     ] = False,
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     verbose: declared.Verbose = False,
 ) -> None:
     """Compare the numbers that a trainer recorded with those of a recipe.
@@ -95,11 +95,11 @@ def replay(
     settings = Settings({"estimator": estimator, "assigned": assigned}, config, preset)
     if unread := [name for name in OF_OUTPUT if name in settings.typed]:
         raise UsageError(f"{SET} {unread[0]}: replay writes no column; leave it out")
-    if verbose and how is OutputFormat.json:
+    if verbose and how == "json":
         raise UsageError("--verbose: has no effect with --format json, which has everything")
     request = _request(settings, name_values(roles or [], "--map"), tolerance, sample)
     _check_save(save_config, request, overwrite=overwrite)
-    result = _replayed(paths, request, bars=how is OutputFormat.table)
+    result = _replayed(paths, request, bars=how == "table")
     if save_config is not None:
         write_text(result["search"]["best"]["toml"] + "\n", save_config)
     _show(result, how, verbose=verbose)
@@ -107,15 +107,15 @@ def replay(
         raise typer.Exit(EXIT_DIFFERS)
 
 
-def _show(result: Json, how: OutputFormat, *, verbose: bool) -> None:
+def _show(result: Json, how: str, *, verbose: bool) -> None:
     from rlpost.analysis.replay.render import page  # noqa: PLC0415 - slow to import
     from rlpost.display.page import show_page  # noqa: PLC0415
     from rlpost.display.tables import show_json  # noqa: PLC0415
 
-    if how is OutputFormat.json:
+    if how == "json":
         show_json(result)
     else:
-        show_page(page(result, verbose=verbose), how.value)
+        show_page(page(result, verbose=verbose), how)
 
 
 def _replayed(paths: list[str], request: Json, *, bars: bool) -> Json:

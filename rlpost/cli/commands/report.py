@@ -13,7 +13,7 @@ from rlpost.cli import completion
 from rlpost.cli import options as declared
 from rlpost.cli.arguments import Settings, components_of, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
-from rlpost.cli.options import RolloutRewards, option, reads_data
+from rlpost.cli.options import option, reads_data
 from rlpost.cli.output import reporting
 from rlpost.errors import UsageError
 from rlpost.optional import need
@@ -45,7 +45,7 @@ def report(
     where: declared.Where = None,
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
-    rollout_reward: declared.RolloutReward = RolloutRewards.equal,
+    rollout_reward: declared.RolloutReward = "equal",
     reward_components: declared.Components = None,
     component_weights: declared.Weights = None,
     examples: Annotated[
@@ -116,8 +116,8 @@ def report(
             columns_map=columns_map,
             where=where,
             pass_threshold=pass_threshold,
-            unit=unit and unit.value,
-            rollout_reward=rollout_reward.value,
+            unit=unit,
+            rollout_reward=rollout_reward,
             reward_components=components,
             examples=examples,
             seed=seed,

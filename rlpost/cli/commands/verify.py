@@ -8,7 +8,7 @@ import typer
 
 from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.help_screen import command
-from rlpost.cli.options import OutputFormat, reads_data
+from rlpost.cli.options import reads_data
 from rlpost.cli.output import reporting
 
 app = typer.Typer(add_completion=False)
@@ -29,7 +29,7 @@ def verify(
         list[str],
         typer.Argument(metavar="FILE...", help="Enriched files: all of a run, or its directory."),
     ],
-    how: declared.Output = OutputFormat.table,
+    how: declared.Output = "table",
     estimator: declared.NamedEstimator = None,
     tokenizer: declared.NamedTokenizer = None,
     device: declared.Device = "auto",
@@ -49,11 +49,11 @@ def verify(
     from rlpost.pipeline.options import Options  # noqa: PLC0415
     from rlpost.render import verify as render_verify  # noqa: PLC0415
 
-    with reporting(bars=how is OutputFormat.table) as reporter:
+    with reporting(bars=how == "table") as reporter:
         options = Options(device, chunk_tokens, workers)
         result = functions.verify(
             paths, options, estimator=estimator, tokenizer=tokenizer, progress=reporter
         )
-    render_verify.show(result, how.value)
+    render_verify.show(result, how)
     if not result["ok"]:
         raise typer.Exit(DIFFERENT)

@@ -232,11 +232,7 @@ def _word(value: Any) -> str:
     """Return a value as it is typed in a command."""
     if value is None:
         return NONE
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return "never" if value == float("inf") else f"{value:g}"
-    return str(value)
+    return "never" if value == math.inf else word(value)
 
 
 def show_recipe(lines: Sequence[str], values: Mapping[str, Any], how: str) -> None:
@@ -283,31 +279,22 @@ def _toml_lines(settings: Sequence[Setting]) -> list[str]:
         if one.value is None:
             lines.append(f"# {name} is not set")
         else:
-            lines.append(f"{name} = {_toml(one.value)}  # {one.source}")
+            lines.append(f"{name} = {presets.toml_value(one.value)}  # {one.source}")
     return lines
-
-
-def _toml(value: Any) -> str:
-    """Return a value as in TOML, which is JSON except for infinity."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _toml_word(value: Any) -> str:
     """Return a value as in TOML, but texts without quotes."""
     if value is None:
         return NONE
-    return value if isinstance(value, str) else _toml(value)
+    return value if isinstance(value, str) else presets.toml_value(value)
 
 
 def _plain(value: Any) -> Any:
     """Return the value with infinity as a word, because JSON has no such number."""
     if isinstance(value, list):
         return [_plain(one) for one in value]
-    return _toml(value) if isinstance(value, float) and math.isinf(value) else value
+    return presets.toml_value(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def _settings_page(settings: Sequence[Setting], recipe: str) -> Page:

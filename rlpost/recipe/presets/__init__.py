@@ -11,6 +11,7 @@ of the policy loss that belongs to one.
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from functools import cache
 from pathlib import Path
@@ -304,7 +305,7 @@ def toml_of(values: Values) -> list[str]:
     values = dict(values)
     tables = {name: values.pop(name) for name in list(values) if isinstance(values[name], dict)}
     fields = {"numerics": Numerics.model_fields, "loss": LossOptions.model_fields}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    lines = [f"{name} = {toml_value(value)}" for name, value in values.items()]
     for title, table in tables.items():
         lines += ["", f"[{title}]"]
         for name, value in table.items():
@@ -312,15 +313,19 @@ def toml_of(values: Values) -> list[str]:
             if info and info.description:
                 lines += toml_comment(" ".join(info.description.split()))
             key = name if name.isidentifier() else json.dumps(name)
-            lines.append(f"{key} = {_toml(value)}")
+            lines.append(f"{key} = {toml_value(value)}")
     return lines
 
 
-def _toml(value: Any) -> str:
-    """Return a plain value as in TOML: as in JSON, but for tables."""
+def toml_value(value: Any) -> str:
+    """Return a plain value as in TOML: as in JSON, but for tables and infinity."""
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{name} = {_toml(x)}' for name, x in value.items())} }}"
-    return json.dumps(value)
+        return f"{{ {', '.join(f'{name} = {toml_value(x)}' for name, x in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def toml_comment(text: str) -> list[str]:
