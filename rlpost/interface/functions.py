@@ -261,7 +261,7 @@ def loss(
         loss: the loss and its options, such as `rlpost.loss_preset("verl")`; the default is PPO's.
         options: how the run is done.
         sweep: options of the loss with several values each, `correction` (a name, or None), and
-            `is_weight`, `is_cap`, `is_floor`, `is_normalise` and `is_policy` of the recipe; every
+            `is_weight`, `is_cap` and `is_policy` of the recipe; every
             combination is computed, in one pass. It excludes `output`.
         emit: `loss_gradient`, which the output then has, too.
         log: of the trainer, JSON lines or CSV with a row for each step. The result then has

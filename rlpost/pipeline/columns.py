@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -298,10 +298,7 @@ def lost_mask(source: Source, *, final: bool, sample: bool) -> str:
         recipe = stored_object(source.metadata, RECIPE_KEY)
         masked = stored_object(source.metadata, b"rlpost.summary").get("masked", {})
         dropped = masked.get("all", {}).get("responses", 0)
-        filters: dict[str, Any] = {
-            name: recipe[name] for name in ("is_filter", "is_filter_where") if name in recipe
-        }
-        rejects = Recipe.of(filters).rejects_tokens
+        rejects = Recipe.of({"is_filter": recipe.get("is_filter", ())}).rejects_tokens
     except (ValueError, AttributeError, TypeError, UsageError):
         return ""
     if not final and (rejects or (dropped and not sample)):

@@ -40,7 +40,8 @@ def coupling_of(resolved: ResolvedRecipe) -> Coupling:
         name: estimator.normalise_batch or bool(of_batch),
         "--length-weight": recipe.length_weight,
         "--difficulty-weight": recipe.difficulty_weight,
-        "--is-normalise": recipe.is_normalise,
+        f"--is-weight {recipe.is_weight}": recipe.is_weight is not None
+        and recipe.is_weight.normalised,
         "--is-filter batch": bool(recipe.batch_filters),
         "--top-entropy-quantile": recipe.top_entropy_quantile is not None,
         "--age-decay": recipe.age_decay is not None,

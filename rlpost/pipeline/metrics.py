@@ -41,7 +41,7 @@ from rlpost.pipeline.signal import (
     signal_of_responses,
     signal_of_tokens,
 )
-from rlpost.pipeline.stages.off_policy import corrected, drops_responses, passed, rejected
+from rlpost.pipeline.stages.off_policy import corrected, passed, rejected
 from rlpost.pipeline.stages.tokens import (
     LOST,
     inside,
@@ -481,8 +481,8 @@ def _add_correction(numbers: Numbers, batch: Batch, resolved: ResolvedRecipe) ->
     tokens = where(reached, rows["tokens"], 0)
     sums = {"is.tokens": tokens, "is.responses": tokens > 0}
     counts = {name: count_true(hit & mask, batch.offsets) for name, hit in _hits(batch).items()}
-    for number, one in enumerate(recipe.filters):
-        if drops_responses(recipe, one):
+    for number, one in enumerate(recipe.is_filter):
+        if one.drops_responses:
             counts[rejected(number)] = where(rows[passed(number)], 0, tokens)
     if "accepted" in batch:
         counts["is:rejected"] = tokens - count_true(mask & kept_mask(batch), batch.offsets)
@@ -527,15 +527,14 @@ def _report_correction(totals: Totals, resolved: ResolvedRecipe) -> Json:
     estimated on what the engine sampled.
     """
     recipe = resolved.recipe
-    bounded = recipe.is_cap is not None or recipe.is_floor is not None
     entry: Json = {
         "tokens": totals.count("is.tokens"),
         "responses": totals.count("is.responses"),
-        "truncated": _rates(totals, "is:truncated") if bounded else None,
+        "truncated": _rates(totals, "is:truncated") if recipe.is_cap is not None else None,
         "masked": _rates(totals, "is:masked") if recipe.is_mask is not None else None,
         "filters": [
             {"filter": str(one), **_rates(totals, rejected(number))}
-            for number, one in enumerate(recipe.filters)
+            for number, one in enumerate(recipe.is_filter)
         ],
         "rejected": _rates(totals, "is:rejected") if recipe.is_filter else None,
         "ess": None,

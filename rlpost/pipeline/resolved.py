@@ -403,10 +403,11 @@ def _check(recipe: Recipe, estimator: Estimator) -> None:
         raise UsageError(
             f"--estimator {estimator.name} needs --teacher COLUMN=WEIGHT, a column of log-probs"
         )
-    if recipe.numerics.correction == "first" and recipe.is_filter_where != "any":
+    by_advantage = [str(one) for one in recipe.is_filter if one.where != "any"]
+    if recipe.numerics.correction == "first" and by_advantage:
         raise UsageError(
-            f"--is-filter-where {recipe.is_filter_where}: needs advantages, and --numerics "
-            "correction=first rejects tokens before there are any; add --numerics correction=last"
+            f"--is-filter {by_advantage[0]}: needs advantages, and --numerics correction=first "
+            "rejects tokens before there are any; add --numerics correction=last"
         )
     if recipe.bootstrap is not None and not _bootstraps(recipe, estimator):
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from rlpost.recipe.flags import flag_of
@@ -38,7 +39,7 @@ def mask_flags(recipe: Mapping[str, Any]) -> dict[str, str]:
     if recipe["attempts"] == "newest":
         flags = {"superseded": "--attempts newest", **flags}
     if recipe["is_filter"]:
-        flags["off_policy"] = f"--is-filter {', '.join(recipe['is_filter'])}"
+        flags["off_policy"] = f"--is-filter {', '.join(map(str, recipe['is_filter']))}"
     return flags
 
 
@@ -159,12 +160,13 @@ def _importance(resolved: ResolvedRecipe) -> str:
     recipe = resolved.recipe
     if recipe.is_weight is None:
         return ""
-    bounds = {"at most": recipe.is_cap, "at least": recipe.is_floor}
-    limits = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
+    floor, cap = recipe.is_cap or (0.0, math.inf)
+    limits = [f"at most {cap:g}"] if cap < math.inf else []
+    limits += [f"at least {floor:g}"] if floor > 0 else []
     if recipe.is_mask is not None:
-        limits.append(f"0 outside {recipe.is_mask[0]:g} to {recipe.is_mask[1]:g}")
-    limits += ["divided by their mean"] if recipe.is_normalise else []
-    return ", ".join([f"{recipe.is_policy} / engine per {recipe.is_weight}", *limits])
+        limits.append(f"0 outside {recipe.is_mask.low:g} to {recipe.is_mask.high:g}")
+    limits += ["divided by their mean"] if recipe.is_weight.normalised else []
+    return ", ".join([f"{recipe.is_policy} / engine per {recipe.is_weight.level}", *limits])
 
 
 def _plain(value: float) -> str:

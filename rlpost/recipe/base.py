@@ -141,7 +141,9 @@ class Written:
         def parsed(value: Any) -> Any:
             try:
                 return cls.of(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError) as error:
+                if str(error).startswith("--"):  # it says more
+                    raise
                 raise PydanticCustomError(
                     "written", "must be {needed}", {"needed": cls.needed}
                 ) from None
@@ -151,13 +153,13 @@ class Written:
         return core_schema.no_info_plain_validator_function(
             parsed,
             serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda value: value.plain, when_used="json"
+                lambda value: value.plain
             ),
             json_schema_input_schema=core_schema.union_schema([number, text, parts]),
         )
 
 
-def _split(value: Any, parts: int) -> list[Any]:
+def split_value(value: Any, parts: int) -> list[Any]:
     """Return the parts of a text with colons, or of a tuple; a number is one part."""
     words = value.split(":") if isinstance(value, str) else value
     words = list(words) if isinstance(words, list | tuple) else [words]
@@ -199,7 +201,7 @@ class Range(Written, Bounds):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Return the bounds of LOW:HIGH; one that is left out is infinite."""
-        low, high = _split(value, 2)
+        low, high = split_value(value, 2)
         bounds = cls(_number(low, -math.inf), _number(high, math.inf))
         if not bounds.low < bounds.high or bounds == (-math.inf, math.inf):
             raise ValueError
@@ -221,7 +223,7 @@ class Symmetric(Range):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Return the bounds of C, or of LOW:HIGH."""
-        parts = _split(value, 2)
+        parts = split_value(value, 2)
         if len(parts) == 1:
             high = _number(parts[0])
             parts = [-high, high]
@@ -243,7 +245,7 @@ class Offsets(Range):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Return the offsets of C, for both sides, or of LOW:HIGH; one left out is infinite."""
-        parts = [math.inf] if value == "never" else _split(value, 2)
+        parts = [math.inf] if value == "never" else split_value(value, 2)
         low, high = parts if len(parts) == 2 else (_number(parts[0]),) * 2  # noqa: PLR2004
         offsets = cls(_number(low, math.inf), _number(high, math.inf))
         if not min(offsets) > 0:
@@ -275,7 +277,7 @@ class KlTarget(Written, _Target):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Return the target of a value, alone or with a horizon."""
-        target, horizon = (*_split(value, 2), None)[:2]
+        target, horizon = (*split_value(value, 2), None)[:2]
         both = cls(_number(target), _number(horizon, cls.usual))
         if not (min(both) > 0 and math.isfinite(max(both))):
             raise ValueError
@@ -312,7 +314,7 @@ class Clamp(Written, _Limit):
     @classmethod
     def of(cls, value: Any) -> Self:
         """Return the clamp of a bound, of `never`, or of a text with what is bounded."""
-        parts = _split(value, 2)
+        parts = split_value(value, 2)
         which, bound = parts if len(parts) > 1 else (cls.choices[0], *parts)
         limit = math.inf if bound == "never" else _number(bound)
         if which not in cls.choices or not limit > 0:
@@ -362,6 +364,8 @@ KlEstimator = Annotated[
 
 
 def _has_bool(value: Any) -> bool:
+    if isinstance(value, Written):
+        return False
     parts = value.values() if isinstance(value, dict) else value
     return isinstance(value, bool) or (
         isinstance(value, dict | list | tuple) and any(isinstance(part, bool) for part in parts)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from rlpost.errors import ErrorPart, OptionValueError, ReadWriteError, UsageError, no_such
+from rlpost.errors import ErrorPart, OptionValueError, ReadWriteError, UsageError, no_such, series
 from rlpost.recipe.base import (
     COMMON,
     Count,
@@ -26,6 +25,8 @@ from rlpost.recipe.base import (
     Share,
     Symmetric,
     Unit,
+    Written,
+    split_value,
 )
 from rlpost.recipe.estimators import check_name
 from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
@@ -61,7 +62,7 @@ EXTRA = (
 """Columns that are written only if `emit` names them."""
 LOSS_COLUMNS = ("pg_loss", "clip_state")
 """Columns that `rlpost loss` writes."""
-SWEPT_CORRECTIONS = ("correction", "is_weight", "is_cap", "is_floor", "is_normalise", "is_policy")
+SWEPT_CORRECTIONS = ("correction", "is_weight", "is_cap", "is_policy")
 """What a sweep of losses may vary of a recipe: a named correction, or fields of one."""
 LOSS_EXTRA = ("loss_gradient",)
 """Columns that it writes only if they are named."""
@@ -206,40 +207,48 @@ PROXIMAL = ("loglinear", "linear")
 """Ways to interpolate the policy before the current one between the engine's and the current."""
 _SIGNED = ("k1", "diff")
 LEVEL_SYNONYMS = {"sum": "sequence", "mean": "geometric"}
-FILTER_SYNTAX = "LEVEL:MEASURE:LOW:HIGH"
+FILTER_SYNTAX = "LEVEL:MEASURE:LOW:HIGH[:WHERE]"
+WHERE = ("any", "negative", "diverging")
+"""Tokens that a filter may reject."""
 
 
-@dataclass(frozen=True)
-class Filter:
+class _FilterParts(NamedTuple):
+    level: str
+    measure: str
+    low: float = -math.inf
+    high: float = math.inf
+    where: str = "any"
+
+
+class Filter(Written, _FilterParts):
     """An off-policy filter: keeps tokens, segments or responses with low <= measure <= high.
 
     Written LEVEL:MEASURE:LOW:HIGH; an empty bound is infinite, so `geometric:k3::0.01` rejects
     responses whose mean k3 is above 0.01. `batch:k2::0.02` rejects the tokens of a batch with the
-    largest k2 until the mean of the others is below 0.02. The formulas are those of
-    `rlpost.kernels.corrections.divergence`.
+    largest k2 until the mean of the others is below 0.02. With `:negative` only tokens with a
+    negative advantage are rejected, with `:diverging` only those whose update increases the
+    divergence. The formulas are those of `rlpost.kernels.corrections.divergence`.
     """
 
-    level: str
-    """What is kept or rejected: tokens by token or batch, segments, or responses by the others."""
-    measure: str
-    """Divergence that is compared with the bounds."""
-    low: float = -math.inf
-    """Smallest measure that is kept."""
-    high: float = math.inf
-    """Largest measure that is kept."""
+    metavar = FILTER_SYNTAX
+    needed = f"{FILTER_SYNTAX}; a bound may be left out"
+    pattern = rf"^\w+:\w+:[^:]*:[^:]*(:({'|'.join(WHERE)}))?$"
 
     @classmethod
-    def of(cls, text: str) -> Filter:
+    def of(cls, value: Any) -> Self:
         """Parse a value of --is-filter; raises ValueError."""
-        parts, named = [part.strip() for part in text.split(":")], f"--is-filter {text!r}"
-        if len(parts) != len(FILTER_SYNTAX.split(":")):
+        if isinstance(value, cls):
+            return value
+        parts, named = [part.strip() for part in value.split(":")], f"--is-filter {value!r}"
+        if len(parts) not in (4, 5):
             raise ValueError(f"{named}: write it {FILTER_SYNTAX}; a bound may be left out")
-        level, measure, low, high = parts
+        level, measure, low, high, where = (*parts, "any")[:5]
         level = LEVEL_SYNONYMS.get(level, level)
-        for name, names in ((level, FILTER_LEVELS), (measure, MEASURES)):
+        for name, names in ((level, FILTER_LEVELS), (measure, MEASURES), (where, WHERE)):
             if name not in names:
                 raise ValueError(f"{named}: {name!r} is none of {', '.join(names)}")
-        parsed = cls(level, measure, _bound(named, low, -math.inf), _bound(named, high, math.inf))
+        bounds = _bound(named, low, -math.inf), _bound(named, high, math.inf)
+        parsed = cls(level, measure, *bounds, where)
         if not parsed.low < parsed.high:
             raise ValueError(f"{named}: LOW must be under HIGH")
         if math.isinf(parsed.low) and math.isinf(parsed.high):
@@ -251,15 +260,22 @@ class Filter:
             )
         return parsed
 
-    def __str__(self) -> str:
-        """Return the filter as text; equal filters have equal text."""
+    @property
+    def plain(self) -> float | str:
+        """The text; equal filters have equal text."""
         low, high = (f"{x!r}" if math.isfinite(x) else "" for x in (self.low, self.high))
-        return f"{self.level}:{self.measure}:{low}:{high}"
+        where = "" if self.where == "any" else f":{self.where}"
+        return f"{self.level}:{self.measure}:{low}:{high}{where}"
 
     @property
     def by_response(self) -> bool:
         """Whether the filter keeps or rejects whole responses."""
         return self.level not in ("token", "segment", "batch")
+
+    @property
+    def drops_responses(self) -> bool:
+        """Whether the filter keeps or rejects whole responses, whatever their advantages."""
+        return self.by_response and self.where == "any"
 
     @property
     def of_batch(self) -> bool:
@@ -277,33 +293,72 @@ def _bound(named: str, word: str, default: float) -> float:
     return value
 
 
-def _normal_text(text: str) -> str:
-    return str(Filter.of(text))
+class _WeightParts(NamedTuple):
+    level: str
+    normalised: bool = False
+
+
+class WeightLevel(Written, _WeightParts):
+    """The level of importance weights, and whether they are divided by their mean."""
+
+    metavar = f"{'|'.join(get_args(Level))}[:normalised]"
+    needed = f"{series([repr(name) for name in get_args(Level)])}, alone or with :normalised"
+    pattern = f"^({'|'.join(get_args(Level))})(:normalised)?$"
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the level of LEVEL or LEVEL:normalised."""
+        if isinstance(value, cls):
+            return value
+        level, *others = value.split(":")
+        if level not in get_args(Level) or others not in ([], ["normalised"]):
+            raise ValueError
+        return cls(level, bool(others))
+
+    @property
+    def plain(self) -> float | str:
+        """LEVEL, with :normalised if weights are."""
+        return self.level + ":normalised" * self.normalised
+
+
+class WeightBounds(Range):
+    """The largest importance weight, and the smallest one: `2`, `0.5:2`, `0.5:`."""
+
+    metavar = "CAP|FLOOR:CAP"
+    needed = "CAP above 0, or FLOOR:CAP, with FLOOR under CAP; one of both may be left out"
+    pattern = Symmetric.pattern
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Return the bounds of CAP, or of FLOOR:CAP; no floor is 0."""
+        parts = split_value(value, 2)
+        floor, cap = parts if len(parts) > 1 else (0.0, *parts)
+        bounds = super().of((0.0 if floor in (None, "") else floor, cap))
+        if bounds.low < 0 or bounds == (0.0, math.inf):
+            raise ValueError
+        return bounds
+
+    @property
+    def plain(self) -> float | str:
+        """CAP, else FLOOR:CAP."""
+        return super().plain if self.low else self.high
 
 
 class CorrectionOptions(OptionModel):
     """Off-policy correction between the rollout engine and the trainer."""
 
-    is_weight: Level | None = None
-    """Level of the importance weights, old over infer probability (default: no weights)."""
-    is_cap: Positive | None = None
-    """Largest importance weight; larger ones are truncated to it."""
-    is_floor: NonNegative | None = None
-    """Smallest importance weight; smaller ones are raised to it."""
-    is_mask: Annotated[tuple[float, float] | None, InHelp("LOW HIGH")] = None
+    is_weight: Parsed[WeightLevel] | None = None
+    """Level of the importance weights, old over infer probability; with :normalised they are
+    divided by their mean over the batch (default: no weights)."""
+    is_cap: Parsed[WeightBounds] | None = None
+    """Largest importance weight, or smallest and largest: others are truncated to these."""
+    is_mask: Parsed[Range] | None = None
     """Set the importance weight to 0 if the ratio is outside [LOW, HIGH]."""
-    is_normalise: bool = False
-    """Divide importance weights by their mean over the batch."""
-    is_filter: Annotated[
-        tuple[Annotated[str, AfterValidator(_normal_text)], ...],
-        InHelp("LEVEL:MEASURE:LOW:HIGH", repeated=True),
-    ] = ()
+    is_filter: Annotated[tuple[Parsed[Filter], ...], InHelp(FILTER_SYNTAX, repeated=True)] = ()
     """Reject tokens or responses outside the bounds, e.g. sequence:ratio:0.5:2 or max:k3::0.3.
     Levels: token, segment, geometric, sequence, max, batch. Measures: ratio, k1, k2, k3, tv, error,
-    diff, prob_gap, bkl, age."""
-    is_filter_where: Literal["any", "negative", "diverging"] = "any"
-    """Tokens that filters may reject: any, those with a negative advantage, or those whose update
-    increases the divergence."""
+    diff, prob_gap, bkl, age. WHERE: tokens that may be rejected: any, those with a negative
+    advantage, or those whose update increases the divergence (diverging)."""
     is_policy: Literal["old", "current", "loglinear", "linear"] = "old"
     """Policy that weights and filters compare with the engine: old, current (log_probs), or the
     one before the current, interpolated by policy_version."""
@@ -316,19 +371,19 @@ class CorrectionOptions(OptionModel):
     @property
     def compares_engine(self) -> bool:
         """Whether weights or filters compare log-probs with those of the engine."""
-        by_filter = any(one.measure != "age" for one in self.filters)
-        return self.is_weight is not None or by_filter or self.is_filter_where == "diverging"
+        compared = (one.measure != "age" or one.where == "diverging" for one in self.is_filter)
+        return self.is_weight is not None or any(compared)
 
     @property
     def reads_ages(self) -> bool:
         """Whether weights or filters read the age of tokens, in versions."""
-        by_age = any(one.measure == "age" for one in self.filters)
+        by_age = any(one.measure == "age" for one in self.is_filter)
         return by_age or (self.compares_engine and self.is_policy in PROXIMAL)
 
     @property
     def batch_filters(self) -> dict[int, Filter]:
         """The filters of the largest tokens of a batch, by their number among all."""
-        return {number: one for number, one in enumerate(self.filters) if one.of_batch}
+        return {number: one for number, one in enumerate(self.is_filter) if one.of_batch}
 
     @property
     def corrects(self) -> bool:
@@ -336,47 +391,26 @@ class CorrectionOptions(OptionModel):
         return self.is_weight is not None or bool(self.is_filter)
 
     @property
-    def filters(self) -> tuple[Filter, ...]:
-        """The parsed values of is_filter."""
-        return tuple(map(Filter.of, self.is_filter))
-
-    @property
     def rejects_responses(self) -> bool:
         """Whether a filter drops whole responses, whatever their advantages."""
-        return self.is_filter_where == "any" and any(one.by_response for one in self.filters)
+        return any(one.drops_responses for one in self.is_filter)
 
     @property
     def rejects_tokens(self) -> bool:
         """Whether a filter rejects single tokens of a response."""
-        return bool(self.is_filter) and not (
-            self.is_filter_where == "any" and all(one.by_response for one in self.filters)
-        )
+        return not all(one.drops_responses for one in self.is_filter)
 
     def _correction_conflicts(self) -> Conflicts:
-        cap, floor, mask = self.is_cap, self.is_floor, self.is_mask
-        options = {"is_cap": cap, "is_floor": floor, "is_mask": mask}
+        options = {"is_cap": self.is_cap, "is_mask": self.is_mask}
         names = [flag_of(name) for name, value in options.items() if value is not None]
-        names += ["--is-normalise"] if self.is_normalise else []
         return [
             (
                 self.is_weight is None and bool(names),
                 f"{' and '.join(names)} without --is-weight: there is no weight to shape",
             ),
             (
-                cap is not None and floor is not None and floor > cap,
-                f"--is-floor {floor} must not exceed --is-cap {cap}",
-            ),
-            (
-                mask is not None and not mask[0] < mask[1],
-                f"--is-mask: LOW must be under HIGH, not {mask}",
-            ),
-            (
                 self.is_policy != "old" and not self.compares_engine,
                 f"--is-policy {self.is_policy} needs --is-weight or an --is-filter of log-probs",
-            ),
-            (
-                self.is_filter_where != "any" and not self.is_filter,
-                f"--is-filter-where {self.is_filter_where} needs an --is-filter: there is none",
             ),
         ]
 

@@ -109,7 +109,7 @@ def test_every_field_is_listed_or_only_those_that_are_set():
         (),
         ("--preset", "verl", "--estimator", "gae"),
         ("--preset", "openrlhf", "--estimator", "rloo", "--is-weight", "token"),
-        ("--is-weight", "token", "--is-mask", "0.5", "inf", "--numerics", "kl_clamp=never"),
+        ("--is-weight", "token", "--is-mask", "0.5:inf", "--numerics", "kl_clamp=never"),
         ("--map", "reward=a b", "--teacher", "big=0.5", "--emit", "advantages,kl"),
     ],
 )

@@ -101,10 +101,10 @@ TWO = """
 --device tpu | --device tpu: auto, cpu, cuda, cuda:N or another
 --plan --device gpu | --device gpu: | tip: torch calls cards of
 --is-cap 2 | --is-cap without --is-weight
---is-normalise | --is-normalise without --is-weight
---is-weight token --is-cap 1 --is-floor 2 | --is-floor 2.0 must not exceed --is-cap 1.0
---is-weight token --is-mask 3 1 | --is-mask: LOW must be under HIGH
---is-filter-where negative | --is-filter-where negative needs an --is-filter
+--is-weight tokn | --is-weight tokn: must be 'token', | did you mean token
+--is-weight token --is-cap 2:1 | --is-cap 2:1: must be CAP above 0, or FLOOR:CAP
+--is-weight token --is-mask 3:1 | --is-mask 3:1: must be LOW:HIGH, with LOW under HIGH
+--is-filter token:k2::1:positive | 'positive' is none of any, negative, diverging
 --reward-clip 3:-1 | --reward-clip 3:-1: must be C above 0, for -C:C, or LOW:HIGH
 --reward-scale 3 1 0 1 | --reward-scale: LOW must be under HIGH
 --component-weights 1,2 | --component-weights: as many are needed
@@ -214,7 +214,7 @@ def kinds():
     """One option of each type, with words that are no value of it."""
     free = {"estimator", "columns", "reward_components", "episode_domains", "loss"}
     words = {"teachers": "large=x", "numerics": "norm_eps=x"}
-    counts = {"reward_scale": 4, "overlong_penalty": 3, "group_length_penalty": 3, "is_mask": 2}
+    counts = {"reward_scale": 4, "overlong_penalty": 3, "group_length_penalty": 3}
     seen = {}
     for command, fields in FIELDS.items():
         for name, field in fields.items():

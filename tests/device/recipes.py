@@ -44,7 +44,7 @@ def corrections() -> dict[str, Recipe]:
     weights = {f"weight {level}": {"is_weight": level, "is_cap": 1.05} for level in WEIGHTS}
     weights |= {
         f"weight {level}, masked, normalised": {
-            "is_weight": level, "is_mask": (0.9, 1.1), "is_normalise": True
+            "is_weight": f"{level}:normalised", "is_mask": (0.9, 1.1)
         }
         for level in WEIGHTS
     }  # fmt: skip
@@ -56,7 +56,7 @@ def corrections() -> dict[str, Recipe]:
     }
     where = {
         f"filter {level}, {place}": {
-            "is_filter": (f"{level}:ratio:0.95:1.05",), "is_filter_where": place
+            "is_filter": (f"{level}:ratio:0.95:1.05:{place}",)
         }
         for level in ("token", "sequence")
         for place in ("negative", "diverging")

@@ -41,9 +41,8 @@ RECIPES = {
     "filters": rlpost.Recipe(
         estimator="rloo",
         unit="row",
-        is_weight="segment",
+        is_weight="segment:normalised",
         is_cap=1.1,
-        is_normalise=True,
         is_filter=("token:ratio:0.8:1.25", "sequence:ratio:0.5:2"),
     ),
 }

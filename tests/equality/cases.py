@@ -37,6 +37,13 @@ OLD_WORDS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(log_ratio|kl)_clamp=([\d.]+)(?= |$)", r"\1_clamp=\2 --numerics \1_clamps=all"),
     (r"(log_ratio|kl)_clamp=k3:(\S+)", r"\1_clamp=\2 --numerics \1_clamps=k3"),
     (r"is_clamp=token:(\S+)", r"is_clamp=\1 --numerics is_clamp_at=token"),
+    (r"--is-cap ([\d.]+):(\S+)", r"--is-cap \2 --is-floor \1"),
+    (r"--is-mask ([\d.]+):(\S+)", r"--is-mask \1 \2"),
+    (r"--is-weight (\w+):normalised", r"--is-weight \1 --is-normalise"),
+    (
+        r"(--is-filter \S+):(negative|diverging) (--is-filter \S+):\2",
+        r"\1 \3 --is-filter-where \2",
+    ),
     (r"--kl-target (\S+):(\S+)", r"--kl-target \1 --kl-horizon \2"),
     (r"--pg-clip (\S+):(\S+)", r"--pg-clip-low \1 --pg-clip-high \2"),
     (r"--loss-option weight=(\S+):(\S+)", r"--tis-low \1 --tis-high \2"),
@@ -65,10 +72,14 @@ def old_words(words: list[str]) -> list[str]:
     return shlex.split(line)
 
 
-# Values of options that BASE has in two.
-MERGED = (r"recipe\.(reward_clip|kl_target)$", r"reward_clip\.bound$")
 # A clamp with what it bounds: 20 with the field of its estimators there, k3:20 here.
 CLAMPS = (r"(options|rlpost\.loss)\.kl_loss_(log_ratio_)?clamp$",)
+# Values of options that BASE has in two.
+MERGED = (
+    r"recipe\.(reward_clip|kl_target|is_\w+)(\[\d\]| length)?$",
+    r"filters\[\d\]\.filter$",
+    r"reward_clip\.bound$",
+)
 # The size of a file that rlpost wrote: its metadata holds texts and timings.
 SIZES = (r"\.input(\.files\[\d+\])?\.bytes$",)
 
@@ -389,11 +400,13 @@ def of_corrections() -> list[Case]:
     made = []
     for level in ("token", "segment", "geometric", "sequence"):
         for name, bound in (
-            ("cap", "--is-cap 1.05"), ("cap and floor", "--is-cap 1.05 --is-floor 0.95"),
-            ("mask", "--is-mask 0.9 1.1"), ("normalised", "--is-cap 1.05 --is-normalise"),
+            ("cap", "--is-cap 1.05"), ("cap and floor", "--is-cap 0.95:1.05"),
+            ("mask", "--is-mask 0.9:1.1"), ("normalised", "--is-cap 1.05"),
         ):  # fmt: skip
-            options = f"--is-weight {level} {bound} --emit advantages,is_weight"
-            made.append(advantages(f"weight {level} {name}", "steps.parquet", options))
+            weight = level + ":normalised" * (name == "normalised")
+            options = f"--is-weight {weight} {bound} --emit advantages,is_weight"
+            how = {"ignored": MERGED}
+            made.append(advantages(f"weight {level} {name}", "steps.parquet", options, **how))
     for level in ("token", "segment", "geometric", "sequence", "max"):
         for measure in ("ratio", "diff", "k1", "k2", "k3", "tv", "error"):
             low, high = {"ratio": ("0.9", "1.1"), "error": ("", "1.2")}.get(measure, ("", "0.05"))
@@ -407,10 +420,11 @@ def of_corrections() -> list[Case]:
     made += [
         advantages(
             f"filter of {where} tokens", "multiturn.parquet",
-            f"--is-filter token:ratio:0.9:1.1 --is-filter max:k3::0.05 --is-filter-where {where} "
+            f"--is-filter token:ratio:0.9:1.1{where} --is-filter max:k3::0.05{where} "
             f"--is-weight token --is-cap 2 --emit advantages,is_weight,final_response_mask",
+            ignored=MERGED,
         )
-        for where in ("any", "negative", "diverging")
+        for where in ("", ":negative", ":diverging")
     ]  # fmt: skip
     return made
 

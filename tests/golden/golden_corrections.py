@@ -10,10 +10,15 @@ WEIGHT = same("is_weight")
 FINAL = same("final_response_mask")
 
 
-def between(level, measure, low=None, high=None) -> str:
+def between(level, measure, low=None, high=None, where="any") -> str:
     """A filter as it is written; a bound of None is none."""
     bounds = ["" if bound is None else repr(float(bound)) for bound in (low, high)]
-    return ":".join([level, measure, *bounds])
+    return ":".join([level, measure, *bounds, where])
+
+
+def cap(floor, cap):
+    """The bounds of weights; None without any."""
+    return None if floor is cap is None else (floor, cap)
 
 
 def advantages_given(table) -> pa.Table:
@@ -57,8 +62,9 @@ def verl_filter(kind, threshold) -> str:
 def verl(_entry, config, _table) -> Runs:
     options = {"preset": "verl", "estimator": "raw", "numerics": {"batch": "all"}}
     if config.get("rollout_is"):
-        options |= {"is_weight": config["rollout_is"], "is_cap": config["threshold"]}
-        options["is_normalise"] = config.get("batch_normalize", False)
+        normalised = ":normalised" * config.get("batch_normalize", False)
+        weight = f"{config['rollout_is']}{normalised}"
+        options |= {"is_weight": weight, "is_cap": config["threshold"]}
     if config.get("rollout_rs"):
         kinds = config["rollout_rs"].split(",")
         thresholds = str(config["rollout_rs_threshold"]).split(",")
@@ -73,14 +79,14 @@ def trl(_entry, config, _table) -> Runs:
     if how == "mask":
         options = {"is_mask": (low or 0.0, math.inf if high is None else high)}
     else:
-        options = {"is_floor": low, "is_cap": high}
+        options = {"is_cap": cap(low, high)}
     return [run(WEIGHT, preset="trl", estimator="raw", is_weight=level, **options)]
 
 
 def slime(entry, config, _table) -> Runs:
     low, high = config["tis_clip_low"], config["tis_clip"]
     masks = "icepop" in entry["function"]
-    options = {"is_mask": (low, high)} if masks else {"is_floor": low, "is_cap": high}
+    options = {"is_mask": (low, high)} if masks else {"is_cap": cap(low, high)}
     return [run(WEIGHT, preset="slime", estimator="raw", is_weight="token", **options)]
 
 
@@ -91,8 +97,7 @@ def slime_sequences(_entry, config, _table) -> Runs:
             {"filter_mask": "final_response_mask"},
             preset="slime",
             columns={"old_log_probs": "log_probs", "infer_log_probs": "old_log_probs"},
-            is_filter=[between("geometric", "k1", None, config["opsm_delta"])],
-            is_filter_where="negative",
+            is_filter=[between("geometric", "k1", None, config["opsm_delta"], "negative")],
         )
     ]
 
@@ -101,13 +106,12 @@ def openinstruct(_entry, config, _table) -> Runs:
     bounds = config["rho_mask_lower_bound"] or None, config["rho_mask_upper_bound"] or None
     options = {
         "is_weight": "geometric" if config["rho_mask_sequence_level"] else "token",
-        "is_cap": config["rho_clamp_upper_bound"] or None,
-        "is_floor": config["rho_clamp_lower_bound"] or None,
+        "is_cap": cap(*(config[f"rho_clamp_{side}_bound"] or None for side in ("lower", "upper"))),
         "preset": "open-instruct",
     }
     if config["rho_mask_tv_divergence"]:
-        one = between("geometric", "tv", *bounds)
-        return [given(WEIGHT, is_filter=[one], is_filter_where="diverging", **options)]
+        one = between("geometric", "tv", *bounds, where="diverging")
+        return [given(WEIGHT, is_filter=[one], **options)]
     if any(bounds):
         options["is_mask"] = (bounds[0] or 0.0, bounds[1] or math.inf)
     return [run(WEIGHT, estimator="raw", **options)]
@@ -141,10 +145,10 @@ RULES = [
 
 def _truncated(fact, _table, recipe):
     """verl counts responses where a weight is a response's, those without policy tokens too."""
-    if recipe.is_floor is not None:
+    if recipe.is_cap is not None and recipe.is_cap.low > 0:
         return None
     counts = fact["correction"]["truncated"]
-    if recipe.is_weight == "token":
+    if recipe.is_weight.level == "token":
         return counts["token_rate"]
     return counts["responses"] / fact["responses"]
 

@@ -336,10 +336,10 @@ def test_sapo(taus):
 
 TOKEN, GEOMETRIC = {"is_weight": "token"}, {"is_weight": "geometric"}
 CORRECTIONS = {
-    "clamped": ({**TOKEN, "is_cap": 1.2, "is_floor": 0.9}, ("token", "clamp", "ratio", 0.9, 1.2)),
+    "clamped": ({**TOKEN, "is_cap": (0.9, 1.2)}, ("token", "clamp", "ratio", 0.9, 1.2)),
     "capped": ({**TOKEN, "is_cap": 1.2}, ("token", "clamp", "ratio", None, 1.2)),
     "sequences clamped": (
-        {**GEOMETRIC, "is_cap": 1.1, "is_floor": 0.95},
+        {**GEOMETRIC, "is_cap": (0.95, 1.1)},
         ("sequence", "clamp", "ratio", 0.95, 1.1),
     ),
     "ratio": (

@@ -506,7 +506,7 @@ def _weight_cases() -> Iterator[PeerCase]:
                 "vllm_importance_sampling_clip_min": low,
                 "vllm_importance_sampling_clip_max": high,
             }
-            options: Json = {"is_weight": level, "is_cap": high, "is_floor": low}
+            options: Json = {"is_weight": level, "is_cap": (low, high)}
             if mode.endswith("mask"):
                 options = {"is_weight": level, "is_mask": (low or -math.inf, high or math.inf)}
             step = partial(_step, options=tuple(config.items()))

@@ -400,7 +400,7 @@ def _correction_cases() -> Iterator[PeerCase]:
                 for mine, options in WEIGHTS:
                     if kind == "far" and "is_mask" in mine:
                         continue  # no weight is left, and verl's metrics then divide by 0
-                    added = {"is_weight": level, "is_normalise": normalise}
+                    added = {"is_weight": level + ":normalised" * normalise}
                     config = {
                         **options,
                         "rollout_is": level,

@@ -110,7 +110,7 @@ def test_weights_filters_and_losses_use_the_interpolated_policy(how):
     at = data.column_names.index("old_log_probs")
     without = data.remove_column(at)
     twin = without.append_column("old_log_probs", pa.array(interpolated(data, how)))
-    options = {"is_weight": "sequence", "is_filter": ("geometric:k3::0.2",), "is_normalise": True}
+    options = {"is_weight": "sequence:normalised", "is_filter": ("geometric:k3::0.2",)}
     emit = ("is_weight", "final_response_mask", "advantages")
     found, ours = rlpost.enrich(without, Recipe(**options, emit=emit, is_policy=how))
     want, theirs = rlpost.enrich(twin, Recipe(**options, emit=emit))

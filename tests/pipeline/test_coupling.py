@@ -38,7 +38,7 @@ CASES = {
     "length weight": {"estimator": "raw", "length_weight": True},
     "difficulty weight": {"estimator": "raw", "difficulty_weight": True},
     "importance weights": {"estimator": "raw", "is_weight": "token"},
-    "of mean 1": {"estimator": "raw", "is_weight": "token", "is_normalise": True},
+    "of mean 1": {"estimator": "raw", "is_weight": "token:normalised"},
     "group columns": {"estimator": "raw", "emit": ("advantages", "group_mean")},
     "difficulty": {
         "estimator": "raw",

@@ -20,9 +20,8 @@ RECIPES = [
     rlpost.Recipe(estimator="gae", kl_coef=0.05, whiten_advantages=True),
     rlpost.Recipe(
         estimator="rloo",
-        is_weight="segment",
+        is_weight="segment:normalised",
         is_cap=1.1,
-        is_normalise=True,
         is_filter=("token:ratio:0.8:1.25", "sequence:ratio:0.5:2"),
     ),
 ]

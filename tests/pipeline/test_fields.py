@@ -69,11 +69,9 @@ VALUES = {
     "norm_mean": SCOPES[1:],
     "norm_std": SCOPES[1:],
     "reward_clip": ((-0.4, 0.4), (-0.2, 1.1), (0.2, 1.1)),
-    "is_weight": ("token", "segment", "geometric", "sequence"),
-    "is_cap": (1.1, 3.0),
-    "is_floor": (0.5, 0.9),
+    "is_weight": ("token", "segment", "geometric", "sequence", "token:normalised"),
+    "is_cap": (1.1, 3.0, "0.5:", "0.9:3"),
     "is_mask": ((0.5, 2.0), (0.0, 1.2)),
-    "is_normalise": (True,),
     "is_filter": (
         ("token:ratio:0.6:1.8",),
         ("sequence:k3::0.5", "segment:k1:-0.4:0.4"),
@@ -82,8 +80,8 @@ VALUES = {
         ("geometric:ratio:0.5:2",),
         ("batch:k2::0.1",),
         ("geometric:age::1.5",),
+        ("token:ratio:0.6:1.8:negative", "sequence:k3::0.5:diverging"),
     ),
-    "is_filter_where": ("negative", "diverging"),
     "is_policy": ("current", "loglinear", "linear"),
     "top_entropy_quantile": (0.5, 0.1),
     "age_decay": (0.5, 0.9),
@@ -165,7 +163,6 @@ NEEDS = {
     "kl_target": _KL,
     "component_weights": {"reward_components": COMPONENTS},
     "is_weight": _WEIGHTED,
-    "is_filter_where": _FILTERED,
     "rollout_reward": {"unit": "rollout"},
     "mask_before_norm": {"drop_truncated": True},
     "difficulty_weight": {"length_weight": True},  # so that both recipes have weights
@@ -173,7 +170,7 @@ NEEDS = {
     "age_decay": {"difficulty_weight": True},
 }
 """What a field needs to be valid, or to have an effect."""
-NEEDS |= dict.fromkeys(("is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"), _WEIGHTED)
+NEEDS |= dict.fromkeys(("is_cap", "is_mask", "is_policy"), _WEIGHTED)
 NEEDS |= {f"{DETAIL}{name}": _PENALTY for name in ("penalty_length", "penalty_floor")}
 NEEDS |= {name: _WHITENED for name in VALUES if name.startswith(f"{DETAIL}whiten_")}
 NEEDS |= {name: _KL for name in VALUES if name.startswith((f"{DETAIL}kl_", f"{DETAIL}log_"))}

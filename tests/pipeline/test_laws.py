@@ -39,7 +39,7 @@ SCANS = (
     "agentic_reinforce",
 )  # fmt: skip
 MANNER = {"inputs", "outputs", "seconds", "rewritten"}
-CORRECTED = {"is_weight": "token", "is_cap": 1.2, "is_normalise": True}
+CORRECTED = {"is_weight": "token:normalised", "is_cap": 1.2}
 RECIPES = {
     **{name: {"estimator": name, **ESSENTIALS.get(name, {})} for name in ESTIMATORS},
     "weights": {"length_weight": True, "difficulty_weight": True, "whiten_advantages": True},

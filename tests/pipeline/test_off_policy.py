@@ -54,15 +54,15 @@ def unless_nothing_is_left(table, recipe):
 @given(
     rollouts(),
     st.sampled_from(LEVELS),
-    st.sampled_from([{}, {"is_cap": 1.21}, {"is_cap": 1.3, "is_floor": 0.83}]),
+    st.sampled_from([{}, {"cap": 1.21}, {"cap": 1.3, "floor": 0.83}]),
     st.sampled_from([None, (0.77, 1.29)]),
     st.booleans(),
 )
 def test_weights_of_the_pipeline_are_those_of_the_loops(rows, level, limits, bounds, normalise):
-    options = {"is_mask": bounds, "is_normalise": normalise, **limits}
-    table, summary = enriched(rows, is_weight=level, **options)
-    plain = {name.removeprefix("is_"): value for name, value in limits.items()}
-    plain |= {"bounds": bounds} if bounds else {}
+    cap = (limits.get("floor"), limits["cap"]) if limits else None
+    weight = level + ":normalised" * normalise
+    table, summary = enriched(rows, is_weight=weight, is_mask=bounds, is_cap=cap)
+    plain = {**limits, "bounds": bounds} if bounds else limits
     want = slow.weights(rows, level, normalise=normalise, **plain)
     close(lists(table, "is_weight"), want)
     flat_masks = [m for one in rows for m in one.mask]
@@ -138,8 +138,8 @@ def test_observations_weigh_what_the_numerics_say(kind, observation):
 @settings(max_examples=20)
 @given(rollouts(), st.sampled_from(["negative", "diverging"]))
 def test_filters_may_spare_tokens_by_their_advantage(rows, where):
-    filters = ["geometric:k3::0.0371", "token:ratio:0.71:1.43"]
-    table, _ = enriched(rows, is_filter=filters, is_filter_where=where)
+    filters = [f"geometric:k3::0.0371:{where}", f"token:ratio:0.71:1.43:{where}"]
+    table, _ = enriched(rows, is_filter=filters)
     plain, _ = rlpost.enrich(to_table(rows), Recipe(estimator="raw"))
     pairs = [("geometric", "k3", -math.inf, 0.0371), ("token", "ratio", 0.71, 1.43)]
     for one, credit, got in zip(
@@ -171,14 +171,11 @@ def test_equal_log_probs_are_warned_of():
     ("options", "text"),
     [
         ({"is_cap": 2}, "--is-cap without --is-weight"),
-        (
-            {"is_mask": (1, 2), "is_normalise": True},
-            "--is-mask and --is-normalise without --is-weight",
-        ),
-        ({"is_weight": "token", "is_cap": 1, "is_floor": 2}, "--is-floor"),
-        ({"is_weight": "token", "is_mask": (2, 1)}, "LOW must be under HIGH"),
+        ({"is_cap": 2, "is_mask": (1, 2)}, "--is-cap and --is-mask without --is-weight"),
+        ({"is_weight": "token", "is_cap": (2, 1)}, "FLOOR under CAP"),
+        ({"is_weight": "token", "is_mask": (2, 1)}, "LOW under HIGH"),
         ({"is_weight": "tokens"}, "is_weight"),
-        ({"is_filter_where": "negative"}, "--is-filter-where negative"),
+        ({"is_filter": ["token:ratio:1:2:positive"]}, "none of any, negative, diverging"),
         ({"is_filter": ["token:ratio:1"]}, "LEVEL:MEASURE:LOW:HIGH"),
         ({"is_filter": ["tokens:ratio:1:2"]}, "none of token"),
         ({"is_filter": ["token:k4:1:2"]}, "none of ratio"),
@@ -212,7 +209,7 @@ def test_log_probs_are_read_only_where_they_are_needed(tmp_path):
     assert not any("infer_log_probs" in step for step in columns_of_passes(tmp_path))
     for options, want in (
         ({"is_weight": "token", "is_filter": ("token:ratio:0.5:2",)}, [False, True]),
-        ({"is_weight": "token", "is_normalise": True}, [True, True]),
+        ({"is_weight": "token:normalised"}, [True, True]),
         ({"is_filter": ("max:k3::0.3",)}, [True, True]),
     ):
         steps = columns_of_passes(tmp_path, **options)
@@ -258,10 +255,8 @@ def test_tokens_that_are_rejected_first_count_as_observations(
 
 
 def test_rejection_by_advantage_cannot_come_first():
-    recipe = Recipe(
-        is_filter=["token:k2::0.5"], is_filter_where="negative", numerics={"correction": "first"}
-    )
-    with pytest.raises(UsageError, match="--is-filter-where negative: needs advantages"):
+    recipe = Recipe(is_filter=["token:k2::0.5:negative"], numerics={"correction": "first"})
+    with pytest.raises(UsageError, match=r"--is-filter token:k2::0\.5:negative: needs advantages"):
         rlpost.enrich(to_table([row([-1.0], [-1.0])]), recipe)
 
 
@@ -270,9 +265,7 @@ def test_a_response_with_a_bad_number_weighs_0_and_leaves_every_mean():
     table = to_table(rows)
     bad = pa.array([[-1.5, math.nan], [-1.5]], pa.list_(pa.float32()))
     table = table.set_column(table.column_names.index("infer_log_probs"), "infer_log_probs", bad)
-    recipe = Recipe(
-        is_weight="token", is_normalise=True, nonfinite="mask", is_filter=("max:k2::9",)
-    )
+    recipe = Recipe(is_weight="token:normalised", nonfinite="mask", is_filter=("max:k2::9",))
     out, summary = rlpost.enrich(table, recipe)
     assert lists(out, "is_weight") == [[0.0, 0.0], [1.0]]
     assert summary["correction"]["tokens"] == 1

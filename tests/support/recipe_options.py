@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlpost.recipe.recipe import Numerics
+from rlpost.recipe.recipe import Filter, Numerics, WeightLevel
 
 OWN = Path(__file__).parent / "own_estimator.py"
 
@@ -75,17 +75,14 @@ CASES = {
     "emit_only": ("--emit-only", True, ""),
     "replace": ("--replace", True, ""),
     "pass_threshold": ("--pass-threshold 0.5", 0.5, ""),
-    "is_weight": ("--is-weight geometric", "geometric", ""),
-    "is_cap": ("--is-cap 2", 2.0, "--is-weight token"),
-    "is_floor": ("--is-floor 0.5", 0.5, "--is-weight token"),
-    "is_mask": ("--is-mask 0.5 2", (0.5, 2.0), "--is-weight token"),
-    "is_normalise": ("--is-normalise", True, "--is-weight token"),
+    "is_weight": ("--is-weight geometric", WeightLevel("geometric"), ""),
+    "is_cap": ("--is-cap 0.5:2", (0.5, 2.0), "--is-weight token"),
+    "is_mask": ("--is-mask 0.5:2", (0.5, 2.0), "--is-weight token"),
     "is_filter": (
         "--is-filter sum:ratio:0.5:2 --is-filter max:k3::0.3",
-        ("sequence:ratio:0.5:2.0", "max:k3::0.3"),
+        (Filter("sequence", "ratio", 0.5, 2.0), Filter("max", "k3", high=0.3)),
         "",
     ),
-    "is_filter_where": ("--is-filter-where negative", "negative", "--is-filter max:k3::0.3"),
     "is_policy": ("--is-policy current", "current", "--is-weight token"),
     "top_entropy_quantile": ("--top-entropy-quantile 0.2", 0.2, ""),
     "age_decay": ("--age-decay 0.9", 0.9, ""),

@@ -23,8 +23,9 @@ from rlpost.analysis.replay.trials import Trial, Trials
 from rlpost.display.reporter import SilentReporter
 from rlpost.errors import DataError
 from rlpost.io.arrow import is_list, is_number
-from rlpost.recipe.base import Symmetric
+from rlpost.recipe.base import Range, Symmetric
 from rlpost.recipe.numerics import EstimateClamp
+from rlpost.recipe.recipe import WeightBounds, WeightLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -552,14 +553,14 @@ def _weights(rollouts: Rollouts) -> Iterator[Changes]:
         positive = values[values > 0]
         if len(positive):
             low, high = (float(f"{x:.6g}") for x in (positive.min(), positive.max()))
-            shapes.append({"is_cap": high})
+            shapes.append({"is_cap": WeightBounds(0.0, high)})
             if len(positive) == len(values):
-                shapes += [{"is_floor": low}, {"is_floor": low, "is_cap": high}]
+                shapes += [{"is_cap": WeightBounds(low, cap)} for cap in (np.inf, high)]
             else:
                 least, most = np.floor(low * 20) / 20, np.ceil(high * 20) / 20
-                shapes.append({"is_mask": (float(least), float(most))})
+                shapes.append({"is_mask": Range(float(least), float(most))})
     for level in ("token", "segment", "geometric", "sequence"):
-        yield from ({"is_weight": level, **shape} for shape in shapes)
+        yield from ({"is_weight": WeightLevel(level), **shape} for shape in shapes)
 
 
 def _needed(base: Candidate, rollouts: Rollouts) -> list[Changes]:

@@ -111,7 +111,8 @@ def constant_per_response(resolved: ResolvedRecipe) -> frozenset[str]:
     names = {"final_response_mask"}
     if resolved.constant:
         names |= {"advantages", "returns", "raw_advantages"}
-    if resolved.recipe.is_weight in RESPONSE_LEVELS:
+    weight = resolved.recipe.is_weight
+    if weight is not None and weight.level in RESPONSE_LEVELS:
         names |= {"is_weight"}
     return frozenset(names)
 

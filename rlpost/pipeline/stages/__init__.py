@@ -151,7 +151,7 @@ def _filter_stages(recipe: Recipe) -> list[Stage]:
             **correction.filter_parts(recipe),
             fields=correction.filter_fields(recipe),
             changes=_ADVANTAGES | _CORRECTED,
-            after="sample_mask" if recipe.is_filter_where == "any" else "",
+            after="sample_mask" if all(one.where == "any" for one in recipe.is_filter) else "",
         )
     ]
 

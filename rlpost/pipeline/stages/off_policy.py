@@ -68,11 +68,6 @@ def ordered_filters(recipe: Recipe) -> Ordered:
     }
 
 
-def drops_responses(recipe: Recipe, one: Filter) -> bool:
-    """Return whether a filter accepts or rejects whole responses, whatever their advantages."""
-    return one.by_response and recipe.is_filter_where == "any"
-
-
 def roles(recipe: Recipe) -> frozenset[str]:
     """Return the roles that weights and filters read."""
     compared = {recipe.corrected_role, "infer_log_probs"} if recipe.compares_engine else set()
@@ -92,9 +87,9 @@ def filter_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that filters read."""
     names = {"is_filter"}
     if recipe.is_filter:
-        names |= {"is_filter_where", "numerics.correction"}
+        names.add("numerics.correction")
         names |= {"is_policy"} if recipe.compares_engine else set()
-        if any(one.measure not in UNCLAMPED for one in recipe.filters):
+        if any(one.measure not in UNCLAMPED for one in recipe.is_filter):
             names.add("numerics.is_filter_clamp")
     return frozenset(names)
 
@@ -103,7 +98,7 @@ def weight_fields(recipe: Recipe) -> frozenset[str]:
     """Return the fields that importance weights read."""
     names = {"is_weight"}
     if recipe.is_weight is not None:
-        names |= {"is_cap", "is_floor", "is_mask", "is_normalise", "is_policy"}
+        names |= {"is_cap", "is_mask", "is_policy"}
         names |= {"numerics.is_clamp", "numerics.is_observations"}
     return frozenset(names)
 
@@ -129,9 +124,9 @@ def weight_parts(recipe: Recipe) -> dict[str, Any]:
         return {}
     return {
         "reads": roles(recipe),
-        "map": partial(map_weights, recipe=recipe) if recipe.is_normalise else None,
+        "map": partial(map_weights, recipe=recipe) if recipe.is_weight.normalised else None,
         "in_first_pass": not recipe.reads_ages,
-        "reduce": mean_weights if recipe.is_normalise else None,
+        "reduce": mean_weights if recipe.is_weight.normalised else None,
         "apply": partial(add_weights, recipe=recipe),
     }
 
@@ -140,11 +135,11 @@ def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
     """Return which responses each filter accepts, and how many tokens all of them accept."""
     mapped = {
         passed(number): _inside(batch, one, recipe)
-        for number, one in enumerate(recipe.filters)
-        if drops_responses(recipe, one)
+        for number, one in enumerate(recipe.is_filter)
+        if one.drops_responses
     }
     if recipe.numerics.correction == "first":
-        accepted = [_accepted(batch, number, recipe) for number in range(len(recipe.filters))]
+        accepted = [_accepted(batch, number, recipe) for number in range(len(recipe.is_filter))]
         chosen = batch.xp.stack([batch.mask, *accepted]).all(0)
         mapped[ACCEPTED] = count_true(chosen, batch.offsets)
     return mapped
@@ -152,8 +147,10 @@ def map_accepted_by(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
 
 def map_weights(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
     """Return the sum of each response's weights, and their number."""
+    assert recipe.is_weight is not None
+    level = recipe.is_weight.level
     weights, count = _weights(batch, recipe).values, batch.policy_tokens
-    if recipe.is_weight in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
+    if level in RESPONSE_LEVELS:  # one weight for each response, not for its tokens
         total = reduce_responses(weights, batch.mask, batch.offsets, level="max")
         count = batch.xp.astype(count > 0, count.dtype)
     else:
@@ -163,7 +160,7 @@ def map_weights(batch: Batch, *, recipe: Recipe) -> dict[str, Array]:
 
 def _accepted(batch: Batch, number: int, recipe: Recipe) -> Array:
     """Return which tokens a filter accepts, [T] bool."""
-    one = recipe.filters[number]
+    one = recipe.is_filter[number]
     if one.of_batch:
         values = _values(batch, one, recipe)
         return kept_in_order(batch, f"filter {number}", values, MeanBelow(one.high))
@@ -179,8 +176,8 @@ def drop_rejected(responses: Responses, *, recipe: Recipe) -> Responses:
     """
     flags = {
         str(one): responses[passed(number)]
-        for number, one in enumerate(recipe.filters)
-        if drops_responses(recipe, one)
+        for number, one in enumerate(recipe.is_filter)
+        if one.drops_responses
     }
     if not flags:
         return responses
@@ -241,10 +238,10 @@ def reject(batch: Batch, *, recipe: Recipe) -> Batch:
     Filters that drop whole responses add nothing.
     """
     xp, hits = batch.xp, dict[str, Array]()
-    for number, one in enumerate(recipe.filters):
-        if not drops_responses(recipe, one):
+    for number, one in enumerate(recipe.is_filter):
+        if not one.drops_responses:
             outside = ~_accepted(batch, number, recipe)
-            hits[rejected(number)] = batch.mask & outside & _rejectable(batch, recipe)
+            hits[rejected(number)] = batch.mask & outside & _rejectable(batch, one, recipe)
     if not hits:
         return batch
     accepted = ~xp.stack([*hits.values()]).any(0)
@@ -264,7 +261,7 @@ def add_weights(batch: Batch, *, recipe: Recipe) -> Batch:
     """
     xp, weights = batch.xp, _weights(batch, recipe)
     values = weights.values
-    if recipe.is_normalise:
+    if recipe.is_weight is not None and recipe.is_weight.normalised:
         values = values / spread(batch.responses["is_mean"], batch.offsets)
     if recipe.numerics.is_observations == "zero":
         values = xp.where(batch.mask, values, 0.0)
@@ -283,15 +280,15 @@ def add_log_ratio(batch: Batch) -> Batch:
     )
 
 
-def _rejectable(batch: Batch, recipe: Recipe) -> Array:
-    """Return tokens that filters may reject: all, only those with A < 0, or with A·d > 0 (VACO)."""
-    if recipe.is_filter_where == "any":
+def _rejectable(batch: Batch, one: Filter, recipe: Recipe) -> Array:
+    """Return tokens that a filter may reject: all, those with A < 0, or with A·d > 0 (VACO)."""
+    if one.where == "any":
         return batch.mask
     if "advantages" in batch:
         advantages = batch["advantages"]
     else:
         advantages = spread(batch.responses["credit"], batch.offsets)
-    if recipe.is_filter_where == "negative":
+    if one.where == "negative":
         return advantages < 0
     return advantages * (corrected(batch, recipe) - batch["infer_log_probs"]) > 0
 
@@ -326,15 +323,16 @@ def _weights(batch: Batch, recipe: Recipe) -> Weights:
         batch["infer_log_probs"],
         batch.mask,
         batch.offsets,
-        level=recipe.is_weight,
+        level=recipe.is_weight.level,
         clamp=numerics.is_clamp.bound,
         clamp_at=numerics.is_clamp.which,
     )
     if numerics.is_observations == "one":
         logs = batch.xp.where(batch.mask, logs, 0.0)
+    floor, cap = recipe.is_cap or (0.0, math.inf)
     return importance_weights(
         logs,
-        cap=math.inf if recipe.is_cap is None else recipe.is_cap,
-        floor=recipe.is_floor or 0.0,
+        cap=cap,
+        floor=floor,
         bounds=recipe.is_mask or (0.0, math.inf),
     )
