@@ -58,6 +58,16 @@ def estimators(context: typer.Context) -> Offers:
     return (names("estimators") | installed | variants).items()
 
 
+def formats() -> Offers:
+    """Return the formats of dumps."""
+    return names("formats").items()
+
+
+def targets() -> Offers:
+    """Return what rlpost export writes."""
+    return names("export").items()
+
+
 def losses(context: typer.Context) -> Offers:
     """Return policy losses, and the variants of the preset."""
     return (names("losses") | _variants(context, framework_presets.loss_variants)).items()

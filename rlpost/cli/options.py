@@ -30,7 +30,7 @@ from rlpost.cli.help_screen import (
 from rlpost.cli.output import silence_warnings
 from rlpost.errors import UsageError
 from rlpost.recipe.base import InHelp
-from rlpost.recipe.flags import OF_RUNS, flag_of, variable_of
+from rlpost.recipe.flags import OF_RUNS, field_of, flag_of, variable_of
 from rlpost.recipe.loss import LossOptions, word
 from rlpost.recipe.recipe import Recipe
 
@@ -51,8 +51,17 @@ COMPLETERS: dict[str, Completer] = {
     "loss": completion.losses,
     "aggregation": completion.aggregations,
     "kl_loss_aggregation": completion.aggregations,
+    "sweep": completion.sweeps,
+    "preset": completion.presets,
+    "correction": completion.corrections,
+    "set": completion.fields,
+    "column": completion.column,
+    "from": completion.formats,
+    "to": completion.targets,
+    "about": completion.topics,
+    "ignore": completion.checks,
 }
-"""What the shell offers for a field, beside the words of its type."""
+"""What the shell offers for an option, by its field or name, beside the words of its type."""
 OF_PRESETS = ("estimator_name",)
 """Fields that presets alone set."""
 WIDEST_CHOICES = 60
@@ -63,35 +72,36 @@ _METAVARS = {dict: "NAME=VALUE", tuple: "A,B,...", bool: "", int: "INT", float: 
 
 
 def option(
-    *flags: str,
-    help: str,  # noqa: A002 - typer's name for it
+    flags: str,
+    metavar: str,
+    text: str,
+    *,
     panel: str = IN_OUT,
     common: bool = True,
-    metavar: str | None = None,
     variable: bool = False,
-    complete: Completer | None = None,
     **others: Any,
 ) -> Any:
     """Return the declaration of an option that is no field of a recipe.
 
     Args:
-        flags: as typed, the long one first.
-        help: what it does, without its default.
+        flags: as typed, with blanks between them, the long one first.
+        metavar: the value as help shows it; empty for flags and choices.
+        text: what it does, for help, without its default.
         panel: the heading of its group.
         common: the short help lists it.
-        metavar: the value as help shows it; None for flags and enumerations.
         variable: an RLPOST_* variable sets it, too.
-        complete: offers values to the shell.
         others: as typer.Option.
     """
+    names = flags.split()
+    field = field_of(names[0])
     return typer.Option(
-        *flags,
-        help=help,
+        *names,
+        help=text,
         rich_help_panel=Panel(panel, common=common),
-        metavar=metavar,
-        envvar=variable_of(flags[0][2:].replace("-", "_")) if variable else None,
+        metavar=metavar or None,
+        envvar=variable_of(field) if variable else None,
         show_envvar=False,
-        autocompletion=complete or completion.choices_of(metavar),
+        autocompletion=COMPLETERS.get(field) or completion.choices_of(metavar),
         **others,
     )
 
@@ -175,155 +185,131 @@ Preset = Annotated[
     str | None,
     option(
         "--preset",
-        metavar="NAME",
+        "NAME",
+        "Compute as this framework does (see `rlpost presets`).",
         panel=ESTIMATOR,
         variable=True,
-        complete=completion.presets,
-        help="Compute as this framework does (see `rlpost presets`).",
     ),
 ]
 CorrectionName = Annotated[
     str | None,
     option(
         "--correction",
+        "FRAMEWORK:NAME",
+        "A framework's named correction (see `rlpost help pipeline`).",
         common=False,
-        metavar="FRAMEWORK:NAME",
         panel=CORRECTION,
         variable=True,
-        complete=completion.corrections,
-        help="A framework's named correction (see `rlpost help pipeline`).",
     ),
 ]
 Config = Annotated[
-    Path | None,
-    option("--config", metavar="PATH", panel=ESTIMATOR, variable=True, help="Recipe file (TOML)."),
+    Path | None, option("--config", "PATH", "Recipe file (TOML).", panel=ESTIMATOR, variable=True)
 ]
 Assigned = Annotated[
     list[str] | None,
     option(
         "--set",
-        metavar="FIELD=VALUE",
+        "FIELD=VALUE",
+        "Field of the recipe: gamma=0.9, numerics.single=raw.",
         panel=ESTIMATOR,
         common=False,
-        complete=completion.fields,
-        help="Field of the recipe: gamma=0.9, numerics.single=raw.",
     ),
 ]
 Map = Annotated[
     list[str] | None,
-    option(
-        "--map",
-        metavar="ROLE=COLUMN",
-        complete=completion.roles,
-        help="Column to read for a role (default: found by its name).",
-    ),
+    option("--map", "ROLE=COLUMN", "Column to read for a role (default: found by its name)."),
 ]
 Where = Annotated[
-    str | None,
-    option(
-        "--where",
-        metavar="EXPR",
-        help="Rows to read, as \"reward > 0 and domain = 'math'\".",
-    ),
+    str | None, option("--where", "EXPR", "Rows to read, as \"reward > 0 and domain = 'math'\".")
 ]
-Overwrite = Annotated[bool, option("--overwrite", help="Replace OUT if it exists.")]
+Overwrite = Annotated[bool, option("--overwrite", "", "Replace OUT if it exists.")]
 SummaryJson = Annotated[
-    str | None,
-    option("--summary-json", metavar="PATH", help="Write the summary as JSON; - is stdout."),
+    str | None, option("--summary-json", "PATH", "Write the summary as JSON; - is stdout.")
 ]
 Output = Annotated[
-    Literal["table", "json", "markdown"], option("--format", help="Output format on stdout.")
+    Literal["table", "json", "markdown"], option("--format", "", "Output format on stdout.")
 ]
-Quiet = Annotated[bool, option("--quiet", "-q", panel=EXECUTION, help="Print errors only.")]
+Quiet = Annotated[bool, option("--quiet -q", "", "Print errors only.", panel=EXECUTION)]
 Verbose = Annotated[
-    bool,
-    option("--verbose", "-v", panel=EXECUTION, help="Print times, storage and all tables, too."),
+    bool, option("--verbose -v", "", "Print times, storage and all tables, too.", panel=EXECUTION)
 ]
 Device = Annotated[
     str,
     option(
         "--device",
-        metavar="auto|cpu|cuda[:N]|...",
+        "auto|cpu|cuda[:N]|...",
+        "Device, see `rlpost help gpu`.",
         panel=EXECUTION,
         variable=True,
-        help="Device, see `rlpost help gpu`.",
     ),
 ]
 ChunkTokens = Annotated[
     int | None,
     option(
         "--chunk-tokens",
-        metavar="INT",
+        "INT",
+        "Approximate tokens per chunk (default: fits the device).",
         panel=EXECUTION,
         common=False,
         variable=True,
         min=1,
-        help="Approximate tokens per chunk (default: fits the device).",
     ),
 ]
 Workers = Annotated[
     int | None,
     option(
         "--workers",
-        metavar="INT",
+        "INT",
+        "Threads (default: one per core, at most 8).",
         panel=EXECUTION,
         common=False,
         variable=True,
         min=1,
-        help="Threads (default: one per core, at most 8).",
     ),
 ]
 MaxMemory = Annotated[
     str | None,
     option(
         "--max-memory",
-        metavar="SIZE",
+        "SIZE",
+        "Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
         panel=EXECUTION,
         common=False,
         variable=True,
-        help="Memory to use: 4GB, 500MB, 50% (default: 75% of the machine's).",
     ),
 ]
 State = Annotated[
     Path | None,
     option(
         "--state",
-        metavar="PATH",
+        "PATH",
+        "JSON: running statistics, adaptive KL; loaded and saved.",
         panel=REWARDS,
         common=False,
-        help="JSON: running statistics, adaptive KL; loaded and saved.",
     ),
 ]
 NamedEstimator = Annotated[
-    str | None,
-    option(
-        "--estimator",
-        metavar="NAME",
-        help="Run this estimator, if metadata names code.",
-        complete=completion.estimators,
-    ),
+    str | None, option("--estimator", "NAME", "Run this estimator, if metadata names code.")
 ]
 NamedTokenizer = Annotated[
-    str | None,
-    option("--tokenizer", metavar="NAME|PATH", help="Use this tokenizer, if metadata names one."),
+    str | None, option("--tokenizer", "NAME|PATH", "Use this tokenizer, if metadata names one.")
 ]
 Unit = Annotated[
     Literal["row", "rollout"] | None,
-    option("--unit", help="Count rows or rollouts in statistics of responses."),
+    option("--unit", "", "Count rows or rollouts in statistics of responses."),
 ]
 RolloutReward = Annotated[
     Literal["equal", "last", "sum", "mean"],
-    option("--rollout-reward", help="Reward of a rollout whose rows differ."),
+    option("--rollout-reward", "", "Reward of a rollout whose rows differ."),
 ]
 PassThreshold = Annotated[
-    float,
-    option("--pass-threshold", metavar="FLOAT", help="Raw reward at which a response passes."),
+    float, option("--pass-threshold", "FLOAT", "Raw reward at which a response passes.")
 ]
 Components = Annotated[str | None, field_option(Recipe, "reward_components")]
 Weights = Annotated[str | None, field_option(Recipe, "component_weights")]
 FailOn = Annotated[
     Literal["error", "warning"] | None,
-    option("--fail-on", help="Exit with code 1 if there are such findings."),
+    option("--fail-on", "", "Exit with code 1 if there are such findings."),
 ]
 
 

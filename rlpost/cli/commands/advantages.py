@@ -48,24 +48,21 @@ def advantages(
     ] = None,
     steps: Annotated[
         str | None,
-        option(
-            "--steps",
-            metavar="FIRST:END",
-            help="Steps to compute, whole and without END (default: all).",
-        ),
+        option("--steps", "FIRST:END", "Steps to compute, whole and without END (default: all)."),
     ] = None,
     overwrite: declared.Overwrite = False,
     state: declared.State = None,
     summary_json: declared.SummaryJson = None,
     show_plan: Annotated[
-        bool, option("--plan", help="Print what would be computed; write nothing.")
+        bool, option("--plan", "", "Print what would be computed; write nothing.")
     ] = False,
     skip_existing: Annotated[
         bool,
         option(
             "--skip-existing",
+            "",
+            "Write each file by itself; skip those that are up to date.",
             panel=EXECUTION,
-            help="Write each file by itself; skip those that are up to date.",
         ),
     ] = False,
     device: declared.Device = "auto",
@@ -78,21 +75,21 @@ def advantages(
         str,
         option(
             "--engine",
-            metavar="local|ray",
+            "local|ray",
+            "Compute in this process, or on Ray.",
             panel=RAY,
             common=False,
             variable=True,
-            help="Compute in this process, or on Ray.",
         ),
     ] = "local",
     ray_address: Annotated[
         str | None,
         option(
             "--ray-address",
-            metavar="ADDRESS",
+            "ADDRESS",
+            "Ray cluster, or auto (default: RAY_ADDRESS or a new cluster).",
             panel=RAY,
             common=False,
-            help="Ray cluster, or auto (default: RAY_ADDRESS or a new cluster).",
         ),
     ] = None,
 ) -> None:

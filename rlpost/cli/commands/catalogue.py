@@ -39,15 +39,8 @@ LOSSES_EPILOG = """Examples:
 
   rlpost losses gspo kl_cov --format json
 """
-ESTIMATOR = option(
-    "--estimator",
-    metavar="NAME",
-    complete=completion.estimators,
-    help="Show the preset for this estimator.",
-)
-LOSS = option(
-    "--loss", metavar="NAME", complete=completion.losses, help="Show the preset for this loss."
-)
+ESTIMATOR = option("--estimator", "NAME", "Show the preset for this estimator.")
+LOSS = option("--loss", "NAME", "Show the preset for this loss.")
 
 estimators_app = typer.Typer(add_completion=False)
 losses_app = typer.Typer(add_completion=False)
@@ -161,15 +154,10 @@ def diff(
     ],
     estimator: Annotated[
         str | None,
-        option(
-            "--estimator",
-            metavar="NAME",
-            complete=completion.estimators,
-            help="Only what this estimator reads (default: all, of grpo).",
-        ),
+        option("--estimator", "NAME", "Only what this estimator reads (default: all, of grpo)."),
     ] = None,
     loss: Annotated[str | None, LOSS] = None,
-    explain: Annotated[bool, option("--explain", help="Describe each field.")] = False,
+    explain: Annotated[bool, option("--explain", "", "Describe each field.")] = False,
     how: declared.Output = "table",
 ) -> None:
     """Print where two frameworks differ: the recipe, and the policy loss.

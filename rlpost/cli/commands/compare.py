@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlpost.cli import completion
-from rlpost.cli import options as declared
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import option, reads_data
@@ -46,45 +45,27 @@ def compare(
     ],
     roles: declared.Map = None,
     column: Annotated[
-        str | None,
-        option(
-            "--column",
-            metavar="COLUMN",
-            complete=completion.column,
-            help="Column to compare (default: advantages).",
-        ),
+        str | None, option("--column", "COLUMN", "Column to compare (default: advantages).")
     ] = None,
     count: Annotated[
-        int,
-        option(
-            "--count", "-n", metavar="INT", min=0, help="Responses to list that differ the most."
-        ),
+        int, option("--count -n", "INT", "Responses to list that differ the most.", min=0)
     ] = 5,
     how: declared.Output = "table",
     config: Annotated[
         list[Path] | None,
-        option(
-            "--config", metavar="PATH", panel=ESTIMATOR, help="Recipe file of one side; repeatable."
-        ),
+        option("--config", "PATH", "Recipe file of one side; repeatable.", panel=ESTIMATOR),
     ] = None,
     preset: Annotated[
         list[str] | None,
-        option(
-            "--preset",
-            metavar="NAME",
-            panel=ESTIMATOR,
-            complete=completion.presets,
-            help="Framework of one side; repeatable.",
-        ),
+        option("--preset", "NAME", "Framework of one side; repeatable.", panel=ESTIMATOR),
     ] = None,
     estimator: Annotated[
         list[str] | None,
         option(
             "--estimator",
-            metavar="NAME",
+            "NAME",
+            "Estimator of one side; a single one is for all sides.",
             panel=ESTIMATOR,
-            complete=completion.estimators,
-            help="Estimator of one side; a single one is for all sides.",
         ),
     ] = None,
     assigned: declared.Assigned = None,

@@ -70,10 +70,10 @@ def config() -> None:
 @with_recipe_options()
 def show(
     settings: Settings,
-    every: Annotated[bool, option("--all", help="Print defaults, too.")] = False,
+    every: Annotated[bool, option("--all", "", "Print defaults, too.")] = False,
     how: Annotated[
         Literal["table", "json", "markdown", "toml"],
-        option("--format", help="Output format on stdout."),
+        option("--format", "", "Output format on stdout."),
     ] = "table",
 ) -> None:
     """Show the recipe of these options and the source of each value.

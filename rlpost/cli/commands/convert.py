@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rlpost.cli import completion
-from rlpost.cli import options as declared
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import name_values
 from rlpost.cli.help_screen import command
 from rlpost.cli.options import option, reads_data
@@ -42,69 +41,50 @@ def convert(
         ),
     ] = None,
     source: Annotated[
-        str | None,
-        option(
-            "--from",
-            metavar="NAME",
-            complete=lambda: [*completion.names("formats").items()],
-            help="Format of the dumps (default: detected; see --list).",
-        ),
+        str | None, option("--from", "NAME", "Format of the dumps (default: detected; see --list).")
     ] = None,
     mapped: Annotated[
         list[str] | None,
-        option(
-            "--map",
-            metavar="ROLE=FIELD",
-            complete=completion.roles,
-            help="Field to read for a role, a.b if nested; none: no role.",
-        ),
+        option("--map", "ROLE=FIELD", "Field to read for a role, a.b if nested; none: no role."),
     ] = None,
     layout: Annotated[
         str | None,
         option(
             "--layout",
-            metavar="|".join(LAYOUTS),
-            help="Layout of the token lists (default: that of the format).",
+            "|".join(LAYOUTS),
+            "Layout of the token lists (default: that of the format).",
         ),
     ] = None,
     group_size: Annotated[
         int | None,
         option(
-            "--group-size",
-            metavar="INT",
-            min=1,
-            help="Consecutive records per group, if they have no group id.",
+            "--group-size", "INT", "Consecutive records per group, if they have no group id.", min=1
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
         option(
-            "--tokenizer",
-            metavar="NAME|PATH",
-            help="Make token ids and lengths from texts, if there are none.",
+            "--tokenizer", "NAME|PATH", "Make token ids and lengths from texts, if there are none."
         ),
     ] = None,
     where: declared.Where = None,
     attempts: Annotated[
         Literal["newest", "all"],
-        option("--attempts", help="Rows of a step that several attempts wrote."),
+        option("--attempts", "", "Rows of a step that several attempts wrote."),
     ] = "newest",
     nonfinite: Annotated[
         Literal["keep", "error"],
-        option("--nonfinite", help="NaN or infinite numbers: keep and count, or stop."),
+        option("--nonfinite", "", "NaN or infinite numbers: keep and count, or stop."),
     ] = "keep",
     workers: Annotated[
         int | None,
         option(
-            "--workers",
-            metavar="INT",
-            min=1,
-            help="Processes that read (default: one per core, at most 8).",
+            "--workers", "INT", "Processes that read (default: one per core, at most 8).", min=1
         ),
     ] = None,
     overwrite: declared.Overwrite = False,
     listed: Annotated[
-        bool, option("--list", help="List the formats; with --from NAME: all about it.")
+        bool, option("--list", "", "List the formats; with --from NAME: all about it.")
     ] = False,
     how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,

@@ -36,26 +36,15 @@ def export(
         list[str] | None,
         typer.Argument(
             metavar="IN... OUT",
-            help="Parquet files, directories or globs; then the file or directory to write (- is "
-            "stdout, of jsonl).",
+            help="Parquet files, directories or globs; then what to write (- is stdout, of jsonl).",
         ),
     ] = None,
-    target: Annotated[
-        str | None,
-        option(
-            "--to",
-            metavar="NAME",
-            complete=lambda: [*completion.names("export").items()],
-            help="What is written (see --list).",
-        ),
-    ] = None,
+    target: Annotated[str | None, option("--to", "NAME", "What is written (see --list).")] = None,
     roles: declared.Map = None,
-    lossy: Annotated[
-        bool, option("--lossy", help="Leave out what the target cannot hold.")
-    ] = False,
+    lossy: Annotated[bool, option("--lossy", "", "Leave out what the target cannot hold.")] = False,
     overwrite: declared.Overwrite = False,
     listed: Annotated[
-        bool, option("--list", help="List the targets; with --to NAME: all about it.")
+        bool, option("--list", "", "List the targets; with --to NAME: all about it.")
     ] = False,
     how: declared.Output = "table",
     summary_json: declared.SummaryJson = None,

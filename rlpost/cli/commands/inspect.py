@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlpost.cli import completion
-from rlpost.cli import options as declared
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import components_of, name_values
 from rlpost.cli.help_screen import SINGLE, command, usage_of
 from rlpost.cli.options import (
@@ -56,28 +55,15 @@ def inspect(
     roles: declared.Map = None,
     where: declared.Where = None,
     tokens: Annotated[
-        bool,
-        option("--tokens/--no-tokens", help="Read tokens, too (default: yes)."),
+        bool, option("--tokens/--no-tokens", "", "Read tokens, too (default: yes).")
     ] = True,
-    footer: Annotated[bool, option("--footer", help="Read file footers only.")] = False,
+    footer: Annotated[bool, option("--footer", "", "Read file footers only.")] = False,
     about: Annotated[
-        str | None,
-        option(
-            "--about",
-            metavar="NAME",
-            complete=completion.topics,
-            help="Explain a topic or a check; `checks` lists them.",
-        ),
+        str | None, option("--about", "NAME", "Explain a topic or a check; `checks` lists them.")
     ] = None,
     fail_on: declared.FailOn = None,
     ignore: Annotated[
-        list[str] | None,
-        option(
-            "--ignore",
-            metavar="CHECK",
-            complete=completion.checks,
-            help="Do not run this check; repeatable.",
-        ),
+        list[str] | None, option("--ignore", "CHECK", "Do not run this check; repeatable.")
     ] = None,
     pass_threshold: declared.PassThreshold = 1.0,
     unit: declared.Unit = None,
@@ -86,46 +72,33 @@ def inspect(
     component_weights: declared.Weights = None,
     how: declared.Output = "table",
     prompt: Annotated[
-        str | None,
-        option("--prompt", metavar="ID", panel=SINGLE, help="Show the responses of this group."),
+        str | None, option("--prompt", "ID", "Show the responses of this group.", panel=SINGLE)
     ] = None,
     row: Annotated[
         str | None,
-        option(
-            "--row", metavar="[FILE:]INT", panel=SINGLE, help="Show the response of a row, from 0."
-        ),
+        option("--row", "[FILE:]INT", "Show the response of a row, from 0.", panel=SINGLE),
     ] = None,
     top: Annotated[
         str | None,
         option(
             "--top",
-            metavar="reward|kl|length|advantage",
+            "reward|kl|length|advantage",
+            "Show the responses with the highest values.",
             panel=SINGLE,
-            help="Show the responses with the highest values.",
         ),
     ] = None,
     worst: Annotated[
         bool,
         option(
-            "--worst",
-            panel=SINGLE,
-            help="Show the lowest values of --top (default: of rewards).",
+            "--worst", "", "Show the lowest values of --top (default: of rewards).", panel=SINGLE
         ),
     ] = False,
     count: Annotated[
-        int,
-        option(
-            "--count", "-n", metavar="INT", min=1, panel=SINGLE, help="Number of responses to show."
-        ),
+        int, option("--count -n", "INT", "Number of responses to show.", min=1, panel=SINGLE)
     ] = 5,
     colour: Annotated[
         str | None,
-        option(
-            "--colour",
-            metavar="logprob|kl|advantage",
-            panel=SINGLE,
-            help="Colour tokens by this value.",
-        ),
+        option("--colour", "logprob|kl|advantage", "Colour tokens by this value.", panel=SINGLE),
     ] = None,
     verbose: declared.Verbose = False,
     quiet: declared.Quiet = False,

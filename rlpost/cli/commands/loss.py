@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlpost.cli import completion
-from rlpost.cli import options as declared
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import LOSS, command
 from rlpost.cli.options import (
@@ -54,23 +53,21 @@ def loss(
         list[str] | None,
         option(
             "--sweep",
+            "NAME=VALUE,...",
+            "Compare values of a loss option, or correction; repeatable.",
             panel=LOSS,
-            metavar="NAME=VALUE,...",
-            complete=completion.sweeps,
-            help="Compare values of a loss option, or correction; repeatable.",
         ),
     ] = None,
     log: Annotated[
-        Path | None,
-        option("--log", metavar="PATH", help="Compare a trainer's log, JSONL or CSV."),
+        Path | None, option("--log", "PATH", "Compare a trainer's log, JSONL or CSV.")
     ] = None,
     log_map: Annotated[
         list[str] | None,
         option(
             "--log-map",
-            metavar="METRIC=COLUMN",
+            "METRIC=COLUMN",
+            "Column of the log for a metric (default: found by its name).",
             common=False,
-            help="Column of the log for a metric (default: found by its name).",
         ),
     ] = None,
     how: declared.Output = "table",

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlpost.cli import completion
-from rlpost.cli import options as declared
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import option, reads_data
@@ -41,8 +40,7 @@ EPILOG = """Examples:
 @reads_data
 def replay(
     paths: Annotated[
-        list[str],
-        typer.Argument(metavar="IN...", help="Files with recorded columns."),
+        list[str], typer.Argument(metavar="IN...", help="Files with recorded columns.")
     ],
     roles: declared.Map = None,
     preset: declared.Preset = None,
@@ -51,37 +49,30 @@ def replay(
         str | None,
         option(
             "--estimator",
-            metavar="NAME",
+            "NAME",
+            "Estimator of the recipe, or of those that are searched.",
             panel=ESTIMATOR,
-            complete=completion.estimators,
-            help="Estimator of the recipe, or of those that are searched.",
         ),
     ] = None,
     assigned: declared.Assigned = None,
     tolerance: Annotated[
         float | None,
-        option(
-            "--tolerance",
-            metavar="FLOAT",
-            help="Relative difference of equal numbers (default: 1e-4).",
-        ),
+        option("--tolerance", "FLOAT", "Relative difference of equal numbers (default: 1e-4)."),
     ] = None,
     sample: Annotated[
         int | None,
         option(
             "--sample",
-            metavar="TOKENS",
+            "TOKENS",
+            "Tokens in memory, in whole steps (default: 4,000,000).",
             common=False,
-            help="Tokens in memory, in whole steps (default: 4,000,000).",
         ),
     ] = None,
     save_config: Annotated[
-        Path | None,
-        option("--save-config", metavar="PATH", help="Write the found recipe as TOML."),
+        Path | None, option("--save-config", "PATH", "Write the found recipe as TOML.")
     ] = None,
     overwrite: Annotated[
-        bool,
-        option("--overwrite", common=False, help="Replace the file of --save-config."),
+        bool, option("--overwrite", "", "Replace the file of --save-config.", common=False)
     ] = False,
     how: declared.Output = "table",
     verbose: declared.Verbose = False,

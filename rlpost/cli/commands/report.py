@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rlpost.cli import completion
-from rlpost.cli import options as declared
+from rlpost.cli import options as declared  # noqa: TC001 - typer reads annotations
 from rlpost.cli.arguments import Settings, components_of, name_values
 from rlpost.cli.help_screen import ESTIMATOR, command
 from rlpost.cli.options import option, reads_data
@@ -38,8 +37,7 @@ def report(
         typer.Argument(metavar="IN... [OUT]", help="Parquet files, directories or globs."),
     ],
     output: Annotated[
-        str | None,
-        option("--output", "-o", metavar="PATH", help="HTML file to write (default: OUT, *.html)."),
+        str | None, option("--output -o", "PATH", "HTML file to write (default: OUT, *.html).")
     ] = None,
     roles: declared.Map = None,
     where: declared.Where = None,
@@ -52,42 +50,37 @@ def report(
         int,
         option(
             "--examples",
-            metavar="INT",
+            "INT",
+            "Best, worst and random responses to show, 1 to 20 each.",
             min=1,
             max=20,
-            help="Best, worst and random responses to show, 1 to 20 each.",
         ),
     ] = 6,
-    seed: Annotated[
-        int, option("--seed", metavar="INT", min=0, help="Seed of the random examples.")
-    ] = 0,
+    seed: Annotated[int, option("--seed", "INT", "Seed of the random examples.", min=0)] = 0,
     preset: Annotated[
         str | None,
         option(
             "--preset",
-            metavar="NAME",
+            "NAME",
+            "Framework whose numbers recorded columns should be.",
             panel=ESTIMATOR,
-            complete=completion.presets,
-            help="Framework whose numbers recorded columns should be.",
         ),
     ] = None,
     estimator: Annotated[
         str | None,
         option(
             "--estimator",
-            metavar="NAME",
+            "NAME",
+            "Estimator of the recipe, or of metadata that names code.",
             panel=ESTIMATOR,
-            complete=completion.estimators,
-            help="Estimator of the recipe, or of metadata that names code.",
         ),
     ] = None,
     config: Annotated[
-        Path | None,
-        option("--config", metavar="PATH", panel=ESTIMATOR, help="Recipe of recorded columns."),
+        Path | None, option("--config", "PATH", "Recipe of recorded columns.", panel=ESTIMATOR)
     ] = None,
     tokenizer: declared.NamedTokenizer = None,
     overwrite: Annotated[
-        bool, option("--overwrite", help="Replace the report if it exists.")
+        bool, option("--overwrite", "", "Replace the report if it exists.")
     ] = False,
     quiet: declared.Quiet = False,
 ) -> None:
